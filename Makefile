@@ -1,0 +1,61 @@
+# Every target sets up what it needs: a fresh machine with Python >= 3.11, pip and git is enough.
+#   make demo      train on real handwritten digits, on the CPU
+#   make test      run the test suite
+# PYTHON=python3.12 chooses an interpreter, VENV=dir where the environment goes, JOBS=n how many test processes.
+
+VENV ?= .venv
+JOBS ?= 2
+BIN := $(VENV)/bin
+PYTHONS := $(or $(PYTHON),python3 python python3.14 python3.13 python3.12 python3.11)
+
+.PHONY: help demo test lint types bench check clean
+
+help:
+	@sed -n '2,4s/^# //p' Makefile
+
+# --- set-up: a stamp for each extra, made anew when pyproject.toml changes ----------------------------
+
+$(VENV)/.stamp-python:
+	@set -e; \
+	new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; \
+	for python in $(PYTHONS); do \
+		if "$$python" -c "$$new_enough" 2>/dev/null; then found="$$python"; break; fi; \
+	done; \
+	if [ -z "$${found:-}" ]; then \
+		echo "dagpu needs Python >= 3.11; none among: $(PYTHONS). Name one: make PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	: 'Debian splits ensurepip off Python: then the pip that is there fills the environment.'; \
+	"$$found" -m venv "$(VENV)" >/dev/null 2>&1 || { \
+		"$$found" -m venv --clear --without-pip "$(VENV)" && \
+		"$$found" -m pip --python "$(BIN)/python" install --quiet pip; }
+	@touch $@
+
+$(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-python
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e ".[$*]"
+	@touch $@
+
+.PRECIOUS: $(VENV)/.stamp-%
+
+# --- what to run -------------------------------------------------------------------------------------
+
+demo: $(VENV)/.stamp-demo
+	"$(BIN)/python" examples/digits.py
+
+test: $(VENV)/.stamp-dev
+	"$(BIN)/python" -m pytest -q -n $(JOBS)
+
+lint: $(VENV)/.stamp-dev
+	"$(BIN)/ruff" check .
+	"$(BIN)/ruff" format --check .
+
+types: $(VENV)/.stamp-dev
+	"$(BIN)/mypy"
+	"$(BIN)/pyright" --pythonpath "$(BIN)/python"
+
+bench: $(VENV)/.stamp-bench
+	"$(BIN)/python" benchmarks/overhead.py
+
+check: test lint types
+
+clean:
+	rm -rf "$(VENV)" .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

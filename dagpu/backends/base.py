@@ -1,0 +1,88 @@
+"""What a backend is to the rest of dagpu: it has devices, and replays plans on them.
+
+Backends are found by name in the entry point group `dagpu.backends`; each entry is a callable without arguments that
+gives a `Backend`. The core imports none of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, final
+
+from dagpu.device import Device
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.program import Instruction
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One instruction of a plan failed, with this exception."""
+
+    instruction: Instruction
+    error: BaseException
+
+
+@final
+class Bindings:
+    """What the buffers of a plan are in one replay of it: `memory[i]` belongs to buffer i.
+
+    Device memory is an object of the backend's own; a cell holds its value. The caller puts in the inputs; the replay
+    puts in the rest, takes out what the plan releases, and leaves the outputs.
+    """
+
+    __slots__ = ("memory",)
+
+    def __init__(self, size: int) -> None:
+        self.memory: list[object] = [None] * size
+
+
+class Replay(Protocol):
+    """One plan under way on a backend."""
+
+    def done(self) -> bool:
+        """Is everything finished (or, after a failure or `cancel`, skipped)? Never blocks."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until done, at most `timeout` seconds; gives back `done()`."""
+        ...
+
+    def when_done(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called once, soon after the replay is done: on a thread that may run Python, at once if it is
+        done already. `wake` must be quick and must not raise."""
+        ...
+
+    def cancel(self) -> None:
+        """Skip what has not begun; what has begun goes on to its end. `done` stays false until then."""
+        ...
+
+    def failures(self) -> list[Failure]:
+        """Once done: what failed, in the order of the plan's steps. What depended on it was skipped."""
+        ...
+
+
+class Backend(Protocol):
+    """Devices of one kind, and the replaying of plans on them."""
+
+    @property
+    def kind(self) -> Literal["host", "cuda"]: ...
+
+    def device_count(self) -> int:
+        """How many devices there are without asking for one by number; 0 where none can be used here."""
+        ...
+
+    def device(self, index: int) -> Device:
+        """Device number `index`, always the same object; `NoDeviceError` where there is none."""
+        ...
+
+    def submit(self, plan: Plan, bindings: Bindings) -> Replay:
+        """Start a plan and return at once. `plan` and `bindings` are kept alive until it is done.
+
+        A failing instruction fails the buffers that it writes; instructions that read or write those are skipped and
+        fail theirs; all others run. So what fails depends on the plan's data flow, never on its timing.
+        """
+        ...
+
+    def spin(self) -> float:
+        """For how many seconds it pays to poll `done()` before sleeping, unless DAGPU_SPIN_US says otherwise."""
+        ...

@@ -1,0 +1,184 @@
+"""The host backend: devices `host:0`, `host:1`, ..., which share the machine's cores and memory."""
+
+import itertools
+import os
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Final, Literal, final
+
+from dagpu.backends.base import Bindings
+from dagpu.backends.host.arrays import Account
+from dagpu.backends.host.replay import Batch, HostReplay
+from dagpu.backends.host.streams import HostStream, enqueue, process
+from dagpu.device import Device
+from dagpu.errors import NoDeviceError, PlanError
+from dagpu.lowering.plan import Plan, Step
+
+SPREAD: Final = 8
+"""Streams of a device's pool over which runs spread that are under way at once; a plan of more lanes has more."""
+
+POOL: Final = 64
+"""How many threads the pool of a device may have: of a plan with more lanes, some share a stream."""
+
+SPIN_SECONDS: Final = 20e-6
+
+
+@final
+class HostDriver:
+    """One device of the host. Implements `dagpu.device.Driver`."""
+
+    __slots__ = ("_index", "_numbers", "_pool", "account")
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._pool: dict[int, HostStream] = {}
+        self._numbers = itertools.count(1)
+        self.account = Account()
+
+    def open_stream(self) -> Hashable:
+        """A new stream; its thread starts with its first work and ends when the last reference to it goes."""
+        return HostStream(self._index, f"host:{self._index}/own-{next(self._numbers)}")
+
+    def stream_handle(self, lane: Hashable) -> int:
+        """0: the host has no CUstream."""
+        return 0
+
+    def memory_info(self) -> tuple[int, int]:
+        """Free and total memory of the machine, bytes. Free is what can be had without swapping."""
+        try:
+            lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+            known = {name: int(amount.split()[0]) * 1024 for name, amount in (line.split(":") for line in lines)}
+            return known["MemAvailable"], known["MemTotal"]
+        except (OSError, KeyError, ValueError):  # no Linux
+            page = os.sysconf("SC_PAGE_SIZE")
+            total = os.sysconf("SC_PHYS_PAGES") * page
+            free = os.sysconf("SC_AVPHYS_PAGES") * page if "SC_AVPHYS_PAGES" in os.sysconf_names else total
+            return free, total
+
+    def memory_used(self) -> int:
+        """Bytes that dagpu's handles and runs hold on this device."""
+        with process.tally:
+            return self.account.used
+
+    def streams(self, keys: Sequence[Hashable]) -> list[HostStream]:
+        """A stream for each lane of a plan, given the lanes' keys.
+
+        A number is a lane of this plan alone: it gets the pool's least busy stream that the plan has not got yet, so
+        runs that are under way at once overlap. Any other key is a stream that `open_stream` gave.
+        """
+        count = min(max(SPREAD, sum(isinstance(key, int) for key in keys)), POOL)
+        free = sorted((self._pooled(number) for number in range(count)), key=HostStream.load) if count else []
+        taken = 0
+        found: list[HostStream] = []
+        for key in keys:
+            if isinstance(key, int):
+                found.append(free[taken % count])
+                taken += 1
+            elif isinstance(key, HostStream) and key.device == self._index:
+                found.append(key)
+            else:
+                raise PlanError(
+                    f"a lane on host:{self._index} has the key {key!r}, which is no stream of that device. "
+                    "Use a number, or a stream that device.stream() of the same device gave."
+                )
+        return found
+
+    def _pooled(self, number: int) -> HostStream:
+        found = self._pool.get(number)
+        if found is None:
+            # setdefault is atomic: of two that come at once one stream is kept, and none has a thread yet.
+            found = self._pool.setdefault(number, HostStream(self._index, f"host:{self._index}/{number}"))
+        return found
+
+
+@final
+class HostBackend:
+    """Kernels run their host bodies on worker threads. Implements `dagpu.backends.base.Backend`."""
+
+    __slots__ = ("_devices",)
+
+    def __init__(self) -> None:
+        self._devices: dict[int, tuple[Device, HostDriver]] = {}
+
+    @property
+    def kind(self) -> Literal["host", "cuda"]:
+        return "host"
+
+    def device_count(self) -> int:
+        """1, though more exist when asked for: they are the same cores again, good for trying things out."""
+        return 1
+
+    def device(self, index: int) -> Device:
+        """Device `host:<index>`, always the same object.
+
+        Raises:
+            NoDeviceError: `index` is not below DAGPU_HOST_DEVICES (8 where that is not set).
+        """
+        return self._find(index)[0]
+
+    def submit(self, plan: Plan, bindings: Bindings) -> HostReplay:
+        """Start a plan; see `Backend.submit`."""
+        drivers = [self._named(name) for name in plan.devices]
+        streams = _streams(plan, drivers)
+        work = _by_stream(plan.steps, streams)
+        replay = HostReplay(plan, bindings, [driver.account for driver in drivers], len(work))
+        enqueue({stream: Batch(replay, steps) for stream, steps in work.items()})
+        return replay
+
+    def spin(self) -> float:
+        """20 us: about what it takes to put a thread to sleep and wake it again."""
+        return SPIN_SECONDS
+
+    def _find(self, index: int) -> tuple[Device, HostDriver]:
+        found = self._devices.get(index)
+        if found is None:
+            count = _device_limit()
+            if not 0 <= index < count:
+                raise NoDeviceError(
+                    f"there is no device host:{index}: the host has host:0 to host:{count - 1}. "
+                    f"Use one of these, or set DAGPU_HOST_DEVICES={max(index + 1, 1)}."
+                )
+            driver = HostDriver(index)
+            found = self._devices.setdefault(index, (Device("host", index, driver), driver))
+        return found
+
+    def _named(self, name: str) -> HostDriver:
+        kind, _, index = name.partition(":")
+        if kind != "host" or not index.isdecimal():
+            raise NoDeviceError(
+                f"a plan for the host backend names device {name!r}. Its devices are host:0, host:1, ..."
+            )
+        return self._find(int(index))[1]
+
+
+def _streams(plan: Plan, drivers: Sequence[HostDriver]) -> list[HostStream]:
+    """The stream of each lane."""
+    if len(drivers) == 1:
+        return drivers[0].streams([lane.key for lane in plan.lanes])
+    parts = [
+        iter(driver.streams([lane.key for lane in plan.lanes if lane.device == device]))
+        for device, driver in enumerate(drivers)
+    ]
+    return [next(parts[lane.device]) for lane in plan.lanes]
+
+
+def _by_stream(steps: Sequence[Step], streams: Sequence[HostStream]) -> dict[HostStream, Sequence[Step]]:
+    """The steps of each stream that has any, in the plan's order.
+
+    Lanes that are one stream are merged here. In the plan's order every Record stands before its Waits, so no
+    stream can wait for itself.
+    """
+    if len(streams) == 1:
+        return {streams[0]: steps} if steps else {}
+    parts: dict[HostStream, list[Step]] = {stream: [] for stream in streams}
+    put = [parts[stream].append for stream in streams]
+    for step in steps:
+        put[step.lane](step)
+    return {stream: part for stream, part in parts.items() if part}
+
+
+def _device_limit() -> int:
+    said = os.environ.get("DAGPU_HOST_DEVICES", "8")
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
+    raise NoDeviceError(f"DAGPU_HOST_DEVICES is {said!r}, no whole number above 0. Set it to how many there shall be.")

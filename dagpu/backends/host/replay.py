@@ -1,0 +1,206 @@
+"""One plan under way on the host: its events, its failures, its end.
+
+Invariants, all under `_lock` where more than one thread may write:
+    _happened[e]                =>  all steps before the Record of event e in its lane are done or skipped
+    _poisoned or _cancelled     =>  abnormal
+    _done                       =>  no worker refers to the plan or its bindings any more, nor does the replay
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import assert_never, final
+
+from dagpu.backends.base import Bindings, Failure
+from dagpu.backends.host.arrays import Account, HostMemory
+from dagpu.backends.host.execute import execute, out_of_memory, without_our_frames
+from dagpu.backends.host.streams import report_lost
+from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
+from dagpu.lowering.program import Instruction
+
+
+@final
+class HostReplay:
+    """Implements `dagpu.backends.base.Replay`; the methods beyond it are for the workers."""
+
+    __slots__ = (
+        "_accounts", "_bindings", "_blocked", "_cancelled", "_done", "_failures", "_gate", "_happened",
+        "_lock", "_plan", "_poisoned", "_remaining", "_wakes", "abnormal",
+    )  # fmt: skip
+
+    def __init__(self, plan: Plan, bindings: Bindings, accounts: Sequence[Account], batches: int) -> None:
+        self._plan: Plan | None = plan
+        self._bindings: Bindings | None = bindings
+        self._accounts = accounts
+        self._lock = threading.Lock()
+        self._happened = [False] * plan.events
+        self._blocked: dict[int, list[threading.Lock]] = {}
+        self._remaining = batches
+        self._done = batches == 0
+        self._cancelled = False
+        self._poisoned: set[int] = set()
+        self._failures: list[Failure] = []
+        self._gate: threading.Event | None = None
+        self._wakes: list[Callable[[], None]] = []
+        self.abnormal = False
+        """Has anything failed, or been cancelled? All that a step has to look at as long as nothing has."""
+        if self._done:
+            self._plan = self._bindings = None
+
+    # ---- for the caller
+    # ------------------------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Is everything finished or skipped?"""
+        return self._done
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until done, at most `timeout` seconds; gives back `done()`."""
+        with self._lock:
+            if self._done:
+                return True
+            gate = self._gate
+            if gate is None:
+                gate = self._gate = threading.Event()
+        gate.wait(timeout)
+        return self._done
+
+    def when_done(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called once when done: on the worker that ends last, or here if it is done already."""
+        with self._lock:
+            if not self._done:
+                self._wakes.append(wake)
+                return
+        wake()
+
+    def cancel(self) -> None:
+        """Skip what has not begun. Events are still recorded and memory is still released, so lanes go on."""
+        with self._lock:
+            self._cancelled = self.abnormal = True
+
+    def failures(self) -> list[Failure]:
+        """Once done: what failed, in the order of the plan's steps."""
+        return list(self._failures)
+
+    # ---- for the workers
+    # -----------------------------------------------------------------------------------------
+
+    def play(self, steps: Sequence[Step]) -> None:
+        """Do the steps of one lane, in their order. Raises nothing."""
+        assert self._bindings is not None
+        memory = self._bindings.memory
+        for step in steps:
+            match step:
+                case Execute():
+                    instruction = step.instruction
+                    if self.abnormal and self._skips(instruction):
+                        continue
+                    try:
+                        execute(instruction, memory)
+                    except BaseException as error:  # SystemExit and the like too: a worker serves many runs
+                        self._fail(instruction, without_our_frames(error))
+                case Record():
+                    self._record(step.event)
+                case Wait():
+                    if not self._happened[step.event]:
+                        self._block(step.event)
+                case Allocate():
+                    if not self._cancelled:
+                        self._allocate(step.buffer, memory)
+                case Release():
+                    memory[step.buffer] = None
+                case _:
+                    assert_never(step)
+
+    def batch_ended(self) -> None:
+        """Called once by each batch, after it has dropped its steps. The last one finishes the replay."""
+        with self._lock:
+            self._remaining -= 1
+            if self._remaining:
+                return
+        if self._failures:
+            self._sort_failures()
+        # Dropped before anybody learns of the end: whoever then lets go of what he holds frees it at once.
+        self._plan = self._bindings = None
+        with self._lock:
+            self._done = True
+            gate, wakes, self._wakes = self._gate, self._wakes, []
+        if gate is not None:
+            gate.set()
+        for wake in wakes:
+            try:
+                wake()
+            except BaseException:
+                report_lost()
+
+    def _record(self, event: int) -> None:
+        with self._lock:
+            self._happened[event] = True
+            blocked = self._blocked.pop(event, ())
+        for gate in blocked:
+            gate.release()
+
+    def _block(self, event: int) -> None:
+        gate = threading.Lock()
+        gate.acquire()
+        with self._lock:
+            if self._happened[event]:
+                return
+            self._blocked.setdefault(event, []).append(gate)
+        gate.acquire()
+
+    def _allocate(self, buffer: int, memory: list[object]) -> None:
+        assert self._plan is not None
+        about = self._plan.buffers[buffer]
+        try:
+            memory[buffer] = HostMemory(self._accounts[about.device], about.nbytes)
+        except MemoryError:
+            # Blamed on what would have used it, which is skipped. Looked for only now: plans do not say.
+            uses = [step.instruction for step in self._plan.steps if isinstance(step, Execute)]
+            user = next((use for use in uses if buffer in use.writes), None)
+            if user is None:
+                return  # nobody misses it
+            self._fail(user, out_of_memory(self._plan.devices[about.device], about.nbytes, user), (buffer,))
+
+    def _skips(self, instruction: Instruction) -> bool:
+        """Is this instruction cancelled, or does it touch what a failed one should have written?"""
+        with self._lock:
+            if self._cancelled:
+                return True
+            poisoned = self._poisoned
+            if poisoned.isdisjoint(instruction.reads) and poisoned.isdisjoint(instruction.writes):
+                return False
+            poisoned.update(instruction.writes)
+            return True
+
+    def _fail(self, instruction: Instruction, error: BaseException, buffers: tuple[int, ...] | None = None) -> None:
+        # Seen by all that depends on it: that waits for a Record which comes after this, or follows in this
+        # lane.
+        with self._lock:
+            self._failures.append(Failure(instruction, error))
+            self._poisoned.update(instruction.writes if buffers is None else buffers)
+            self.abnormal = True
+
+    def _sort_failures(self) -> None:
+        assert self._plan is not None
+        number = {id(step.instruction): i for i, step in enumerate(self._plan.steps) if isinstance(step, Execute)}
+        self._failures.sort(key=lambda failure: number[id(failure.instruction)])
+
+
+@final
+class Batch:
+    """The steps of one plan that go to one stream, as one piece of work."""
+
+    __slots__ = ("_replay", "_steps")
+
+    def __init__(self, replay: HostReplay, steps: Sequence[Step]) -> None:
+        self._replay = replay
+        self._steps = steps
+
+    def run(self) -> None:
+        """Play them, drop them, and only then count down."""
+        steps, self._steps = self._steps, ()
+        try:
+            self._replay.play(steps)
+        finally:
+            del steps
+            self._replay.batch_ended()

@@ -1,0 +1,48 @@
+"""Element types: NumPy scalar types under the names that GPU programmers use."""
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+f16: TypeAlias = np.float16
+f32: TypeAlias = np.float32
+f64: TypeAlias = np.float64
+i8: TypeAlias = np.int8
+i16: TypeAlias = np.int16
+i32: TypeAlias = np.int32
+i64: TypeAlias = np.int64
+u8: TypeAlias = np.uint8
+u16: TypeAlias = np.uint16
+u32: TypeAlias = np.uint32
+u64: TypeAlias = np.uint64
+bool_: TypeAlias = np.bool_
+
+if TYPE_CHECKING:
+
+    class bf16(np.floating[Any]):  # noqa: N801  # reason: an element type's name
+        """bfloat16, as ml_dtypes brings it to NumPy; it has no types of its own that a checker could take for one."""
+
+else:
+    bf16 = ml_dtypes.bfloat16
+
+Shape: TypeAlias = tuple[int, ...]
+
+FLOATING = frozenset(np.dtype(t) for t in (f16, bf16, f32, f64))
+"""The element types that random numbers and fractions can be written to."""
+
+SUPPORTED = FLOATING | {np.dtype(t) for t in (i8, i16, i32, i64, u8, u16, u32, u64, bool_)}
+"""Every element type that a tensor may have."""
+
+
+def strides_of(shape: Shape, itemsize: int) -> Shape:
+    """Strides in bytes of a contiguous array in C order."""
+    strides = [itemsize] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    return tuple(strides)
+
+
+def supported(dtype: "np.dtype[Any]") -> bool:
+    """May a tensor hold elements of this type?"""
+    return dtype in SUPPORTED

@@ -1,0 +1,586 @@
+"""Handles: what an op yields for device data. They know shape, dtype and device; the contents stay on the device.
+
+Ownership at run time is one flag for each handle. A handle that owns its memory can be *moved* once: the memory goes
+to a new handle, and the old one raises `MovedError` from then on. Borrows point back at their lender; locks on memory
+are taken by runs (dagpu.runtime), for their length.
+"""
+
+from collections.abc import Iterator
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeAlias, cast, final
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.device import Device
+from dagpu.dtypes import Shape
+from dagpu.errors import BorrowError, MovedError, NotReadyError, OwnershipError
+from dagpu.layout import Layout, reshaped, sliced, tiling
+from dagpu.origin import Origin, describe, here
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dagpu.ops.base import Borrowed, DeviceOp  # the result type of to_host; imported by no running code
+
+_D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
+_S_co = TypeVar("_S_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
+_Tile_co = TypeVar("_Tile_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
+_V_co = TypeVar("_V_co", covariant=True)
+
+
+@final
+class Storage:
+    """A block of device memory that handles share. It is freed when the last of them is gone.
+
+    Invariants, of which `settle` and `Locks` are the only writers:
+        memory is None  <=>  the run that makes it is not complete (or has failed: then `lost` says so)
+        readers > 0     =>   writer is None
+    """
+
+    __slots__ = (
+        "__weakref__", "buffer", "device", "holder", "lost", "maker", "memory", "nbytes", "readers", "run", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        device: Device,
+        nbytes: int,
+        run: object = None,
+        buffer: int = -1,
+        memory: object = None,
+        maker: object = None,
+    ) -> None:
+        self.device = device
+        self.nbytes = nbytes
+        self.run = run
+        """The run that makes it, until that is complete."""
+        self.maker = maker
+        """What stands, as long as it lives, for the whole run that made it."""
+        self.buffer = buffer
+        """Its number in the program that is being traced by `run`."""
+        self.memory = memory
+        self.lost: str | None = None
+        self.readers = 0
+        self.writer: object = None
+        self.holder: Origin = None
+        """Where the run stands in the user's code that holds the newest lock."""
+
+    def settle(self, memory: object) -> None:
+        """The run that makes it is complete: here is its memory."""
+        self.memory, self.run = memory, None
+
+
+@final
+class _Holders:
+    """The living `SharedTensor`s of one storage, by id; adding and discarding are atomic under the GIL."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()
+
+
+@final
+class _Loan:
+    """One `borrow_mut()`: alive while a handle that came of it is."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Array(Generic[_D_co, _S_co]):
+    """What the handles of arrays have in common."""
+
+    __slots__ = ("_layout", "_made", "_moved", "_storage")
+    _word: ClassVar[str]
+
+    def __init__(self, storage: Storage, layout: Layout, made: Origin) -> None:
+        self._storage: Storage | None = storage
+        self._layout = layout
+        self._made = made
+        self._moved: tuple[str, Origin] | None = None
+
+    @property
+    def shape(self) -> _S_co:
+        """Extents in elements."""
+        self._live()
+        return cast(_S_co, self._layout.shape)
+
+    @property
+    def strides(self) -> Shape:
+        """Strides in bytes."""
+        self._live()
+        return self._layout.strides
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        self._live()
+        return self._layout.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements."""
+        self._live()
+        return self._layout.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        self._live()
+        return self._layout.nbytes
+
+    @property
+    def device(self) -> Device:
+        """Where it lies."""
+        return self._live().device
+
+    def _live(self) -> Storage:
+        """Its storage; `MovedError` if it has been moved."""
+        storage = self._storage
+        if storage is None:
+            raise moved_error(self)
+        return storage
+
+    def _take(self, how: str, where: Origin) -> Storage:
+        """Mark it moved, at `where` in the user's code, and give its storage away."""
+        storage = self._storage
+        if storage is None:
+            raise moved_error(self)
+        self._storage, self._moved = None, (how, where)
+        return storage
+
+    def __repr__(self) -> str:
+        layout = self._layout
+        state = "gone" if self._storage is None else self._storage.device.name
+        return f"{self._word}({layout.dtype.name}, {layout.shape}, {state})"
+
+    if not TYPE_CHECKING:  # a checker must refuse these by itself, so it may not see them
+
+        def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
+            raise NotReadyError(
+                f"{self._word} made at {describe(self._made)}: a handle never yields its contents by itself; inside a "
+                "run they are not there yet, outside they are on the device. Get them with .to_host()."
+            )
+
+        __array__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = _no_contents
+        __float__ = __int__ = __complex__ = __index__ = _no_contents
+
+
+@final
+class Tensor(_Array[_D_co, _S_co]):
+    """An array in device memory that is owned by one variable. Passing it on moves it."""
+
+    __slots__ = ("__weakref__",)
+    _word = "Tensor"
+
+    def partition(self, tile: Shape, *, partial: bool = False) -> "Partition[Self]":
+        """Cut it into disjoint tiles, to be written by a kernel. Moves it; `.unpartition()` gives it back.
+
+        Raises:
+            PartitionError: the tile does not divide the shape and `partial` is false.
+        """
+        return cast("Partition[Self]", cut_up(self, tile, partial, here()))
+
+    def share(self) -> "SharedTensor[_D_co, _S_co]":
+        """Give up writing for reading from any number of places. Moves it."""
+        return share(self, here())
+
+    def reshape(self, shape: Shape) -> "Tensor[_D_co]":
+        """The same elements, in C order, under another shape. Moves it."""
+        return reshape(self, shape, here())
+
+    def to_host(self) -> "DeviceOp[NDArray[_D_co]]":
+        """An op that gives a new NumPy array with its contents. Moves it."""
+        return cast("DeviceOp[NDArray[_D_co]]", _to_host(self))
+
+    def borrow(self) -> "TensorRef[_D_co, _S_co]":
+        """Lend it for reading: any number of times at once, while nobody writes."""
+        return TensorRef(self._live(), self._layout, here(), self)
+
+    def borrow_mut(self) -> "TensorMut[_D_co, _S_co]":
+        """Lend it for writing, through `.partition()`: to one at a time."""
+        return TensorMut(self._live(), self._layout, here(), self, _Loan())
+
+    def view(self, shape: Shape) -> "TensorRef[_D_co]":
+        """Borrow it under another shape."""
+        self._live()
+        return TensorRef(self._live(), reshaped(self._layout, shape), here(), self)
+
+    def slice(self, *ranges: slice) -> "TensorRef[_D_co]":
+        """Borrow a part of it: one `slice` for each of the first axes, by Python's rules."""
+        self._live()
+        return TensorRef(self._live(), sliced(self._layout, ranges), here(), self)
+
+
+@final
+class SharedTensor(_Array[_D_co, _S_co]):
+    """An array in device memory that nobody writes any more. Passing it on does not move it."""
+
+    __slots__ = ("__weakref__", "_holders")
+    _word = "SharedTensor"
+
+    def __init__(self, storage: Storage, layout: Layout, made: Origin, holders: _Holders) -> None:
+        super().__init__(storage, layout, made)
+        self._holders = holders
+        holders.ids.add(id(self))
+
+    def __del__(self) -> None:
+        self._holders.ids.discard(id(self))
+
+    def clone(self) -> "SharedTensor[_D_co, _S_co]":
+        """One more handle to the same memory."""
+        return SharedTensor(self._live(), self._layout, self._made, self._holders)
+
+    def try_unwrap(self) -> "Tensor[_D_co, _S_co]":
+        """Back to an owned `Tensor`, if this is the last handle to its memory. Moves it.
+
+        Raises:
+            OwnershipError: others hold it: clones, a `shared()` op that remembers it, or a run that is reading it.
+        """
+        storage = self._live()
+        others = len(self._holders.ids) - 1
+        if others or storage.readers:
+            who = "a run that is reading it"
+            if others:
+                who = "1 more handle" if others == 1 else f"{others} more handles"
+            raise OwnershipError(
+                f"try_unwrap() of a SharedTensor made at {describe(self._made)}: its memory is still held by {who}. "
+                "Drop the clones and the shared() op first, or copy it with dup(t)."
+            )
+        storage = self._take("try_unwrap()", here())
+        self._holders.ids.discard(id(self))
+        return Tensor(storage, self._layout, self._made)
+
+    def reshape(self, shape: Shape) -> "SharedTensor[_D_co]":
+        """One more handle to the same memory, under another shape."""
+        return SharedTensor(self._live(), reshaped(self._layout, shape), self._made, self._holders)
+
+    def to_host(self) -> "DeviceOp[NDArray[_D_co]]":
+        """An op that gives a new NumPy array with its contents."""
+        return cast("DeviceOp[NDArray[_D_co]]", _to_host(self))
+
+
+class _Lent(_Array[_D_co, _S_co]):
+    """A borrow: it keeps its lender alive, and is void once the lender has been moved."""
+
+    __slots__ = ("_lender",)
+
+    def __init__(self, storage: Storage, layout: Layout, made: Origin, lender: "Tensor[Any, Any]") -> None:
+        super().__init__(storage, layout, made)
+        self._lender = lender
+
+    def _live(self) -> Storage:
+        storage = super()._live()
+        lender = self._lender
+        if lender._storage is not storage:
+            how, where = lender._moved or ("", None)
+            raise MovedError(
+                f"{self._word} borrowed at {describe(self._made)}: its tensor, made at {describe(lender._made)}, was "
+                f"moved by {how} at {describe(where)}. Use the borrow before the tensor moves, or share() the tensor."
+            )
+        return storage
+
+
+@final
+class TensorRef(_Lent[_D_co, _S_co]):
+    """A tensor lent for reading. An op that holds one cannot outlive it."""
+
+    __slots__ = ("__weakref__",)
+    _word = "TensorRef"
+
+    def reshape(self, shape: Shape) -> "TensorRef[_D_co]":
+        """The same elements under another shape; `ShapeError` where they do not lie in one piece."""
+        return TensorRef(self._live(), reshaped(self._layout, shape), self._made, self._lender)
+
+    def slice(self, *ranges: slice) -> "TensorRef[_D_co]":
+        """A part of it: one `slice` for each of the first axes, by Python's rules."""
+        return TensorRef(self._live(), sliced(self._layout, ranges), self._made, self._lender)
+
+    def to_host(self) -> "DeviceOp[NDArray[_D_co], Borrowed]":
+        """An op that gives a new NumPy array with its contents."""
+        return cast("DeviceOp[NDArray[_D_co], Borrowed]", _to_host(self))
+
+
+@final
+class TensorMut(_Lent[_D_co, _S_co]):
+    """A tensor lent for writing, to one at a time; what is written lands in the tensor."""
+
+    __slots__ = ("__weakref__", "_loan")
+    _word = "TensorMut"
+
+    def __init__(self, storage: Storage, layout: Layout, made: Origin, lender: "Tensor[Any, Any]", loan: _Loan) -> None:
+        super().__init__(storage, layout, made, lender)
+        self._loan = loan
+
+    def partition(self, tile: Shape, *, partial: bool = False) -> "Partition[Self]":
+        """Cut it into disjoint tiles, to be written by a kernel. Moves it; `.unpartition()` gives it back.
+
+        Raises:
+            PartitionError: the tile does not divide the shape and `partial` is false.
+        """
+        return cast("Partition[Self]", cut_up(self, tile, partial, here()))
+
+
+@final
+class Partition(Generic[_V_co, _Tile_co]):
+    """A tensor cut into disjoint tiles: the only form that a kernel's output takes."""
+
+    __slots__ = ("__weakref__", "_cut", "_grid", "_inner", "_made", "_moved", "_whole")
+
+    def __init__(self, inner: _V_co, tile: Shape, grid: Shape) -> None:
+        self._inner: Tensor[Any, Any] | TensorMut[Any, Any] | None = cast("Tensor[Any, Any]", inner)
+        self._cut = tile
+        self._grid = grid
+        self._whole = self._inner._layout
+        self._made = self._inner._made
+        self._moved: tuple[str, Origin] | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """Extents of the whole, in elements."""
+        self._live()
+        return self._whole.shape
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        self._live()
+        return self._whole.dtype
+
+    @property
+    def tile(self) -> _Tile_co:
+        """Extents of one tile, in elements."""
+        self._live()
+        return cast(_Tile_co, self._cut)
+
+    @property
+    def grid(self) -> Shape:
+        """How many tiles there are along each axis."""
+        self._live()
+        return self._grid
+
+    def unpartition(self) -> _V_co:
+        """What was cut, whole again. Moves the partition."""
+        return cast(_V_co, put_together(self, here()))
+
+    def _live(self) -> "Tensor[Any, Any] | TensorMut[Any, Any]":
+        inner = self._inner
+        if inner is None:
+            raise moved_error(self)
+        return inner
+
+    def _take(self, how: str, where: Origin) -> "Tensor[Any, Any] | TensorMut[Any, Any]":
+        inner = self._live()
+        self._inner, self._moved = None, (how, where)
+        return inner
+
+    def __repr__(self) -> str:
+        state = "gone" if self._inner is None else f"grid {self._grid}"
+        return f"Partition({self._whole.dtype.name}, {self._whole.shape}, tile {self._cut}, {state})"
+
+    if not TYPE_CHECKING:  # as for the other handles
+
+        def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
+            raise NotReadyError(
+                f"Partition of a tensor made at {describe(self._made)}: a handle never yields its contents by itself. "
+                "Put it together with .unpartition(), and get them with .to_host()."
+            )
+
+        __array__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = _no_contents
+        __float__ = __int__ = __complex__ = __index__ = _no_contents
+
+
+Handle: TypeAlias = (
+    Tensor[Any, Any] | SharedTensor[Any, Any] | TensorRef[Any, Any] | TensorMut[Any, Any] | Partition[Any, Any]
+)
+Owning: TypeAlias = Tensor[Any, Any] | TensorMut[Any, Any] | Partition[Any, Any]
+"""The handles that move."""
+
+HANDLES = frozenset((Tensor, SharedTensor, TensorRef, TensorMut, Partition))
+OWNING = frozenset((Tensor, TensorMut, Partition))
+
+
+def moved_error(handle: Handle | _Array[Any, Any]) -> MovedError:
+    """What to raise when a handle is used that has been moved."""
+    how, where = handle._moved or ("a move", None)
+    made = f" made at {describe(handle._made)}"
+    cure = "use what the move gave back"
+    if not isinstance(handle, Partition):
+        cure += ", lend it with .borrow(), or share it with .share()"
+    return MovedError(
+        f"{handle!r}{made} was moved by {how} at {describe(where)} and used again. To use it twice: {cure}."
+    )
+
+
+def cut_up(handle: Any, tile: object, partial: bool, where: Origin) -> Partition[Any, Any]:
+    """`handle.partition(tile)` for a caller that knows where the user's code stands."""
+    handle._live()
+    cut, grid = tiling(handle._layout.shape, tile, partial)
+    return Partition(move_in(handle, "partition()", where), cut, grid)
+
+
+def put_together(partition: Partition[Any, Any], where: Origin) -> Any:
+    """`partition.unpartition()`, likewise."""
+    return partition._take("unpartition()", where)
+
+
+def share(tensor: Tensor[_D_co, _S_co], where: Origin) -> SharedTensor[_D_co, _S_co]:
+    """`tensor.share()`, likewise."""
+    return SharedTensor(tensor._take("share()", where), tensor._layout, tensor._made, _Holders())
+
+
+def reshape(tensor: Tensor[_D_co, Any], shape: object, where: Origin) -> Tensor[_D_co]:
+    """`tensor.reshape(shape)`, likewise."""
+    tensor._live()
+    layout = reshaped(tensor._layout, shape)
+    return Tensor(tensor._take("reshape()", where), layout, tensor._made)
+
+
+def move_in(handle: Any, how: str, where: Origin) -> Any:
+    """Move a handle: a fresh one of the same kind on the same memory, and the old one is void.
+
+    What does not move (a `SharedTensor`, a `TensorRef`, any other value) is given back as it is, once it is known to
+    be alive.
+    """
+    kind = type(handle)
+    if kind is Tensor:
+        return Tensor(handle._take(how, where), handle._layout, handle._made)
+    if kind is Partition:
+        return Partition(handle._take(how, where), handle._cut, handle._grid)
+    if kind is TensorMut:
+        handle._live()
+        return TensorMut(handle._take(how, where), handle._layout, handle._made, handle._lender, handle._loan)
+    if kind is SharedTensor or kind is TensorRef:
+        handle._live()
+    return handle
+
+
+@final
+class Undo:
+    """What it takes to give a handle back what a run took out of it."""
+
+    __slots__ = ("_handle", "_inner", "_storage")
+
+    def __init__(self, handle: Any) -> None:
+        self._handle: Any = handle
+        inner: Any = handle._live() if type(handle) is Partition else handle
+        self._inner: Any = inner
+        self._storage: Storage | None = inner._storage
+
+    def undo(self) -> None:
+        """The handle is as it was; what the run made of it is left without meaning."""
+        self._inner._storage, self._inner._moved = self._storage, None
+        if self._inner is not self._handle:
+            self._handle._inner, self._handle._moved = self._inner, None
+
+
+def storage_of(handle: Handle) -> Storage:
+    """The memory of a living handle; `MovedError` if it is not."""
+    return (handle._live() if type(handle) is Partition else handle)._live()
+
+
+def storage_key(handle: Handle) -> object:
+    """The same object for two handles exactly if they share memory."""
+    return storage_of(handle)
+
+
+def map_handles(change: Any, value: Any) -> Any:
+    """`value` with `change` applied to each handle in it, through tuples, lists and dicts."""
+    kind = type(value)
+    if kind in HANDLES:
+        return change(value)
+    if isinstance(value, tuple):
+        items = [map_handles(change, item) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return kind(*items) if hasattr(value, "_fields") else kind(items)
+    if kind is list:
+        return [map_handles(change, item) for item in value]
+    if kind is dict:
+        return {key: map_handles(change, item) for key, item in value.items()}
+    return value
+
+
+def handles_in(value: Any) -> Iterator[Handle]:
+    """Every handle in a value, through tuples, lists and dicts."""
+    if type(value) in HANDLES:
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from handles_in(item)
+    elif type(value) is dict:
+        for item in value.values():
+            yield from handles_in(item)
+
+
+def moves(value: Any) -> bool:
+    """Does a value hold a handle that moves?"""
+    return any(type(handle) in OWNING for handle in handles_in(value))
+
+
+@final
+class Locks:
+    """What one run has locked: read locks on what it reads of others, exclusive ones on what it owns or writes.
+
+    All locks of a run are taken at once or not at all, so two runs never wait for each other: the second is refused.
+    """
+
+    __slots__ = ("_held", "_origin")
+    _gate: ClassVar[Lock] = Lock()
+
+    def __init__(self, origin: Origin) -> None:
+        self._held: dict[Storage, bool] = {}
+        self._origin = origin
+
+    def acquire(self, wanted: dict[Storage, bool]) -> None:
+        """Lock each storage, exclusively where the value is true; `BorrowError` if another run is in the way."""
+        with self._gate:
+            new = {
+                s: exclusive
+                for s, exclusive in wanted.items()
+                if (exclusive and not self._held.get(s)) or s not in self._held
+            }
+            for storage, exclusive in new.items():
+                self._check(storage, exclusive)
+            for storage, exclusive in new.items():
+                if exclusive:
+                    storage.readers -= storage in self._held
+                    storage.writer = self
+                else:
+                    storage.readers += 1
+                storage.holder = self._origin
+                self._held[storage] = exclusive
+
+    def _check(self, storage: Storage, exclusive: bool) -> None:
+        mine = storage in self._held
+        taken = storage.writer is not None or (exclusive and storage.readers > mine)
+        if taken:
+            does = "is being written" if storage.writer is not None else "is being read"
+            raise BorrowError(
+                f"a run started at {describe(self._origin)} wants to {'write' if exclusive else 'read'} a tensor of "
+                f"{storage.nbytes} bytes on {storage.device.name} that {does} by the run started at "
+                f"{describe(storage.holder)}. Await that run first, or give each its own copy with dup(t)."
+            )
+
+    def release(self) -> None:
+        """Give all locks back."""
+        with self._gate:
+            for storage, exclusive in self._held.items():
+                if exclusive:
+                    storage.writer = None
+                else:
+                    storage.readers -= 1
+            self._held.clear()
+
+
+def _to_host(handle: Any) -> object:
+    raise RuntimeError("dagpu.ops is not loaded")
+
+
+def install_to_host(build: Any) -> None:
+    """dagpu.ops brings the op that `handle.to_host()` builds; handles know nothing of ops."""
+    global _to_host
+    _to_host = build

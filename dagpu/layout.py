@@ -1,0 +1,126 @@
+"""How an array lies in its memory, and the arithmetic of shapes, tiles and slices. Nothing here knows of devices."""
+
+from math import prod
+from typing import Any, final
+
+import numpy as np
+
+from dagpu.dtypes import Shape, strides_of
+from dagpu.errors import PartitionError, ShapeError
+from dagpu.frozen import plain
+
+
+@final
+@plain
+class Layout:
+    """An array inside a block of memory: `offset` and `strides` are in bytes, `shape` in elements."""
+
+    dtype: "np.dtype[Any]"
+    shape: Shape
+    strides: Shape
+    offset: int
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def contiguous(self) -> bool:
+        """Does it lie in C order without gaps? (An axis of extent 1 may have any stride.)"""
+        wanted = strides_of(self.shape, self.dtype.itemsize)
+        return self.size == 0 or all(
+            extent == 1 or have == want for extent, have, want in zip(self.shape, self.strides, wanted, strict=True)
+        )
+
+
+def contiguous(shape: Shape, dtype: "np.dtype[Any]") -> Layout:
+    """The layout of a fresh array in C order."""
+    return Layout(dtype, shape, strides_of(shape, dtype.itemsize), 0)
+
+
+def as_shape(shape: Any, what: str = "shape") -> Shape:
+    """Check that `shape` is a tuple of extents >= 0; `ShapeError` if not."""
+    if type(shape) is tuple:
+        for extent in shape:
+            if type(extent) is not int or extent < 0:
+                break
+        else:
+            return shape
+    try:
+        extents = tuple(int(e.__index__()) for e in shape)
+    except (AttributeError, TypeError):
+        raise ShapeError(f"{what} {shape!r} is no tuple of whole numbers. Write it as (rows, columns).") from None
+    if any(e < 0 for e in extents):
+        raise ShapeError(f"{what} {shape!r} has a negative extent. Extents count elements: 0 or more.")
+    return extents
+
+
+def reshaped(layout: Layout, shape: object) -> Layout:
+    """The same elements in C order under another shape; `ShapeError` if they differ in number or are not contiguous."""
+    new = as_shape(shape)
+    if prod(new) != layout.size:
+        raise ShapeError(
+            f"cannot reshape {layout.shape} ({layout.size} elements) to {new} ({prod(new)} elements). "
+            "Give a shape with as many elements."
+        )
+    if not layout.contiguous:
+        raise ShapeError(
+            f"cannot reshape a strided view of shape {layout.shape} and strides {layout.strides}: its elements "
+            "do not lie in one piece. Make them so with dup(...) first."
+        )
+    return Layout(layout.dtype, new, strides_of(new, layout.dtype.itemsize), layout.offset)
+
+
+def sliced(layout: Layout, ranges: tuple[slice, ...]) -> Layout:
+    """A part of `layout`, by one `slice` for each of the first axes, with Python's rules for bounds and steps."""
+    if len(ranges) > len(layout.shape):
+        raise ShapeError(
+            f"{len(ranges)} ranges for a tensor of {len(layout.shape)} axes {layout.shape}. "
+            "Give at most one for each axis."
+        )
+    shape, strides, offset = list(layout.shape), list(layout.strides), layout.offset
+    for axis, part in enumerate(ranges):
+        if not isinstance(part, slice):
+            raise ShapeError(f"range {part!r} of axis {axis} is no slice. Write slice(start, stop).")
+        try:
+            steps = range(*part.indices(shape[axis]))
+        except (TypeError, ValueError) as error:
+            raise ShapeError(
+                f"range {part!r} of axis {axis}: {error}. Use whole numbers and a step that is not 0."
+            ) from None
+        offset += strides[axis] * steps.start if steps and layout.size else 0
+        shape[axis], strides[axis] = len(steps), strides[axis] * steps.step
+    return Layout(layout.dtype, tuple(shape), tuple(strides), offset)
+
+
+def tiling(shape: Shape, tile: object, partial: bool) -> tuple[Shape, Shape]:
+    """Check a tile against a shape; gives the tile and its grid, how many tiles there are along each axis.
+
+    Raises:
+        PartitionError: other rank, a tile extent below 1, or (unless `partial`) one that does not divide its axis.
+    """
+    try:
+        cut = as_shape(tile, "tile")
+    except ShapeError as error:
+        raise PartitionError(str(error)) from None
+    if len(cut) != len(shape):
+        raise PartitionError(
+            f"tile {cut} has {len(cut)} axes, the tensor {shape} has {len(shape)}. Give one tile extent for each axis."
+        )
+    grid = []
+    for axis, (extent, step) in enumerate(zip(shape, cut, strict=True)):
+        if step < 1:
+            raise PartitionError(
+                f"tile {cut} has extent {step} along axis {axis} of shape {shape}. A tile has at least 1."
+            )
+        if extent % step and not partial:
+            raise PartitionError(
+                f"tile {cut} does not cut shape {shape}: axis {axis} has {extent} elements, no multiple of {step}. "
+                "Choose a tile that divides it, or say partial=True to allow smaller tiles at the edge."
+            )
+        grid.append(-(-extent // step))
+    return cut, tuple(grid)

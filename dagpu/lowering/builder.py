@@ -1,0 +1,196 @@
+"""Collects the instructions and buffers of one stage of a trace, and makes a `Program` of them.
+
+A handle that is made during the trace holds a `Storage` that this builder only refers to weakly. When the stage has
+been traced, a storage that is still alive is one that somebody holds a handle to: an output. All others are
+temporaries. So what lives on is what Python says lives on, and no closure has to be looked into.
+"""
+
+import weakref
+from collections.abc import Iterator
+from typing import Any, final
+
+from dagpu.device import Device
+from dagpu.errors import BorrowError, MovedError, NotReadyError
+from dagpu.handles import Partition, Storage, Tensor, TensorMut, TensorRef, storage_of
+from dagpu.layout import Layout
+from dagpu.lowering.program import HOST, Buffer, Fill, Instruction, Program, Role, View
+from dagpu.ops.recipes import Constant
+from dagpu.origin import Origin, describe
+
+_CELL_IN, _CELL_OUT = Buffer(0, HOST, Role.INPUT), Buffer(0, HOST, Role.OUTPUT)
+
+
+@final
+class Builder:
+    """One stage under construction."""
+
+    __slots__ = (
+        "__weakref__",
+        "_buffers",
+        "_devices",
+        "_external",
+        "_loans",
+        "_made",
+        "_undefined",
+        "inputs",
+        "instructions",
+        "locks",
+        "policies",
+        "policy_of",
+    )  # fmt: skip
+
+    def __init__(self, policies: list[Any], loans: dict[Storage, object]) -> None:
+        self.policies = policies
+        self.instructions: list[Instruction] = []
+        self.policy_of: list[int] = []
+        self.inputs: dict[int, object] = {}
+        """Memory and values that buffers hold from the start."""
+        self.locks: dict[Storage, bool] = {}
+        """Storages from outside the run, exclusively where true."""
+        self._devices: dict[Device, int] = {}
+        self._buffers: list[Buffer] = []
+        self._made: dict[int, weakref.ref[Storage]] = {}
+        self._external: dict[Storage, int] = {}
+        self._loans = loans
+        """Of the whole run: for each storage from outside that is lent to it, the loan; None if for reading."""
+        self._undefined: dict[int, tuple[weakref.ref[Storage], Layout, int, Origin]] = {}
+
+    # ---- buffers
+
+    def device(self, device: Device) -> int:
+        """The number of a device in this program."""
+        number = self._devices.get(device)
+        if number is None:
+            number = self._devices[device] = len(self._devices)
+        return number
+
+    def new_tensor(self, device: Device, layout: Layout, origin: Origin) -> Tensor[Any, Any]:
+        """A handle to memory that this program will allocate."""
+        index = len(self._buffers)
+        storage = Storage(device, layout.nbytes, self, index, maker=self._loans)
+        self._buffers.append(Buffer(storage.nbytes, self.device(device), Role.TEMPORARY))
+        self._made[index] = weakref.ref(storage)
+        return Tensor(storage, layout, origin)
+
+    def new_cell(self) -> int:
+        """A cell that an instruction writes."""
+        self._buffers.append(_CELL_OUT)
+        return len(self._buffers) - 1
+
+    def cell_of(self, value: object) -> int:
+        """A cell that holds `value` from the start."""
+        self._buffers.append(_CELL_IN)
+        self.inputs[len(self._buffers) - 1] = value
+        return len(self._buffers) - 1
+
+    def read(self, handle: Any) -> View:
+        """A living handle as something to read from."""
+        storage = handle._live()
+        if storage.run is self:
+            if storage.buffer in self._undefined:
+                self._define(storage.buffer)
+            return View(storage.buffer, handle._layout)
+        return View(self._import(storage, handle, exclusive=type(handle) is Tensor), handle._layout)
+
+    def write(self, handle: "Tensor[Any, Any] | TensorMut[Any, Any]") -> View:
+        """A living owned or exclusively borrowed handle as something to write to."""
+        storage = handle._live()
+        if storage.run is self:
+            self._undefined.pop(storage.buffer, None)
+            return View(storage.buffer, handle._layout)
+        return View(self._import(storage, handle, exclusive=True), handle._layout)
+
+    def leave_undefined(self, tensor: Tensor[Any, Any], policy: int) -> None:
+        """`empty`: nothing is written, unless it turns out that somebody reads it, or takes it away, before a kernel
+        writes it. Then it is zeros: what lay in that memory before is nobody's business, and runs stay deterministic.
+        """
+        storage = tensor._live()
+        self._undefined[storage.buffer] = (weakref.ref(storage), tensor._layout, policy, tensor._made)
+
+    def _define(self, buffer: int) -> None:
+        _, layout, policy, origin = self._undefined.pop(buffer)
+        view = View(buffer, layout)
+        self.emit(Fill(view, Constant(0), (), (buffer,), self._buffers[buffer].device, origin), policy)
+
+    def claim(self, handle: Any) -> None:
+        """Lock the memory of a handle that stands in the op, though it may be some stages until it is used.
+
+        So a conflict shows before anything is launched.
+        """
+        storage = storage_of(handle)
+        if storage.run is not self:
+            inner = handle._inner if type(handle) is Partition else handle
+            self._lock(storage, inner, exclusive=type(inner) is Tensor or type(inner) is TensorMut)
+
+    def _lock(self, storage: Storage, handle: Any, *, exclusive: bool) -> None:
+        if storage.memory is None:
+            raise _not_there(storage, handle)
+        self._check_loan(storage, handle)
+        self.locks[storage] = exclusive or self.locks.get(storage, False)
+
+    def _import(self, storage: Storage, handle: Any, *, exclusive: bool) -> int:
+        self._lock(storage, handle, exclusive=exclusive)
+        index = self._external.get(storage)
+        if index is None:
+            index = self._external[storage] = len(self._buffers)
+            self._buffers.append(Buffer(storage.nbytes, self.device(storage.device), Role.INPUT))
+            self.inputs[index] = storage.memory
+        return index
+
+    def _check_loan(self, storage: Storage, handle: Any) -> None:
+        """Within one run, a tensor from outside is lent for writing once, or for reading: never both."""
+        kind = type(handle)
+        if kind is not TensorMut and kind is not TensorRef:
+            return
+        if storage.maker is self._loans:
+            return  # made by an earlier stage of this run: its borrows follow each other, in the order of the trace
+        loan = handle._loan if kind is TensorMut else None
+        if self._loans.setdefault(storage, loan) is not loan:
+            raise BorrowError(
+                f"{handle!r} borrowed at {describe(handle._made)}: another part of the same op borrows that tensor, "
+                "one of the two for writing. Run them one after the other, or give one its own copy with dup(t)."
+            )
+
+    # ---- instructions
+
+    def emit(self, instruction: Instruction, policy: int) -> None:
+        """Add an instruction, placed by policy number `policy`."""
+        self.instructions.append(instruction)
+        self.policy_of.append(policy)
+
+    def program(self) -> Program:
+        """What has been collected. Reads off, now, which buffers somebody still refers to."""
+        for buffer, (storage, *_) in list(self._undefined.items()):
+            if storage() is not None:
+                self._define(buffer)
+        buffers = list(self._buffers)
+        for index, made in self._made.items():
+            if made() is not None:
+                buffers[index] = Buffer(buffers[index].nbytes, buffers[index].device, Role.OUTPUT)
+        return Program(
+            tuple(device.name for device in self._devices),
+            tuple(buffers),
+            tuple(self.instructions),
+            tuple(self.policies),
+            tuple(self.policy_of),
+        )
+
+    def outputs(self) -> Iterator[tuple[int, Storage]]:
+        """The storages of this stage that somebody refers to, with their buffers."""
+        for index, made in self._made.items():
+            storage = made()
+            if storage is not None:
+                yield index, storage
+
+    def lose(self, reason: str) -> None:
+        """The stage failed: handles to what it would have made say so from now on."""
+        for _, storage in self.outputs():
+            storage.lost, storage.run = reason, None
+
+
+def _not_there(storage: Storage, handle: Any) -> Exception:
+    if storage.lost is not None:
+        return MovedError(f"{handle!r}: its contents were lost, because {storage.lost}. Make it anew.")
+    return NotReadyError(
+        f"{handle!r} belongs to a run that is not complete. A handle leaves its run as part of the run's result."
+    )

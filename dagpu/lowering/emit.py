@@ -1,0 +1,151 @@
+"""Nodes that do device work, as instructions. Their inputs are there: handles, and values of the host."""
+
+from typing import Any
+
+from dagpu.device import Device
+from dagpu.errors import KernelArgumentError, ShapeError
+from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef, handles_in, storage_of
+from dagpu.kernel import check_launch
+from dagpu.layout import contiguous
+from dagpu.lowering.builder import Builder
+from dagpu.lowering.later import FromCell, Later
+from dagpu.lowering.program import Cell, CopyDtoD, CopyDtoH, CopyHtoD, Fill, HostCall, Items, Launch, Tiles, View
+from dagpu.ops import launch, memory
+from dagpu.ops.compose import HostCall as HostCallNode
+from dagpu.ops.compose import ToHost
+from dagpu.ops.recipes import Constant
+from dagpu.origin import describe
+
+
+def emit_alloc(node: memory.Alloc[Any], b: Builder, device: Device, policy: int) -> Tensor[Any, Any]:
+    """`empty`, `zeros`, `arange`, ..."""
+    layout = contiguous(node.shape, node.dtype)
+    tensor = b.new_tensor(device, layout, node.origin)
+    recipe = node.recipe
+    if recipe is None:
+        b.leave_undefined(tensor, policy)
+        return tensor
+    out = b.write(tensor)
+    b.emit(Fill(out, recipe, (), (out.buffer,), b.device(device), node.origin), policy)
+    return tensor
+
+
+def emit_from_host(node: memory.FromHost[Any], b: Builder, device: Device, policy: int) -> Tensor[Any, Any]:
+    """A NumPy array to a new tensor."""
+    array = node.array
+    tensor = b.new_tensor(device, contiguous(array.shape, array.dtype), node.origin)
+    cell, out = b.cell_of(array), b.write(tensor)
+    b.emit(CopyHtoD(out, cell, (cell,), (out.buffer,), b.device(device), node.origin), policy)
+    return tensor
+
+
+def emit_to_host(node: ToHost[Any], handle: Any, b: Builder, policy: int) -> Later:
+    """A handle's contents to a new NumPy array."""
+    if not isinstance(handle, Tensor | SharedTensor | TensorRef):
+        raise ShapeError(
+            f"to_host() at {describe(node.origin)}: the op before it gives {type(handle).__name__}, which has no "
+            "contents to copy. Pick one tensor of a tuple with .first() or .unzip(), undo a .partition() with "
+            ".unpartition()."
+        )
+    source, cell = b.read(handle), b.new_cell()
+    device = b.device(handle.device)
+    b.emit(CopyDtoH(cell, source, (source.buffer,), (cell,), device, node.origin), policy)
+    return Later(FromCell(cell))
+
+
+def emit_copy(node: memory.Copy[Any], source: Any, into: Any, b: Builder, device: Device | None, policy: int) -> Any:
+    """`dup`, `convert`, `memcpy`, `fill`. `device` is where the op was placed, None where that was left open."""
+    if type(source) is Constant:
+        out = b.write(into)
+        b.emit(Fill(out, source, (), (out.buffer,), b.device(into.device), node.origin), policy)
+        return into
+    view = b.read(source)
+    if into is None:
+        dtype = source.dtype if node.dtype is None else node.dtype
+        target = b.new_tensor(device or source.device, contiguous(source.shape, dtype), node.origin)
+    else:
+        target = into
+    out = b.write(target)
+    where = b.device(target.device)
+    b.device(source.device)
+    b.emit(CopyDtoD(out, view, (view.buffer,), (out.buffer,), where, node.origin), policy)
+    return target if into is None else None
+
+
+def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: Builder, policy: int) -> None:
+    """A kernel call on arguments that are all there."""
+    spec = node.kernel
+    check_launch(spec, args, node.origin)
+    operands: list[Any] = []
+    reads: list[int] = []
+    writes: list[int] = []
+    grid = spec.grid
+    device: Device | None = None
+    for param, arg in zip(spec.params, args, strict=True):
+        if param.form == "out":
+            view = b.write(arg._inner)
+            operands.append(Tiles(view, arg._cut, arg._grid))
+            writes.append(view.buffer)
+            grid = arg._grid if grid is None else grid
+            at = arg._inner._storage.device
+        elif param.form == "in":
+            view = b.read(arg)
+            operands.append(view)
+            reads.append(view.buffer)
+            at = arg._storage.device
+        else:
+            # a number that stood in the call was converted there
+            operands.append(param.check(arg) if param.lazy and param.check is not None else arg)
+            continue
+        if device is None:
+            device = at
+        elif at is not device:
+            raise _two_devices(node, args)
+    if device is None:
+        raise KernelArgumentError(
+            f"{spec.name}() at {describe(node.origin)} has neither input nor output, so it would run nowhere. "
+            "Give it an output."
+        )
+    b.emit(
+        Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), b.device(device), node.origin), policy
+    )
+
+
+def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentError:
+    lie = ", ".join(
+        f"{param.name} on {storage_of(arg).device.name}"
+        for param, arg in zip(node.kernel.params, args, strict=True)
+        if param.form != "scalar"
+    )
+    return KernelArgumentError(
+        f"{node.kernel.name}() at {describe(node.origin)}: its tensors lie on several devices: {lie}. "
+        'Copy them to one first: dup(t).on("host:0").'
+    )
+
+
+def emit_host_call(node: HostCallNode[Any], argument: Any, b: Builder, device: Device, policy: int) -> Later:
+    """`host_map`. `argument` is the value, or a template of it (see `HostCall`)."""
+    reads = sorted({*_cells_in(argument), *_buffers_in(argument, b)})
+    cell = b.new_cell()
+    b.emit(HostCall(node.f, argument, cell, tuple(reads), (cell,), b.device(device), node.origin), policy)
+    return Later(FromCell(cell))
+
+
+def _cells_in(argument: Any) -> set[int]:
+    if type(argument) is Cell:
+        return {argument.buffer}
+    if type(argument) is Items:
+        return set().union(*map(_cells_in, argument.items))
+    return set()
+
+
+def _buffers_in(argument: Any, b: Builder) -> set[int]:
+    """Device memory that the function gets handles to: it comes after what writes it."""
+    if type(argument) is Items:
+        return set().union(*(_buffers_in(item, b) for item in argument.items))
+    found: set[int] = set()
+    for handle in handles_in(argument):
+        inner = getattr(handle, "_inner", handle)
+        view: View = b.write(inner) if isinstance(inner, TensorMut) else b.read(inner)
+        found.add(view.buffer)
+    return found

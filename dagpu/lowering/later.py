@@ -1,0 +1,97 @@
+"""Values that a trace cannot give yet: host data that device work or another run is still making.
+
+A closure is never called with one: whatever depends on it is suspended, and goes on in the next stage. `value` is
+`PENDING` until then.
+"""
+
+from typing import Any, Final, TypeAlias, final
+
+from dagpu.lowering.program import Cell, Items
+from dagpu.ops.compose import Shared, Unzip
+from dagpu.ops.nodes import Node
+
+PENDING: Final = object()
+
+
+@final
+class FromCell:
+    """The value of a cell of the program that is being traced."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: int) -> None:
+        self.buffer = buffer
+
+
+@final
+class FromItems:
+    """A tuple, some of whose items are `Later`."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: tuple[Any, ...]) -> None:
+        self.items = items
+
+
+@final
+class Suspended:
+    """A node whose inputs are not all there; `place` is where it stands."""
+
+    __slots__ = ("inputs", "node", "place")
+
+    def __init__(self, node: Node, inputs: tuple[Any, ...], place: Any) -> None:
+        self.node = node
+        self.inputs = inputs
+        self.place = place
+
+
+@final
+class Foreign:
+    """A `Shared` or `Unzip` node whose value another run is making."""
+
+    __slots__ = ("node", "place")
+
+    def __init__(self, node: Shared[Any] | Unzip[Any], place: Any) -> None:
+        self.node = node
+        self.place = place
+
+
+Cause: TypeAlias = FromCell | FromItems | Suspended | Foreign
+
+
+@final
+class Later:
+    """A value to come, and what it comes from."""
+
+    __slots__ = ("cause", "value")
+
+    def __init__(self, cause: Cause) -> None:
+        self.cause = cause
+        self.value: Any = PENDING
+
+
+def resolved(value: Any) -> Any:
+    """The value itself where it is there by now, else a `Later`."""
+    while type(value) is Later and value.value is not PENDING:
+        value = value.value
+    return value
+
+
+NOT_YET: Final = object()
+_DEEPEST = 20
+"""Tuples nested deeper than this wait for the next stage, where they are plain values."""
+
+
+def template(value: Any, depth: int = 0) -> Any:
+    """A value as the argument of a `HostCall`, or `NOT_YET` where it waits for more than cells of this program."""
+    value = resolved(value)
+    if type(value) is not Later:
+        return value
+    match value.cause:
+        case FromCell(buffer=buffer):
+            return Cell(buffer)
+        case FromItems(items=items) if depth < _DEEPEST:
+            parts = tuple(template(item, depth + 1) for item in items)
+            return NOT_YET if any(part is NOT_YET for part in parts) else Items(parts)
+        case _:
+            return NOT_YET

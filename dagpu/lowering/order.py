@@ -1,0 +1,40 @@
+"""Vector clocks: which work lies before which, over a few lanes.
+
+Work is numbered by one counter that grows along every lane (the index of an instruction, or of a step). A
+lane's clock holds, for each lane, the last number of that lane that lies before whatever the first lane does
+next: -1 for none, `END` for itself. So work `a` of lane `m` lies before the next work of lane `n` exactly
+when `of[n][m] >= a`.
+
+A clock changes only where a lane waits, and is then replaced, never changed in place: the clock of a piece of
+work is a reference to the list that was its lane's at the time, and costs nothing to keep.
+"""
+
+import sys
+from typing import TypeAlias, final
+
+Clock: TypeAlias = list[int]
+
+END = sys.maxsize
+"""Later than any number."""
+
+
+@final
+class Clocks:
+    """The clock of each lane, in `of`. Memory is the square of the number of lanes, which are few."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, lanes: int) -> None:
+        self.of: list[Clock] = [[-1] * lanes for _ in range(lanes)]
+        for lane, clock in enumerate(self.of):
+            clock[lane] = END
+
+    def join(self, lane: int, other: int, at: int, clock: Clock) -> Clock:
+        """`lane` waits for number `at` of lane `other`, whose clock was `clock` then. Gives its new clock."""
+        before = self.of[lane]
+        if other == lane:
+            return before
+        after = list(map(max, before, clock))
+        after[other] = max(before[other], at)  # clock[other] is END: `other` may have gone on since
+        self.of[lane] = after
+        return after

@@ -1,0 +1,117 @@
+"""Scheduling policies: which stream each instruction goes to. `schedule` then orders the streams."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from dagpu.errors import DagpuError
+from dagpu.lowering.program import Program
+from dagpu.lowering.show import label
+from dagpu.origin import describe
+
+
+class SchedulingPolicy(Protocol):
+    """Decides placement, and nothing else: every placement gives the same results.
+
+    A policy of one's own needs this one method.
+    """
+
+    def place(self, program: Program) -> Sequence[Hashable]:
+        """A lane key for each instruction, in the order of `program.instructions`.
+
+        An int is the number of a stream in the pool of the instruction's device: lanes are per device, so key
+        0 on one device and key 0 on another are two lanes. Instructions with equal device and key run in
+        program order. Where a program has several policies, only the keys of those instructions are used that
+        `program.policy_of` gives to this one.
+        """
+        ...
+
+
+def _owned(program: Program, policy: SchedulingPolicy) -> list[bool]:
+    """Which of the program's policies `policy` stands for: itself, or all where it is none of them."""
+    owned = [candidate is policy for candidate in program.policies]
+    return owned if any(owned) else [True] * len(owned)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SingleStream:
+    """Everything on one stream for each device, in program order: no overlap, and on one device no event."""
+
+    def place(self, program: Program) -> Sequence[Hashable]:
+        return (0,) * len(program.instructions)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RoundRobin:
+    """Over `streams` streams of each device, in turn.
+
+    An instruction that is the first to go on from one of its producers (the last writers of what it reads and
+    writes) stays on that producer's stream: chains stay together and need no event, and one branch of a fork
+    needs none. Of several such producers it takes the latest, which is likely the last to be done. Everything
+    else goes to the device's next stream in turn.
+    """
+
+    streams: int = 4
+
+    def __post_init__(self) -> None:
+        if self.streams < 1:
+            raise ValueError(
+                f"RoundRobin(streams={self.streams}) has no stream to place work on; give at least 1 (the default is 4)"
+            )
+
+    def place(self, program: Program) -> Sequence[Hashable]:
+        owned = _owned(program, self)
+        instructions = program.instructions
+        keys = [0] * len(instructions)
+        writer = [-1] * len(program.buffers)
+        # The device of each instruction while nothing has gone on from it, then -1.
+        open_on = [-1] * len(instructions)
+        turn = [0] * len(program.devices)
+        for index, instruction in enumerate(instructions):
+            device = instruction.device
+            producer = -1
+            for buffer in instruction.reads:
+                last = writer[buffer]
+                if last > producer and open_on[last] == device:
+                    producer = last
+            for buffer in instruction.writes:
+                last = writer[buffer]
+                if last > producer and open_on[last] == device:
+                    producer = last
+                writer[buffer] = index
+            if not owned[program.policy_of[index]]:
+                continue  # another policy places it, on a stream that is not known here
+            if producer >= 0:
+                open_on[producer] = -1
+                keys[index] = keys[producer]
+            else:
+                key = turn[device]
+                turn[device] = (key + 1) % self.streams
+                keys[index] = key
+            open_on[index] = device
+        return keys
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OnStream:
+    """Everything on the one stream `key` of the device `device_name`: what `op.sync_on(stream)` uses."""
+
+    device_name: str
+    key: Hashable
+
+    def place(self, program: Program) -> Sequence[Hashable]:
+        """Raises `DagpuError` where an instruction that this policy places is on another device."""
+        owned = _owned(program, self)
+        here = program.devices.index(self.device_name) if self.device_name in program.devices else None
+        for instruction, policy in zip(program.instructions, program.policy_of, strict=True):
+            if instruction.device != here and owned[policy]:
+                there = program.devices[instruction.device]
+                raise DagpuError(
+                    f"{label(instruction)}, built at {describe(instruction.origin)}, belongs on {there}, "
+                    f"but was to run on a stream of {self.device_name}; "
+                    f"give a stream of {there}, or make the op and its inputs on {self.device_name}"
+                )
+        return (self.key,) * len(program.instructions)

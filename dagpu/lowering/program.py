@@ -1,0 +1,184 @@
+"""A `Program`: what a trace gives and a scheduler takes. Plain data, built and compared without a device.
+
+Memory is named by its index in `Program.buffers`. A buffer lies on a device, or (`device == HOST`) it is a *cell*:
+one Python value on the host, a NumPy array that is copied from or to, or the result of a `HostCall`.
+Accesses are counted by whole buffers: an output always covers its buffer, so nothing is lost by it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias, final
+
+from dagpu.frozen import plain
+from dagpu.layout import Layout
+from dagpu.ops.launch import KernelSpec
+from dagpu.ops.recipes import Recipe
+from dagpu.origin import Origin
+
+HOST = -1
+"""The device index of a cell."""
+
+
+@final
+class Role(Enum):
+    """How long a buffer lives."""
+
+    INPUT = "input"
+    """It holds data before the program starts; whoever lent or gave it keeps it alive."""
+    TEMPORARY = "temporary"
+    """It begins and ends within the program."""
+    OUTPUT = "output"
+    """It begins in the program and is handed out."""
+
+
+@final
+@plain
+class Buffer:
+    """`nbytes` bytes on device number `device` of the program, or a cell (`device == HOST`, 0 bytes)."""
+
+    nbytes: int
+    device: int
+    role: Role
+
+
+@final
+@plain
+class View:
+    """Part of a buffer, as an array."""
+
+    buffer: int
+    layout: Layout
+
+
+@final
+@plain
+class Tiles:
+    """An output: a view cut into tiles, `grid[d]` of them along axis d; those at the edges may be smaller."""
+
+    view: View
+    tile: tuple[int, ...]
+    grid: tuple[int, ...]
+
+
+@final
+@plain
+class Cell:
+    """In the argument of a `HostCall`: the value of that cell."""
+
+    buffer: int
+
+
+@final
+@plain
+class Items:
+    """In the argument of a `HostCall`: a tuple, built from its items when the call is made."""
+
+    items: tuple[object, ...]
+
+
+@final
+@plain
+class Launch:
+    """A kernel: one block, or one call of its host body, for each index of `grid`."""
+
+    kernel: KernelSpec
+    args: tuple[Any, ...]
+    """In the order of the kernel's parameters: `View` (input), `Tiles` (output) or a number."""
+    grid: tuple[int, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    device: int
+    origin: Origin
+
+
+@final
+@plain
+class Fill:
+    """Every element of `out` from a formula."""
+
+    out: View
+    recipe: Recipe
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    device: int
+    origin: Origin
+
+
+@final
+@plain
+class CopyHtoD:
+    """The NumPy array in cell `source` to `out`."""
+
+    out: View
+    source: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    device: int
+    origin: Origin
+
+
+@final
+@plain
+class CopyDtoH:
+    """`source` to a new NumPy array of its shape and element type, in cell `out`."""
+
+    out: int
+    source: View
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    device: int
+    origin: Origin
+
+
+@final
+@plain
+class CopyDtoD:
+    """`source` to `out`, of equal shape: converts where the element types differ, crosses devices where they do."""
+
+    out: View
+    source: View
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    device: int
+    origin: Origin
+
+
+@final
+@plain
+class HostCall:
+    """`function(argument)` on a worker thread; its result goes to cell `out`.
+
+    `argument` is the value itself, but for the `Cell`s and `Items` in it, which are looked up when the call is made.
+    """
+
+    function: Callable[[Any], object]
+    argument: object
+    out: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    device: int
+    origin: Origin
+
+
+Instruction: TypeAlias = Launch | Fill | CopyHtoD | CopyDtoH | CopyDtoD | HostCall
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Instructions in an order in which they may run one by one; `reads` and `writes` say which need it.
+
+    `policy_of[i]` is the index in `policies` of what places instruction i.
+    """
+
+    devices: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
+    instructions: tuple[Instruction, ...]
+    policies: tuple[Any, ...]
+    policy_of: tuple[int, ...]
+
+    def __str__(self) -> str:
+        from dagpu.lowering.show import show_program
+
+        return show_program(self)

@@ -1,0 +1,298 @@
+"""From a `Program` to a `Plan`: streams by the policies' choice, and the fewest events that keep the results
+right.
+
+Dependencies are by whole buffers: read after write, write after read, write after write. An instruction waits
+for one on another lane only where its lane's clock does not cover it yet, and not where another wait of the
+same instruction covers it. So every wait orders a pair of accesses that nothing else orders.
+
+Everything here is linear in instructions and accesses, times the lanes where a lane waits.
+"""
+
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from dagpu.errors import PlanError
+from dagpu.lowering.order import Clock, Clocks
+from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
+from dagpu.lowering.program import HOST, Program, Role
+
+
+def schedule(program: Program) -> Plan:
+    """Place and order a program: its instructions in program order, with the steps they need around them.
+
+    - `Allocate` stands before the first write of a buffer, on that lane; an output that nothing writes is
+      allocated at the start. A temporary that nothing uses is not allocated.
+    - `Record` stands after the instruction that somebody waits for: one event for it, however many wait.
+    - `Release` stands after the last use, where that lies after all the other uses; else at the first point
+      that lies after all of them anyway, on a lane of one of them or, where none has such a point, on any
+      other; else at the end, behind waits of its own, where it holds up nothing.
+
+    `peak_bytes` is, for each lane, the largest sum of the bytes that a prefix of its steps allocates less
+    those that it releases, added up over the lanes. At any moment of any execution each lane has done some
+    prefix of its steps, and the bytes then held are the sum over lanes of what those prefixes hold: never
+    more than the sum of the largest.
+
+    Raises `PlanError` where a policy does not place every instruction.
+    """
+    keys = _keys(program)
+    number: dict[tuple[int, Hashable], int] = {}
+    lane_of: list[int] = []
+    for instruction, key in zip(program.instructions, keys, strict=True):
+        slot = (instruction.device, key)
+        lane = number.get(slot)
+        if lane is None:
+            lane = number[slot] = len(number)
+        lane_of.append(lane)
+    order = _order_one_lane(program) if len(number) <= 1 else _order_lanes(program, lane_of, len(number))
+    return _assemble(program, lane_of, number, order)
+
+
+def _keys(program: Program) -> Sequence[Hashable]:
+    """The lane key of each instruction, from the policy that the program gives it."""
+    placed: list[Sequence[Hashable]] = []
+    for policy in program.policies:
+        keys = policy.place(program)
+        if len(keys) != len(program.instructions):
+            raise PlanError(
+                f"the policy {policy} placed {len(keys)} of {len(program.instructions)} instructions; "
+                f"its `place` must return one lane key for each"
+            )
+        for key in keys:
+            if type(key) is not int and not isinstance(key, Hashable):
+                raise PlanError(
+                    f"the policy {policy} gave the lane key {key!r}, which cannot be one: keys are compared. Return a "
+                    "number for each instruction."
+                )
+        placed.append(keys)
+    if len(placed) == 1:
+        return placed[0]
+    return [placed[policy][index] for index, policy in enumerate(program.policy_of)]
+
+
+@final
+@dataclass(slots=True)
+class _Order:
+    """What stands around the instructions, each named by its index; sparse, since most have nothing."""
+
+    waits: dict[int, list[int]] = field(default_factory=dict)
+    """Before instruction i: the instructions that its lane waits for."""
+    recorded: set[int] = field(default_factory=set)
+    release_before: dict[int, list[int]] = field(default_factory=dict)
+    release_after: dict[int, list[int]] = field(default_factory=dict)
+    tail: list[tuple[int, list[int], int]] = field(default_factory=list)
+    """At the end: lane, instructions that it waits for, buffer to release."""
+
+    def wait(self, clocks: Clocks, lane: int, late: list[int], lane_of: list[int], at: list[Clock]) -> list[int]:
+        """Have `lane` wait for the instructions `late`, leaving out those that the others cover.
+
+        Latest first: an instruction can be covered only by a later one, so each is held against all that
+        might.
+        """
+        late.sort(reverse=True)
+        chosen: list[int] = []
+        clock = clocks.of[lane]
+        for earlier in late:
+            if clock[lane_of[earlier]] < earlier:
+                chosen.append(earlier)
+                clock = clocks.join(lane, lane_of[earlier], earlier, at[earlier])
+        self.recorded.update(chosen)
+        return chosen
+
+
+def _temporaries(program: Program) -> list[int]:
+    return [
+        number
+        for number, buffer in enumerate(program.buffers)
+        if buffer.role is Role.TEMPORARY and buffer.device != HOST
+    ]
+
+
+def _order_one_lane(program: Program) -> _Order:
+    """On one lane program order is all the order there is: only the last uses are needed."""
+    last = [-1] * len(program.buffers)
+    for index, instruction in enumerate(program.instructions):
+        for buffer in instruction.reads:
+            last[buffer] = index
+        for buffer in instruction.writes:
+            last[buffer] = index
+    order = _Order()
+    for buffer in _temporaries(program):
+        if last[buffer] >= 0:
+            order.release_after.setdefault(last[buffer], []).append(buffer)
+    return order
+
+
+def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
+    """Waits and releases over several lanes."""
+    order, clocks = _Order(), Clocks(lanes)
+    writer = [-1] * len(program.buffers)
+    readers: list[list[int]] = [[] for _ in program.buffers]  # since the last write
+    clock_at: list[Clock] = []
+    joins: list[list[int]] = [[] for _ in range(lanes)]  # instructions before which the lane waits
+    for index, instruction in enumerate(program.instructions):
+        lane = lane_of[index]
+        clock = clocks.of[lane]
+        late: list[int] = []
+        for buffer in instruction.reads:
+            earlier = writer[buffer]  # -1 (none) is never late
+            if clock[lane_of[earlier]] < earlier:
+                late.append(earlier)
+        for buffer in instruction.writes:
+            # Readers lie after the last write: where there are any, they stand for it.
+            for earlier in readers[buffer] or (writer[buffer],):
+                if clock[lane_of[earlier]] < earlier:
+                    late.append(earlier)  # noqa: PERF401  # mostly there is one, and it is not late
+        if late:
+            order.waits[index] = order.wait(clocks, lane, late, lane_of, clock_at)
+            joins[lane].append(index)
+            clock = clocks.of[lane]
+        clock_at.append(clock)
+        for buffer in instruction.reads:
+            readers[buffer].append(index)
+        for buffer in instruction.writes:
+            writer[buffer] = index
+            if readers[buffer]:
+                readers[buffer] = []
+    for buffer in _temporaries(program):
+        users = readers[buffer] or [writer[buffer]]
+        if users[-1] >= 0:
+            _release(order, buffer, users, lane_of, clock_at, joins, clocks)
+    return order
+
+
+def _release(
+    order: _Order,
+    buffer: int,
+    users: list[int],
+    lane_of: list[int],
+    clock_at: list[Clock],
+    joins: list[list[int]],
+    clocks: Clocks,
+) -> None:
+    """Put the release of `buffer` where all `users`, the last ones in program order, lie before it."""
+    last = users[-1]
+    needs = {lane_of[user]: user for user in users}  # the latest on each lane stands for those before it
+    pairs = list(needs.items())
+    if _covers(clock_at[last], pairs):
+        order.release_after.setdefault(last, []).append(buffer)
+        return
+    found = _first_covering(clock_at, joins, needs, last, pairs)
+    if found < 0:
+        found = _first_covering(clock_at, joins, range(len(joins)), last, pairs)
+    if found >= 0:
+        order.release_before.setdefault(found, []).append(buffer)
+        return
+    lane = max(needs, key=lambda lane: sum(clocks.of[lane][other] >= user for other, user in pairs))
+    late = [user for other, user in pairs if clocks.of[lane][other] < user]
+    order.tail.append((lane, order.wait(clocks, lane, late, lane_of, clock_at), buffer))
+
+
+def _covers(clock: Clock, pairs: list[tuple[int, int]]) -> bool:
+    for lane, user in pairs:  # noqa: SIM110  # all() with a generator takes twice as long, and this is hot
+        if clock[lane] < user:
+            return False
+    return True
+
+
+def _first_covering(
+    clock_at: list[Clock],
+    joins: list[list[int]],
+    lanes: Iterable[int],
+    last: int,
+    pairs: list[tuple[int, int]],
+) -> int:
+    """The first instruction of any of `lanes` whose clock covers `pairs`, the latest of which is `last`; -1
+    for none.
+
+    Only where a lane has waited after `last` can it have come to cover them. A lane's clock only grows, so
+    this is a search: in steps that double, since the place mostly is among the first few, and only up to the
+    best found so far.
+    """
+    found = -1
+    for lane in lanes:
+        points = joins[lane]
+        low = bisect_right(points, last)  # everything before `low` falls short
+        end = len(points) if found < 0 else bisect_right(points, found, low)
+        step = 1
+        while low + step <= end and not _covers(clock_at[points[low + step - 1]], pairs):
+            low += step
+            step *= 2
+        high = min(low + step - 1, end)  # points[high] covers, or is past the end
+        while low < high:
+            middle = (low + high) // 2
+            if _covers(clock_at[points[middle]], pairs):
+                high = middle
+            else:
+                low = middle + 1
+        if low < end:
+            found = points[low]
+    return found
+
+
+def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hashable], int], order: _Order) -> Plan:
+    """The steps in program order, events numbered as they are recorded, and the peak of each lane."""
+    buffers = program.buffers
+    steps: list[Step] = []
+    event_of: dict[int, int] = {}
+    fresh = [buffer.device != HOST and buffer.role is not Role.INPUT for buffer in buffers]
+    unwritten = _allocate_unwritten(program, fresh, number)
+    held = [0] * len(number)
+    peak = held.copy()
+
+    def allocate(buffer: int, lane: int) -> None:
+        fresh[buffer] = False
+        steps.append(Allocate(buffer, lane))
+        held[lane] += buffers[buffer].nbytes
+        if held[lane] > peak[lane]:
+            peak[lane] = held[lane]
+
+    def release(released: list[int], lane: int) -> None:
+        for buffer in released:
+            steps.append(Release(buffer, lane))
+            held[lane] -= buffers[buffer].nbytes
+
+    for buffer, lane in unwritten:
+        allocate(buffer, lane)
+    waits, recorded = order.waits, order.recorded
+    before, after = order.release_before, order.release_after
+    for index, instruction in enumerate(program.instructions):
+        lane = lane_of[index]
+        if index in waits:
+            steps.extend([Wait(event_of[earlier], lane) for earlier in waits[index]])
+        if index in before:
+            release(before[index], lane)
+        for buffer in instruction.writes:
+            if fresh[buffer]:
+                allocate(buffer, lane)
+        steps.append(Execute(instruction, lane))
+        if index in recorded:
+            event_of[index] = len(event_of)
+            steps.append(Record(event_of[index], lane))
+        if index in after:
+            release(after[index], lane)
+    for lane, late, buffer in order.tail:
+        steps.extend([Wait(event_of[earlier], lane) for earlier in late])
+        release([buffer], lane)
+    lanes = tuple([Lane(device, key) for device, key in number])
+    return Plan(program.devices, lanes, buffers, tuple(steps), len(event_of), sum(peak))
+
+
+def _allocate_unwritten(
+    program: Program, fresh: list[bool], number: dict[tuple[int, Hashable], int]
+) -> list[tuple[int, int]]:
+    """Outputs that no instruction writes, each with a lane of its device; adds lanes to `number`."""
+    outputs = {b for b, buffer in enumerate(program.buffers) if fresh[b] and buffer.role is Role.OUTPUT}
+    if not outputs:
+        return []
+    for instruction in program.instructions:
+        outputs.difference_update(instruction.writes)
+    found: list[tuple[int, int]] = []
+    for output in sorted(outputs):
+        device = program.buffers[output].device
+        lane = next((lane for (where, _), lane in number.items() if where == device), None)
+        if lane is None:
+            lane = number[device, 0] = len(number)
+        found.append((output, lane))
+    return found

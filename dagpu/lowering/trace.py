@@ -1,0 +1,553 @@
+"""The tracer: an op becomes a `Program`, stage by stage.
+
+It walks the DAG with a stack of its own (a chain of 100,000 ops must not meet the recursion limit): `todo` holds nodes
+to evaluate and, behind `FINISH`, nodes whose inputs stand on top of `done`. Closures are called once, with handles.
+What depends on host data is suspended (`Later`); when the stage has run, the tracer goes on from there.
+
+    while not tracer.finished:
+        stage = tracer.stage()            # trace as far as it goes
+        ... run stage.program ...         # unless it is empty
+        tracer.settle(memory)             # here is what the stage made
+
+What a run takes (handles out of ops, claims on `Shared` and `Unzip`) it can give back until something was submitted.
+"""
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, Final, TypeAlias, assert_never, final
+
+from dagpu.device import Device, Stream
+from dagpu.errors import MovedError, NestedRunError, OwnershipError, ShapeError
+from dagpu.handles import HANDLES, OWNING, SharedTensor, Storage, Tensor, TensorRef, Undo, map_handles, move_in, moves
+from dagpu.lowering.builder import Builder
+from dagpu.lowering.emit import emit_alloc, emit_copy, emit_from_host, emit_host_call, emit_launch, emit_to_host
+from dagpu.lowering.later import NOT_YET, PENDING, Foreign, FromCell, FromItems, Later, Suspended, resolved, template
+from dagpu.lowering.policies import OnStream
+from dagpu.lowering.program import Program
+from dagpu.ops.base import DeviceOp, enter_closure, leave_closure
+from dagpu.ops.compose import (
+    BUILT_IN,
+    HostCall,
+    Inspect,
+    Item,
+    Map,
+    On,
+    Shared,
+    Split,
+    Taken,
+    Then,
+    ToHost,
+    Unzip,
+    Value,
+    Zip,
+)  # fmt: skip
+from dagpu.ops.launch import Launch
+from dagpu.ops.memory import Alloc, Copy, FromHost
+from dagpu.ops.nodes import Node
+from dagpu.ops.once import Once
+from dagpu.origin import Origin, describe, here
+
+AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
+Remembering: TypeAlias = Shared[Any] | Unzip[Any]
+Placement: TypeAlias = tuple[Device, int, bool]
+"""Device for new memory, number of the policy, and whether the device was asked for by name."""
+
+
+@final
+class _Mark:
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+FINISH: Final = _Mark("the inputs of the node below are done")
+RESTORE: Final = _Mark("the placement below holds again")
+
+
+@final
+class Stage:
+    """What one call of `Tracer.stage` found: a program, what its inputs are, and what it must lock."""
+
+    __slots__ = ("inputs", "locks", "program")
+
+    def __init__(self, program: Program, inputs: dict[int, object], locks: dict[Storage, bool]) -> None:
+        self.program = program
+        self.inputs = inputs
+        self.locks = locks
+
+
+@final
+class Tracer:
+    """The trace of one run of one op.
+
+    `find` finds a device by its name; `policy` and `device` place what no `On` places.
+    """
+
+    def __init__(self, op: AnyOp, device: Device, policy: Any, find: Callable[[str], Device]) -> None:
+        self.thread = threading.get_ident()
+        """Where the run is driven: who blocks that thread must not wait for it."""
+        self._find = find
+        self._origin: Origin = here()
+        self._policies: list[Any] = [policy]
+        self._policy_numbers: dict[Hashable, int] = {id(policy): 0}
+        self._place: Placement = (device, 0, False)
+        self._loans: dict[Storage, object] = {}
+        self._builder = Builder(self._policies, self._loans)
+        self._todo: list[Any] = [op]
+        self._done: list[Any] = []
+        self._seen: set[AnyOp] = set()
+        self._suspended: list[Later] = []
+        self._cells: list[Later] = []
+        self._undo: list[Undo | Callable[[], None]] | None = []
+        self._claims: dict[Once, Any] = {}
+        """Values of the `Shared` and `Split`s that this run evaluates; `PENDING` while it is at it."""
+        self._root: Any = PENDING
+
+    # ---- stages
+
+    @property
+    def finished(self) -> bool:
+        """Is the result there?"""
+        self._root = resolved(self._root)
+        return self._root is not PENDING and type(self._root) is not Later
+
+    @property
+    def result(self) -> Any:
+        """The value of the op, once `finished`."""
+        return self._root
+
+    def stage(self) -> Stage:
+        """Trace as far as it goes without running anything."""
+        if self._root is PENDING:
+            self._walk()
+            self._root = self._done.pop()
+        self._resume()
+        program = self._builder.program()
+        return Stage(program, self._builder.inputs, self._builder.locks)
+
+    def submitted(self) -> None:
+        """From now on nothing that was taken can be given back."""
+        self._undo = None
+
+    def settle(self, memory: list[Any]) -> None:
+        """The stage is complete; `memory[i]` is what buffer i holds now."""
+        for index, storage in self._builder.outputs():
+            storage.settle(memory[index])
+        for later in self._cells:
+            cause = later.cause
+            if type(cause) is FromCell:
+                later.value = memory[cause.buffer]
+        self._cells.clear()
+        self._builder = Builder(self._policies, self._loans)
+        self._publish()
+
+    def waits_for(self) -> list[Once]:
+        """What other runs are making and this one cannot go on without."""
+        causes = [later.cause for later in self._suspended]
+        onces = [_once_of(cause.node) for cause in causes if type(cause) is Foreign]
+        return [once for once in onces if once.owner is not self]
+
+    def stuck(self) -> NestedRunError:
+        """What to raise when nothing is left to run and to wait for, and there is still no result."""
+        return _own_result(self._origin)
+
+    def abandon(self, reason: str) -> None:
+        """The run failed or was cancelled: give back what can be given back, and forget the claims."""
+        self._builder.lose(reason)
+        if self._undo is not None:
+            for undo in reversed(self._undo):
+                undo.undo() if isinstance(undo, Undo) else undo()
+        for once in self._claims:
+            if once.owner is self:
+                once.abandon()
+        self._todo.clear()
+        self._done.clear()
+        self._suspended.clear()
+        self._claims.clear()
+
+    # ---- walking
+
+    def _walk(self) -> None:
+        todo = self._todo
+        while todo:
+            node = todo.pop()
+            if node is FINISH:
+                self._finish(todo.pop())
+            elif node is RESTORE:
+                self._place = todo.pop()
+            else:
+                self._visit(node)
+
+    def _visit(self, node: AnyOp) -> None:  # reason: one case a node is what makes it total
+        """Evaluate a leaf, or put a node's inputs on the stack before it."""
+        todo = self._todo
+        kind = type(node)
+        if kind is not Value and kind is not Shared:
+            if node in self._seen:
+                raise self._twice(node)
+            self._seen.add(node)
+        match node:
+            case Map() | Then() | ToHost() | HostCall():
+                todo += (node, FINISH, node.source)
+            case Launch():
+                ops = self._lazy_arguments(node)
+                if ops:
+                    ops.reverse()
+                    todo += (node, FINISH, *ops)
+                else:
+                    self._finish(node)
+            case Value():
+                self._done.append(self._value(node))
+            case Alloc():
+                self._done.append(emit_alloc(node, self._builder, self._place[0], self._place[1]))
+            case FromHost():
+                self._done.append(emit_from_host(node, self._builder, self._place[0], self._place[1]))
+            case Copy():
+                source, into = self._take(node.source), self._take(node.into)
+                device, policy, chosen = self._place
+                self._done.append(emit_copy(node, source, into, self._builder, device if chosen else None, policy))
+            case Zip():
+                todo += (node, FINISH, *reversed(node.sources))
+            case On():
+                todo += (self._place, RESTORE, node.source)
+                self._place = self._placed(node)
+            case Shared():
+                self._visit_once(node, node.once, node.source)
+            case Unzip():
+                self._visit_once(node, node.split.once, node.split.source)
+            case _:
+                raise TypeError(
+                    f"{node!r} is no op of dagpu's: the set of ops is closed. Build it from ops and kernels."
+                )
+
+    def _finish(self, node: Node) -> None:
+        """The node's inputs stand on top of `done`: replace them by its value."""
+        done = self._done
+        if isinstance(node, Zip):
+            count = len(node.sources)
+        elif isinstance(node, Launch):
+            count = 0
+            for arg in node.args:
+                count += isinstance(arg, DeviceOp)
+        else:
+            count = 1
+        if count == 1:
+            self._apply(node, (done.pop(),))
+        else:
+            inputs = tuple(done[len(done) - count :])
+            del done[len(done) - count :]
+            self._apply(node, inputs)
+
+    def _apply(self, node: Node, inputs: tuple[Any, ...]) -> None:
+        """Give the node its inputs: its value goes on `done`, or an op on `todo` whose value will."""
+        if Later in map(type, inputs):
+            inputs = tuple(resolved(item) for item in inputs)
+            if Later in map(type, inputs) and self._wait(node, inputs):
+                return
+        builder, (device, policy, _) = self._builder, self._place
+        match node:
+            case Map():
+                self._done.append(self._call(node, node.f, inputs[0]))
+            case Then():
+                op = self._call(node, node.f, inputs[0])
+                if not isinstance(op, DeviceOp):
+                    raise TypeError(
+                        f"the closure of .then at {describe(node.origin)} gave {type(op).__name__}, no op. "
+                        "Return an op (value(x) makes one of a value), or use .map."
+                    )
+                self._todo.append(op)
+            case Launch():
+                args = self._arguments(node, inputs)
+                emit_launch(node, args, builder, policy)
+                self._done.append(args)
+            case ToHost():
+                self._later(emit_to_host(node, inputs[0], builder, policy))
+            case HostCall():
+                self._later(emit_host_call(node, template(inputs[0]), builder, device, policy))
+            case Zip():
+                self._done.append(inputs)
+            case Shared():
+                self._done.append(self._keep_shared(node, inputs[0]))
+            case Unzip():
+                self._keep_split(node.split, inputs[0], node.origin)
+                self._done.append(self._component(node))
+            case Value() | Alloc() | FromHost() | Copy() | On():
+                raise AssertionError(f"{node!r} has no inputs to wait for")
+            case _:
+                assert_never(node)
+
+    def _wait(self, node: Node, inputs: tuple[Any, ...]) -> bool:
+        """Some inputs are still to come: suspend the node. False if it can do with what there is."""
+        match node:
+            case Zip():
+                later = Later(FromItems(inputs))
+                self._suspended.append(later)
+                self._done.append(later)
+                return True
+            case HostCall() if template(inputs[0]) is not NOT_YET:
+                return False
+            case Unzip() if type(inputs[0].cause) is FromItems:
+                return False
+            case _:
+                later = Later(Suspended(node, inputs, self._place))
+                if isinstance(node, Shared):
+                    self._claims[node.once] = later
+                elif isinstance(node, Unzip):
+                    self._await_components(node, inputs[0])
+                    return True
+                self._suspended.append(later)
+                self._done.append(later)
+                return True
+
+    def _later(self, later: Later) -> None:
+        self._cells.append(later)
+        self._done.append(later)
+
+    def _resume(self) -> None:
+        """Go on with every suspended node whose inputs have come, until none is left that can."""
+        progress = True
+        while progress:
+            progress = False
+            waiting, self._suspended = self._suspended, []
+            for later in waiting:
+                if self._go_on(later):
+                    progress = True
+                else:
+                    self._suspended.append(later)
+
+    def _go_on(self, later: Later) -> bool:
+        """Give a `Later` its value, or the `Later` that stands for it now, if what it waits for has come."""
+        match later.cause:
+            case FromItems(items=items) | Suspended(inputs=items):
+                inputs = tuple([resolved(item) for item in items])
+                if Later in map(type, inputs):
+                    return False
+                if type(later.cause) is FromItems:
+                    later.value = inputs
+                    return True
+                assert type(later.cause) is Suspended
+                self._place = later.cause.place
+                self._apply(later.cause.node, inputs)
+            case Foreign(node=node, place=place):
+                once = _once_of(node)
+                if not once.settled() and once.owner is not self:
+                    return False
+                self._place = place
+                self._seen.discard(node)
+                self._todo.append(node)
+            case FromCell():
+                return False
+        self._walk()
+        value = resolved(self._done.pop())
+        if value is later:
+            raise _own_result(self._origin)
+        later.value = value
+        return True
+
+    # ---- one node
+
+    def _value(self, node: Value[Any]) -> Any:
+        held = node.held
+        if type(held) in (SharedTensor, TensorRef):
+            held._live()
+        elif moves(held):
+            if node in self._seen:
+                raise self._twice(node)
+            self._seen.add(node)
+            held = self._take(held)
+        return held
+
+    def _take(self, held: Any) -> Any:
+        """Move handles out of the op that owns them, so that its next run finds them gone."""
+        kind = type(held)
+        if kind in OWNING:
+            if self._undo is not None:
+                self._undo.append(Undo(held))
+            return move_in(held, "a run of the op that owned it, started", self._origin)
+        if kind is tuple or kind is list or kind is dict:
+            return map_handles(self._take, held)
+        if kind in HANDLES:
+            held._live()
+        return held
+
+    def _lazy_arguments(self, node: Launch) -> list[AnyOp]:
+        """The ops among a call's arguments; the handles among them are locked at once."""
+        ops: list[AnyOp] = []
+        for arg in node.args:
+            if isinstance(arg, DeviceOp):
+                ops.append(arg)
+            elif type(arg) in HANDLES:
+                self._builder.claim(arg)
+        return ops
+
+    def _arguments(self, node: Launch, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = iter(inputs)
+        return tuple([next(values) if isinstance(arg, DeviceOp) else self._take(arg) for arg in node.args])
+
+    def _call(self, node: AnyOp, f: Any, argument: Any) -> Any:
+        """Call a closure. An exception keeps its type, and gets a note that says whose closure it was."""
+        if type(f) in BUILT_IN:
+            try:
+                return f.apply(argument, node.origin)
+            except Exception as error:
+                error.add_note(f"dagpu: in the op built at {describe(node.origin)}")
+                raise
+        enter_closure()
+        try:
+            return f(argument)
+        except Exception as error:
+            word = "then" if isinstance(node, Then) else "inspect" if isinstance(f, Inspect) else "map"
+            error.add_note(f"dagpu: in the closure of .{word} at {describe(node.origin)}")
+            raise
+        finally:
+            leave_closure()
+
+    def _placed(self, node: On[Any]) -> Placement:
+        device, policy, _ = self._place
+        place = node.place
+        if isinstance(place, Device):
+            return place, policy, True
+        if isinstance(place, str):
+            return self._find(place), policy, True
+        if isinstance(place, Stream):
+            device, chosen = place.device, True
+            policy_of_stream = OnStream(device.name, place.lane)
+            return device, self._number(policy_of_stream, (device.name, place.lane)), chosen
+        return device, self._number(place, id(place)), self._place[2]
+
+    def _number(self, policy: Any, key: Hashable) -> int:
+        """The number of a policy in the program. By identity, which needs no hash; `_policies` keeps it alive."""
+        number = self._policy_numbers.get(key)
+        if number is None:
+            number = self._policy_numbers[key] = len(self._policies)
+            self._policies.append(policy)
+        return number
+
+    def _twice(self, node: AnyOp) -> MovedError:
+        return MovedError(
+            f"{node!r} is used twice in one run. Its result has one owner: say .shared() to give it to several, "
+            "or build the op once for each use."
+        )
+
+    # ---- what is remembered: Shared and Unzip
+
+    def _visit_once(self, node: Remembering, once: Once, source: AnyOp) -> None:
+        if once in self._claims:
+            if self._claims[once] is PENDING:
+                raise _own_result(node.origin)
+            self._done.append(self._again(node))
+            return
+        match once.claim(self):
+            case "claimed":
+                self._claims[once] = PENDING
+                self._todo += (node, FINISH, source)
+            case "done":
+                self._done.append(self._remembered(node))
+            case "busy":
+                later = Later(Foreign(node, self._place))
+                self._suspended.append(later)
+                self._done.append(later)
+
+    def _again(self, node: Remembering) -> Any:
+        """A further use of what this run itself evaluates."""
+        if isinstance(node, Unzip):
+            return self._component(node)
+        kept = self._claims[node.once]
+        return kept.clone() if type(kept) is SharedTensor else kept
+
+    def _remembered(self, node: Remembering) -> Any:
+        """What an earlier run has made."""
+        if isinstance(node, Shared):
+            return map_handles(_another, node.once.value)
+        once, index = node.split.once, node.index
+        found = once.exchange(index, Taken(node.origin))
+        if isinstance(found, Taken):
+            once.exchange(index, found)
+            raise _taken(node)
+        if self._undo is not None:
+            self._undo.append(lambda: _put_back(once, index, found))
+        return self._take(found)
+
+    def _keep_shared(self, node: Shared[Any], made: Any) -> Any:
+        if type(made) is Tensor:
+            made = made.share()
+        elif moves(made):
+            raise OwnershipError(
+                f"shared() at {describe(node.origin)} of a value that owns handles: {made!r}. Only one bare Tensor can "
+                "be shared whole: unzip() first, and share the parts."
+            )
+        self._claims[node.once] = made
+        return made.clone() if type(made) is SharedTensor else made
+
+    def _keep_split(self, split: Split, made: Any, origin: Origin) -> None:
+        items = made.cause.items if type(made) is Later and type(made.cause) is FromItems else made
+        if not isinstance(items, tuple | list) or len(items) != split.n:
+            what = f"{len(items)} components" if isinstance(items, tuple | list) else type(items).__name__
+            raise ShapeError(
+                f"unzip({split.n}) at {describe(origin)}: the op's result is {what}. Say how many there are."
+            )
+        self._claims[split.once] = list(items)
+
+    def _component(self, node: Unzip[Any]) -> Any:
+        parts, index = self._claims[node.split.once], node.index
+        if isinstance(parts[index], Taken):
+            raise _taken(node)
+        part, parts[index] = parts[index], Taken(node.origin)
+        return part
+
+    def _await_components(self, node: Unzip[Any], made: Later) -> None:
+        """The source's tuple is still to come: each component is an item of it, to be picked then."""
+        split = node.split
+        parts: list[Any] = []
+        for index in range(split.n):
+            later = Later(Suspended(Map(split.source, Item(index), node.origin), (made,), self._place))
+            self._suspended.append(later)
+            parts.append(later)
+        self._claims[split.once] = parts
+        self._done.append(self._component(node))
+
+    def _publish(self) -> None:
+        """Remember what is complete, for other runs and for the next."""
+        for once, kept in list(self._claims.items()):
+            if once.owner is not self or kept is PENDING:
+                continue
+            if type(kept) is list:
+                parts = [resolved(part) for part in kept]
+                if not any(type(part) is Later for part in parts):
+                    del self._claims[once]
+                    once.publish(parts)
+            else:
+                final = resolved(kept)
+                if type(final) is not Later:
+                    del self._claims[once]
+                    once.publish(final)
+
+
+def _own_result(origin: Origin) -> NestedRunError:
+    return NestedRunError(
+        f"the shared() or unzip() op at {describe(origin)} depends on its own result: a closure leads back to it. "
+        "Let the closure build an op of its own."
+    )
+
+
+def _once_of(node: Remembering) -> Once:
+    return node.split.once if isinstance(node, Unzip) else node.once
+
+
+def _another(handle: Any) -> Any:
+    return handle.clone() if type(handle) is SharedTensor else handle
+
+
+def _put_back(once: Once, index: int, found: Any) -> None:
+    once.exchange(index, found)
+
+
+def _taken(node: Unzip[Any]) -> MovedError:
+    return MovedError(
+        f"{node!r}: this component was taken before, and its source runs only once. "
+        "Say .shared() to give it to several."
+    )
+
+
+__all__ = ["Stage", "Tracer"]

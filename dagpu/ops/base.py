@@ -1,0 +1,348 @@
+"""`DeviceOp`, what every op is, and its fluent methods. Building an op does nothing; running is dagpu.runtime's.
+
+The nodes that the methods build are in dagpu.ops.compose, which hands them over through `install`: a base class cannot
+import its own subclasses.
+"""
+
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypeVar
+
+from dagpu.device import Device, Stream
+from dagpu.dtypes import Shape
+from dagpu.handles import Partition, SharedTensor, Tensor, TensorRef
+from dagpu.origin import Origin, describe, here
+
+if TYPE_CHECKING:
+    from dagpu.ops import compose as _nodes  # noqa: TC004  # reason: at run time install_nodes sets it
+
+
+class Borrowed:
+    """Phantom: the op may hold a borrow of somebody's tensor."""
+
+
+class Static(Borrowed):
+    """Phantom: the op holds no borrow; it may be spawned, returned, stored."""
+
+
+class MayAlloc:
+    """Phantom: the op may allocate or free device memory."""
+
+
+class NoAlloc(MayAlloc):
+    """Phantom: the op does neither; it may be recorded into a CUDA graph."""
+
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+_C = TypeVar("_C")
+_D = TypeVar("_D")
+_E = TypeVar("_E")
+_F = TypeVar("_F")
+_H = TypeVar("_H")
+_I = TypeVar("_I")
+_N = TypeVar("_N", bound=np.generic)
+_L = TypeVar("_L", bound=Borrowed)
+_G = TypeVar("_G", bound=MayAlloc)
+_T_co = TypeVar("_T_co", covariant=True)
+_L_co = TypeVar("_L_co", bound=Borrowed, covariant=True, default=Static)
+_G_co = TypeVar("_G_co", bound=MayAlloc, covariant=True, default=MayAlloc)
+
+
+class Policy(Protocol):
+    """A scheduling policy, as far as an op needs to know one; dagpu.lowering.policies has the whole."""
+
+    def place(self, program: Any) -> Any: ...
+
+
+Place: TypeAlias = Device | Policy | str
+
+
+class DeviceOp(Generic[_T_co, _L_co, _G_co]):
+    """An immutable description of device work with a result of type `T`.
+
+    `L` says whether it is free of borrows, `G` whether it allocates. Run it with `await op`, `op.sync()`,
+    `op.sync_on(stream)` or `spawn(nursery, op)`.
+    """
+
+    __slots__ = ("__weakref__",)
+    origin: Origin
+
+    # ---- running
+
+    def __await__(self) -> Generator[Any, Any, _T_co]:
+        """Run it in a trio task, on the current device; a checkpoint."""
+        return _runner.run(self).__await__()
+
+    def sync(self) -> _T_co:
+        """Run it, and block until its result is there. For programs without trio."""
+        return _runner.run_sync(self)
+
+    def sync_on(self, stream: Stream) -> _T_co:
+        """Run the whole of it on one explicit stream, and block until its result is there."""
+        return _runner.run_sync(_nodes.On(self, stream, here()))
+
+    def schedule(self, policy: Policy) -> "DeviceOp[_T_co, _L_co, _G_co]":
+        """The same op, placed on streams by `policy`. The innermost placement wins."""
+        return _nodes.placed(self, policy, here())
+
+    def on(self, place: Place) -> "DeviceOp[_T_co, _L_co, _G_co]":
+        """The same op on a device (`"host:1"`, `device("cuda:0")`) or placed by a policy. The innermost wins."""
+        return _nodes.placed(self, place, here())
+
+    # ---- composing
+
+    def then(self, f: "Callable[[_T_co], DeviceOp[_U, _L, _G]]") -> "DeviceOp[_U, _L_co | _L, _G_co | _G]":
+        """`f(handle)` gives an op that runs after this one, with no host synchronisation in between."""
+        return _nodes.Then(self, f, here())
+
+    def map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co, _G_co]":
+        """`f(x)` of the result; no device work. Over device data, `f` sees handles."""
+        return _nodes.Map(self, f, here())
+
+    def host_map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co]":
+        """`f(x)` on a worker thread once the value has arrived: for CPU work that must not hold up the loop."""
+        return _nodes.HostCall(self, f, here())
+
+    def inspect(self, f: Callable[[_T_co], object]) -> "DeviceOp[_T_co, _L_co, _G_co]":
+        """Call `f(x)` in passing; the result goes on unchanged."""
+        return _nodes.Map(self, _nodes.Inspect(f), here())
+
+    @overload
+    def shared(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[SharedTensor[_N], _L, _G]": ...
+    @overload
+    def shared(self: "DeviceOp[_T, _L, _G]") -> "DeviceOp[_T, _L, _G]": ...
+    def shared(self) -> Any:
+        """Runs at most once, ever, and remembers its result while the node lives; a `Tensor` becomes a `SharedTensor`.
+
+        Any number of consumers, in any number of runs. A failed or cancelled run is not remembered.
+        """
+        return _nodes.shared(self, here())
+
+    @overload
+    def unzip(self: "DeviceOp[tuple[_A], _L, _G]", n: int | None = None) -> tuple["DeviceOp[_A, _L, _G]"]: ...
+    @overload
+    def unzip(
+        self: "DeviceOp[tuple[_A, _B], _L, _G]", n: int | None = None
+    ) -> tuple["DeviceOp[_A, _L, _G]", "DeviceOp[_B, _L, _G]"]: ...
+    @overload
+    def unzip(
+        self: "DeviceOp[tuple[_A, _B, _C], _L, _G]", n: int | None = None
+    ) -> tuple["DeviceOp[_A, _L, _G]", "DeviceOp[_B, _L, _G]", "DeviceOp[_C, _L, _G]"]: ...
+    @overload
+    def unzip(
+        self: "DeviceOp[tuple[_A, _B, _C, _D], _L, _G]", n: int | None = None
+    ) -> tuple["DeviceOp[_A, _L, _G]", "DeviceOp[_B, _L, _G]", "DeviceOp[_C, _L, _G]", "DeviceOp[_D, _L, _G]"]: ...
+    @overload
+    def unzip(
+        self: "DeviceOp[tuple[_A, _B, _C, _D, _E], _L, _G]", n: int | None = None
+    ) -> tuple[
+        "DeviceOp[_A, _L, _G]",
+        "DeviceOp[_B, _L, _G]",
+        "DeviceOp[_C, _L, _G]",
+        "DeviceOp[_D, _L, _G]",
+        "DeviceOp[_E, _L, _G]",
+    ]: ...
+    @overload
+    def unzip(
+        self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F], _L, _G]", n: int | None = None
+    ) -> tuple[
+        "DeviceOp[_A, _L, _G]",
+        "DeviceOp[_B, _L, _G]",
+        "DeviceOp[_C, _L, _G]",
+        "DeviceOp[_D, _L, _G]",
+        "DeviceOp[_E, _L, _G]",
+        "DeviceOp[_F, _L, _G]",
+    ]: ...
+    @overload
+    def unzip(
+        self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H], _L, _G]", n: int | None = None
+    ) -> tuple[
+        "DeviceOp[_A, _L, _G]",
+        "DeviceOp[_B, _L, _G]",
+        "DeviceOp[_C, _L, _G]",
+        "DeviceOp[_D, _L, _G]",
+        "DeviceOp[_E, _L, _G]",
+        "DeviceOp[_F, _L, _G]",
+        "DeviceOp[_H, _L, _G]",
+    ]: ...
+    @overload
+    def unzip(
+        self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H, _I], _L, _G]", n: int | None = None
+    ) -> tuple[
+        "DeviceOp[_A, _L, _G]",
+        "DeviceOp[_B, _L, _G]",
+        "DeviceOp[_C, _L, _G]",
+        "DeviceOp[_D, _L, _G]",
+        "DeviceOp[_E, _L, _G]",
+        "DeviceOp[_F, _L, _G]",
+        "DeviceOp[_H, _L, _G]",
+        "DeviceOp[_I, _L, _G]",
+    ]: ...
+    @overload
+    def unzip(
+        self: "DeviceOp[tuple[Any, ...], _L, _G]", n: int | None = None
+    ) -> tuple["DeviceOp[Any, _L, _G]", ...]: ...
+    def unzip(self, n: int | None = None) -> Any:
+        """One op for each component of the tuple; the source runs at most once, and each component is taken once.
+
+        `n` is needed only where the op's structure does not show how many there are: after a closure.
+        """
+        return _nodes.unzip(self, n, here())
+
+    @overload
+    def first(self: "DeviceOp[tuple[_A], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    @overload
+    def first(self: "DeviceOp[tuple[_A, _B], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    @overload
+    def first(self: "DeviceOp[tuple[_A, _B, _C], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    @overload
+    def first(self: "DeviceOp[tuple[_A, _B, _C, _D], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    @overload
+    def first(self: "DeviceOp[tuple[_A, _B, _C, _D, _E], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    @overload
+    def first(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    @overload
+    def first(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    @overload
+    def first(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H, _I], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    @overload
+    def first(self: "DeviceOp[tuple[Any, ...], _L, _G]") -> "DeviceOp[Any, _L, _G]": ...
+    def first(self) -> Any:
+        """The first component; the others are dropped."""
+        return _nodes.Map(self, _nodes.FIRST, here())
+
+    @overload
+    def last(self: "DeviceOp[tuple[_A], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    @overload
+    def last(self: "DeviceOp[tuple[_A, _B], _L, _G]") -> "DeviceOp[_B, _L, _G]": ...
+    @overload
+    def last(self: "DeviceOp[tuple[_A, _B, _C], _L, _G]") -> "DeviceOp[_C, _L, _G]": ...
+    @overload
+    def last(self: "DeviceOp[tuple[_A, _B, _C, _D], _L, _G]") -> "DeviceOp[_D, _L, _G]": ...
+    @overload
+    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E], _L, _G]") -> "DeviceOp[_E, _L, _G]": ...
+    @overload
+    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F], _L, _G]") -> "DeviceOp[_F, _L, _G]": ...
+    @overload
+    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H], _L, _G]") -> "DeviceOp[_H, _L, _G]": ...
+    @overload
+    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H, _I], _L, _G]") -> "DeviceOp[_I, _L, _G]": ...
+    @overload
+    def last(self: "DeviceOp[tuple[Any, ...], _L, _G]") -> "DeviceOp[Any, _L, _G]": ...
+    def last(self) -> Any:
+        """The last component; the others are dropped."""
+        return _nodes.Map(self, _nodes.LAST, here())
+
+    # ---- the handle's own methods, lazily
+
+    def partition(
+        self: "DeviceOp[Tensor[_N], _L, _G]", tile: Shape, *, partial: bool = False
+    ) -> "DeviceOp[Partition[Tensor[_N]], _L, _G]":
+        """`t.partition(tile)` of the result."""
+        return _nodes.Map(self, _nodes.Cut(tile, partial), here())
+
+    def unpartition(self: "DeviceOp[Partition[_T], _L, _G]") -> "DeviceOp[_T, _L, _G]":
+        """`p.unpartition()` of the result."""
+        return _nodes.Map(self, _nodes.UNCUT, here())
+
+    def share(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[SharedTensor[_N], _L, _G]":
+        """`t.share()` of the result. Not to be confused with `shared()`, which remembers."""
+        return _nodes.Map(self, _nodes.SHARE, here())
+
+    def reshape(self: "DeviceOp[Tensor[_N], _L, _G]", shape: Shape) -> "DeviceOp[Tensor[_N], _L, _G]":
+        """`t.reshape(shape)` of the result."""
+        return _nodes.Map(self, _nodes.Reshape(shape), here())
+
+    @overload
+    def to_host(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
+    @overload
+    def to_host(self: "DeviceOp[SharedTensor[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
+    @overload
+    def to_host(self: "DeviceOp[TensorRef[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
+    def to_host(self) -> Any:
+        """A new NumPy array with the contents of the result."""
+        return _nodes.ToHost(self, here())
+
+    # ---- looking
+
+    def explain(self) -> str:
+        """The plan of a run of it, in words. Nothing is run, and closures are called once, with handles.
+
+        Raises whatever a run raises before it submits anything.
+        """
+        return _runner.explain(self)
+
+    def to_dot(self) -> str:
+        """The DAG in Graphviz DOT, as far as it can be seen without calling closures."""
+        return _nodes.to_dot(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} built at {describe(self.origin)}>"
+
+    if not TYPE_CHECKING:
+
+        def __bool__(self) -> bool:
+            raise TypeError(f"{self!r} is a description, neither true nor false. Run it, and test its result.")
+
+
+class Runner(Protocol):
+    """What running is to an op."""
+
+    def run(self, op: "DeviceOp[_T, Any, Any]", /) -> Coroutine[Any, Any, _T]: ...
+    def run_sync(self, op: "DeviceOp[_T, Any, Any]", /) -> _T: ...
+    def explain(self, op: "DeviceOp[Any, Any, Any]", /) -> str: ...
+
+
+_runner: Runner
+
+
+def install_runner(runner: Runner) -> None:
+    """dagpu.runtime says how ops are run."""
+    global _runner
+    _runner = runner
+
+
+def install_nodes(nodes: Any) -> None:
+    """dagpu.ops.compose says what the fluent methods build."""
+    global _nodes
+    _nodes = nodes
+
+
+class _Depth(threading.local):
+    depth = 0
+
+
+_inside = _Depth()
+
+
+@contextmanager
+def inside_closure() -> Iterator[None]:
+    """While user code runs inside a run: `sync` and `await` on this thread are refused."""
+    _inside.depth += 1
+    try:
+        yield
+    finally:
+        _inside.depth -= 1
+
+
+def enter_closure() -> None:
+    """The first half of `inside_closure`, for hot paths; pair it with `leave_closure` in a `finally`."""
+    _inside.depth += 1
+
+
+def leave_closure() -> None:
+    """The second half of `inside_closure`."""
+    _inside.depth -= 1
+
+
+def is_inside_closure() -> bool:
+    """Is user code of a run being called on this thread?"""
+    return _inside.depth > 0

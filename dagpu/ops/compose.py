@@ -1,0 +1,321 @@
+"""The nodes that compose ops, and `Value`, where every DAG begins."""
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, final
+
+from typing_extensions import TypeVar
+
+from dagpu.device import Device, Stream
+from dagpu.errors import ShapeError
+from dagpu.frozen import frozen, plain
+from dagpu.handles import Tensor, cut_up, map_handles, move_in, put_together, reshape, share
+from dagpu.ops import base
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static
+from dagpu.ops.launch import Launch
+from dagpu.ops.once import Once
+from dagpu.origin import Origin, describe, here, place_of
+
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+_L_co = TypeVar("_L_co", bound=Borrowed, covariant=True, default=Static)
+_G_co = TypeVar("_G_co", bound=MayAlloc, covariant=True, default=MayAlloc)
+
+
+@final
+@frozen
+class Value(DeviceOp[_T_co, _L_co, _G_co]):
+    """A value that is there already. The handles in it have moved into this op."""
+
+    held: Any
+    origin: Origin
+
+
+@final
+@frozen
+class Then(DeviceOp[_T_co, _L_co, _G_co]):
+    """`f` of the source's value is an op; its value is the result."""
+
+    source: DeviceOp[Any, Any, Any]
+    f: Callable[[Any], DeviceOp[Any, Any, Any]]
+    origin: Origin
+
+
+@final
+@frozen
+class Map(DeviceOp[_T_co, _L_co, _G_co]):
+    """`f` of the source's value."""
+
+    source: DeviceOp[Any, Any, Any]
+    f: "Callable[[Any], Any] | Builtin"
+    origin: Origin
+
+
+@final
+@frozen
+class Zip(DeviceOp[_T_co, _L_co, _G_co]):
+    """The values of independent sources, as a tuple."""
+
+    sources: tuple[DeviceOp[Any, Any, Any], ...]
+    origin: Origin
+
+
+@final
+@frozen
+class Split:
+    """What the components of one `unzip()` have in common."""
+
+    source: DeviceOp[Any, Any, Any]
+    n: int
+    once: Once
+    """Remembers the list of components; each is replaced by `TAKEN` when it is taken."""
+
+
+@final
+@frozen
+class Unzip(DeviceOp[_T_co, _L_co, _G_co]):
+    """Component `index` of the tuple that `split.source` gives."""
+
+    split: Split
+    index: int
+    origin: Origin
+
+
+@final
+@frozen
+class Shared(DeviceOp[_T_co, _L_co, _G_co]):
+    """The source's value, made once and remembered."""
+
+    source: DeviceOp[Any, Any, Any]
+    once: Once
+    origin: Origin
+
+
+@final
+@frozen
+class ToHost(DeviceOp[_T_co, _L_co, _G_co]):
+    """A NumPy array with the contents of the handle that the source gives."""
+
+    source: DeviceOp[Any, Any, Any]
+    origin: Origin
+
+
+@final
+@frozen
+class HostCall(DeviceOp[_T_co, _L_co, _G_co]):
+    """`f` of the source's value, on a worker thread."""
+
+    source: DeviceOp[Any, Any, Any]
+    f: Callable[[Any], Any]
+    origin: Origin
+
+
+@final
+@frozen
+class On(DeviceOp[_T_co, _L_co, _G_co]):
+    """The source, placed on a device, by a policy, or on one stream."""
+
+    source: DeviceOp[Any, Any, Any]
+    place: "Place | Stream"
+    origin: Origin
+
+
+@final
+class _Taken:
+    """Stands where a component of an `Unzip` was: who took it."""
+
+    __slots__ = ("by",)
+
+    def __init__(self, by: Origin) -> None:
+        self.by = by
+
+
+Taken = _Taken
+
+
+# ---- functions that `Map` applies for the fluent methods: data, so that a plan can be found by structure
+
+
+class Builtin(Protocol):
+    """A function of ours on handles. It knows where the user's code stands, and raises errors of ours."""
+
+    def apply(self, x: Any, where: Origin, /) -> Any: ...
+
+
+@final
+@plain
+class Cut:
+    """`t.partition(tile)`."""
+
+    tile: Any
+    partial: bool
+
+    def apply(self, t: Any, where: Origin) -> Any:
+        return cut_up(t, self.tile, self.partial, where)
+
+
+@final
+@plain
+class Reshape:
+    """`t.reshape(shape)`."""
+
+    shape: Any
+
+    def apply(self, t: Any, where: Origin) -> Any:
+        return reshape(t, self.shape, where) if type(t) is Tensor else t.reshape(self.shape)
+
+
+@final
+@plain
+class Uncut:
+    """`p.unpartition()`."""
+
+    def apply(self, p: Any, where: Origin) -> Any:
+        return put_together(p, where)
+
+
+@final
+@plain
+class Share:
+    """`t.share()`."""
+
+    def apply(self, t: Any, where: Origin) -> Any:
+        return share(t, where)
+
+
+@final
+@plain
+class Item:
+    """One component of a tuple."""
+
+    index: int
+
+    def apply(self, x: Any, where: Origin) -> Any:
+        return x[self.index]
+
+
+@final
+@plain
+class Inspect:
+    """Call the user's `f` in passing."""
+
+    f: Callable[[Any], object]
+
+    def __call__(self, x: Any) -> Any:
+        self.f(x)
+        return x
+
+
+FIRST, LAST, UNCUT, SHARE = Item(0), Item(-1), Uncut(), Share()
+BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item))
+
+
+# ---- building
+
+
+def value(x: _T) -> "DeviceOp[_T, Static, NoAlloc]":
+    """An op whose result is `x`. The handles in it (also in tuples, lists and dicts) move into the op."""
+    origin = here()
+    return Value(map_handles(lambda handle: move_in(handle, "value()", origin), x), origin)
+
+
+def placed(op: DeviceOp[Any, Any, Any], place: Any, origin: Origin) -> On[Any, Any, Any]:
+    """`op.on(place)` and `op.schedule(policy)`."""
+    if not isinstance(place, Device | Stream | str) and not callable(getattr(place, "place", None)):
+        raise TypeError(
+            f"on({place!r}) at {describe(origin)}: that is no place. Give a device (device('host:1') or its name) or a "
+            "scheduling policy (an object with a method place(program))."
+        )
+    return On(op, place, origin)
+
+
+def shared(op: DeviceOp[Any, Any, Any], origin: Origin) -> Shared[Any]:
+    """`op.shared()`; sharing twice is sharing once."""
+    return op if isinstance(op, Shared) else Shared(op, Once(), origin)
+
+
+def arity(op: DeviceOp[Any, Any, Any]) -> int | None:
+    """How many components an op's tuple has, as far as its structure shows."""
+    while True:
+        match op:
+            case Zip():
+                return len(op.sources)
+            case Launch():
+                return len(op.args)
+            case Value():
+                return len(op.held) if isinstance(op.held, tuple) else None
+            case Shared() | On():
+                op = op.source
+            case Map() if isinstance(op.f, Inspect):
+                op = op.source
+            case _:
+                return None
+
+
+def unzip(op: DeviceOp[Any, Any, Any], n: int | None, origin: Origin) -> tuple[Unzip[Any], ...]:
+    """`op.unzip(n)`."""
+    seen = arity(op)
+    if n is None and seen is None:
+        raise ShapeError(
+            f"unzip() at {describe(origin)} of {op!r}: the op's structure does not show how many components its result "
+            "has. Say how many: unzip(2)."
+        )
+    if n is not None and seen is not None and n != seen:
+        raise ShapeError(
+            f"unzip({n}) at {describe(origin)} of {op!r}, whose result has {seen} components. Say unzip()."
+        )
+    count = seen if n is None else n
+    assert count is not None
+    split = Split(op, count, Once())
+    return tuple(Unzip(split, index, origin) for index in range(count))
+
+
+def sources_of(op: DeviceOp[Any, Any, Any]) -> Iterable[DeviceOp[Any, Any, Any]]:
+    """The ops that an op is seen to be made of, closures not called."""
+    match op:
+        case Then() | Map() | Shared() | ToHost() | HostCall() | On():
+            return (op.source,)
+        case Zip():
+            return op.sources
+        case Unzip():
+            return (op.split.source,)
+        case Launch():
+            return tuple(arg for arg in op.args if isinstance(arg, DeviceOp))
+        case _:
+            return ()
+
+
+def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
+    """The DAG in Graphviz DOT: one node an op with its origin, one edge a value, data flowing downwards."""
+    numbers: dict[DeviceOp[Any, Any, Any], int] = {root: 0}
+    todo, lines = [root], ["digraph dagpu {", "  node [shape=box, fontname=monospace];"]
+    while todo:
+        op = todo.pop()
+        place = place_of(op.origin)
+        where = "" if place is None else f"\\n{place[0].rsplit('/', 1)[-1]}:{place[1]}"
+        lines.append(f'  n{numbers[op]} [label="{_label(op)}{where}"];')
+        for source in sources_of(op):
+            if source not in numbers:
+                numbers[source] = len(numbers)
+                todo.append(source)
+            lines.append(f"  n{numbers[source]} -> n{numbers[op]};")
+    return "\n".join([*lines, "}"])
+
+
+def _label(op: DeviceOp[Any, Any, Any]) -> str:
+    match op:
+        case Launch():
+            return f"Launch {op.kernel.name}"
+        case Map(f=Cut(tile=tile)):
+            return f"partition {tile}"
+        case Map(f=Uncut() | Share() | Reshape() as change):
+            return {Uncut: "unpartition", Share: "share", Reshape: "reshape"}[type(change)]
+        case Map(f=Item(index=index)):
+            return "first" if index == 0 else "last"
+        case Unzip():
+            return f"Unzip [{op.index}]"
+        case _:
+            return type(op).__name__
+
+
+base.install_nodes(sys.modules[__name__])

@@ -1,0 +1,282 @@
+"""Ops that make and move device data: creation, copies from and to the host, copies on the device."""
+
+import secrets
+from typing import Any, final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypeVar
+
+from dagpu.dtypes import FLOATING, SUPPORTED, Shape
+from dagpu.errors import BorrowError, ShapeError
+from dagpu.frozen import frozen
+from dagpu.handles import (
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    TensorRef,
+    install_to_host,
+    move_in,
+    storage_key,
+)
+from dagpu.layout import as_shape
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
+from dagpu.ops.compose import ToHost, Value
+from dagpu.ops.recipes import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
+from dagpu.origin import Origin, describe, here
+
+_D = TypeVar("_D", bound=np.generic)
+_E = TypeVar("_E", bound=np.generic)
+_N = TypeVar("_N", bound=np.generic, default=np.float32)
+_T_co = TypeVar("_T_co", covariant=True)
+_L_co = TypeVar("_L_co", bound=Borrowed, covariant=True, default=Static)
+_G_co = TypeVar("_G_co", bound=MayAlloc, covariant=True, default=MayAlloc)
+
+
+@final
+@frozen
+class Alloc(DeviceOp[_T_co, _L_co, _G_co]):
+    """A new tensor. `recipe` says what is written to it; None leaves it as it is."""
+
+    shape: Shape
+    dtype: "np.dtype[Any]"
+    recipe: Recipe | None
+    origin: Origin
+
+
+@final
+@frozen
+class FromHost(DeviceOp[_T_co, _L_co, _G_co]):
+    """A new tensor with the contents of a NumPy array."""
+
+    array: NDArray[Any]
+    origin: Origin
+
+
+@final
+@frozen
+class Copy(DeviceOp[_T_co, _L_co, _G_co]):
+    """`source` (a handle, or one value for all elements) to `into`, or where that is None, to a new tensor."""
+
+    source: Any
+    into: Any
+    dtype: "np.dtype[Any] | None"
+    origin: Origin
+
+
+def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
+    found: np.dtype[Any] | None
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found not in SUPPORTED:
+        raise ShapeError(
+            f"{what} at {describe(origin)}: {dtype!r} is no element type of a tensor. Use one of "
+            "f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool_."
+        )
+    return found
+
+
+def _alloc(shape: object, dtype: Any, recipe: Recipe | None, what: str) -> Alloc[Any]:
+    origin = here()
+    extents, element = as_shape(shape), _element_type(dtype, origin, what)
+    if recipe is not None:
+        _check(recipe, element, extents, origin, what)
+    return Alloc(extents, element, recipe, origin)
+
+
+def _check(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape, origin: Origin, what: str) -> None:
+    """Can these elements be written? Refused where the op is built, not where it runs."""
+    try:
+        check(recipe, dtype, shape)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ShapeError(f"{what} at {describe(origin)}: {error}") from None
+
+
+def empty(
+    shape: Shape,
+    dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
+) -> DeviceOp[Tensor[_N]]:
+    """A new tensor whose contents are left as they are: to be written whole by a kernel. f32 unless said.
+
+    A kernel that also reads its output (`y += ...`) must not be given one: use `zeros`. What is read or handed out
+    before any kernel has written it is zeros.
+    """
+    return _alloc(shape, dtype, None, "empty")
+
+
+def zeros(
+    shape: Shape,
+    dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
+) -> DeviceOp[Tensor[_N]]:
+    """A new tensor of zeros, fresh in each run."""
+    return _alloc(shape, dtype, Constant(0), "zeros")
+
+
+def ones(
+    shape: Shape,
+    dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
+) -> DeviceOp[Tensor[_N]]:
+    """A new tensor of ones, fresh in each run."""
+    return _alloc(shape, dtype, Constant(1), "ones")
+
+
+def full(
+    shape: Shape,
+    fill_value: complex,
+    dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
+) -> DeviceOp[Tensor[_N]]:
+    """A new tensor with `fill_value` in every element."""
+    return _alloc(shape, dtype, Constant(fill_value), "full")
+
+
+def arange(
+    stop: int,
+    dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
+) -> DeviceOp[Tensor[_N]]:
+    """A new tensor 0, 1, ... `stop` - 1, of shape (stop,)."""
+    return _alloc((stop,), dtype, Arange(0, 1), "arange")
+
+
+def linspace(
+    start: float,
+    stop: float,
+    num: int,
+    dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
+) -> DeviceOp[Tensor[_N]]:
+    """A new tensor of `num` evenly spaced values from `start` to `stop`, both included, of shape (num,)."""
+    return _alloc((num,), dtype, Linspace(start, stop, num), "linspace")
+
+
+def eye(
+    n: int,
+    m: int | None = None,
+    dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
+) -> DeviceOp[Tensor[_N]]:
+    """A new tensor of shape (n, m), m = n unless said: ones on the main diagonal, zeros elsewhere."""
+    return _alloc((n, n if m is None else m), dtype, Eye(), "eye")
+
+
+def _floating(op: Alloc[Any], what: str) -> Alloc[Any]:
+    if op.dtype not in FLOATING:
+        raise ShapeError(
+            f"{what} at {describe(op.origin)}: random numbers of type {op.dtype.name} are not defined. "
+            "Draw f16, bf16, f32 or f64, and convert(...)."
+        )
+    return op
+
+
+def rand(
+    shape: Shape,
+    dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
+    *,
+    seed: int | None = None,
+) -> DeviceOp[Tensor[_N]]:
+    """A new tensor of uniform random numbers in [0, 1).
+
+    Philox 4x32-10 (Salmon et al., SC'11), counter-based: element i depends on `seed` and i alone, so every device
+    gives the same numbers. Without `seed` one is drawn when the op is built: its runs are alike.
+    """
+    return _floating(_alloc(shape, dtype, Uniform(_seed(seed)), "rand"), "rand")
+
+
+def randn(
+    shape: Shape,
+    dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
+    *,
+    mean: float = 0.0,
+    std: float = 1.0,
+    seed: int | None = None,
+) -> DeviceOp[Tensor[_N]]:
+    """A new tensor of normal random numbers, by Box and Muller over Philox numbers of their own."""
+    return _floating(_alloc(shape, dtype, Normal(mean, std, _seed(seed)), "randn"), "randn")
+
+
+def _seed(seed: int | None) -> int:
+    return secrets.randbits(63) if seed is None else seed & (1 << 64) - 1
+
+
+def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
+    """A new tensor with the contents of `array`, of any strides.
+
+    The array is read when the op runs, anew in each run: leave it unchanged until then.
+    """
+    origin = here()
+    if not isinstance(array, np.ndarray):
+        raise ShapeError(
+            f"from_host at {describe(origin)}: {type(array).__name__} is no NumPy array. Use np.asarray(x)."
+        )
+    _element_type(array.dtype, origin, "from_host")
+    return FromHost(array, origin)
+
+
+def _source(t: Any, what: str, origin: Origin) -> Any:
+    if not isinstance(t, Tensor | SharedTensor | TensorRef):
+        cure = "Use t.then(...) for an op." if isinstance(t, DeviceOp) else "Pass a Tensor, SharedTensor or TensorRef."
+        raise ShapeError(f"{what} at {describe(origin)}: {type(t).__name__} is nothing to copy from. {cure}")
+    return t
+
+
+@overload
+def dup(t: Tensor[_D] | SharedTensor[_D]) -> DeviceOp[Tensor[_D]]: ...
+@overload
+def dup(t: TensorRef[_D]) -> DeviceOp[Tensor[_D], Borrowed]: ...
+def dup(t: Any) -> Any:
+    """A copy, contiguous, on the device where the op is placed (`.on(...)`), or where `t` is.
+
+    An owned `Tensor` moves into the op: lend it (`t.borrow()`) to keep it.
+    """
+    origin = here()
+    return Copy(move_in(_source(t, "dup", origin), "dup()", origin), None, None, origin)
+
+
+def memcpy(dst: TensorMut[_D], src: Tensor[_D] | SharedTensor[_D] | TensorRef[_D]) -> DeviceOp[None, Borrowed, NoAlloc]:
+    """The contents of `src` into `dst`, of the same shape and element type. Moves an owned `src`."""
+    origin = here()
+    _source(src, "memcpy", origin)
+    if not isinstance(dst, TensorMut):
+        raise ShapeError(
+            f"memcpy at {describe(origin)}: {type(dst).__name__} cannot be written to. Pass t.borrow_mut()."
+        )
+    if dst.shape != src.shape or dst.dtype != src.dtype:
+        raise ShapeError(
+            f"memcpy at {describe(origin)}: from {src.dtype.name} {src.shape} to {dst.dtype.name} {dst.shape}. "
+            "Shape and element type must be equal; see convert(...) and reshape(...)."
+        )
+    if storage_key(dst) is storage_key(src):
+        raise BorrowError(
+            f"memcpy at {describe(origin)}: source and destination are the same tensor, lent for writing and used for "
+            "reading at once. Copy it with dup(...) first."
+        )
+    return Copy(move_in(src, "memcpy()", origin), move_in(dst, "memcpy()", origin), None, origin)
+
+
+@overload
+def convert(t: Tensor[Any] | SharedTensor[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E]]: ...
+@overload
+def convert(t: TensorRef[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E], Borrowed]: ...
+def convert(t: Any, dtype: Any) -> Any:
+    """A copy with another element type, by C's rules of conversion. Moves an owned `t`."""
+    origin = here()
+    wanted = _element_type(dtype, origin, "convert")
+    return Copy(move_in(_source(t, "convert", origin), "convert()", origin), None, wanted, origin)
+
+
+def fill(t: Tensor[_D], fill_value: complex) -> DeviceOp[Tensor[_D], Static, NoAlloc]:
+    """`fill_value` in every element of `t`, in place. Moves `t`, and gives it back."""
+    origin = here()
+    if not isinstance(t, Tensor):
+        raise ShapeError(
+            f"fill at {describe(origin)}: {type(t).__name__} is no owned Tensor. Use a kernel, or memcpy(...)."
+        )
+    _check(Constant(fill_value), t.dtype, t.shape, origin, "fill")
+    return Copy(Constant(fill_value), move_in(t, "fill()", origin), None, origin)
+
+
+def _build_to_host(handle: Any) -> object:
+    origin = here()
+    return ToHost(Value(move_in(handle, "to_host()", origin), origin), origin)
+
+
+install_to_host(_build_to_host)

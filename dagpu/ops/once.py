@@ -1,0 +1,73 @@
+"""The memory of `Shared` and `Unzip`: a value that is made at most once, by one run at a time.
+
+States and how they change, always under the lock:
+
+    EMPTY --claim--> CLAIMED --publish--> DONE
+                     CLAIMED --abandon--> EMPTY        (the run failed or was cancelled: nothing is remembered)
+
+Whoever finds it CLAIMED leaves a wake-up and comes back when it is called.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Literal, final
+
+Claim = Literal["claimed", "done", "busy"]
+NOTHING: Final = object()
+
+
+@final
+class Once:
+    """A remembered value, made single-flight."""
+
+    __slots__ = ("_lock", "_waiting", "owner", "value")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[Callable[[], None]] = []
+        self.owner: object = None
+        """The run that is making the value."""
+        self.value: Any = NOTHING
+
+    def claim(self, run: object) -> Claim:
+        """Become the one that makes the value ("claimed"), or learn that it is there, or that another is at it."""
+        with self._lock:
+            if self.value is not NOTHING:
+                return "done"
+            if self.owner is not None:
+                return "busy"
+            self.owner = run
+            return "claimed"
+
+    def publish(self, value: Any) -> None:
+        """The value is complete: remember it."""
+        self._settle(value)
+
+    def abandon(self) -> None:
+        """The run that claimed it will not make it."""
+        self._settle(NOTHING)
+
+    def _settle(self, value: Any) -> None:
+        with self._lock:
+            self.value, self.owner = value, None
+            waiting, self._waiting = self._waiting, []
+        for wake in waiting:
+            wake()
+
+    def exchange(self, index: int, new: Any) -> Any:
+        """Put `new` into the remembered list at `index`, and give what was there: atomic between runs."""
+        with self._lock:
+            old, self.value[index] = self.value[index], new
+        return old
+
+    def settled(self) -> bool:
+        """Is nobody making it just now?"""
+        return self.owner is None
+
+    def when_settled(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called once, when nobody is making the value any more; at once if nobody is."""
+        with self._lock:
+            if self.owner is not None:
+                self._waiting.append(wake)
+                return
+        wake()

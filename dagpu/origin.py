@@ -1,0 +1,67 @@
+"""Where in the user's code an op was built or a handle was moved.
+
+Every op records its origin, so this is on the hot path: what is kept is the code object and the index of its
+current instruction, 0.2 us together. File and line are worked out only when somebody reads them.
+"""
+
+import sys
+from types import CodeType, FrameType
+from typing import TypeAlias
+
+Origin: TypeAlias = tuple[CodeType, int] | None
+"""The code object and the byte offset of its current instruction; None where origins are turned off."""
+
+_PACKAGE = __file__.rsplit("origin.py", 1)[0]
+_ours: dict[str, bool] = {}
+_enabled = True
+
+
+def record_origins(enabled: bool) -> bool:
+    """Turn the recording of origins on or off for the whole process; gives back what it was before.
+
+    Off saves about 0.2 us for each op; errors then say "an unknown place".
+    """
+    global _enabled
+    before, _enabled = _enabled, enabled
+    return before
+
+
+def is_ours(filename: str) -> bool:
+    """Does this file belong to the package itself?"""
+    ours = _ours.get(filename)
+    if ours is None:
+        ours = _ours[filename] = filename.startswith(_PACKAGE) or filename == "<string>"
+    return ours
+
+
+def here() -> Origin:
+    """The innermost frame outside dagpu, or None when origins are off."""
+    if not _enabled:
+        return None
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        ours = _ours.get(code.co_filename)
+        if ours is None:
+            ours = is_ours(code.co_filename)
+        if not ours:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+def place_of(origin: Origin) -> tuple[str, int] | None:
+    """File and line of an origin."""
+    if origin is None:
+        return None
+    code, at = origin
+    for start, end, line in code.co_lines():
+        if start <= at < end and line is not None:
+            return code.co_filename, line
+    return code.co_filename, code.co_firstlineno
+
+
+def describe(origin: Origin) -> str:
+    """An origin as `file.py:12`, or "an unknown place"."""
+    place = place_of(origin)
+    return "an unknown place" if place is None else f"{place[0]}:{place[1]}"

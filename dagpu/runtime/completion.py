@@ -1,0 +1,198 @@
+"""Waiting: for a replay on a device, and for a value that another run is making.
+
+A run is one coroutine, written once, that waits through a `Waits`. Under trio that suspends the task; in a plain
+program `BlockingWaits` never suspends, so the coroutine is driven to its end by one `send`.
+
+Under trio one pipe wakes all waiting tasks of a loop: whoever finishes work appends to a queue and makes the pipe
+readable, and one system task hands the wake-ups out. A thousand waiting runs cost two file descriptors.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn, Protocol, final
+
+import trio
+
+from dagpu.backends.base import Replay
+from dagpu.errors import NestedRunError
+from dagpu.ops.once import Once
+from dagpu.origin import describe, here
+
+
+class Waits(Protocol):
+    """How a run waits."""
+
+    async def before_submit(self) -> None:
+        """Last chance to be cancelled with nothing submitted."""
+        ...
+
+    async def replay(self, replay: Replay, spin: float) -> None:
+        """Until the replay is done. If cancelled: skip what has not begun, drain, then raise."""
+        ...
+
+    async def once(self, onces: list[Once]) -> None:
+        """Until nobody is making at least one of these values."""
+        ...
+
+    async def finish(self, waited: bool) -> None:
+        """A run ends: be a checkpoint if nothing before was."""
+        ...
+
+
+def _spun(replay: Replay, spin: float) -> bool:
+    """Poll for a bounded time. `sleep(0)` gives the GIL away, which the host's worker threads need."""
+    deadline = time.perf_counter() + spin
+    while not replay.done():
+        if time.perf_counter() >= deadline:
+            return False
+        time.sleep(0)
+    return True
+
+
+@final
+class BlockingWaits:
+    """Blocks the thread: for `sync()`."""
+
+    async def before_submit(self) -> None:
+        return
+
+    async def replay(self, replay: Replay, spin: float) -> None:
+        try:
+            if not _spun(replay, spin):
+                replay.wait()
+        except BaseException:  # KeyboardInterrupt: what is under way uses memory that is about to go
+            replay.cancel()
+            replay.wait()
+            raise
+
+    async def once(self, onces: list[Once]) -> None:
+        settled = threading.Event()
+        for once in onces:
+            owner = once.owner
+            if getattr(owner, "thread", None) == threading.get_ident():
+                raise NestedRunError(
+                    f"sync() at {describe(here())} needs the result of a shared() or unzip() op that a run "
+                    "in this same thread is making, "
+                    "and would block it forever. Use await here."
+                )
+            once.when_settled(settled.set)
+        settled.wait()
+
+    async def finish(self, waited: bool) -> None:
+        return
+
+
+@final
+class _Bell:
+    """Wakes tasks of one trio loop from other threads."""
+
+    def __init__(self) -> None:
+        self._readable, self._writable = os.pipe()
+        os.set_blocking(self._readable, False)
+        os.set_blocking(self._writable, False)
+        self._calls: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._rung = False
+        self._closed = False
+
+    def ring(self, call: Callable[[], None]) -> None:
+        """Have `call` made in the loop, soon. From any thread; after the loop has ended it does nothing."""
+        self._calls.append(call)
+        with self._lock:
+            if self._rung or self._closed:
+                return
+            self._rung = True
+            os.write(self._writable, b"\0")
+
+    async def serve(self) -> None:
+        """The system task that makes the calls."""
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._readable)
+                with self._lock:
+                    os.read(self._readable, 16)
+                    self._rung = False
+                while self._calls:
+                    self._calls.popleft()()
+        finally:
+            with self._lock:
+                self._closed = True
+                os.close(self._readable)
+                os.close(self._writable)
+
+
+_bell: "trio.lowlevel.RunVar[_Bell]" = trio.lowlevel.RunVar("dagpu_bell")
+
+
+def _bell_of_this_loop() -> _Bell:
+    try:
+        return _bell.get()
+    except LookupError:
+        bell = _Bell()
+        _bell.set(bell)
+        trio.lowlevel.spawn_system_task(bell.serve)
+        return bell
+
+
+async def _suspend(register: Callable[[Callable[[], None]], None], cancelled: Callable[[], bool]) -> None:
+    """Suspend the task until the wake-up that `register` was given is called, from any thread.
+
+    `cancelled()` is called when trio cancels the wait. If it says True, the wait ends at once; else (work is under way
+    that cannot be called back) it goes on to the wake-up, and `Cancelled` is raised then.
+    """
+    task = trio.lowlevel.current_task()
+    bell = _bell_of_this_loop()
+    waiting = True
+    raise_cancelled: Callable[[], NoReturn] | None = None
+
+    def resume() -> None:
+        nonlocal waiting
+        if waiting:
+            waiting = False
+            trio.lowlevel.reschedule(task)
+
+    def abort(raise_cancel: Callable[[], NoReturn]) -> trio.lowlevel.Abort:
+        nonlocal waiting, raise_cancelled
+        if cancelled():
+            waiting = False
+            return trio.lowlevel.Abort.SUCCEEDED
+        raise_cancelled = raise_cancel
+        return trio.lowlevel.Abort.FAILED
+
+    register(lambda: bell.ring(resume))
+    await trio.lowlevel.wait_task_rescheduled(abort)
+    if raise_cancelled is not None:
+        raise_cancelled()
+
+
+@final
+class TrioWaits:
+    """Suspends the trio task: for `await`."""
+
+    async def before_submit(self) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def replay(self, replay: Replay, spin: float) -> None:
+        if _spun(replay, spin):
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+
+        def drain() -> bool:
+            replay.cancel()
+            return False
+
+        await _suspend(replay.when_done, drain)
+
+    async def once(self, onces: list[Once]) -> None:
+        def register(wake: Callable[[], None]) -> None:
+            for once in onces:
+                once.when_settled(wake)
+
+        await _suspend(register, lambda: True)
+
+    async def finish(self, waited: bool) -> None:
+        if not waited:
+            await trio.lowlevel.checkpoint()

@@ -1,0 +1,101 @@
+"""Which devices there are, and which is the current one."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import cast
+
+from dagpu.backends.base import Backend
+from dagpu.device import Device
+from dagpu.errors import NoDeviceError
+
+GROUP = "dagpu.backends"
+"""The entry point group in which backends are found: its names are kinds of device."""
+
+_SHIPPED = {"host": "dagpu.backends.host:HostBackend"}
+"""Where the backends of this package are when its metadata cannot be read: run from a source tree."""
+
+_current: ContextVar[Device | None] = ContextVar("dagpu_device", default=None)
+
+
+@cache
+def backend(kind: str) -> Backend:
+    """The backend that brings devices of this kind; loaded when it is first asked for.
+
+    Raises:
+        NoDeviceError: no package that is installed has one.
+    """
+    from importlib.metadata import EntryPoint, entry_points  # 15 ms: only programs that run something pay it
+
+    found = next(iter(entry_points(group=GROUP, name=kind)), None)
+    if found is None and kind in _SHIPPED:
+        found = EntryPoint(kind, _SHIPPED[kind], GROUP)
+    if found is None:
+        raise NoDeviceError(
+            f"no backend for devices of kind {kind!r} is installed. Known: {', '.join(backend_names())}. "
+            f"A package brings one through the entry point group {GROUP!r}."
+        )
+    return cast(Backend, found.load()())
+
+
+@cache
+def backend_names() -> tuple[str, ...]:
+    """The kinds of device that the installed backends bring, in alphabetical order."""
+    from importlib.metadata import entry_points
+
+    return tuple(sorted({*_SHIPPED, *(entry.name for entry in entry_points(group=GROUP))}))
+
+
+def device(name: str = "auto") -> Device:
+    """A device by name: `"host"`, `"host:1"`, `"cuda"`, `"cuda:1"`; `"auto"` is a CUDA device if there is one.
+
+    Raises:
+        NoDeviceError: there is no such device here; the message says which part is missing.
+    """
+    if name == "auto":
+        return _automatic()
+    kind, colon, number = name.partition(":")
+    if colon and not number.isdecimal():
+        raise NoDeviceError(f"{name!r} is no device. Write a kind, or a kind and a number: 'host', 'host:1', 'cuda:0'.")
+    return backend(kind).device(int(number) if colon else 0)
+
+
+@cache
+def _automatic() -> Device:
+    if "cuda" in backend_names():
+        try:
+            if backend("cuda").device_count():
+                return backend("cuda").device(0)
+        except NoDeviceError:
+            pass  # no GPU, or not what drives it: that is what "auto" is for
+    return backend("host").device(0)
+
+
+def current_device() -> Device:
+    """The device on which ops run that say nothing else: of `use_device`, else `DAGPU_DEVICE`, else `"auto"`."""
+    chosen = _current.get()
+    return device(os.environ.get("DAGPU_DEVICE", "auto")) if chosen is None else chosen
+
+
+def devices() -> list[Device]:
+    """Every device that is here, one by one."""
+    found = []
+    for kind in backend_names():
+        try:
+            found += [backend(kind).device(index) for index in range(backend(kind).device_count())]
+        except NoDeviceError:
+            continue  # a backend whose hardware or driver is absent brings no devices
+    return found
+
+
+@contextmanager
+def use_device(place: Device | str) -> Iterator[Device]:
+    """Within the `with` block, in this task or thread, ops run on this device unless they say otherwise."""
+    chosen = device(place) if isinstance(place, str) else place
+    token = _current.set(chosen)
+    try:
+        yield chosen
+    finally:
+        _current.reset(token)

@@ -1,0 +1,141 @@
+"""The interpreter: one way of executing ops, and which one is in use."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar, final
+
+import trio
+
+from dagpu.device import Device
+from dagpu.errors import NestedRunError
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.policies import RoundRobin, SchedulingPolicy
+from dagpu.lowering.show import show_plan
+from dagpu.ops.base import DeviceOp, install_runner, is_inside_closure
+from dagpu.origin import describe, here, place_of
+from dagpu.runtime import run
+from dagpu.runtime.completion import BlockingWaits, TrioWaits
+from dagpu.runtime.device import current_device, device
+
+_T = TypeVar("_T")
+
+
+class Interpreter(Protocol):
+    """One way of executing ops. `StreamInterpreter` is the default; a Dask or a recording one is another."""
+
+    async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T: ...
+    def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T: ...
+
+
+@final
+class StreamInterpreter:
+    """Trace, schedule, verify, replay on a backend's streams and events.
+
+    Args:
+        device: where ops run that say nothing else; the current device unless given.
+        policy: places them on streams; `RoundRobin(4)` unless given.
+        verify: prove every plan before it runs; on, unless DAGPU_VERIFY is 0. It costs about as much as scheduling.
+    """
+
+    def __init__(
+        self, device: Device | str | None = None, policy: SchedulingPolicy | None = None, *, verify: bool | None = None
+    ) -> None:
+        self._device = device
+        self._policy = RoundRobin() if policy is None else policy
+        self._verify = os.environ.get("DAGPU_VERIFY", "1") != "0" if verify is None else verify
+
+    def _settings(self) -> run.Settings:
+        asked = self._device
+        where = current_device() if asked is None else device(asked) if isinstance(asked, str) else asked
+        return run.Settings(where, self._policy, self._verify)
+
+    async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
+        """Run an op in a trio task. A checkpoint; cancellation drains what has been submitted."""
+        _refuse_nested(op)
+        return await run.execute(op, self._settings(), TrioWaits())
+
+    def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
+        """Run an op, and block until its result is there."""
+        _refuse_nested(op)
+        _warn_in_task()
+        coroutine = run.execute(op, self._settings(), BlockingWaits())
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        raise AssertionError("BlockingWaits never suspends")
+
+    def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan:
+        """The plan of the op's first stage: all it does until a closure needs host data. Nothing is run."""
+        _refuse_nested(op)
+        return run.plan_of(op, self._settings())
+
+
+def _refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
+    if is_inside_closure():
+        raise NestedRunError(
+            f"{op!r} was run at {describe(here())}, inside a closure or host_map of another run. "
+            "Return the op from .then instead: it becomes part of that run."
+        )
+
+
+_warned: set[object] = set()
+
+
+def _warn_in_task() -> None:
+    """`sync()` in a trio task blocks all others: say so, once for each place."""
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return
+    origin = here()
+    place = place_of(origin)
+    if place not in _warned:
+        _warned.add(place)
+        file, line = ("dagpu", 0) if place is None else place
+        message = f"sync() at {describe(origin)} in a trio task blocks every other task until it is done. Use await."
+        warnings.warn_explicit(message, RuntimeWarning, file, line)
+
+
+_default = StreamInterpreter()
+_current: ContextVar[Interpreter] = ContextVar("dagpu_interpreter", default=_default)
+
+
+@contextmanager
+def use_interpreter(interpreter: Interpreter) -> Iterator[Interpreter]:
+    """Within the `with` block, in this task or thread, ops are run by this interpreter."""
+    token = _current.set(interpreter)
+    try:
+        yield interpreter
+    finally:
+        _current.reset(token)
+
+
+def plan_of(op: DeviceOp[Any, Any, Any]) -> Plan:
+    """The plan of a run of `op`, until a closure needs host data. Nothing is run; the op can be run afterwards.
+
+    Closures are called, with handles. Raises whatever a run raises before it submits anything.
+    """
+    current = _current.get()
+    return (current if isinstance(current, StreamInterpreter) else _default).plan_of(op)
+
+
+@final
+class _CurrentInterpreter:
+    """What ops call to be run."""
+
+    async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
+        return await _current.get().run(op)
+
+    def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
+        return _current.get().run_sync(op)
+
+    def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
+        return show_plan(plan_of(op))
+
+
+install_runner(_CurrentInterpreter())

@@ -1,0 +1,116 @@
+"""`spawn`: start an op in a nursery and get on with something else."""
+
+from collections.abc import Generator
+from typing import Any, Generic, final
+
+import trio
+from typing_extensions import TypeVar
+
+from dagpu.errors import BorrowError, MovedError, OperationCancelled
+from dagpu.handles import TensorMut, TensorRef, handles_in, moves
+from dagpu.ops.base import DeviceOp, Static
+from dagpu.ops.compose import Value, sources_of
+from dagpu.ops.launch import Launch
+from dagpu.ops.memory import Copy
+from dagpu.origin import describe, here
+
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+@final
+class Pending(Generic[_T_co]):
+    """An op that was started by `spawn`. Await it for its result."""
+
+    def __init__(self, op: DeviceOp[_T_co, Static, Any]) -> None:
+        self._op = op
+        self._ended = trio.Event()
+        self._scope = trio.CancelScope()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._state = "running"
+
+    def cancel(self) -> None:
+        """Cancel it: what has been submitted is drained. Does nothing once it is done."""
+        self._scope.cancel()
+
+    def done(self) -> bool:
+        """Has it ended, well or not?"""
+        return self._ended.is_set()
+
+    def __await__(self) -> Generator[Any, Any, _T_co]:
+        return self._result().__await__()
+
+    async def _result(self) -> _T_co:
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        if self._state == "cancelled":
+            raise OperationCancelled(
+                f"{self._op!r} was cancelled before it was done. Run it again, or do not await it."
+            )
+        if self._state == "taken":
+            raise MovedError(
+                f"the result of {self._op!r} was awaited before, and went to whoever came first: it owns handles. "
+                "Await once, or spawn op.shared()."
+            )
+        result: _T_co = self._value
+        if moves(result):
+            self._value, self._state = None, "taken"
+        return result
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                self._value = await self._op
+                self._state = "done"
+            if self._state == "running":
+                self._state = "cancelled"
+        except trio.Cancelled:
+            self._state = "cancelled"
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._ended.set()
+
+    def __repr__(self) -> str:
+        return f"<Pending {self._state}: {self._op!r}>"
+
+
+def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
+    """Start an op as a child of `nursery`, and go on at once.
+
+    If it fails, the nursery fails like with any child, and awaiting the `Pending` raises the same error.
+
+    Raises:
+        BorrowError: the op holds a borrow, which its lender may not outlive; share() the tensor instead.
+    """
+    origin = here()
+    for handle in _borrows(op):
+        raise BorrowError(
+            f"spawn at {describe(origin)} of an op that holds {handle!r}, borrowed at {describe(handle._made)}: the "
+            "task may outlive the loan. share() the tensor and pass that, or await the op."
+        )
+    pending: Pending[_T] = Pending(op)
+    nursery.start_soon(pending._run, name=f"dagpu {type(op).__name__}")
+    return pending
+
+
+def _borrows(root: DeviceOp[Any, Any, Any]) -> Any:
+    """The borrowed handles in a DAG, as far as it can be seen without calling closures."""
+    todo, seen = [root], {root}
+    while todo:
+        op = todo.pop()
+        held = op.held if isinstance(op, Value) else op.args if isinstance(op, Launch) else ()
+        if isinstance(op, Copy):
+            held = (op.source, op.into)
+        for handle in handles_in(held):
+            inner = getattr(handle, "_inner", handle)
+            if isinstance(inner, TensorRef | TensorMut):
+                yield inner
+        for source in sources_of(op):
+            if source not in seen:
+                seen.add(source)
+                todo.append(source)

@@ -1,0 +1,146 @@
+"""Programs made straight from the data types, with no ops, for the scheduler's and the verifier's tests."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from hypothesis import strategies as st
+
+from dagpu.lowering.policies import RoundRobin, SingleStream
+from dagpu.lowering.program import HOST, Buffer, HostCall, Instruction, Launch, Program, Role
+from dagpu.ops.launch import KernelSpec
+from dagpu.origin import Origin
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A policy that gives the keys it was made with."""
+
+    keys: tuple[Hashable, ...]
+
+    def place(self, program: Program) -> Sequence[Hashable]:
+        return self.keys
+
+
+def kernel(name: str = "step") -> KernelSpec:
+    """A kernel in name alone."""
+    return KernelSpec(
+        name=name,
+        params=(),
+        cuda="",
+        source_name="",
+        abi="views",
+        block=None,
+        options=(),
+        checked=False,
+        origin=None,
+    )
+
+
+_KERNEL = kernel()
+
+
+def launch(reads: Sequence[int], writes: Sequence[int], device: int = 0, origin: Origin = None) -> Launch:
+    """A launch that accesses these buffers."""
+    return Launch(_KERNEL, (), (1,), tuple(reads), tuple(writes), device, origin)
+
+
+def host_call(reads: Sequence[int], out: int, device: int = 0) -> HostCall:
+    """A host call whose result goes to cell `out`."""
+    return HostCall(len, (), out, tuple(reads), (out,), device, None)
+
+
+def program(
+    instructions: Sequence[Instruction],
+    buffers: Sequence[Buffer],
+    *policies: Any,
+    policy_of: Sequence[int] = (),
+) -> Program:
+    """A program on as many devices as its parts name, all under the first policy by default."""
+    last = max([0, *(i.device for i in instructions), *(b.device for b in buffers)])
+    return Program(
+        tuple(f"host:{device}" for device in range(last + 1)),
+        tuple(buffers),
+        tuple(instructions),
+        policies or (SingleStream(),),
+        tuple(policy_of) or (0,) * len(instructions),
+    )
+
+
+def temporary(nbytes: int = 64, device: int = 0) -> Buffer:
+    return Buffer(nbytes, device, Role.TEMPORARY)
+
+
+def output(nbytes: int = 64, device: int = 0) -> Buffer:
+    return Buffer(nbytes, device, Role.OUTPUT)
+
+
+def chain(length: int, *policies: Any) -> Program:
+    """Each launch reads the buffer of the one before and writes a new one; the last is handed out."""
+    instructions = [launch((i - 1,) if i else (), (i,)) for i in range(length)]
+    return program(instructions, [*[temporary()] * (length - 1), output()], *policies)
+
+
+def fork_join(branches: int, *policies: Any, depth: int = 1) -> Program:
+    """One root, `branches` chains of `depth` launches from it, and one launch that reads all their ends."""
+    instructions = [launch((), (0,))]
+    ends: list[int] = []
+    for _ in range(branches):
+        end = 0
+        for _ in range(depth):
+            instructions.append(launch((end,), (len(instructions),)))
+            end = len(instructions) - 1
+        ends.append(end)
+    instructions.append(launch(ends, (len(instructions),)))
+    return program(instructions, [*[temporary()] * (len(instructions) - 1), output()], *policies)
+
+
+def layers(width: int, depth: int, *policies: Any) -> Program:
+    """`depth` layers of `width` launches; each reads two neighbours in the layer before."""
+    instructions: list[Instruction] = []
+    for layer in range(depth):
+        for place in range(width):
+            base = (layer - 1) * width
+            reads = (base + place, base + (place + 1) % width) if layer else ()
+            instructions.append(launch(reads, (layer * width + place,)))
+    return program(instructions, [temporary()] * (width * depth), *policies)
+
+
+@st.composite
+def programs(draw: st.DrawFn, max_instructions: int = 60) -> Program:
+    """Any valid program on up to three devices: cells, all roles, overwriting, several policies."""
+    devices = draw(st.integers(1, 3))
+    buffers = draw(
+        st.lists(
+            st.builds(
+                Buffer,
+                st.sampled_from([0, 8, 64, 1000]),
+                st.integers(HOST, devices - 1),
+                st.sampled_from(list(Role)),
+            ),
+            min_size=1,
+            max_size=14,
+        )
+    )
+    numbers = range(len(buffers))
+    defined = {b for b in numbers if buffers[b].role is Role.INPUT}
+    instructions: list[Instruction] = []
+    for _ in range(draw(st.integers(0, max_instructions))):
+        device = draw(st.integers(0, devices - 1))
+        reads = draw(st.lists(st.sampled_from(sorted(defined)), max_size=3)) if defined else []
+        writes = draw(st.lists(st.sampled_from(list(numbers)), max_size=2, unique=True))
+        instructions.append(launch(reads, writes, device))
+        defined.update(writes)
+    instructions += [
+        host_call((), b)
+        for b in numbers
+        if buffers[b].role is Role.OUTPUT and buffers[b].device == HOST and b not in defined
+    ]
+    count = len(instructions)
+    lanes = st.tuples(*[st.integers(0, draw(st.integers(0, 5)))] * count)
+    policy = st.one_of(st.just(SingleStream()), st.builds(RoundRobin, st.integers(1, 5)), *[st.builds(Keys, lanes)] * 2)
+    policies = draw(st.lists(policy, min_size=1, max_size=2))
+    policy_of = [draw(st.integers(0, len(policies) - 1)) for _ in range(count)] if len(policies) > 1 else [0] * count
+    names = tuple(f"host:{device}" for device in range(devices))
+    return Program(names, tuple(buffers), tuple(instructions), tuple(policies), tuple(policy_of))

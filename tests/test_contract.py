@@ -1,0 +1,220 @@
+"""The public names, their methods and their parameters, held as one table.
+
+What stands here keeps its name and meaning. More names, more methods, and more parameters that have defaults
+may be added: the table says what must be there, and not what else may be.
+"""
+
+import ast
+import inspect
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import dagpu
+
+# A class and its members: `name` is a property, `name(...)` a method with these parameters after `self`.
+CLASSES: dict[str, str] = {
+    "Tensor": """
+        shape; strides; dtype; ndim; size; nbytes; device; partition(tile, *, partial=...); share();
+        reshape(shape); to_host(); borrow(); borrow_mut(); view(shape); slice(*ranges)
+    """,
+    "SharedTensor": """
+        shape; strides; dtype; ndim; size; nbytes; device; clone(); try_unwrap(); reshape(shape); to_host()
+    """,
+    "TensorRef": """
+        shape; strides; dtype; ndim; size; nbytes; device; reshape(shape); slice(*ranges); to_host()
+    """,
+    "TensorMut": "shape; strides; dtype; ndim; size; nbytes; device; partition(tile, *, partial=...)",
+    "Partition": "shape; dtype; tile; grid; unpartition()",
+    "DeviceOp": """
+        __await__(); sync(); sync_on(stream); schedule(policy); on(place); then(f); map(f); host_map(f);
+        inspect(f); shared(); unzip(n=...); first(); last(); partition(tile, *, partial=...); unpartition();
+        share(); reshape(shape); to_host(); explain(); to_dot()
+    """,
+    "KernelOp": "unzip(n=...); first()",
+    "Kernel": """
+        __call__(*args, **kwargs); host(body, /); grid(*grid); block(*block); shared_memory(nbytes); compile()
+    """,
+    "Tile": "at; index",
+    "Interpreter": "run(op, /); run_sync(op, /)",
+    "StreamInterpreter": "__init__(device=..., policy=...); run(op, /); run_sync(op, /)",
+    "Device": "name; kind; index; stream(); memory_info(); memory_used()",
+    "Stream": "device; handle",
+    "SchedulingPolicy": "place(program)",
+    "SingleStream": "__init__(); place(program)",
+    "RoundRobin": "__init__(streams=...); place(program)",
+    "Pending": "__await__(); cancel(); done()",
+    "Borrowed": "",
+    "Static": "",
+    "MayAlloc": "",
+    "NoAlloc": "",
+}
+
+FUNCTIONS = """
+    value(x); zip_ops(*ops); empty(shape, dtype=...); zeros(shape, dtype=...); ones(shape, dtype=...);
+    full(shape, fill_value, dtype=...); arange(stop, dtype=...); linspace(start, stop, num, dtype=...);
+    eye(n, m=..., dtype=...); rand(shape, dtype=..., *, seed=...);
+    randn(shape, dtype=..., *, mean=..., std=..., seed=...); from_host(array); dup(t); memcpy(dst, src);
+    convert(t, dtype); fill(t, fill_value);
+    kernel(*, cuda, block=..., abi=..., options=..., checked=...);
+    use_interpreter(interpreter); device(name=...); current_device(); devices(); use_device(place);
+    spawn(nursery, op)
+"""
+
+ERRORS: dict[str, tuple[str, ...]] = {
+    "DagpuError": ("Exception",),
+    "OwnershipError": ("DagpuError",),
+    "MovedError": ("OwnershipError",),
+    "BorrowError": ("OwnershipError",),
+    "PartitionError": ("DagpuError", "ValueError"),
+    "ShapeError": ("DagpuError", "ValueError"),
+    "KernelArgumentError": ("DagpuError", "TypeError"),
+    "KernelBoundsError": ("DagpuError", "IndexError"),
+    "CompileError": ("DagpuError",),
+    "NotReadyError": ("DagpuError",),
+    "NestedRunError": ("DagpuError",),
+    "PlanError": ("DagpuError",),
+    "OperationCancelled": ("DagpuError",),
+    "CaptureError": ("DagpuError",),
+    "DeviceError": ("DagpuError",),
+    "OutOfMemoryError": ("DeviceError", "MemoryError"),
+    "DeviceLostError": ("DeviceError",),
+    "NoDeviceError": ("DeviceError",),
+}
+
+ELEMENT_TYPES: dict[str, type[np.generic]] = {
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+    "i8": np.int8,
+    "i16": np.int16,
+    "i32": np.int32,
+    "i64": np.int64,
+    "u8": np.uint8,
+    "u16": np.uint16,
+    "u32": np.uint32,
+    "u64": np.uint64,
+    "bool_": np.bool_,
+}
+
+ALIASES = ("In", "Out", "Lazy", "Shape", "bf16")
+
+# Any class may have more bases than the table says; these are both a phantom parameter and its bound.
+SUBCLASSES = [("Static", "Borrowed"), ("NoAlloc", "MayAlloc"), ("KernelOp", "DeviceOp")]
+
+
+def members(table: str) -> Iterator[str]:
+    """The entries of a table, without the white space around them."""
+    return (entry.strip() for entry in table.split(";") if entry.strip())
+
+
+def test_every_public_name_is_exported() -> None:
+    """Each name of the contract is in `dagpu.__all__`, and all that `__all__` names is there."""
+    functions = {entry.partition("(")[0] for entry in members(FUNCTIONS)}
+    wanted = {*CLASSES, *functions, *ERRORS, *ELEMENT_TYPES, *ALIASES}
+    assert sorted(wanted - set(dagpu.__all__)) == []
+    assert [name for name in dagpu.__all__ if not hasattr(dagpu, name)] == []
+    assert len(set(dagpu.__all__)) == len(dagpu.__all__)
+
+
+@pytest.mark.parametrize(
+    ("owner", "entry"), [(name, entry) for name, table in CLASSES.items() for entry in members(table)]
+)
+def test_a_class_has_the_members_of_the_contract(owner: str, entry: str) -> None:
+    """A method takes the parameters the contract gives it, by name and kind; a property is no method."""
+    name, is_method, _ = entry.partition("(")
+    member = inspect.getattr_static(getattr(dagpu, owner), name)
+    if not is_method:
+        assert not inspect.isfunction(member), f"{owner}.{name} is a property"
+        return
+    assert lacks(entry, member, method=True) == []
+
+
+@pytest.mark.parametrize("entry", list(members(FUNCTIONS)))
+def test_a_function_takes_the_parameters_of_the_contract(entry: str) -> None:
+    """A function takes the parameters the contract gives it, by name, order and kind."""
+    assert lacks(entry, getattr(dagpu, entry.partition("(")[0]), method=False) == []
+
+
+@pytest.mark.parametrize(("name", "bases"), ERRORS.items())
+def test_an_error_is_what_the_contract_says(name: str, bases: tuple[str, ...]) -> None:
+    """Every error is a DagpuError, and also the built-in error that code without dagpu would catch."""
+    error = getattr(dagpu, name)
+    builtin: dict[str, type] = {
+        kind.__name__: kind for kind in (Exception, ValueError, TypeError, IndexError, MemoryError)
+    }
+    for base in bases:
+        assert issubclass(error, builtin.get(base) or getattr(dagpu, base))
+    assert issubclass(error, dagpu.DagpuError)
+
+
+@pytest.mark.parametrize(("name", "kind"), ELEMENT_TYPES.items())
+def test_an_element_type_is_numpys_own(name: str, kind: type[np.generic]) -> None:
+    """A short name is NumPy's scalar type itself, so that either may be written."""
+    assert getattr(dagpu, name) is kind
+
+
+@pytest.mark.parametrize(("lower", "upper"), SUBCLASSES)
+def test_subclasses_of_the_contract(lower: str, upper: str) -> None:
+    """Free of borrows is a kind of may-borrow, and free of allocation a kind of may-allocate."""
+    assert issubclass(getattr(dagpu, lower), getattr(dagpu, upper))
+
+
+def lacks(entry: str, function: object, *, method: bool) -> list[str]:
+    """What the function's signature lacks of the entry's, one line each; parameters added are no lack.
+
+    `inspect` reads what a wrapper wraps, and `*name` stands for any way of taking many by position.
+    """
+    if isinstance(function, classmethod | staticmethod):
+        function = function.__func__
+    assert callable(function), f"{entry} is not callable"
+    given = list(inspect.signature(function).parameters.values())[1 if method else 0 :]
+    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    wrong: list[str] = []
+    matched: list[inspect.Parameter] = []
+    for index, (name, kind, has_default) in enumerate(parameters(entry)):
+        found = next((p for p in given if (p.kind is kind if kind in many else p.name == name)), None)
+        if kind is inspect.Parameter.POSITIONAL_ONLY:
+            found = given[index] if index < len(given) else None
+        if found is None:
+            wrong.append(f"{entry}: has no parameter {name}")
+            continue
+        matched.append(found)
+        if has_default and found.default is found.empty:
+            wrong.append(f"{entry}: {name} has no default")
+        if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and (found.kind, given.index(found)) != (
+            kind,
+            index,
+        ):
+            wrong.append(f"{entry}: {name} cannot be given by name and also by position, as number {index + 1}")
+    wrong += [
+        f"{entry}: {parameter.name} is added without a default"
+        for parameter in given
+        if parameter not in matched and parameter.default is parameter.empty and parameter.kind not in many
+    ]
+    return wrong
+
+
+def parameters(entry: str) -> list[tuple[str, inspect._ParameterKind, bool]]:
+    """Name, kind and whether there is a default, for each parameter of `full(shape, dtype=...)`, say."""
+    (definition,) = ast.parse(f"def {entry}: ...").body
+    assert isinstance(definition, ast.FunctionDef)
+    spec, kinds = definition.args, inspect.Parameter
+    plain = [
+        *((a.arg, kinds.POSITIONAL_ONLY) for a in spec.posonlyargs),
+        *((a.arg, kinds.POSITIONAL_OR_KEYWORD) for a in spec.args),
+    ]
+    required = len(plain) - len(spec.defaults)
+    found: list[tuple[str, inspect._ParameterKind, bool]] = [
+        (name, kind, index >= required) for index, (name, kind) in enumerate(plain)
+    ]
+    if spec.vararg:
+        found.append((spec.vararg.arg, kinds.VAR_POSITIONAL, False))
+    found += [
+        (a.arg, kinds.KEYWORD_ONLY, default is not None)
+        for a, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+    ]
+    if spec.kwarg:
+        found.append((spec.kwarg.arg, kinds.VAR_KEYWORD, False))
+    return found

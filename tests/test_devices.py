@@ -1,0 +1,274 @@
+"""Devices: names, which is current, streams, and what memory they say is used."""
+
+import gc
+import re
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dagpu
+from dagpu import (
+    NoDeviceError,
+    Stream,
+    current_device,
+    device,
+    devices,
+    dup,
+    from_host,
+    ones,
+    use_device,
+    value,
+    zeros,
+    zip_ops,
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "index"),
+    [("host", "host:0", 0), ("host:0", "host:0", 0), ("host:3", "host:3", 3), ("auto", "host:0", 0)],
+)
+def test_a_device_by_name(asked: str, name: str, index: int) -> None:
+    """A kind alone is its number 0; "auto" is the host where there is no GPU; a name gives one object."""
+    found = device(asked)
+    assert (found.name, found.kind, found.index) == (name, "host", index)
+    assert device(asked) is found
+    assert device(name) == found
+    assert repr(found) == f"device({name!r})"
+    assert hash(found) == hash(device(name))
+    assert device("host:1") != device("host:2")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cuda", "no backend for devices of kind 'cuda' is installed. Known: host."),
+        ("cuda:1", "no backend for devices of kind 'cuda' is installed. Known: host."),
+        ("tpu", "no backend for devices of kind 'tpu' is installed. Known: host."),
+        ("", "no backend for devices of kind ''"),
+        ("host:", "'host:' is no device. Write a kind, or a kind and a number: 'host', 'host:1', 'cuda:0'."),
+        ("host:-1", "'host:-1' is no device."),
+        ("host:x", "'host:x' is no device."),
+        (
+            "host:8",
+            "there is no device host:8: the host has host:0 to host:7. Use one of these, or set DAGPU_HOST_DEVICES=9.",
+        ),
+    ],
+)
+def test_a_device_that_is_not_there(name: str, message: str) -> None:
+    """NoDeviceError says which part is missing, from every way of naming a device."""
+    if name == "cuda" and "cuda" in {d.kind for d in devices()}:
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(NoDeviceError, match=re.escape(message)) as caught:
+        device(name)
+    assert caught.value.code == 0
+    with pytest.raises(NoDeviceError, match=re.escape(message)), use_device(name):
+        pass
+    with pytest.raises(NoDeviceError, match=re.escape(message)):
+        zeros((1,)).on(name).sync()
+
+
+def test_devices_are_all_that_is_here() -> None:
+    """The host counts once, though more of it can be had by name."""
+    found = devices()
+    assert [d.name for d in found if d.kind == "host"] == ["host:0"]
+    assert found[0] is device("host")
+
+
+def test_the_environment_sets_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DAGPU_DEVICE, unless `use_device` says otherwise; a wrong one is NoDeviceError when it is first needed."""
+    monkeypatch.setenv("DAGPU_DEVICE", "host:2")
+    assert current_device().name == "host:2"
+    assert zeros((1,)).sync().device.name == "host:2"
+    with use_device("host:1"):
+        assert current_device().name == "host:1"
+    monkeypatch.setenv("DAGPU_DEVICE", "nowhere")
+    with pytest.raises(NoDeviceError, match="'nowhere'"):
+        zeros((1,)).sync()
+    monkeypatch.delenv("DAGPU_DEVICE")
+    assert current_device().kind in ("host", "cuda")
+
+
+def test_more_host_devices_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DAGPU_HOST_DEVICES says how many; what is no number is refused."""
+    monkeypatch.setenv("DAGPU_HOST_DEVICES", "9")
+    assert zeros((1,)).on("host:8").sync().device.index == 8
+    monkeypatch.setenv("DAGPU_HOST_DEVICES", "many")
+    with pytest.raises(NoDeviceError, match="DAGPU_HOST_DEVICES is 'many', no whole number above 0"):
+        device("host:12")
+
+
+def test_the_current_device_belongs_to_the_task() -> None:
+    """Tasks and threads each have their own; a child starts with its parent's."""
+    seen: dict[str, str] = {}
+
+    async def child(name: str, place: str | None) -> None:
+        if place is None:
+            await trio.lowlevel.checkpoint()
+            seen[name] = (await zeros((1,))).device.name
+            return
+        with use_device(place):
+            await trio.lowlevel.checkpoint()
+            seen[name] = (await zeros((1,))).device.name
+
+    async def main() -> None:
+        with use_device("host:3"):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(child, "own", "host:4")
+                nursery.start_soon(child, "inherited", None)
+
+    trio.run(main)
+    assert seen == {"own": "host:4", "inherited": "host:3"}
+    with use_device("host:5"):
+        thread = threading.Thread(target=lambda: seen.update(thread=current_device().name))
+        thread.start()
+        thread.join()
+    assert seen["thread"] == "host:0"
+
+
+def test_use_device_ends_with_its_block_even_when_it_raises() -> None:
+    """And gives the device."""
+
+    def fails(given: dagpu.Device) -> None:
+        assert given is current_device() is device("host:1")
+        raise KeyError(given)
+
+    with pytest.raises(KeyError), use_device("host:1") as one:
+        fails(one)
+    assert current_device().name == "host:0"
+
+
+# ---- memory
+
+
+def test_memory_info_is_free_and_total() -> None:
+    """In bytes, free not above total."""
+    free, total = device("host").memory_info()
+    assert 0 < free <= total
+
+
+@given(sizes=st.lists(st.integers(0, 4096), max_size=6), data=st.data())
+def test_memory_used_counts_what_handles_hold(sizes: list[int], data: st.DataObject) -> None:
+    """On the device where they lie, to the byte, until the last handle goes, in any order."""
+    one, other = device("host:6"), device("host:7")
+    before, elsewhere = one.memory_used(), other.memory_used()
+    with use_device(one):
+        held = [zeros((size,), np.uint8).sync() for size in sizes]
+    assert one.memory_used() - before == sum(sizes)
+    for at in data.draw(st.permutations(range(len(sizes)))):
+        size = held[at].nbytes
+        now = one.memory_used()
+        held[at] = None  # type: ignore[call-overload]  # reason: let go of it
+        assert one.memory_used() == now - size
+    assert (one.memory_used(), other.memory_used()) == (before, elsewhere)
+
+
+def test_a_runs_memory_is_returned() -> None:
+    """Temporaries go with the run, intermediates of a chain too; a result's memory with its last handle."""
+    where = device("host:5")
+    with use_device(where):
+        chain = zeros((1000,))
+        for _ in range(50):
+            chain = chain.then(dup)
+        result = zip_ops(chain, ones((10,)).to_host()).sync()
+        assert where.memory_used() == 4000
+        del result
+        assert where.memory_used() == 0
+
+
+def test_host_arrays_die_when_the_last_handle_does() -> None:
+    """The block of memory itself, not only its count; views, clones and ops all hold it."""
+    where = current_device()
+    gc.disable()
+    try:
+        gc.collect()  # what earlier tests left in cycles
+        before = where.memory_used()
+        t = zeros((1024,)).sync()
+        storage: Any = t._live()
+        memory = weakref.ref(storage.memory)
+        del storage
+        shared = t.share()
+        op = zip_ops(value(shared.clone()), dup(shared))
+        assert memory() is not None
+        del t, shared
+        assert memory() is not None
+        assert where.memory_used() == before + 4096
+        del op
+        assert memory() is None
+        assert where.memory_used() == before
+    finally:
+        gc.enable()
+
+
+def test_arrays_from_and_to_the_host_are_copies_that_die() -> None:
+    """The input array is let go of with the op, and the tensor with its handle; the output is the user's own."""
+    gc.disable()
+    try:
+        array = np.ones(512, np.float32)
+        alive = weakref.ref(array)
+        op = from_host(array)
+        t = op.sync()
+        array[:] = 5
+        assert (op.to_host().sync() == 5).all()  # each run reads it anew
+        del array, op
+        assert alive() is None
+        out = t.to_host().sync()
+        assert (out == 1).all()
+        assert out.flags.owndata
+        assert out.flags.writeable
+        again = weakref.ref(out)
+        del out
+        assert again() is None
+    finally:
+        gc.enable()
+
+
+def test_a_shared_op_holds_its_value_as_long_as_it_lives() -> None:
+    """And no longer."""
+    where = current_device()
+    gc.collect()  # what earlier tests left in cycles
+    before = where.memory_used()
+    op = zeros((256,)).shared()
+    op.to_host().sync()
+    assert where.memory_used() == before + 1024
+    del op
+    assert where.memory_used() == before
+
+
+# ---- streams
+
+
+def test_a_stream_belongs_to_its_device() -> None:
+    """Each is its own; on the host it has no CUstream, and lives as long as somebody refers to it."""
+    where = device("host:1")
+    one, other = where.stream(), where.stream()
+    assert isinstance(one, Stream)
+    assert one is not other
+    assert one.device is where
+    assert one.handle == 0
+    assert repr(one) == "<Stream on host:1>"
+    names: list[str] = []
+    for stream in (one, other, one):
+        value(0).host_map(lambda _: names.append(threading.current_thread().name)).sync_on(stream)
+    assert names[0] == names[2] != names[1]
+    threads = [thread for thread in threading.enumerate() if thread.name in names]
+    assert len(threads) == 2
+    del one, other, stream
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_work_for_another_device_is_refused_by_a_stream() -> None:
+    """The error names the op, both devices, and the cure."""
+    t = ones((2,)).on("host:2").sync()
+    with pytest.raises(dagpu.DagpuError) as caught:
+        t.borrow().to_host().sync_on(device("host:1").stream())
+    for part in (__file__, "belongs on host:2", "stream of host:1", "give a stream of host:2"):
+        assert part in str(caught.value)
+    assert t.to_host().sync().tolist() == [1.0, 1.0]

@@ -1,0 +1,65 @@
+"""Random DAGs against an independent evaluation in NumPy: bit for bit the same, whatever the schedule."""
+
+from typing import Any
+
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagpu import RoundRobin, SchedulingPolicy, SingleStream, StreamInterpreter, plan_of, use_interpreter
+from tests.expressions import Building, Evaluation, Expr, bits, build, evaluate
+from tests.strategies import descriptions, policies
+
+
+def run(e: Expr, policy: SchedulingPolicy, *, under_trio: bool = False) -> list[Any]:
+    """The bits of the result, and of every tensor that was written from outside."""
+    b = Building()
+    with use_interpreter(StreamInterpreter("host", policy)):
+        op = build(e, b).to_host()
+        result = trio.run(_await, op) if under_trio else op.sync()
+        return [bits(result), *[bits(tensor.to_host().sync()) for tensor in b.written]]
+
+
+async def _await(op: Any) -> Any:
+    return await op
+
+
+def expected(e: Expr) -> list[Any]:
+    """The same by NumPy."""
+    v = Evaluation()
+    return [bits(evaluate(e, v)), *map(bits, v.written)]
+
+
+@settings(max_examples=200)
+@given(descriptions, policies)
+def test_a_run_gives_what_numpy_gives(e: Expr, policy: SchedulingPolicy) -> None:
+    """Whatever the DAG and the policy, the result and all that is written outside are NumPy's, to the bit."""
+    assert run(e, policy) == expected(e)
+
+
+@settings(max_examples=50)
+@given(descriptions, policies)
+def test_await_gives_what_numpy_gives(e: Expr, policy: SchedulingPolicy) -> None:
+    """The same in a trio task."""
+    assert run(e, policy, under_trio=True) == expected(e)
+
+
+@settings(max_examples=40)
+@given(descriptions)
+def test_every_policy_gives_the_same_bits(e: Expr) -> None:
+    """A schedule decides when and where, never what."""
+    every: list[SchedulingPolicy] = [SingleStream(), *map(RoundRobin, range(1, 5))]
+    results = [run(e, policy) for policy in every]
+    assert all(result == results[0] for result in results)
+
+
+@settings(max_examples=40)
+@given(descriptions, st.booleans())
+def test_planning_changes_nothing(e: Expr, twice: bool) -> None:
+    """`plan_of` and `explain` leave an op as it was: its run gives what it gives without them."""
+    b = Building()
+    op = build(e, b).to_host()
+    plan_of(op)
+    if twice:
+        assert op.explain()
+    assert [bits(op.sync()), *[bits(tensor.to_host().sync()) for tensor in b.written]] == expected(e)

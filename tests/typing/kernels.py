@@ -1,0 +1,111 @@
+"""Checked, not run: a kernel takes every form of argument that its annotations stand for, and no other."""
+
+from typing import Any, assert_type
+
+from numpy.typing import NDArray
+
+from dagpu import (
+    DeviceOp,
+    In,
+    Kernel,
+    KernelOp,
+    Lazy,
+    Out,
+    Partition,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    TensorRef,
+    Tile,
+    f32,
+    f64,
+    kernel,
+    value,
+    zeros,
+    zip_ops,
+)
+
+
+@kernel(cuda="__global__ void saxpy(Tile<float, 2> y, float a, View<const float, 2> x) {}", block=(32, 4))
+def saxpy(y: Out[f32], a: float, x: In[f32]) -> None: ...
+
+
+@saxpy.host
+def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
+    assert_type(y.at, tuple[slice, ...])
+    assert_type(y.index, tuple[int, ...])
+    y[...] += a * x[y.at]
+
+
+@kernel(cuda="__global__ void scale(Tile<float, 1> y, float by) {}")
+def scale(y: Out[f32], by: Lazy[float]) -> None: ...
+
+
+def inputs(
+    out: Partition[Tensor[f32]],
+    own: Tensor[f32],
+    many: SharedTensor[f32],
+    lent: TensorRef[f32],
+    lazy_own: DeviceOp[Tensor[f32]],
+    lazy_many: DeviceOp[SharedTensor[f32]],
+    lazy_lent: DeviceOp[TensorRef[f32]],
+) -> None:
+    """An input is an owned, a shared or a lent tensor, or an op that yields one."""
+    assert_type(saxpy(out, 2.0, own), KernelOp)
+    assert_type(saxpy(out, 2.0, many), KernelOp)
+    assert_type(saxpy(out, 2.0, lent), KernelOp)
+    assert_type(saxpy(out, 2.0, lazy_own), KernelOp)
+    assert_type(saxpy(out, 2.0, lazy_many), KernelOp)
+    assert_type(saxpy(out, 2.0, lazy_lent), KernelOp)
+    assert_type(saxpy(out, a=2.0, x=own.borrow().slice(slice(0, 4))), KernelOp)
+    assert_type(saxpy(out, 2.0, zeros((4, 4)).shared()), KernelOp)
+
+
+def outputs(own: Tensor[f32], excl: TensorMut[f32], lazy: DeviceOp[Partition[TensorMut[f32]]]) -> None:
+    """An output is a partition of an owned or of an exclusively lent tensor, or an op that yields one."""
+    x = zeros((4, 4)).share()
+    assert_type(saxpy(own.partition((2, 2)), 2.0, x), KernelOp)
+    assert_type(saxpy(excl.partition((2, 2)), 2.0, x), KernelOp)
+    assert_type(saxpy(zeros((4, 4)).partition((2, 2)), 2.0, x), KernelOp)
+    assert_type(saxpy(lazy, 2.0, x), KernelOp)
+
+
+def scalars(own: Tensor[f32], number: DeviceOp[float]) -> None:
+    """A scalar that is annotated `Lazy` may be an op."""
+    assert_type(scale(own.partition((4,)), 2.0), KernelOp)
+    assert_type(scale(own.partition((4,)), number), KernelOp)
+    assert_type(scale(own.partition((4,)), value(2.0)), KernelOp)
+
+
+def results(op: KernelOp) -> None:
+    """Without the plugin the results of a kernel are `Any`, and compose like those of any op."""
+    assert_type(op.unzip(), tuple[DeviceOp[Any, Any, Any], ...])
+    assert_type(op.first(), DeviceOp[Any, Any, Any])
+    typed: DeviceOp[Tensor[f32]] = op.first().unpartition()
+    zip_ops(typed, op.first())
+
+
+def tuned() -> None:
+    """A kernel with another grid, block or amount of shared memory is a kernel with the same signature."""
+    other = saxpy.grid(2, 2).block(16, 16).shared_memory(1024)
+    assert_type(other(zeros((4, 4)).partition((2, 2)), 2.0, zeros((4, 4))), KernelOp)
+    assert_type(other.compile(), None)
+
+    def same(k: Kernel[[Out[f32], float, In[f32]]]) -> None: ...
+
+    del same
+
+
+def refused(own: Tensor[f32], wide: Tensor[f64], out: Partition[Tensor[f32]], excl: TensorMut[f32]) -> None:
+    """Wrong forms, element types and counts are plain type errors."""
+    saxpy(own, 2.0, own)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    saxpy(excl, 2.0, own)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    saxpy(out, 2.0, out)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    saxpy(out, 2.0, excl)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    saxpy(out, 2.0, wide)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    saxpy(out, 2.0, zeros((4, 4), f64))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    saxpy(out, "2", own)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    saxpy(out, value(2.0), own)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    saxpy(out, 2.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    saxpy(out, 2.0, own, own)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    kernel("__global__ void f() {}")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
