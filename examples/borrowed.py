@@ -1,0 +1,139 @@
+"""Borrowed inputs and outputs: what a run may use without owning it, and what is refused.
+
+A borrow is a lock for the length of a run: `borrow()` a read lock, of which there may be many, `borrow_mut()`
+a write lock, which is alone. Both are let go when the run ends, and the tensor is its owner's all the while.
+A run that outlives its owner's scope must own what it uses: that is what a `SharedTensor` is for.
+"""
+
+from typing import Any
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from dagpu import (
+    BorrowError,
+    DeviceOp,
+    In,
+    Out,
+    OwnershipError,
+    SharedTensor,
+    Tensor,
+    Tile,
+    f32,
+    from_host,
+    kernel,
+    ones,
+    spawn,
+    zeros,
+    zip_ops,
+)
+
+N, TILE = 1024, (256,)
+
+
+@kernel(
+    cuda="""
+__global__ void saxpy(Tile<float, 1> y, float a, View<const float, 1> x) {
+    for (auto i : y) y[i] += a * x[i];
+}
+"""
+)
+def saxpy(y: Out[f32], a: float, x: In[f32]) -> None:
+    """y += a * x."""
+
+
+@saxpy.host
+def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
+    y[...] += a * x[y.at]
+
+
+async def lend(weights: Tensor[f32]) -> None:
+    """One tensor lent to two branches of a run, whose outputs are lent too; after it, all are ours again."""
+    y = await zeros((N,))
+    z = await zeros((N,))
+    await zip_ops(
+        saxpy(y.borrow_mut().partition(TILE), 2.0, weights.borrow()),
+        saxpy(z.borrow_mut().partition(TILE), 3.0, weights.borrow()),
+    )
+    in_y, in_z = await zip_ops(y.to_host(), z.to_host())
+    assert (in_y == 2).all()
+    assert (in_z == 3).all()
+    print(f"lent: {weights.size} weights to two branches")
+
+
+async def refuse_conflict(x: Tensor[f32]) -> None:
+    """A tensor that one branch writes and another reads, in no order: refused before any launch."""
+    y = await zeros((N,))
+    try:
+        await zip_ops(
+            saxpy(x.borrow_mut().partition(TILE), 1.0, y.borrow()),
+            x.borrow().to_host(),
+        )
+    except BorrowError as error:
+        print(f"conflict: {error}")
+    else:
+        raise AssertionError("a conflicting borrow was let through")
+    assert (await x.borrow().to_host() == 1).all()  # nothing ran, and no lock is left behind
+
+
+async def refuse_spawn(weights: Tensor[f32]) -> None:
+    """A spawned op may outlive the tensor that it borrows, so it may hold none.
+
+    `Any` hides the mistake from the type checker, to show that the run refuses it as well.
+    """
+    async with trio.open_nursery() as nursery:
+        borrowing: Any = saxpy(zeros((N,)).partition(TILE), 2.0, weights.borrow())
+        try:
+            _ = spawn(nursery, borrowing)
+        except OwnershipError as error:
+            print(f"spawn: {error}")
+        else:
+            raise AssertionError("an op that borrows was spawned")
+
+
+def scaled(a: float, x: SharedTensor[f32]) -> DeviceOp[NDArray[f32]]:
+    result: DeviceOp[NDArray[f32]] = saxpy(zeros((N,)).partition(TILE), a, x).first().unpartition().to_host()
+    return result
+
+
+async def share_instead(weights: Tensor[f32]) -> None:
+    """The cure: share the tensor, spawn as often as you like, and take it back with the last share."""
+    shared: SharedTensor[f32] = weights.share()
+    async with trio.open_nursery() as nursery:
+        results = [spawn(nursery, scaled(a, shared.clone())) for a in (2.0, 3.0)]
+        twofold, threefold = [await result for result in results]
+    assert (twofold == 2).all()
+    assert (threefold == 3).all()
+    results.clear()
+
+    other = shared.clone()
+    try:
+        shared.try_unwrap()
+    except OwnershipError as error:
+        print(f"try_unwrap: {error}")
+    else:
+        raise AssertionError("a tensor was unwrapped that somebody else shares")
+    assert (await other.to_host() == 1).all()
+
+    del other  # now `shared` is the last
+    owned = shared.try_unwrap()
+    await saxpy(owned.borrow_mut().partition(TILE), 1.0, from_host(np.arange(N, dtype=f32)))
+    assert np.array_equal(await owned.to_host(), 1 + np.arange(N, dtype=f32))
+    print("try_unwrap: owned and writable again, once the last share was ours")
+
+
+async def borrow_everything() -> None:
+    weights = await ones((N,))
+    await lend(weights)
+    await refuse_conflict(weights)
+    await refuse_spawn(weights)
+    await share_instead(weights)
+
+
+def main() -> None:
+    trio.run(borrow_everything)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The README's code runs as it stands there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import dagpu
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks() -> list[tuple[int, str]]:
+    """Each Python block of the README, with the line its code starts on."""
+    text = README.read_text(encoding="utf-8")
+    return [(text[: match.start("code")].count("\n") + 1, match["code"]) for match in BLOCK.finditer(text)]
+
+
+def test_the_readme_shows_code() -> None:
+    """There is something to run: the pattern that finds the blocks has not gone stale."""
+    assert blocks()
+
+
+@pytest.mark.parametrize(("line", "code"), [pytest.param(*block, id=f"line-{block[0]}") for block in blocks()])
+def test_a_block_of_the_readme_runs(line: int, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A block runs by itself on the host, and prints what the comment after each `print` says."""
+    # Blank lines in front, so that a traceback and an origin name the README's own line.
+    program = compile("\n" * (line - 1) + code, str(README), "exec")
+    with dagpu.use_device("host"):
+        exec(program, {"__name__": "__main__"})
+    expected = re.findall(r"print\(.*\)\s+# (.*)", code)
+    assert capsys.readouterr().out.splitlines() == expected
