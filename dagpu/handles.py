@@ -5,8 +5,6 @@ to a new handle, and the old one raises `MovedError` from then on. Borrows point
 are taken by runs (dagpu.runtime), for their length.
 """
 
-from collections.abc import Iterator
-from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeAlias, cast, final
 
 import numpy as np
@@ -14,9 +12,10 @@ from typing_extensions import TypeVar
 
 from dagpu.device import Device
 from dagpu.dtypes import Shape
-from dagpu.errors import BorrowError, MovedError, NotReadyError, OwnershipError
+from dagpu.errors import MovedError, NotReadyError, OwnershipError
 from dagpu.layout import Layout, reshaped, sliced, tiling
 from dagpu.origin import Origin, describe, here
+from dagpu.storage import Holders, Storage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,58 +26,6 @@ _D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
 _S_co = TypeVar("_S_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
 _Tile_co = TypeVar("_Tile_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
 _V_co = TypeVar("_V_co", covariant=True)
-
-
-@final
-class Storage:
-    """A block of device memory that handles share. It is freed when the last of them is gone.
-
-    Invariants, of which `settle` and `Locks` are the only writers:
-        memory is None  <=>  the run that makes it is not complete (or has failed: then `lost` says so)
-        readers > 0     =>   writer is None
-    """
-
-    __slots__ = (
-        "__weakref__", "buffer", "device", "holder", "lost", "maker", "memory", "nbytes", "readers", "run", "writer",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        device: Device,
-        nbytes: int,
-        run: object = None,
-        buffer: int = -1,
-        memory: object = None,
-        maker: object = None,
-    ) -> None:
-        self.device = device
-        self.nbytes = nbytes
-        self.run = run
-        """The run that makes it, until that is complete."""
-        self.maker = maker
-        """What stands, as long as it lives, for the whole run that made it."""
-        self.buffer = buffer
-        """Its number in the program that is being traced by `run`."""
-        self.memory = memory
-        self.lost: str | None = None
-        self.readers = 0
-        self.writer: object = None
-        self.holder: Origin = None
-        """Where the run stands in the user's code that holds the newest lock."""
-
-    def settle(self, memory: object) -> None:
-        """The run that makes it is complete: here is its memory."""
-        self.memory, self.run = memory, None
-
-
-@final
-class _Holders:
-    """The living `SharedTensor`s of one storage, by id; adding and discarding are atomic under the GIL."""
-
-    __slots__ = ("ids",)
-
-    def __init__(self) -> None:
-        self.ids: set[int] = set()
 
 
 @final
@@ -223,7 +170,7 @@ class SharedTensor(_Array[_D_co, _S_co]):
     __slots__ = ("__weakref__", "_holders")
     _word = "SharedTensor"
 
-    def __init__(self, storage: Storage, layout: Layout, made: Origin, holders: _Holders) -> None:
+    def __init__(self, storage: Storage, layout: Layout, made: Origin, holders: Holders) -> None:
         super().__init__(storage, layout, made)
         self._holders = holders
         holders.ids.add(id(self))
@@ -429,7 +376,7 @@ def put_together(partition: Partition[Any, Any], where: Origin) -> Any:
 
 def share(tensor: Tensor[_D_co, _S_co], where: Origin) -> SharedTensor[_D_co, _S_co]:
     """`tensor.share()`, likewise."""
-    return SharedTensor(tensor._take("share()", where), tensor._layout, tensor._made, _Holders())
+    return SharedTensor(tensor._take("share()", where), tensor._layout, tensor._made, Holders())
 
 
 def reshape(tensor: Tensor[_D_co, Any], shape: object, where: Origin) -> Tensor[_D_co]:
@@ -456,124 +403,6 @@ def move_in(handle: Any, how: str, where: Origin) -> Any:
     if kind is SharedTensor or kind is TensorRef:
         handle._live()
     return handle
-
-
-@final
-class Undo:
-    """What it takes to give a handle back what a run took out of it."""
-
-    __slots__ = ("_handle", "_inner", "_storage")
-
-    def __init__(self, handle: Any) -> None:
-        self._handle: Any = handle
-        inner: Any = handle._live() if type(handle) is Partition else handle
-        self._inner: Any = inner
-        self._storage: Storage | None = inner._storage
-
-    def undo(self) -> None:
-        """The handle is as it was; what the run made of it is left without meaning."""
-        self._inner._storage, self._inner._moved = self._storage, None
-        if self._inner is not self._handle:
-            self._handle._inner, self._handle._moved = self._inner, None
-
-
-def storage_of(handle: Handle) -> Storage:
-    """The memory of a living handle; `MovedError` if it is not."""
-    return (handle._live() if type(handle) is Partition else handle)._live()
-
-
-def storage_key(handle: Handle) -> object:
-    """The same object for two handles exactly if they share memory."""
-    return storage_of(handle)
-
-
-def map_handles(change: Any, value: Any) -> Any:
-    """`value` with `change` applied to each handle in it, through tuples, lists and dicts."""
-    kind = type(value)
-    if kind in HANDLES:
-        return change(value)
-    if isinstance(value, tuple):
-        items = [map_handles(change, item) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        return kind(*items) if hasattr(value, "_fields") else kind(items)
-    if kind is list:
-        return [map_handles(change, item) for item in value]
-    if kind is dict:
-        return {key: map_handles(change, item) for key, item in value.items()}
-    return value
-
-
-def handles_in(value: Any) -> Iterator[Handle]:
-    """Every handle in a value, through tuples, lists and dicts."""
-    if type(value) in HANDLES:
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from handles_in(item)
-    elif type(value) is dict:
-        for item in value.values():
-            yield from handles_in(item)
-
-
-def moves(value: Any) -> bool:
-    """Does a value hold a handle that moves?"""
-    return any(type(handle) in OWNING for handle in handles_in(value))
-
-
-@final
-class Locks:
-    """What one run has locked: read locks on what it reads of others, exclusive ones on what it owns or writes.
-
-    All locks of a run are taken at once or not at all, so two runs never wait for each other: the second is refused.
-    """
-
-    __slots__ = ("_held", "_origin")
-    _gate: ClassVar[Lock] = Lock()
-
-    def __init__(self, origin: Origin) -> None:
-        self._held: dict[Storage, bool] = {}
-        self._origin = origin
-
-    def acquire(self, wanted: dict[Storage, bool]) -> None:
-        """Lock each storage, exclusively where the value is true; `BorrowError` if another run is in the way."""
-        with self._gate:
-            new = {
-                s: exclusive
-                for s, exclusive in wanted.items()
-                if (exclusive and not self._held.get(s)) or s not in self._held
-            }
-            for storage, exclusive in new.items():
-                self._check(storage, exclusive)
-            for storage, exclusive in new.items():
-                if exclusive:
-                    storage.readers -= storage in self._held
-                    storage.writer = self
-                else:
-                    storage.readers += 1
-                storage.holder = self._origin
-                self._held[storage] = exclusive
-
-    def _check(self, storage: Storage, exclusive: bool) -> None:
-        mine = storage in self._held
-        taken = storage.writer is not None or (exclusive and storage.readers > mine)
-        if taken:
-            does = "is being written" if storage.writer is not None else "is being read"
-            raise BorrowError(
-                f"a run started at {describe(self._origin)} wants to {'write' if exclusive else 'read'} a tensor of "
-                f"{storage.nbytes} bytes on {storage.device.name} that {does} by the run started at "
-                f"{describe(storage.holder)}. Await that run first, or give each its own copy with dup(t)."
-            )
-
-    def release(self) -> None:
-        """Give all locks back."""
-        with self._gate:
-            for storage, exclusive in self._held.items():
-                if exclusive:
-                    storage.writer = None
-                else:
-                    storage.readers -= 1
-            self._held.clear()
 
 
 def _to_host(handle: Any) -> object:

@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dagpu.errors import KernelArgumentError
-from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, storage_of
+from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.launch import KernelSpec, Param
 from dagpu.origin import Origin, describe
+from dagpu.ownership import storage_of
 
 _INPUTS = frozenset((Tensor, SharedTensor, TensorRef))
 _HANDLES = _INPUTS | {TensorMut, Partition}

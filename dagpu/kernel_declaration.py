@@ -11,7 +11,8 @@ from typing import Literal, SupportsIndex, cast, final
 
 import numpy as np
 
-from dagpu.cuda_signature import CudaParam, PyParam, check_scalar, check_signature, parse_cuda_signature
+from dagpu.cuda_scalars import check_scalar
+from dagpu.cuda_signature import CudaParam, PyParam, check_signature, parse_cuda_signature
 from dagpu.dtypes import FLOATING
 from dagpu.errors import KernelArgumentError
 from dagpu.kernel_signature import PySignature, declaration_error, declared_at

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, final, get_args, g
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.cuda_signature import ScalarKind
+from dagpu.cuda_scalars import ScalarKind
 from dagpu.dtypes import FLOATING, supported
 from dagpu.errors import KernelArgumentError
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef

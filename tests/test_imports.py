@@ -21,9 +21,15 @@ PACKAGE = ROOT / "dagpu"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "origin", "frozen", "dtypes", "layout", "tile"}),
     frozenset({"device"}),
-    frozenset({"handles"}),
+    frozenset({"storage"}),
+    frozenset({"handles", "ownership"}),
     frozenset({"ops"}),
-    frozenset({"kernel", "kernel_arguments", "kernel_declaration", "kernel_signature", "cuda_signature"}),
+    frozenset(
+        {
+            *("kernel", "kernel_arguments", "kernel_declaration", "kernel_signature"),
+            *("cuda_signature", "cuda_scalars", "cuda_source"),
+        }
+    ),
     frozenset({"lowering"}),
     frozenset({"backends"}),
     frozenset({"runtime"}),

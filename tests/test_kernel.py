@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from dagpu.device import Device
 from dagpu.dtypes import f32, f64, i32, strides_of, u8
 from dagpu.errors import KernelArgumentError, MovedError, NoDeviceError
-from dagpu.handles import Partition, SharedTensor, Storage, Tensor, TensorMut, TensorRef, storage_key
+from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernel import In, Kernel, Lazy, Out, check_launch, install_compiler, kernel
 from dagpu.layout import Layout
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import value
 from dagpu.ops.launch import Launch
 from dagpu.origin import describe, place_of, record_origins
+from dagpu.ownership import storage_key
+from dagpu.storage import Storage
 
 D = TypeVar("D", bound=np.generic)
 ANY_IN: Any = In

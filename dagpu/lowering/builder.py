@@ -11,11 +11,13 @@ from typing import Any, final
 
 from dagpu.device import Device
 from dagpu.errors import BorrowError, MovedError, NotReadyError
-from dagpu.handles import Partition, Storage, Tensor, TensorMut, TensorRef, storage_of
+from dagpu.handles import Partition, Tensor, TensorMut, TensorRef
 from dagpu.layout import Layout
 from dagpu.lowering.program import HOST, Buffer, Fill, Instruction, Program, Role, View
 from dagpu.ops.recipes import Constant
 from dagpu.origin import Origin, describe
+from dagpu.ownership import storage_of
+from dagpu.storage import Storage
 
 _CELL_IN, _CELL_OUT = Buffer(0, HOST, Role.INPUT), Buffer(0, HOST, Role.OUTPUT)
 

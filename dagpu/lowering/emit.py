@@ -4,7 +4,7 @@ from typing import Any
 
 from dagpu.device import Device
 from dagpu.errors import KernelArgumentError, ShapeError
-from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef, handles_in, storage_of
+from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernel import check_launch
 from dagpu.layout import contiguous
 from dagpu.lowering.builder import Builder
@@ -15,6 +15,7 @@ from dagpu.ops.compose import HostCall as HostCallNode
 from dagpu.ops.compose import ToHost
 from dagpu.ops.recipes import Constant
 from dagpu.origin import describe
+from dagpu.ownership import handles_in, storage_of
 
 
 def emit_alloc(node: memory.Alloc[Any], b: Builder, device: Device, policy: int) -> Tensor[Any, Any]:

@@ -17,13 +17,14 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeAlias, assert_never, final
 
 from dagpu.device import Device, Stream
-from dagpu.errors import MovedError, NestedRunError, OwnershipError, ShapeError
-from dagpu.handles import HANDLES, OWNING, SharedTensor, Storage, Tensor, TensorRef, Undo, map_handles, move_in, moves
+from dagpu.errors import MovedError, NestedRunError
+from dagpu.handles import HANDLES, OWNING, SharedTensor, TensorRef, move_in
 from dagpu.lowering.builder import Builder
 from dagpu.lowering.emit import emit_alloc, emit_copy, emit_from_host, emit_host_call, emit_launch, emit_to_host
 from dagpu.lowering.later import NOT_YET, PENDING, Foreign, FromCell, FromItems, Later, Suspended, resolved, template
 from dagpu.lowering.policies import OnStream
 from dagpu.lowering.program import Program
+from dagpu.lowering.remember import Memory, Remembering, once_of, own_result
 from dagpu.ops.base import DeviceOp, enter_closure, leave_closure
 from dagpu.ops.compose import (
     BUILT_IN,
@@ -33,8 +34,6 @@ from dagpu.ops.compose import (
     Map,
     On,
     Shared,
-    Split,
-    Taken,
     Then,
     ToHost,
     Unzip,
@@ -46,9 +45,10 @@ from dagpu.ops.memory import Alloc, Copy, FromHost
 from dagpu.ops.nodes import Node
 from dagpu.ops.once import Once
 from dagpu.origin import Origin, describe, here
+from dagpu.ownership import Undo, map_handles, moves
+from dagpu.storage import Storage
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
-Remembering: TypeAlias = Shared[Any] | Unzip[Any]
 Placement: TypeAlias = tuple[Device, int, bool]
 """Device for new memory, number of the policy, and whether the device was asked for by name."""
 
@@ -100,8 +100,7 @@ class Tracer:
         self._suspended: list[Later] = []
         self._cells: list[Later] = []
         self._undo: list[Undo | Callable[[], None]] | None = []
-        self._claims: dict[Once, Any] = {}
-        """Values of the `Shared` and `Split`s that this run evaluates; `PENDING` while it is at it."""
+        self._memory = Memory()
         self._root: Any = PENDING
 
     # ---- stages
@@ -123,6 +122,7 @@ class Tracer:
             self._walk()
             self._root = self._done.pop()
         self._resume()
+        self._memory.forget_unreachable()
         program = self._builder.program()
         return Stage(program, self._builder.inputs, self._builder.locks)
 
@@ -140,17 +140,17 @@ class Tracer:
                 later.value = memory[cause.buffer]
         self._cells.clear()
         self._builder = Builder(self._policies, self._loans)
-        self._publish()
+        self._memory.publish()
 
     def waits_for(self) -> list[Once]:
         """What other runs are making and this one cannot go on without."""
         causes = [later.cause for later in self._suspended]
-        onces = [_once_of(cause.node) for cause in causes if type(cause) is Foreign]
+        onces = [once_of(cause.node) for cause in causes if type(cause) is Foreign]
         return [once for once in onces if once.owner is not self]
 
     def stuck(self) -> NestedRunError:
         """What to raise when nothing is left to run and to wait for, and there is still no result."""
-        return _own_result(self._origin)
+        return own_result(self._origin)
 
     def abandon(self, reason: str) -> None:
         """The run failed or was cancelled: give back what can be given back, and forget the claims."""
@@ -158,13 +158,10 @@ class Tracer:
         if self._undo is not None:
             for undo in reversed(self._undo):
                 undo.undo() if isinstance(undo, Undo) else undo()
-        for once in self._claims:
-            if once.owner is self:
-                once.abandon()
+        self._memory.abandon()
         self._todo.clear()
         self._done.clear()
         self._suspended.clear()
-        self._claims.clear()
 
     # ---- walking
 
@@ -213,9 +210,9 @@ class Tracer:
                 todo += (self._place, RESTORE, node.source)
                 self._place = self._placed(node)
             case Shared():
-                self._visit_once(node, node.once, node.source)
+                self._visit_once(node, node.source)
             case Unzip():
-                self._visit_once(node, node.split.once, node.split.source)
+                self._visit_once(node, node.split.source)
             case _:
                 raise TypeError(
                     f"{node!r} is no op of dagpu's: the set of ops is closed. Build it from ops and kernels."
@@ -268,10 +265,10 @@ class Tracer:
             case Zip():
                 self._done.append(inputs)
             case Shared():
-                self._done.append(self._keep_shared(node, inputs[0]))
+                self._done.append(self._memory.keep_shared(node, inputs[0]))
             case Unzip():
-                self._keep_split(node.split, inputs[0], node.origin)
-                self._done.append(self._component(node))
+                self._memory.keep_split(node.split, inputs[0], node.origin)
+                self._done.append(self._memory.component(node))
             case Value() | Alloc() | FromHost() | Copy() | On():
                 raise AssertionError(f"{node!r} has no inputs to wait for")
             case _:
@@ -292,7 +289,7 @@ class Tracer:
             case _:
                 later = Later(Suspended(node, inputs, self._place))
                 if isinstance(node, Shared):
-                    self._claims[node.once] = later
+                    self._memory.put_off(node.once, later)
                 elif isinstance(node, Unzip):
                     self._await_components(node, inputs[0])
                     return True
@@ -330,7 +327,7 @@ class Tracer:
                 self._place = later.cause.place
                 self._apply(later.cause.node, inputs)
             case Foreign(node=node, place=place):
-                once = _once_of(node)
+                once = once_of(node)
                 if not once.settled() and once.owner is not self:
                     return False
                 self._place = place
@@ -341,7 +338,7 @@ class Tracer:
         self._walk()
         value = resolved(self._done.pop())
         if value is later:
-            raise _own_result(self._origin)
+            raise own_result(self._origin)
         later.value = value
         return True
 
@@ -432,122 +429,34 @@ class Tracer:
 
     # ---- what is remembered: Shared and Unzip
 
-    def _visit_once(self, node: Remembering, once: Once, source: AnyOp) -> None:
-        if once in self._claims:
-            if self._claims[once] is PENDING:
-                raise _own_result(node.origin)
-            self._done.append(self._again(node))
+    def _visit_once(self, node: Remembering, source: AnyOp) -> None:
+        """Use what is remembered, or evaluate it, or leave it to the run that is at it already."""
+        once = once_of(node)
+        if self._memory.has(once):
+            self._done.append(self._memory.again(node))
             return
         match once.claim(self):
             case "claimed":
-                self._claims[once] = PENDING
+                self._memory.begin(once)
                 self._todo += (node, FINISH, source)
             case "done":
-                self._done.append(self._remembered(node))
+                self._done.append(self._take(self._memory.recall(node, self._may_undo)))
             case "busy":
                 later = Later(Foreign(node, self._place))
                 self._suspended.append(later)
                 self._done.append(later)
 
-    def _again(self, node: Remembering) -> Any:
-        """A further use of what this run itself evaluates."""
-        if isinstance(node, Unzip):
-            return self._component(node)
-        kept = self._claims[node.once]
-        return kept.clone() if type(kept) is SharedTensor else kept
-
-    def _remembered(self, node: Remembering) -> Any:
-        """What an earlier run has made."""
-        if isinstance(node, Shared):
-            return map_handles(_another, node.once.value)
-        once, index = node.split.once, node.index
-        found = once.exchange(index, Taken(node.origin))
-        if isinstance(found, Taken):
-            once.exchange(index, found)
-            raise _taken(node)
+    def _may_undo(self, undo: Callable[[], None]) -> None:
         if self._undo is not None:
-            self._undo.append(lambda: _put_back(once, index, found))
-        return self._take(found)
-
-    def _keep_shared(self, node: Shared[Any], made: Any) -> Any:
-        if type(made) is Tensor:
-            made = made.share()
-        elif moves(made):
-            raise OwnershipError(
-                f"shared() at {describe(node.origin)} of a value that owns handles: {made!r}. Only one bare Tensor can "
-                "be shared whole: unzip() first, and share the parts."
-            )
-        self._claims[node.once] = made
-        return made.clone() if type(made) is SharedTensor else made
-
-    def _keep_split(self, split: Split, made: Any, origin: Origin) -> None:
-        items = made.cause.items if type(made) is Later and type(made.cause) is FromItems else made
-        if not isinstance(items, tuple | list) or len(items) != split.n:
-            what = f"{len(items)} components" if isinstance(items, tuple | list) else type(items).__name__
-            raise ShapeError(
-                f"unzip({split.n}) at {describe(origin)}: the op's result is {what}. Say how many there are."
-            )
-        self._claims[split.once] = list(items)
-
-    def _component(self, node: Unzip[Any]) -> Any:
-        parts, index = self._claims[node.split.once], node.index
-        if isinstance(parts[index], Taken):
-            raise _taken(node)
-        part, parts[index] = parts[index], Taken(node.origin)
-        return part
+            self._undo.append(undo)
 
     def _await_components(self, node: Unzip[Any], made: Later) -> None:
         """The source's tuple is still to come: each component is an item of it, to be picked then."""
         split = node.split
-        parts: list[Any] = []
+        parts: list[Later] = []
         for index in range(split.n):
             later = Later(Suspended(Map(split.source, Item(index), node.origin), (made,), self._place))
             self._suspended.append(later)
             parts.append(later)
-        self._claims[split.once] = parts
-        self._done.append(self._component(node))
-
-    def _publish(self) -> None:
-        """Remember what is complete, for other runs and for the next."""
-        for once, kept in list(self._claims.items()):
-            if once.owner is not self or kept is PENDING:
-                continue
-            if type(kept) is list:
-                parts = [resolved(part) for part in kept]
-                if not any(type(part) is Later for part in parts):
-                    del self._claims[once]
-                    once.publish(parts)
-            else:
-                final = resolved(kept)
-                if type(final) is not Later:
-                    del self._claims[once]
-                    once.publish(final)
-
-
-def _own_result(origin: Origin) -> NestedRunError:
-    return NestedRunError(
-        f"the shared() or unzip() op at {describe(origin)} depends on its own result: a closure leads back to it. "
-        "Let the closure build an op of its own."
-    )
-
-
-def _once_of(node: Remembering) -> Once:
-    return node.split.once if isinstance(node, Unzip) else node.once
-
-
-def _another(handle: Any) -> Any:
-    return handle.clone() if type(handle) is SharedTensor else handle
-
-
-def _put_back(once: Once, index: int, found: Any) -> None:
-    once.exchange(index, found)
-
-
-def _taken(node: Unzip[Any]) -> MovedError:
-    return MovedError(
-        f"{node!r}: this component was taken before, and its source runs only once. "
-        "Say .shared() to give it to several."
-    )
-
-
-__all__ = ["Stage", "Tracer"]
+        self._memory.keep_split(split, parts, node.origin)
+        self._done.append(self._memory.component(node))

@@ -1,6 +1,7 @@
 """The nodes that compose ops, and `Value`, where every DAG begins."""
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, final
 
@@ -9,12 +10,13 @@ from typing_extensions import TypeVar
 from dagpu.device import Device, Stream
 from dagpu.errors import ShapeError
 from dagpu.frozen import frozen, plain
-from dagpu.handles import Tensor, cut_up, map_handles, move_in, put_together, reshape, share
+from dagpu.handles import Tensor, cut_up, move_in, put_together, reshape, share
 from dagpu.ops import base
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static
 from dagpu.ops.launch import Launch
 from dagpu.ops.once import Once
 from dagpu.origin import Origin, describe, here, place_of
+from dagpu.ownership import map_handles
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -68,7 +70,9 @@ class Split:
     source: DeviceOp[Any, Any, Any]
     n: int
     once: Once
-    """Remembers the list of components; each is replaced by `TAKEN` when it is taken."""
+    """Remembers the list of components; each is replaced by a `Taken` when it is taken."""
+    takers: "list[weakref.ref[Unzip[Any]]]"
+    """The ops that may take them. One that is gone never will."""
 
 
 @final
@@ -266,8 +270,10 @@ def unzip(op: DeviceOp[Any, Any, Any], n: int | None, origin: Origin) -> tuple[U
         )
     count = seen if n is None else n
     assert count is not None
-    split = Split(op, count, Once())
-    return tuple(Unzip(split, index, origin) for index in range(count))
+    split = Split(op, count, Once(), [])
+    parts: tuple[Unzip[Any], ...] = tuple(Unzip(split, index, origin) for index in range(count))
+    split.takers.extend(map(weakref.ref, parts))
+    return parts
 
 
 def sources_of(op: DeviceOp[Any, Any, Any]) -> Iterable[DeviceOp[Any, Any, Any]]:

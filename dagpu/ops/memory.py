@@ -10,20 +10,13 @@ from typing_extensions import TypeVar
 from dagpu.dtypes import FLOATING, SUPPORTED, Shape
 from dagpu.errors import BorrowError, ShapeError
 from dagpu.frozen import frozen
-from dagpu.handles import (
-    SharedTensor,
-    Tensor,
-    TensorMut,
-    TensorRef,
-    install_to_host,
-    move_in,
-    storage_key,
-)
+from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
 from dagpu.layout import as_shape
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
 from dagpu.ops.compose import ToHost, Value
 from dagpu.ops.recipes import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
 from dagpu.origin import Origin, describe, here
+from dagpu.ownership import storage_key
 
 _D = TypeVar("_D", bound=np.generic)
 _E = TypeVar("_E", bound=np.generic)

@@ -7,12 +7,13 @@ import trio
 from typing_extensions import TypeVar
 
 from dagpu.errors import BorrowError, MovedError, OperationCancelled
-from dagpu.handles import TensorMut, TensorRef, handles_in, moves
+from dagpu.handles import TensorMut, TensorRef
 from dagpu.ops.base import DeviceOp, Static
 from dagpu.ops.compose import Value, sources_of
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Copy
 from dagpu.origin import describe, here
+from dagpu.ownership import handles_in, moves
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)

@@ -1,0 +1,149 @@
+"""What one run remembers of `Shared` and `Unzip`: the values that it makes itself, until they are complete.
+
+`claims[once]` is, for each of them,
+    PENDING         while its source is being evaluated,
+    a list          the components of an `Unzip`, with `Taken` where one was,
+    anything else   the value of a `Shared`; a `Later` where it is still to come.
+When a value is complete it is published to its `Once`, for other runs and for the next, and leaves `claims`.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
+
+from dagpu.errors import MovedError, NestedRunError, OwnershipError, ShapeError
+from dagpu.handles import SharedTensor, Tensor
+from dagpu.lowering.later import PENDING, FromItems, Later, resolved
+from dagpu.ops.compose import Shared, Split, Taken, Unzip
+from dagpu.ops.once import Once
+from dagpu.origin import Origin, describe
+from dagpu.ownership import map_handles, moves
+
+Remembering: TypeAlias = Shared[Any] | Unzip[Any]
+
+
+@final
+class Memory:
+    """The claims of one run."""
+
+    def __init__(self) -> None:
+        self._claims: dict[Once, Any] = {}
+        self._splits: dict[Once, Split] = {}
+
+    def has(self, once: Once) -> bool:
+        """Does this run make that value, or has it made it in the stage that is being traced?"""
+        return once in self._claims
+
+    def begin(self, once: Once) -> None:
+        """This run evaluates the source."""
+        self._claims[once] = PENDING
+
+    def put_off(self, once: Once, later: Later) -> None:
+        """The value of a `Shared` is still to come."""
+        self._claims[once] = later
+
+    def again(self, node: Remembering) -> Any:
+        """A use of what this run itself evaluates."""
+        kept = self._claims[once_of(node)]
+        if kept is PENDING:
+            raise own_result(node.origin)
+        if isinstance(node, Unzip):
+            return self.component(node)
+        return kept.clone() if type(kept) is SharedTensor else kept
+
+    def recall(self, node: Remembering, undo: Callable[[Callable[[], None]], None]) -> Any:
+        """What an earlier run has made. `undo` is told how to put back a component that is taken."""
+        if isinstance(node, Shared):
+            return map_handles(_another, node.once.value)
+        once, index = node.split.once, node.index
+        found = once.exchange(index, Taken(node.origin))
+        if isinstance(found, Taken):
+            once.exchange(index, found)
+            raise _taken(node)
+        undo(lambda: _put_back(once, index, found))
+        return found
+
+    def keep_shared(self, node: Shared[Any], made: Any) -> Any:
+        """The value of a `Shared` is made: keep it, in a form that any number of consumers may have."""
+        if type(made) is Tensor:
+            made = made.share()
+        elif moves(made):
+            raise OwnershipError(
+                f"shared() at {describe(node.origin)} of a value that owns handles: {made!r}. Only one bare Tensor can "
+                "be shared whole: unzip() first, and share the parts."
+            )
+        self._claims[node.once] = made
+        return made.clone() if type(made) is SharedTensor else made
+
+    def keep_split(self, split: Split, made: Any, origin: Origin) -> None:
+        """The tuple of an `Unzip` is made: keep its components, some of which may be still to come."""
+        items = made.cause.items if type(made) is Later and type(made.cause) is FromItems else made
+        if not isinstance(items, tuple | list) or len(items) != split.n:
+            what = f"{len(items)} components" if isinstance(items, tuple | list) else type(items).__name__
+            raise ShapeError(
+                f"unzip({split.n}) at {describe(origin)}: the op's result is {what}. Say how many there are."
+            )
+        self._claims[split.once] = list(items)
+        self._splits[split.once] = split
+
+    def component(self, node: Unzip[Any]) -> Any:
+        """Take one component."""
+        parts, index = self._claims[node.split.once], node.index
+        if isinstance(parts[index], Taken):
+            raise _taken(node)
+        part, parts[index] = parts[index], Taken(node.origin)
+        return part
+
+    def forget_unreachable(self) -> None:
+        """Let go of components whose ops are gone: nobody can ask for them any more, so they are temporaries."""
+        for once, split in self._splits.items():
+            parts = self._claims.get(once)
+            if type(parts) is list:
+                for index, taker in enumerate(split.takers):
+                    if taker() is None:
+                        parts[index] = Taken(None)
+
+    def publish(self) -> None:
+        """Remember what is complete, for other runs and for the next."""
+        for once, kept in list(self._claims.items()):
+            if kept is PENDING:
+                continue
+            value = [resolved(part) for part in kept] if type(kept) is list else resolved(kept)
+            incomplete = any(type(part) is Later for part in value) if type(kept) is list else type(value) is Later
+            if not incomplete:
+                del self._claims[once]
+                self._splits.pop(once, None)
+                once.publish(value)
+
+    def abandon(self) -> None:
+        """The run will not make what it has claimed: the next to come may."""
+        for once in self._claims:
+            once.abandon()
+        self._claims.clear()
+
+
+def once_of(node: Remembering) -> Once:
+    """Where a node's value is remembered."""
+    return node.split.once if isinstance(node, Unzip) else node.once
+
+
+def own_result(origin: Origin) -> NestedRunError:
+    """What to raise when an op needs its own result."""
+    return NestedRunError(
+        f"the shared() or unzip() op at {describe(origin)} depends on its own result: a closure leads back to it. "
+        "Let the closure build an op of its own."
+    )
+
+
+def _another(handle: Any) -> Any:
+    return handle.clone() if type(handle) is SharedTensor else handle
+
+
+def _put_back(once: Once, index: int, found: Any) -> None:
+    once.exchange(index, found)
+
+
+def _taken(node: Unzip[Any]) -> MovedError:
+    return MovedError(
+        f"{node!r}: this component was taken before, and its source runs only once. "
+        "Say .shared() to give it to several."
+    )
