@@ -210,6 +210,11 @@ class SharedTensor(_Array[_D_co, _S_co]):
         """An op that gives a new NumPy array with its contents."""
         return cast("DeviceOp[NDArray[_D_co]]", _to_host(self))
 
+    if not TYPE_CHECKING:  # a checker says so by itself
+
+        def partition(self, *_args: object, **_kwargs: object) -> NoReturn:
+            raise _wrong_kind(self, "partition()", here())
+
 
 class _Lent(_Array[_D_co, _S_co]):
     """A borrow: it keeps its lender alive, and is void once the lender has been moved."""
@@ -250,6 +255,11 @@ class TensorRef(_Lent[_D_co, _S_co]):
     def to_host(self) -> "DeviceOp[NDArray[_D_co], Borrowed]":
         """An op that gives a new NumPy array with its contents."""
         return cast("DeviceOp[NDArray[_D_co], Borrowed]", _to_host(self))
+
+    if not TYPE_CHECKING:  # a checker says so by itself
+
+        def partition(self, *_args: object, **_kwargs: object) -> NoReturn:
+            raise _wrong_kind(self, "partition()", here())
 
 
 @final
@@ -355,15 +365,45 @@ def moved_error(handle: Handle | _Array[Any, Any]) -> MovedError:
     how, where = handle._moved or ("a move", None)
     made = f" made at {describe(handle._made)}"
     cure = "use what the move gave back"
-    if not isinstance(handle, Partition):
+    if isinstance(handle, TensorMut):
+        cure += ", or lend the tensor anew with .borrow_mut()"
+    elif isinstance(handle, SharedTensor):
+        cure += ", or share that anew with .share()"
+    elif how.startswith("partition"):
+        cure += ", or lend it for writing: .borrow_mut().partition(tile)"
+    elif not isinstance(handle, Partition):
         cure += ", lend it with .borrow(), or share it with .share()"
     return MovedError(
         f"{handle!r}{made} was moved by {how} at {describe(where)} and used again. To use it twice: {cure}."
     )
 
 
+def _wrong_kind(value: object, method: str, where: Origin) -> OwnershipError:
+    """What to raise when partition(), unpartition() or share() is asked of a value that has none."""
+    match value, method:
+        case tuple(), _:
+            cure = "A kernel call gives a tuple of all its arguments: pick one with .first() or .unzip()"
+        case Partition(), _:
+            cure = "Put it together first: .unpartition()"
+        case ((Tensor() | SharedTensor() | TensorRef() | TensorMut()), "unpartition()"):
+            cure = "It is whole already. Leave that out, or pick the output if this is an input of a kernel"
+        case SharedTensor(), "share()":
+            cure = "It is shared already: .clone() makes one more handle"
+        case ((TensorRef() | TensorMut()), "share()"):
+            cure = "It is only lent: share the tensor that it was lent from"
+        case SharedTensor(), _:
+            cure = "It is immutable: write to a copy, dup(t), or to an empty(shape)"
+        case TensorRef(), _:
+            cure = "It is lent for reading: lend the tensor for writing, .borrow_mut().partition(tile)"
+        case _:
+            cure = "Only tensors on a device have that; from_host(array) makes one"
+    return OwnershipError(f"{method} at {describe(where)} of a value of type {type(value).__name__}. {cure}.")
+
+
 def cut_up(handle: Any, tile: object, partial: bool, where: Origin) -> Partition[Any, Any]:
     """`handle.partition(tile)` for a caller that knows where the user's code stands."""
+    if type(handle) is not Tensor and type(handle) is not TensorMut:
+        raise _wrong_kind(handle, "partition()", where)
     handle._live()
     cut, grid = tiling(handle._layout.shape, tile, partial)
     return Partition(move_in(handle, "partition()", where), cut, grid)
@@ -371,11 +411,15 @@ def cut_up(handle: Any, tile: object, partial: bool, where: Origin) -> Partition
 
 def put_together(partition: Partition[Any, Any], where: Origin) -> Any:
     """`partition.unpartition()`, likewise."""
+    if type(partition) is not Partition:
+        raise _wrong_kind(partition, "unpartition()", where)
     return partition._take("unpartition()", where)
 
 
 def share(tensor: Tensor[_D_co, _S_co], where: Origin) -> SharedTensor[_D_co, _S_co]:
     """`tensor.share()`, likewise."""
+    if type(tensor) is not Tensor:
+        raise _wrong_kind(tensor, "share()", where)
     return SharedTensor(tensor._take("share()", where), tensor._layout, tensor._made, Holders())
 
 

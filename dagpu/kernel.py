@@ -9,9 +9,9 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import update_wrapper
+from functools import update_wrapper, wraps
 from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, cast, final, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, final, overload
 
 from dagpu.errors import KernelArgumentError, NoDeviceError
 from dagpu.handles import move_in
@@ -39,6 +39,7 @@ from dagpu.ops.launch import HostBody, KernelOp, KernelSpec, Launch
 from dagpu.origin import Origin, describe, here
 
 _P = ParamSpec("_P")
+_F = TypeVar("_F", bound=Callable[..., object])
 
 _compiler: Callable[[KernelSpec], None] | None = None
 """Compiles a kernel ahead of its first launch."""
@@ -216,6 +217,22 @@ class Kernel(Generic[_P]):
         return f"<kernel {self.spec.name}({params}) declared at {describe(self.spec.origin)}>"
 
 
+def _by_name_alone(declare: _F) -> _F:
+    """The same function to a checker; at run time, a `@kernel` with no parentheses is told what it lacks."""
+
+    @wraps(declare)
+    def called(*given: object, **named: Any) -> object:
+        if not given:
+            return declare(**named)
+        write = "Write @kernel(cuda=...), with CUDA C++ source or the path of a .cu file"
+        if inspect.isfunction(given[0]):
+            raise declaration_error(given[0].__name__, declared_at(given[0]), "@kernel has no CUDA source", write)
+        raise KernelArgumentError(f"@kernel at {describe(here())} takes its arguments by name. {write}.")
+
+    return cast(_F, called)
+
+
+@_by_name_alone
 def kernel(
     *,
     cuda: str | Path,

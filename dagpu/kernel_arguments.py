@@ -15,6 +15,7 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.launch import KernelSpec, Param
 from dagpu.origin import Origin, describe
 from dagpu.ownership import storage_of
+from dagpu.storage import Storage
 
 _INPUTS = frozenset((Tensor, SharedTensor, TensorRef))
 _HANDLES = _INPUTS | {TensorMut, Partition}
@@ -59,6 +60,41 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
     if not outputs and spec.grid is None:
         what = "has no output whose tiles would give its grid"
         refuse_call(spec, origin, what, f"Give the grid: {spec.name}.grid(...)(...)")
+
+
+def fits(spec: KernelSpec, args: Sequence[Any]) -> bool:
+    """Do the arguments of a launch fit beyond doubt? Else `check_launch` finds out whether, and what is wrong.
+
+    For the hot path: it says no to all that is rare, and looks at no number that stood in the call, since that was
+    checked there.
+
+    Raises:
+        MovedError: a handle has been moved, and everything before it fits.
+    """
+    if spec.lazy:
+        return False
+    used: set[Storage] = set()
+    grid = spec.grid
+    for index, param in spec.tensors:
+        arg = args[index]
+        if param.form == "out":
+            if type(arg) is not Partition:
+                return False
+            storage, layout = arg._live()._live(), arg._whole
+            if grid is None:
+                grid = arg._grid
+            elif grid != arg._grid:
+                return False
+        else:
+            if type(arg) not in _INPUTS:
+                return False
+            storage, layout = arg._live(), arg._layout
+        if layout.dtype is not param.dtype or (len(layout.shape) != param.rank and param.rank is not None):
+            return False
+        if storage in used:
+            return False
+        used.add(storage)
+    return grid is not None
 
 
 def refuse_call(spec: KernelSpec, origin: Origin, what: str, cure: str, param: Param | None = None) -> NoReturn:
@@ -149,7 +185,8 @@ def _check_elements(spec: KernelSpec, param: Param, arg: Any, origin: Origin) ->
     layout = arg._whole if param.form == "out" else arg._layout  # it is known to be alive
     if param.dtype is not None and layout.dtype is not param.dtype and layout.dtype != param.dtype:
         cut = " before it is cut" if param.form == "out" else ""
-        cure = f"Convert it{cut}, convert(t, {_scalar_name(param.dtype)}), or make it with that element type"
+        name = _scalar_name(param.dtype)
+        cure = f"Convert it{cut}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
         refuse_call(spec, origin, f"got {_came(arg)}, but elements of {param.dtype.name} are wanted", cure, param)
     if param.rank is not None and len(layout.shape) != param.rank:
         rank = len(layout.shape)

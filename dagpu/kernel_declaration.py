@@ -100,12 +100,13 @@ class ScalarCheck:
     `type(v) is kind and low <= v <= high` holds for nearly all numbers; such a `v` is passed as it is.
     """
 
-    __slots__ = ("_kernel", "_param", "high", "kind", "low")
+    __slots__ = ("_kernel", "_param", "dtype", "high", "kind", "low")
 
     def __init__(self, param: CudaParam, kernel: str) -> None:
         self._param = param
         self._kernel = kernel
-        dtype = np.dtype(param.ctype)
+        self.dtype = dtype = np.dtype(param.ctype)
+        """What it is in CUDA."""
         self.kind: type[int | float]
         self.low: int | float
         self.high: int | float

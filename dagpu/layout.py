@@ -1,5 +1,6 @@
 """How an array lies in its memory, and the arithmetic of shapes, tiles and slices. Nothing here knows of devices."""
 
+from functools import lru_cache
 from math import prod
 from typing import Any, final
 
@@ -53,7 +54,8 @@ def as_shape(shape: Any, what: str = "shape") -> Shape:
     try:
         extents = tuple(int(e.__index__()) for e in shape)
     except (AttributeError, TypeError):
-        raise ShapeError(f"{what} {shape!r} is no tuple of whole numbers. Write it as (rows, columns).") from None
+        cure = f"({shape},)" if isinstance(shape, int) else "(rows, columns), or (n,) for one axis"
+        raise ShapeError(f"{what} {shape!r} is no tuple of whole numbers. Write it as {cure}.") from None
     if any(e < 0 for e in extents):
         raise ShapeError(f"{what} {shape!r} has a negative extent. Extents count elements: 0 or more.")
     return extents
@@ -107,6 +109,12 @@ def tiling(shape: Shape, tile: object, partial: bool) -> tuple[Shape, Shape]:
         cut = as_shape(tile, "tile")
     except ShapeError as error:
         raise PartitionError(str(error)) from None
+    return _tiling(shape, cut, bool(partial))
+
+
+@lru_cache(maxsize=1024)
+def _tiling(shape: Shape, cut: Shape, partial: bool) -> tuple[Shape, Shape]:
+    """`tiling` of plain extents. Remembered: a pipeline has few shapes, and cuts them for each of its launches."""
     if len(cut) != len(shape):
         raise PartitionError(
             f"tile {cut} has {len(cut)} axes, the tensor {shape} has {len(shape)}. Give one tile extent for each axis."

@@ -13,6 +13,7 @@ Origin: TypeAlias = tuple[CodeType, int] | None
 
 _PACKAGE = __file__.rsplit("origin.py", 1)[0]
 _ours: dict[str, bool] = {}
+_frame_above = sys._getframe
 _enabled = True
 
 
@@ -38,7 +39,11 @@ def here() -> Origin:
     """The innermost frame outside dagpu, or None when origins are off."""
     if not _enabled:
         return None
-    frame: FrameType | None = sys._getframe(2)
+    nearest = _frame_above(2)
+    code = nearest.f_code
+    if _ours.get(code.co_filename) is False:  # nearly always: the user called what called this
+        return code, nearest.f_lasti
+    frame: FrameType | None = nearest
     while frame is not None:
         code = frame.f_code
         ours = _ours.get(code.co_filename)

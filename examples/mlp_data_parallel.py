@@ -4,7 +4,9 @@
 
 The data decide where a kernel runs: on its output's device. `.on(device)` places what has no place yet, so
 `dup(w).on(d)` is a copy to `d`. One step of training on all devices is one op: nothing orders the parts among
-themselves, so they overlap. Two host devices stand in for two GPUs; only `DEVICES` names them.
+themselves, so they overlap. Two GPUs take part, or the one there is; without any, two host devices stand
+in for them.
+Only `DEVICES` names them.
 """
 
 from collections.abc import Iterable
@@ -21,6 +23,8 @@ from dagpu import (
     SharedTensor,
     Tensor,
     Tile,
+    current_device,
+    devices,
     dup,
     empty,
     f32,
@@ -30,7 +34,8 @@ from dagpu import (
     zip_ops,
 )
 
-DEVICES = ("host:0", "host:1")
+GPUS = [gpu.name for gpu in devices() if gpu.kind == current_device().kind == "cuda"]
+DEVICES = tuple(GPUS[:2]) or ("host:0", "host:1")
 BATCH, FEATURES, HIDDEN, OUTPUTS, TILE = 64, 8, 16, 8, (8, 8)
 STEPS, RATE = 30, 0.2
 

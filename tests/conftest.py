@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Read when dagpu is first imported or when a device is first asked for, so it is set before either.
@@ -12,3 +13,12 @@ os.environ.pop("DAGPU_CHECKED", None)
 # cores with other work, and no test here asserts how long anything takes.
 settings.register_profile("dagpu", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dagpu")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marks that tests may bear (`--strict-markers` refuses all others)."""
+    for mark in (
+        "host_only(why): it is about the host backend itself; tests/gpu does not run it again on a GPU",
+        "exclusive: it takes or measures all of a GPU's memory; it is not run beside others (-n)",
+    ):
+        config.addinivalue_line("markers", mark)

@@ -31,6 +31,7 @@ from dagpu import (
     zip_ops,
 )  # fmt: skip
 from tests.arithmetic import BOUND, add, add_int, axpy, matmul, scale
+from tests.places import place
 
 Op: TypeAlias = DeviceOp[Any, Any, Any]
 Array: TypeAlias = NDArray[Any]
@@ -192,12 +193,12 @@ class Building:
 
     def lend(self, make: Make) -> Tensor[Any]:
         """A tensor of the caller's own, on the first device."""
-        tensor: Tensor[Any] = from_host(make.array()).on("host:0").sync()
+        tensor: Tensor[Any] = from_host(make.array()).on(place(0)).sync()
         return tensor
 
 
 def build(e: Expr, b: Building, here: int = 0) -> Op:
-    """A description as an op that yields an owned `Tensor` on device `host:<here>`."""
+    """A description as an op that yields an owned `Tensor` on device number `here`."""
     match e:
         case Make():
             return e.op()
@@ -205,7 +206,7 @@ def build(e: Expr, b: Building, here: int = 0) -> Op:
             return build_input(e, b, here).then(dup)
         case Let(bound, body):
             # Placed by name: whoever reaches it first must not decide where it lies.
-            b.scope.append((build(bound, b, here).on(f"host:{here}").shared(), here))
+            b.scope.append((build(bound, b, here).on(place(here)).shared(), here))
             op = build(body, b, here)
             b.scope.pop()
             return op
@@ -213,8 +214,8 @@ def build(e: Expr, b: Building, here: int = 0) -> Op:
             return _build_call(e, b, here)
         case Change(how="away"):  # computed on the other device, and copied back
             there = 1 - here
-            op = build(e.x, b, there).on(f"host:{there}")
-            return op.then(lambda t: dup(t).on(f"host:{here}"))
+            op = build(e.x, b, there).on(place(there))
+            return op.then(lambda t: dup(t).on(place(here)))
         case Change():
             return _changed(e, build(e.x, b, here))
         case Write(lent, a, x, rest, tile):
@@ -222,9 +223,9 @@ def build(e: Expr, b: Building, here: int = 0) -> Op:
             b.written.append(tensor)
             # It lies on the first device, and so must what is added to it.
             effect = axpy(
-                tensor.borrow_mut().partition(tile, partial=True), _number(a, b, 0), build(x, b, 0).on("host:0")
+                tensor.borrow_mut().partition(tile, partial=True), _number(a, b, 0), build(x, b, 0).on(place(0))
             )
-            return zip_ops(effect.on("host:0"), build(rest, b, here)).last()
+            return zip_ops(effect.on(place(0)), build(rest, b, here)).last()
         case _:
             assert_never(e)
 
@@ -240,7 +241,7 @@ def build_input(e: Expr, b: Building, here: int = 0) -> Op:
             op, there = b.scope[index]
         case _:
             return build(e, b, here)
-    return op if here == there else op.then(lambda t: dup(t).on(f"host:{here}"))
+    return op if here == there else op.then(lambda t: dup(t).on(place(here)))
 
 
 def _number(a: Number, b: Building, here: int) -> Any:

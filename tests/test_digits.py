@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dagpu import from_host, use_device, zip_ops
+from dagpu import from_host, zip_ops
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 HIDDEN, ROWS, RATE = 24, 40, 0.05
@@ -66,17 +66,16 @@ def stepped(
     images: NDArray[np.float64],
     labels: NDArray[np.int32],
 ) -> tuple[Arrays, Arrays, NDArray[np.float32]]:
-    """Parameters and velocities after one step of the pipeline on the host backend, and its statistics."""
+    """Parameters and velocities after one step of the pipeline on the current device, and its statistics."""
 
     def put(array: NDArray[np.float64]) -> Any:
         return from_host(array.astype(np.float32))
 
     (w1, b1, w2, b2), (u1, c1, u2, c2) = (map(put, arrays) for arrays in (parameters, velocities))
-    with use_device("host"):
-        model = zip_ops(zip_ops(w1, b1, u1, c1), zip_ops(w2, b2, u2, c2)).sync()
-        batch = zip_ops(put(images), from_host(labels)).sync()
-        ((w1, b1, u1, c1), (w2, b2, u2, c2)), stats = digits.step(model, *batch, RATE).sync()
-        new = [t.to_host().sync().astype(np.float64) for t in (w1, b1, w2, b2, u1, c1, u2, c2)]
+    model = zip_ops(zip_ops(w1, b1, u1, c1), zip_ops(w2, b2, u2, c2)).sync()
+    batch = zip_ops(put(images), from_host(labels)).sync()
+    ((w1, b1, u1, c1), (w2, b2, u2, c2)), stats = digits.step(model, *batch, RATE).sync()
+    new = [t.to_host().sync().astype(np.float64) for t in (w1, b1, w2, b2, u1, c1, u2, c2)]
     return new[:4], new[4:], stats
 
 
@@ -116,9 +115,8 @@ def test_softmax_does_not_overflow(digits: Any, tile: tuple[int, int]) -> None:
     """Logits in the hundreds give the exact probabilities, whatever the tiles are."""
     logits = np.random.default_rng(3).normal(0, 300, (32, 10)).astype(np.float32)
     bias = np.linspace(-200, 200, 10, dtype=np.float32)[None]
-    with use_device("host"):
-        op = digits.softmax(from_host(logits).partition(tile, partial=True), from_host(bias))
-        p = op.first().unpartition().to_host().sync()
+    op = digits.softmax(from_host(logits).partition(tile, partial=True), from_host(bias))
+    p = op.first().unpartition().to_host().sync()
     exact = np.exp((logits + bias).astype(np.float64) - (logits + bias).max(axis=1, keepdims=True))
     np.testing.assert_allclose(p, exact / exact.sum(axis=1, keepdims=True), atol=1e-6)
 
@@ -157,8 +155,7 @@ def test_the_short_form(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
     from PIL import Image
 
     out = tmp_path / "some.png"
-    with use_device("host"):
-        assert digits.main(["--quick", "--out", str(out)]) == 0
+    assert digits.main(["--quick", "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     held_out = re.search(r"│ held out +│ +360 │ ([\d.]+)% │", shown)
     assert held_out, shown
@@ -174,17 +171,15 @@ def test_the_short_form(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_training_is_deterministic(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two runs with one seed write the same picture, probabilities included."""
     outs = [tmp_path / name for name in ("a.png", "b.png")]
-    with use_device("host"):
-        for out in outs:
-            digits.main(["--quick", "--epochs", "2", "--seed", "7", "--out", str(out)])
+    for out in outs:
+        digits.main(["--quick", "--epochs", "2", "--seed", "7", "--out", str(out)])
     capsys.readouterr()
     assert outs[0].read_bytes() == outs[1].read_bytes()
 
 
 def test_under_the_bar(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Too short a training ends with 1 and says what is missing and what to do."""
-    with use_device("host"):
-        code = digits.main(["--quick", "--epochs", "1", "--hidden", "1", "--out", str(tmp_path / "x.png")])
+    code = digits.main(["--quick", "--epochs", "1", "--hidden", "1", "--out", str(tmp_path / "x.png")])
     assert code == 1
     assert re.search(r"under the bar of 90%: train for longer \(--epochs\)", capsys.readouterr().err)
 

@@ -16,13 +16,13 @@ LONG = {"digits.py"}
 DEADLINE_S = 120
 
 
-def run(script: Path, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run(script: Path, folder: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run `script` in `folder`; a RuntimeWarning (a `sync` that holds up a loop, say) is an error."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", str(script), *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, **environment},
         timeout=DEADLINE_S,
         check=False,
         stdout=subprocess.PIPE,

@@ -97,7 +97,7 @@ def test_every_consuming_call_moves_a_tensor(how: str, move: Callable[[Any], obj
         said = str(caught.value)
         assert f"made at {made}" in said
         assert f"moved by {how} at {__file__}:" in said
-        assert ".borrow()" in said
+        assert (".borrow_mut().partition(tile)" if how == "partition()" else ".borrow()") in said
     assert "gone" in repr(t)
     del kept
 
@@ -192,6 +192,15 @@ def test_a_tile_must_divide_each_axis(shape: tuple[int, ...], data: st.DataObjec
         tensor(shape).partition(tile)
     for part in (f"tile {tile}", f"shape {shape}", f"axis {bad[0]}", "partial=True"):
         assert part in str(caught.value)
+
+
+def test_tile_is_checked_each_time() -> None:
+    """A tile that has been refused, or that only equals one that was accepted, is refused again."""
+    assert tensor((16,)).partition((16,)).grid == (1,)
+    for wrong in ((16.0,), (3,), (0,)):
+        for _ in range(2):
+            with pytest.raises(PartitionError):
+                tensor((16,)).partition(wrong)  # type: ignore[arg-type]  # reason: what a checker refuses
 
 
 @pytest.mark.parametrize(
@@ -480,11 +489,11 @@ def test_metadata_is_there_while_tracing_and_never_waits() -> None:
 
     def look(t: Tensor[Any]) -> Tensor[Any]:
         borrow, view = t.borrow(), t.view((6,))
-        seen.extend([t.shape, t.strides, t.dtype, t.size, t.nbytes, t.ndim, t.device.name, borrow.shape, view.shape])
+        seen.extend([t.shape, t.strides, t.dtype, t.size, t.nbytes, t.ndim, t.device, borrow.shape, view.shape])
         return t
 
     zeros((2, 3)).map(look).explain()
-    assert seen == [(2, 3), (12, 4), np.dtype(f32), 6, 24, 2, "host:0", (2, 3), (6,)]
+    assert seen == [(2, 3), (12, 4), np.dtype(f32), 6, 24, 2, dagpu.current_device(), (2, 3), (6,)]
 
 
 def test_handles_can_be_referred_to_weakly_and_die_at_once() -> None:

@@ -21,7 +21,7 @@ import pytest
 from dagpu.backends.base import Backend, Bindings, Replay
 from dagpu.backends.host import HostBackend, HostMemory
 from dagpu.backends.host.backend import SPREAD
-from dagpu.backends.host.execute import resolve
+from dagpu.backends.host_work import resolve
 from dagpu.device import Driver
 from dagpu.dtypes import bf16
 from dagpu.errors import DagpuError, NoDeviceError, OutOfMemoryError, PlanError, ShapeError
@@ -141,7 +141,7 @@ class Builder:
 
     def start(self, backend: HostBackend) -> tuple[Replay, Bindings]:
         bindings = self.bindings()
-        return backend.submit(self.plan(), bindings), bindings
+        return backend.prepare(self.plan()).submit(bindings), bindings
 
     def run(self, backend: HostBackend) -> list[object]:
         """Run it without failures; gives what the buffers are bound to."""
@@ -220,13 +220,13 @@ def test_memory_info_is_of_the_machine(backend: HostBackend) -> None:
 def test_a_plan_for_another_kind_is_refused(backend: HostBackend) -> None:
     """A device name that is not the host's is an error at once."""
     with pytest.raises(NoDeviceError, match="'cuda:0'"):
-        backend.submit(Builder(devices=("cuda:0",)).plan(), Bindings(0))
+        backend.prepare(Builder(devices=("cuda:0",)).plan()).submit(Bindings(0))
 
 
 def test_a_lane_of_another_device_is_refused(backend: HostBackend) -> None:
     """A user's stream works on its own device only."""
     with pytest.raises(PlanError, match="no stream of that device"):
-        backend.submit(Builder(backend.device(1).stream().lane).plan(), Bindings(0))
+        backend.prepare(Builder(backend.device(1).stream().lane).plan()).submit(Bindings(0))
 
 
 # ---- launches

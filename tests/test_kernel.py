@@ -1,6 +1,7 @@
 """Kernels: what a declaration and a call refuse, in which words, and that a refused call moves nothing."""
 
 import inspect
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from dagpu.dtypes import f32, f64, i32, strides_of, u8
 from dagpu.errors import KernelArgumentError, MovedError, NoDeviceError
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernel import In, Kernel, Lazy, Out, check_launch, install_compiler, kernel
+from dagpu.kernel_arguments import check_arguments, fits
 from dagpu.layout import Layout
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import value
@@ -540,10 +542,10 @@ def test_element_type() -> None:
     """Element types have to be the declared ones; the cure is a conversion."""
     message = refused(saxpy, lazy(1), 2.0, tensor(dtype=f64))
     assert "argument 'x': got a Tensor of float64, shape (16, 16), but elements of float32 are wanted." in message
-    assert "Convert it, convert(t, f32), or make it with that element type." in message
+    assert "Convert it: convert(t, f32), or for an op .then(lambda t: convert(t, f32))." in message
     message = refused(saxpy, cut(dtype=f64), 2.0, lazy(1))
     assert "argument 'y': got a Partition of float64" in message
-    assert "Convert it before it is cut, convert(t, f32)" in message
+    assert "Convert it before it is cut: convert(t, f32)" in message
 
 
 def test_rank() -> None:
@@ -654,6 +656,39 @@ def test_check_launch() -> None:
         ((cut(), value(2.0), tensor()), "argument 'a': got an op (Value)"),
     ):
         assert what in refused(check_launch, saxpy.spec, args, origin)
+
+
+def test_what_fits_is_not_refused() -> None:
+    """The quick look at a launch says yes only to what the whole check lets pass, and raises only what that raises."""
+    one, shared, gone = tensor((4,)), tensor((4,)).share(), tensor((4,))
+    gone.share()
+    kinds: list[Any] = [
+        cut(), cut((4,), (4,)), cut((8,), (8,)), cut((8,), (4,)), cut((4,), (4,), f64), one, one.borrow(), one.borrow(),
+        shared, shared.clone(), shared.reshape((2, 2)), tensor(), gone, tensor((4,)).borrow_mut(), None,
+    ]  # fmt: skip
+    said = {True: 0, False: 0}
+    for k in (saxpy, split, add, lazily, split.grid(2)):
+        for tensors in itertools.product(kinds, repeat=len(k.spec.tensors)):
+            given = iter(tensors)
+            args = [{"a": 1.0, "n": 7}[p.name] if p.form == "scalar" else next(given) for p in k.spec.params]
+            try:
+                said[yes := fits(k.spec, args)] += 1
+            except MovedError:
+                with pytest.raises(MovedError):
+                    check_arguments(k.spec, args, None, ops=False)
+            else:
+                if yes:
+                    check_arguments(k.spec, args, None, ops=False)
+    assert min(said.values()) > 20
+
+
+def test_what_is_usual_fits() -> None:
+    """Partitions, tensors, shared tensors and borrows need no more than the quick look."""
+    lender = tensor()
+    for x in (tensor(), tensor().share(), lender.borrow()):
+        assert fits(saxpy.spec, (cut(), 2.0, x))
+    assert fits(split.spec, (cut((8,), (4,)), cut((4,), (2,)), tensor((4,)), 7))
+    assert not fits(split.spec, (cut((8,), (4,)), cut((4,), (4,)), tensor((4,)), 7))
 
 
 def here_origin() -> Any:

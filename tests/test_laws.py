@@ -25,6 +25,7 @@ from dagpu import (
     zip_ops,
 )  # fmt: skip
 from tests.expressions import Array, Building, Expr, Make, Op, bits, build
+from tests.places import place
 from tests.strategies import descriptions, expressions, makes, shapes
 
 Compare: TypeAlias = Callable[[Op, Op], None]
@@ -53,7 +54,7 @@ def equal(request: pytest.FixtureRequest, policy: Any) -> Compare:
         return await left, await right
 
     def compare(left: Op, right: Op) -> None:
-        with use_interpreter(StreamInterpreter("host", policy)):
+        with use_interpreter(StreamInterpreter(policy=policy)):
             if request.param == "trio":
                 a, b = trio.run(together, left, right)
             else:
@@ -122,7 +123,7 @@ def test_maps_over_host_data_compose(equal: Compare, e: Expr, f: Callable[[Any],
 def test_value_is_a_left_unit_of_then(equal: Compare, drawn: Any) -> None:
     """`value(x).then(f) == f(x)`."""
     start, (f,) = drawn
-    one, other = start.op().on("host:0").sync(), start.op().on("host:0").sync()
+    one, other = start.op().on(place(0)).sync(), start.op().on(place(0)).sync()
     equal(value(one).then(f(b := Building())), f(b)(other))
 
 

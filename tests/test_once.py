@@ -1,7 +1,7 @@
 """`Shared` and the source of an `unzip` run exactly once: in whatever order and in however many runs they are
 consumed, and however many tasks and threads ask at the same time. Only what succeeded is remembered.
 
-Runs are counted by the kernels' bodies and by the functions of `host_map`, which leave a mark in `MARKS`.
+Runs are counted by the kernels themselves, which leave a mark in `MARKS`, and by the functions of `host_map`.
 """
 
 import gc
@@ -35,7 +35,7 @@ from dagpu import (
     SingleStream,
     StreamInterpreter,
     Tile,
-    device,
+    current_device,
     dup,
     f32,
     from_host,
@@ -46,39 +46,43 @@ from dagpu import (
     zeros,
     zip_ops,
 )  # fmt: skip
+from tests.marks import DEVICE_MARK, MARKS
 
 Op = DeviceOp[Any, Any, Any]
-MARKS: list[int] = []
 POLICIES: list[SchedulingPolicy] = [SingleStream(), RoundRobin(4)]
 ORDERS = tuple(permutations(range(3)))
 
-MARK = """
-__global__ void mark(Tile<float, 1> out, int number, View<const float, 1> x, View<const float, 1> y) {
-    for (auto i : out) out[i] = x[i] + y[i] + number;
+MARK = (
+    DEVICE_MARK
+    + """
+__global__ void mark(Tile<float, 1> out, int number, View<const float, 1> x, View<const float, 1> y, long long marks) {
+    leave_mark(marks, number);
+    for (auto i : out) out[i] = x[i] + y[i] + float(number);
 }
 """
+)
 
 
 @kernel(cuda=MARK)
-def mark(out: Out[f32], number: int, x: In[f32], y: In[f32]) -> None:
+def mark(out: Out[f32], number: int, x: In[f32], y: In[f32], marks: int) -> None:
     """out = x + y + number, and a mark."""
 
 
 @mark.host
-def _(out: Tile[f32], number: int, x: NDArray[f32], y: NDArray[f32]) -> None:
-    MARKS.append(number)
+def _(out: Tile[f32], number: int, x: NDArray[f32], y: NDArray[f32], _: int) -> None:
+    MARKS.leave(number)
     out[...] = x + y + f32(number)
 
 
 @pytest.fixture(autouse=True)
-def _no_marks() -> None:
+def no_marks() -> None:
     MARKS.clear()
 
 
 def marked(number: int, x: Op | None = None, y: Op | None = None) -> Op:
     """A tensor of two elements; its kernel leaves `number` in `MARKS`."""
-    nothing = [zeros((2,)) if op is None else op for op in (x, y)]
-    return mark(zeros((2,)).partition((2,)), number, *nothing).first().unpartition()
+    one, other = (zeros((2,)) if op is None else op for op in (x, y))
+    return mark(zeros((2,)).partition((2,)), number, one, other, MARKS.address).first().unpartition()
 
 
 def run_all(ops: list[Op], *, together: bool) -> list[Any]:
@@ -97,7 +101,7 @@ def test_shared_runs_once_in_every_order(order: tuple[int, ...], together: bool)
     consumers = [source.to_host(), source.then(dup).to_host(), marked(1, source, source).to_host()]
     results = run_all([consumers[i] for i in order], together=together)
     assert [float(array[0]) for array in results] == [[7.0, 7.0, 15.0][i] for i in order]
-    assert sorted(MARKS) == [1, 7]
+    assert sorted(MARKS.seen()) == [1, 7]
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -108,24 +112,24 @@ def test_unzip_runs_its_source_once_in_every_order(order: tuple[int, ...], toget
     consumers = [parts[0].to_host(), parts[1].to_host(), parts[2]]
     results = run_all([consumers[i] for i in order], together=together)
     assert [float(array[0]) for array in results] == [i + 1.0 for i in order]
-    assert sorted(MARKS) == [1, 2, 3]
+    assert sorted(MARKS.seen()) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_unzip_of_a_launch_runs_it_once(order: tuple[int, ...]) -> None:
     """The arguments that a launch gives back are taken one by one, across runs."""
-    out, number, x, _ = mark(zeros((2,)).partition((2,)), 5, ones((2,)), ones((2,))).unzip()
+    out, number, x, *_ = mark(zeros((2,)).partition((2,)), 5, ones((2,)), ones((2,)), MARKS.address).unzip()
     consumers = [out.unpartition().to_host(), x.to_host(), number]
     results = [consumers[i].sync() for i in order]
     assert [float(np.ravel(result)[0]) for result in results] == [[7.0, 1.0, 5.0][i] for i in order]
-    assert MARKS == [5]
+    assert MARKS.seen() == [5]
 
 
 def test_only_one_component_is_ever_taken() -> None:
     """A component that nobody takes changes nothing: the source has run once when the node dies."""
     first, _ = zip_ops(marked(1), marked(2)).unzip()
     assert float(first.to_host().sync()[0]) == 1.0
-    assert sorted(MARKS) == [1, 2]
+    assert sorted(MARKS.seen()) == [1, 2]
 
 
 def test_shared_in_shared() -> None:
@@ -135,7 +139,7 @@ def test_shared_in_shared() -> None:
     assert float(outer.to_host().sync()[0]) == 4.0
     assert float(inner.to_host().sync()[0]) == 1.0
     assert float(marked(3, outer, inner).to_host().sync()[0]) == 8.0
-    assert MARKS == [1, 2, 3]
+    assert MARKS.seen() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -148,7 +152,7 @@ def test_a_diamond_in_an_unzip_in_a_diamond(order: tuple[int, ...]) -> None:
     ends = [low.to_host(), high.to_host(), marked(6, left, top).to_host()]
     results = [ends[i].sync() for i in order]
     assert [float(array[0]) for array in results] == [[11.0, 12.0, 10.0][i] for i in order]
-    assert sorted(MARKS) == [1, 2, 3, 4, 5, 6]
+    assert sorted(MARKS.seen()) == [1, 2, 3, 4, 5, 6]
 
 
 @st.composite
@@ -180,13 +184,13 @@ def test_every_node_of_a_random_dag_runs_once(drawn: tuple[list[Op], list[set[in
     MARKS.clear()
     nodes, parents = drawn
     wanted = data.draw(st.lists(st.sampled_from(range(len(nodes))), min_size=1, max_size=6))
-    with use_interpreter(StreamInterpreter("host", data.draw(st.sampled_from(POLICIES)))):
+    with use_interpreter(StreamInterpreter(policy=data.draw(st.sampled_from(POLICIES)))):
         while wanted:
             cut = data.draw(st.integers(1, len(wanted)))
             run_all([nodes[i].to_host() for i in wanted[:cut]], together=data.draw(st.booleans()))
-            reached = _closure(set(wanted[:cut]), parents) | set(MARKS)
+            reached = _closure(set(wanted[:cut]), parents) | set(MARKS.seen())
             wanted = wanted[cut:]
-            assert Counter(MARKS) == Counter(reached)
+            assert Counter(MARKS.seen()) == Counter(reached)
 
 
 @settings(max_examples=40)
@@ -204,7 +208,7 @@ def test_every_node_runs_once_whoever_asks_at_the_same_time(
         threads = [pool.submit(op.sync) for op in ops[:half]]
         results = trio.run(gather, [awaiting(op) for op in ops[half:]], lambda: None)
         results = [thread.result() for thread in threads] + results
-    assert Counter(MARKS) == Counter(_closure(set(wanted), parents))
+    assert Counter(MARKS.seen()) == Counter(_closure(set(wanted), parents))
     again = run_all([nodes[i].to_host() for i in wanted], together=True)
     assert [array.tolist() for array in results] == [array.tolist() for array in again]
 
@@ -223,9 +227,9 @@ def test_planning_remembers_nothing() -> None:
     shared: Op = marked(1).shared()
     part, _ = zip_ops(marked(2, shared), value(0)).unzip()
     assert "mark" in part.explain()
-    assert MARKS == []
+    assert MARKS.seen() == []
     part.sync()
-    assert MARKS == [1, 2]
+    assert MARKS.seen() == [1, 2]
     assert "mark" not in shared.then(dup).explain()
 
 
@@ -241,7 +245,7 @@ def test_a_component_is_taken_once() -> None:
     with pytest.raises(MovedError, match=r"\.shared\(\)"):
         zip_ops(second, second.to_host()).sync()
     assert float(second.to_host().sync()[0]) == 2.0
-    assert sorted(MARKS) == [1, 2]
+    assert sorted(MARKS.seen()) == [1, 2]
 
 
 def test_sharing_owned_handles_in_a_tuple_is_refused() -> None:
@@ -291,9 +295,9 @@ def test_a_closure_that_fails_is_called_again(where: str) -> None:
     shared: Op = (source.map(f) if where == "map" else source.then(lambda t: value(f(t)))).shared()
     with pytest.raises(ValueError, match="call 1"):
         shared.sync()
-    assert MARKS == []
+    assert MARKS.seen() == []
     assert float(shared.to_host().sync()[0]) == 1.0
-    assert MARKS == [1]
+    assert MARKS.seen() == [1]
 
 
 def test_a_failure_in_another_branch_is_no_failure_of_the_shared() -> None:
@@ -315,6 +319,10 @@ def test_handles_that_a_failed_run_owned_are_gone() -> None:
 
 
 # ---- at the same time
+
+
+PATIENCE = 30.0
+"""Seconds after which a thread that never gets anywhere fails its test."""
 
 
 class Held:
@@ -376,7 +384,7 @@ def test_tasks_that_meet_at_an_unzip_run_it_once() -> None:
     jobs = [awaiting(parts[0]), awaiting(parts[1]), awaiting(parts[2].to_host())]
     one, two, three = trio.run(gather, jobs, held.release.set)
     assert (one, float(two[0]), float(three[0])) == (1, 2.0, 3.0)
-    assert sorted(MARKS) == [2, 3]
+    assert sorted(MARKS.seen()) == [2, 3]
     assert held.f.calls == 1
 
 
@@ -414,6 +422,7 @@ def test_waiters_take_over_after_a_cancellation() -> None:
         return "cancelled"
 
     def cancel() -> None:
+        assert held.entered.wait(PATIENCE)  # what has not begun is skipped
         scope.cancel()
         held.release.set()
 
@@ -526,32 +535,32 @@ def test_a_thread_that_takes_over_still_waits_for_others() -> None:
 
 def test_a_shared_tensor_dies_with_its_node() -> None:
     """The memory goes when the node and the last handle have gone, whichever goes last."""
-    host = device("host:0")
+    where = current_device()
     gc.collect()  # what earlier tests left in cycles
-    before = host.memory_used()
+    before = where.memory_used()
     shared: Op = ones((1000,)).shared()
     handle = shared.sync()
-    assert host.memory_used() - before >= 4000
+    assert where.memory_used() - before >= 4000
     del shared
-    assert host.memory_used() - before >= 4000
+    assert where.memory_used() - before >= 4000
     del handle
-    assert host.memory_used() == before
+    assert where.memory_used() == before
     shared = ones((1000,)).shared()
     shared.sync()
     del shared
-    assert host.memory_used() == before
+    assert where.memory_used() == before
 
 
 def test_components_not_taken_die_with_their_node() -> None:
     """An unzip remembers what was not taken, no longer than its ops live."""
-    host = device("host:0")
+    where = current_device()
     gc.collect()  # what earlier tests left in cycles
-    before = host.memory_used()
+    before = where.memory_used()
     first, second = zip_ops(ones((1000,)), zeros((1000,))).unzip()
     first.sync()
-    assert host.memory_used() - before >= 4000
+    assert where.memory_used() - before >= 4000
     del first, second
-    assert host.memory_used() == before
+    assert where.memory_used() == before
 
 
 def test_a_remembered_object_dies_with_its_node() -> None:

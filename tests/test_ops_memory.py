@@ -41,6 +41,7 @@ from dagpu import (
     zeros,
 )
 from dagpu.dtypes import SUPPORTED
+from tests.places import place
 from tests.test_handles import line
 
 DTYPES: list[Any] = sorted((dtype.type for dtype in SUPPORTED), key=str)
@@ -132,7 +133,7 @@ def test_each_run_makes_fresh_memory() -> None:
 def test_one_seed_gives_the_same_numbers_everywhere(make: Callable[..., Any], dtype: Any) -> None:
     """On every device, in every run and shape; another seed gives others; without one, an op's runs are alike."""
     first = contents(make((6, 5), dtype, seed=7))
-    with use_device("host:1"):
+    with use_device(place(1)):
         same(contents(make((6, 5), dtype, seed=7)), first)
     same(contents(make((30,), dtype, seed=7)).reshape(6, 5), first)
     same(contents(make((10,), dtype, seed=7)), first.ravel()[:10])
@@ -273,13 +274,13 @@ def test_fill_is_in_place(shape: tuple[int, ...], dtype: Any, number: int) -> No
 @given(array=arrays())
 def test_copies_across_devices(array: NDArray[Any]) -> None:
     """`.on` says where the copy goes; without it a copy stays with its source, whatever the current device is."""
-    t = from_host(array).on("host:1").sync()
-    with use_device("host:2"):
-        assert dup(t.borrow()).sync().device.name == "host:1"
-        moved = dup(t.borrow()).on("host:3").sync()
-        assert moved.device.name == "host:3"
-        changed = convert(t.borrow(), f64).on("host:0").sync()
-        assert changed.device.name == "host:0"
+    t = from_host(array).on(place(1)).sync()
+    with use_device(place(2)):
+        assert dup(t.borrow()).sync().device.name == place(1)
+        moved = dup(t.borrow()).on(place(3)).sync()
+        assert moved.device.name == place(3)
+        changed = convert(t.borrow(), f64).on(place(0)).sync()
+        assert changed.device.name == place(0)
         memcpy(moved.borrow_mut(), t.borrow()).sync()
         same(moved.to_host().sync(), array.copy())
         same(changed.to_host().sync(), array.astype(f64))
@@ -294,8 +295,8 @@ def tensor(dtype: Any = f32) -> Tensor[Any]:
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: zeros((-1,)), "shape (-1,) has a negative extent. Extents count elements: 0 or more."),
-    (lambda: zeros((2.0,)), "shape (2.0,) is no tuple of whole numbers. Write it as (rows, columns)."),  # type: ignore[arg-type]  # reason: refused
-    (lambda: zeros(3), "shape 3 is no tuple of whole numbers"),  # type: ignore[arg-type]  # reason: refused
+    (lambda: zeros((2.0,)), "shape (2.0,) is no tuple of whole numbers. Write it as (rows, columns), or (n,)"),  # type: ignore[arg-type]  # reason: refused
+    (lambda: zeros(3), "shape 3 is no tuple of whole numbers. Write it as (3,)."),  # type: ignore[arg-type]  # reason: refused
     (lambda: arange(-1), "shape (-1,) has a negative extent"),
     (lambda: linspace(0, 1, -1), "shape (-1,) has a negative extent"),
     (lambda: eye(-1), "has a negative extent"),
@@ -308,7 +309,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: full((2,), -129.5, i8), "-129 is outside the range of int8"),
     (lambda: fill(tensor(i64), 2**63), "9223372036854775808 is outside the range of int64"),
     (lambda: fill(tensor().borrow(), 1), "TensorRef is no owned Tensor. Use a kernel, or memcpy(...)."),  # type: ignore[arg-type]  # reason: refused
-    (lambda: dup(zeros((2,))), "nothing to copy from. Use t.then(...) for an op."),  # type: ignore[call-overload]  # reason: refused
+    (lambda: dup(zeros((2,))), "an op is nothing to copy from. Its tensor is there inside a closure"),  # type: ignore[call-overload]  # reason: refused
     (lambda: dup(3), "int is nothing to copy from. Pass a Tensor, SharedTensor or TensorRef."),  # type: ignore[call-overload]  # reason: refused
     (lambda: convert(tensor().borrow_mut(), f64), "TensorMut is nothing to copy from"),  # type: ignore[call-overload]  # reason: refused
     (lambda: memcpy(tensor(), tensor()), "Tensor cannot be written to. Pass t.borrow_mut()."),  # type: ignore[arg-type]  # reason: refused

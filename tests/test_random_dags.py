@@ -14,7 +14,7 @@ from tests.strategies import descriptions, policies
 def run(e: Expr, policy: SchedulingPolicy, *, under_trio: bool = False) -> list[Any]:
     """The bits of the result, and of every tensor that was written from outside."""
     b = Building()
-    with use_interpreter(StreamInterpreter("host", policy)):
+    with use_interpreter(StreamInterpreter(policy=policy)):
         op = build(e, b).to_host()
         result = trio.run(_await, op) if under_trio else op.sync()
         return [bits(result), *[bits(tensor.to_host().sync()) for tensor in b.written]]

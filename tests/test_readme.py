@@ -22,12 +22,15 @@ def test_the_readme_shows_code() -> None:
     assert blocks()
 
 
-@pytest.mark.parametrize(("line", "code"), [pytest.param(*block, id=f"line-{block[0]}") for block in blocks()])
-def test_a_block_of_the_readme_runs(line: int, code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A block runs by itself on the host, and prints what the comment after each `print` says."""
-    # Blank lines in front, so that a traceback and an origin name the README's own line.
-    program = compile("\n" * (line - 1) + code, str(README), "exec")
-    with dagpu.use_device("host"):
-        exec(program, {"__name__": "__main__"})
-    expected = re.findall(r"print\(.*\)\s+# (.*)", code)
+@pytest.mark.parametrize("number", [pytest.param(i, id=f"line-{line}") for i, (line, _) in enumerate(blocks())])
+def test_a_block_of_the_readme_runs(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A block runs on the host, after those above it, and prints what the comment after each `print` says."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    expected: list[str] = []
+    for line, code in blocks()[: number + 1]:
+        # Blank lines in front, so that a traceback and an origin name the README's own line.
+        program = compile("\n" * (line - 1) + code, str(README), "exec")
+        with dagpu.use_device("host"):
+            exec(program, names)
+        expected += re.findall(r"print\(.*\)\s+# (.*)", code)
     assert capsys.readouterr().out.splitlines() == expected

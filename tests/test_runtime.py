@@ -42,11 +42,12 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.base import Bindings, Replay
+from dagpu.backends.base import Prepared
 from dagpu.backends.host import HostBackend
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import Program
 from dagpu.runtime import device as device_module
+from tests.places import place
 from tests.test_handles import line
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ GATES: dict[int, Gate] = {}
 
 @kernel(cuda="__global__ void hold(Tile<float, 1> y, View<const float, 1> x, int gate) {}")
 def hold(y: Out[f32], x: In[f32], gate: int) -> None:
-    """y += x, once gate number `gate` is open."""
+    """y += x, once gate number `gate` is open. On the host alone: no kernel of a GPU waits for Python."""
 
 
 @hold.host
@@ -89,7 +90,7 @@ def _(y: Tile[f32], x: NDArray[f32], gate: int) -> None:
     y[...] += x[y.at]
 
 
-@kernel(cuda="__global__ void add(Tile<float, 1> y, View<const float, 1> x) {}")
+@kernel(cuda="__global__ void add(Tile<float, 1> y, View<const float, 1> x) { for (auto i : y) y[i] += x[i]; }")
 def add(y: Out[f32], x: In[f32]) -> None:
     """y += x."""
 
@@ -133,10 +134,10 @@ def noting(kept: list[Any], result: T) -> Callable[[Any], T]:
 def test_every_way_of_running_gives_the_same() -> None:
     """`await`, `sync`, `sync_on`, `schedule` and `on` change where an op runs, never what it gives."""
     op = add(zeros((4,)).partition((2,)), ones((4,))).first().unpartition().to_host()
-    host = device("host")
-    for way in (op, op.schedule(SingleStream()), op.schedule(RoundRobin(2)), op.on("host:1"), op.on(host)):
+    here, there = device(place(0)), place(1)
+    for way in (op, op.schedule(SingleStream()), op.schedule(RoundRobin(2)), op.on(there), op.on(here)):
         assert way.sync().tolist() == [1.0] * 4
-        stream = device("host:1" if "host:1" in devices_of(way) else "host").stream()
+        stream = (device(there) if there in devices_of(way) else here).stream()
         assert way.sync_on(stream).tolist() == [1.0] * 4
 
         async def body(way: Any = way) -> None:
@@ -199,7 +200,7 @@ def test_a_remembered_value_is_a_checkpoint_too() -> None:
 def test_handles_that_a_run_returns_are_complete() -> None:
     """Their data is there: another loop, thread or stream may read it at once."""
     t = trio.run(lambda: _awaited(full((4,), 7)))
-    assert t.to_host().sync_on(device("host").stream()).tolist() == [7.0] * 4
+    assert t.to_host().sync_on(current_device().stream()).tolist() == [7.0] * 4
 
 
 async def _awaited(op: "dagpu.DeviceOp[T, Any, Any]") -> T:
@@ -213,6 +214,7 @@ def devices_of(op: "dagpu.DeviceOp[Any, Any, Any]") -> set[str]:
     return set(plan_of(op).devices)
 
 
+@pytest.mark.host_only("its devices, five of them")
 def test_the_innermost_device_wins() -> None:
     """`.on` over `use_device`, an inner `.on` over an outer, and branches each for themselves."""
     with use_device("host:1") as one:
@@ -231,6 +233,7 @@ def test_the_innermost_device_wins() -> None:
     assert {t.device.name for t in chained} == {"host:4"}
 
 
+@pytest.mark.host_only("its devices, two of them")
 def test_what_follows_in_a_later_stage_keeps_its_place() -> None:
     """A closure that waited for host data goes on under the placement it stands in."""
     op = zip_ops(zeros((2,)).to_host().then(lambda a: ones(a.shape)).on("host:1"), zeros((1,)))
@@ -279,6 +282,7 @@ def test_a_policy_need_not_be_hashable() -> None:
     assert ones((2,)).schedule(Own(1)).to_host().sync().tolist() == [1.0, 1.0]
 
 
+@pytest.mark.host_only("its streams are threads")
 def test_sync_on_puts_everything_on_that_stream() -> None:
     """One thread does all of the device work."""
     threads: set[int] = set()
@@ -289,6 +293,7 @@ def test_sync_on_puts_everything_on_that_stream() -> None:
     assert zeros((2,)).sync_on(stream).device.name == "host:1"
 
 
+@pytest.mark.host_only("its devices, four of them")
 def test_an_interpreters_own_device_is_where_it_runs() -> None:
     """`StreamInterpreter("host:2")` does not ask for the current device."""
     with use_interpreter(StreamInterpreter("host:2")), use_device("host:1"):
@@ -359,15 +364,16 @@ class ToyBackend:
     def device(self, index: int) -> Device:
         return self._devices[index]
 
-    def submit(self, plan: Plan, bindings: Bindings) -> Replay:
+    def prepare(self, plan: Plan) -> Prepared:
         ToyBackend.submitted += 1
         names = tuple(name.replace("toy", "host") for name in plan.devices)
-        return self._host.submit(dataclasses.replace(plan, devices=names), bindings)
+        return self._host.prepare(dataclasses.replace(plan, devices=names))
 
     def spin(self) -> float:
         return 0.0
 
 
+@pytest.mark.host_only("the toy runs on it")
 def test_a_third_party_brings_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by the name of its entry point, listed among the devices, and given the plans for its devices."""
     entry = importlib.metadata.EntryPoint("toy", f"{__name__}:ToyBackend", device_module.GROUP)
@@ -399,13 +405,15 @@ def test_a_third_party_brings_a_backend(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def reading(t: Any) -> Any:
-    """An op that reads `t`, lent, and stops at gate 0."""
-    return hold(zeros((4,)).partition((4,)), t.borrow(), 0).first().unpartition().to_host()
+    """An op that reads `t`, lent, in a run that stops at gate 0."""
+    read = add(zeros((4,)).partition((4,)), t.borrow()).first().unpartition()
+    return zip_ops(read.to_host(), value(0).host_map(GATES[0])).first()
 
 
 def writing(t: Any) -> Any:
-    """An op that writes to `t`, lent, and stops at gate 0."""
-    return hold(t.borrow_mut().partition((4,)), ones((4,)), 0).map(lambda _: None)
+    """An op that writes to `t`, lent, in a run that stops at gate 0."""
+    written = add(t.borrow_mut().partition((4,)), ones((4,)))
+    return zip_ops(written, value(0).host_map(GATES[0])).map(lambda _: None)
 
 
 def refused(t: Any, *, reads: bool) -> str:
@@ -431,7 +439,7 @@ def test_readers_share_and_a_writer_is_refused(gate: Gate) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
                 said = refused(t, reads=False)
-            assert "wants to write a tensor of 16 bytes on host:0 that is being read" in said
+            assert f"wants to write a tensor of 16 bytes on {current_device().name} that is being read" in said
             assert said.count(__file__) == 2
             assert "Await that run first" in said
             gate.open.set()
@@ -498,7 +506,7 @@ def staged(t: Any, ran: list[Any]) -> Any:
     return scale(t.borrow_mut().partition((4,)), number)
 
 
-@kernel(cuda="__global__ void scale(Tile<float, 1> y, float by) {}")
+@kernel(cuda="__global__ void scale(Tile<float, 1> y, float by) { for (auto i : y) y[i] *= by; }")
 def scale(y: Out[f32], by: dagpu.Lazy[float]) -> None:
     """y *= by."""
 
@@ -598,7 +606,8 @@ def test_a_run_that_failed_or_was_cancelled_midway_drops_its_handles(gate: Gate)
     gc.collect()
     gc.collect()  # what earlier tests left in cycles
     before = where.memory_used()
-    op = hold(ones((4,)).sync().partition((4,)), ones((4,)), 0)
+    added = add(ones((4,)).sync().partition((4,)), ones((4,)))
+    op = zip_ops(added, value(0).host_map(gate))
     assert where.memory_used() == before + 16
 
     async def body() -> None:
@@ -651,6 +660,23 @@ def test_a_cancelled_run_does_not_stop_one_that_waits_for_it(gate: Gate) -> None
     run(body)
 
 
+@pytest.mark.host_only("kernels' host bodies")
+def test_a_kernel_body_that_runs_is_drained_too(gate: Gate) -> None:
+    """Cancelled while a kernel's body stands in the middle: it goes on to its end, and the tensor it writes is free."""
+    t = ones((4,)).sync()
+
+    async def body() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_awaited, hold(t.borrow_mut().partition((4,)), ones((4,)), 0))
+            await gate.reached()
+            nursery.cancel_scope.cancel()
+            gate.open.set()
+        assert gate.ended == 1
+
+    run(body)
+    assert t.to_host().sync().tolist() == [2.0] * 4
+
+
 # ---- failures
 
 
@@ -683,6 +709,7 @@ def test_one_failure_is_raised_as_itself_with_a_note() -> None:
         assert any(built in note for note in caught.value.__notes__)
 
 
+@pytest.mark.host_only("kernels' host bodies")
 def test_a_failing_kernel_body_names_its_launch() -> None:
     """The note says which kernel, and where it was called."""
 
@@ -749,7 +776,7 @@ def test_a_long_run_never_holds_up_the_loop(gate: Gate) -> None:
             await trio.lowlevel.checkpoint()
             passed += 1
         for _ in range(10):
-            await zeros((4,)).on("host:1")
+            await zeros((4,)).on(place(1))
         assert gate.ended == 0
         gate.open.set()
 
@@ -851,7 +878,7 @@ def test_runs_in_many_threads_at_once() -> None:
     got: dict[int, float] = {}
 
     def work(number: int) -> None:
-        with use_device(f"host:{number % 2}"):
+        with use_device(place(number % 2)):
             got[number] = float(full((8,), number).to_host().sync().sum())
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
@@ -867,7 +894,7 @@ def test_planning_runs_nothing_and_takes_nothing() -> None:
     ran: list[int] = []
     t = from_host(np.ones(4, np.float32)).sync()
     op = zip_ops(dup(t).to_host(), value(1).host_map(ran.append).shared())
-    assert "host:0" in op.explain()
+    assert current_device().name in op.explain()
     assert plan_of(op).peak_bytes >= 16
     assert ran == []
     assert op.sync()[0].tolist() == [1.0] * 4

@@ -32,8 +32,9 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from tests.places import place
 from tests.test_handles import line
-from tests.test_runtime import GATES, Gate, add, boom, hold, noting, run
+from tests.test_runtime import GATES, Gate, add, boom, noting, run
 
 MANY = 1000
 
@@ -241,7 +242,7 @@ def test_two_spawned_ops_overlap() -> None:
         async with trio.open_nursery() as nursery:
             first = spawn(nursery, ones((4,)).host_map(GATES[0]).map(lambda _: "first"))
             await GATES[0].reached()
-            second = spawn(nursery, zeros((4,)).on("host:1").to_host())
+            second = spawn(nursery, zeros((4,)).on(place(1)).to_host())
             assert (await second).tolist() == [0.0] * 4
             assert not first.done()
             GATES[0].open.set()
@@ -345,7 +346,7 @@ def test_a_pending_is_cancelled_midway(how: str) -> None:
 
     async def body() -> None:
         async with trio.open_nursery() as nursery:
-            pending.append(spawn(nursery, hold(zeros((4,)).partition((4,)), ones((4,)), 0).first()))
+            pending.append(spawn(nursery, zip_ops(ones((4,)), value(0).host_map(gate)).first()))
             await gate.reached()
             if how == "pending":
                 pending[0].cancel()
@@ -374,7 +375,7 @@ BORROWING: list[Callable[[Any], Any]] = [
     lambda t: value((1, {"k": [t.borrow_mut()]})),
     lambda t: zip_ops(value(1), add(t.borrow_mut().partition((4,)), ones((4,))).first().shared()),
     lambda t: add(zeros((4,)).partition((4,)), t.borrow()).unzip()[0].map(str),
-    lambda t: value(t.borrow()).on("host"),
+    lambda t: value(t.borrow()).on(place(0)),
 ]
 
 

@@ -407,6 +407,41 @@ def test_one_use_in_one_run() -> None:
     assert op.to_host().sync().tolist() == [1.0, 1.0]
 
 
+def test_one_use_within_a_row() -> None:
+    """In a row of launches and maps each op may be used once, and the one that was used twice is named."""
+    launched = bump(zeros((2,)).partition((2,)), 1.0)
+    picked, here = launched.first(), line()
+    whole = picked.unpartition()
+    for twice in (
+        zip_ops(whole, picked),
+        zip_ops(picked, whole),
+        zip_ops(whole, picked.unpartition()),
+        zip_ops(bumped(whole), picked.map(lambda p: p)),
+        zip_ops(picked.map(lambda p: p), bumped(whole)),
+    ):
+        with pytest.raises(MovedError, match=r"\.shared\(\)") as caught:
+            twice.sync()
+        assert f"{__file__}:{here}" in str(caught.value)
+    assert whole.to_host().sync().tolist() == [1.0, 1.0]
+
+
+def test_row_that_fails_names_the_op() -> None:
+    """An error in the middle of a row gets one note, with the line of the op whose error it is."""
+    whole = bumped(zeros((4,)))
+    wrong, here = whole.partition((3,)), line()
+    with pytest.raises(PartitionError) as caught:
+        bump(wrong, 1.0).first().unpartition().sync()
+    assert caught.value.__notes__ == [f"dagpu: in the op built at {__file__}:{here}"]
+
+
+def test_row_behind_host_data() -> None:
+    """A row whose input comes in a later stage goes on then, in its order."""
+    number = full((2,), 2.0).to_host().map(lambda array: (float(array[0]), array)).first()
+    assert bumped(bumped(zeros((2,)), number), 3.0).to_host().sync().tolist() == [5.0, 5.0]
+    pair: Op = full((2,), 2.0).to_host().then(lambda array: zip_ops(from_host(array), value(array)))
+    assert bumped(bumped(pair.first()), 3.0).to_host().sync().tolist() == [6.0, 6.0]
+
+
 def test_one_use_of_every_kind_of_node() -> None:
     """Whatever the node is: it is the op that may be used once, not only its tensor."""
     tensor = ones((2,)).sync()

@@ -47,6 +47,16 @@ class Replay(Protocol):
         """Block until done, at most `timeout` seconds; gives back `done()`."""
         ...
 
+    def poll(self, seconds: float) -> bool:
+        """Look for the end again and again, for at most so long; gives back `done()`. For waits so short that sleeping
+        would cost more."""
+        ...
+
+    def readable(self) -> int | None:
+        """A file descriptor that becomes readable once the replay is done, for a loop to sleep on; the caller closes
+        it with `os.close`. None where the backend's own threads may run Python: then `when_done` is the way."""
+        ...
+
     def when_done(self, wake: Callable[[], None]) -> None:
         """Have `wake` called once, soon after the replay is done: on a thread that may run Python, at once if it is
         done already. `wake` must be quick and must not raise."""
@@ -58,6 +68,29 @@ class Replay(Protocol):
 
     def failures(self) -> list[Failure]:
         """Once done: what failed, in the order of the plan's steps. What depended on it was skipped."""
+        ...
+
+
+class Prepared(Protocol):
+    """A plan, and what a backend makes of it once for all its runs."""
+
+    @property
+    def before_first(self) -> Callable[[], None] | None:
+        """Slow work that has to be done once before the first `submit`, such as compiling; None if there is none (any
+        more). It may be done on any thread, and raises what is wrong with the plan's kernels."""
+        ...
+
+    def submit(self, bindings: Bindings, spin: float = 0.0) -> Replay:
+        """Start a run of the plan and return at once, or after polling for its end for at most `spin` seconds.
+
+        `bindings` are kept alive until it is done.
+
+        A failing instruction fails the buffers that it writes; instructions that read or write those are skipped and
+        fail theirs; all others run. So what fails depends on the plan's data flow, never on its timing.
+
+        Raises:
+            DeviceError: nothing could be started, for want of memory, say. Nothing is left running.
+        """
         ...
 
 
@@ -75,12 +108,8 @@ class Backend(Protocol):
         """Device number `index`, always the same object; `NoDeviceError` where there is none."""
         ...
 
-    def submit(self, plan: Plan, bindings: Bindings) -> Replay:
-        """Start a plan and return at once. `plan` and `bindings` are kept alive until it is done.
-
-        A failing instruction fails the buffers that it writes; instructions that read or write those are skipped and
-        fail theirs; all others run. So what fails depends on the plan's data flow, never on its timing.
-        """
+    def prepare(self, plan: Plan) -> Prepared:
+        """Make ready to run a plan, any number of times, also at once."""
         ...
 
     def spin(self) -> float:

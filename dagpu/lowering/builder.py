@@ -13,7 +13,7 @@ from dagpu.device import Device
 from dagpu.errors import BorrowError, MovedError, NotReadyError
 from dagpu.handles import Partition, Tensor, TensorMut, TensorRef
 from dagpu.layout import Layout
-from dagpu.lowering.program import HOST, Buffer, Fill, Instruction, Program, Role, View
+from dagpu.lowering.program import HOST, Buffer, Fill, Instruction, Program, Role, Tiles, View
 from dagpu.ops.recipes import Constant
 from dagpu.origin import Origin, describe
 from dagpu.ownership import storage_of
@@ -33,7 +33,9 @@ class Builder:
         "_external",
         "_loans",
         "_made",
+        "_tiles",
         "_undefined",
+        "_views",
         "inputs",
         "instructions",
         "locks",
@@ -56,6 +58,10 @@ class Builder:
         self._loans = loans
         """Of the whole run: for each storage from outside that is lent to it, the loan; None if for reading."""
         self._undefined: dict[int, tuple[weakref.ref[Storage], Layout, int, Origin]] = {}
+        self._views: dict[int, View] = {}
+        """The newest view of each buffer: instructions on one tensor share it, most often all of them."""
+        self._tiles: dict[int, Tiles] = {}
+        """Likewise, of those that are written in tiles."""
 
     # ---- buffers
 
@@ -87,20 +93,41 @@ class Builder:
 
     def read(self, handle: Any) -> View:
         """A living handle as something to read from."""
-        storage = handle._live()
+        storage: Storage = handle._live()
         if storage.run is self:
             if storage.buffer in self._undefined:
                 self._define(storage.buffer)
-            return View(storage.buffer, handle._layout)
-        return View(self._import(storage, handle, exclusive=type(handle) is Tensor), handle._layout)
+            return self._view(storage.buffer, handle._layout)
+        return self._view(self._import(storage, handle, exclusive=type(handle) is Tensor), handle._layout)
 
     def write(self, handle: "Tensor[Any, Any] | TensorMut[Any, Any]") -> View:
         """A living owned or exclusively borrowed handle as something to write to."""
         storage = handle._live()
         if storage.run is self:
-            self._undefined.pop(storage.buffer, None)
-            return View(storage.buffer, handle._layout)
-        return View(self._import(storage, handle, exclusive=True), handle._layout)
+            if storage.buffer in self._undefined:
+                del self._undefined[storage.buffer]
+            return self._view(storage.buffer, handle._layout)
+        return self._view(self._import(storage, handle, exclusive=True), handle._layout)
+
+    def write_tiles(self, partition: Partition[Any, Any]) -> Tiles:
+        """A living partition as something to write to."""
+        view, cut, grid = self.write(partition._live()), partition._cut, partition._grid
+        newest = self._tiles.get(view.buffer)
+        if newest is not None and newest.view is view and newest.tile is cut and newest.grid is grid:
+            return newest
+        self._tiles[view.buffer] = made = Tiles(view, cut, grid)
+        return made
+
+    def _view(self, buffer: int, layout: Layout) -> View:
+        newest = self._views.get(buffer)
+        if newest is not None and newest.layout is layout:
+            return newest
+        self._views[buffer] = made = View(buffer, layout)
+        return made
+
+    def device_of(self, buffer: int) -> int:
+        """The number of the device on which a buffer lies; `HOST` for a cell."""
+        return self._buffers[buffer].device
 
     def leave_undefined(self, tensor: Tensor[Any, Any], policy: int) -> None:
         """`empty`: nothing is written, unless it turns out that somebody reads it, or takes it away, before a kernel
@@ -176,6 +203,14 @@ class Builder:
             tuple(self.policies),
             tuple(self.policy_of),
         )
+
+    def size(self) -> int:
+        """How many buffers there are by now."""
+        return len(self._buffers)
+
+    def external(self) -> dict[Storage, int]:
+        """The storages from outside that are read or written, with their buffers."""
+        return self._external
 
     def outputs(self) -> Iterator[tuple[int, Storage]]:
         """The storages of this stage that somebody refers to, with their buffers."""

@@ -6,10 +6,11 @@ from dagpu.device import Device
 from dagpu.errors import KernelArgumentError, ShapeError
 from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernel import check_launch
+from dagpu.kernel_arguments import fits
 from dagpu.layout import contiguous
 from dagpu.lowering.builder import Builder
 from dagpu.lowering.later import FromCell, Later
-from dagpu.lowering.program import Cell, CopyDtoD, CopyDtoH, CopyHtoD, Fill, HostCall, Items, Launch, Tiles, View
+from dagpu.lowering.program import HOST, Cell, CopyDtoD, CopyDtoH, CopyHtoD, Fill, HostCall, Items, Launch, View
 from dagpu.ops import launch, memory
 from dagpu.ops.compose import HostCall as HostCallNode
 from dagpu.ops.compose import ToHost
@@ -76,40 +77,34 @@ def emit_copy(node: memory.Copy[Any], source: Any, into: Any, b: Builder, device
 def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: Builder, policy: int) -> None:
     """A kernel call on arguments that are all there."""
     spec = node.kernel
-    check_launch(spec, args, node.origin)
-    operands: list[Any] = []
+    if not fits(spec, args):
+        check_launch(spec, args, node.origin)
+    operands = list(args)
     reads: list[int] = []
     writes: list[int] = []
-    grid = spec.grid
-    device: Device | None = None
-    for param, arg in zip(spec.params, args, strict=True):
+    grid, device = spec.grid, HOST
+    for index, param in spec.tensors:
         if param.form == "out":
-            view = b.write(arg._inner)
-            operands.append(Tiles(view, arg._cut, arg._grid))
-            writes.append(view.buffer)
-            grid = arg._grid if grid is None else grid
-            at = arg._inner._storage.device
-        elif param.form == "in":
-            view = b.read(arg)
-            operands.append(view)
-            reads.append(view.buffer)
-            at = arg._storage.device
+            tiles = operands[index] = b.write_tiles(args[index])
+            buffer = tiles.view.buffer
+            writes.append(buffer)
+            grid = tiles.grid if grid is None else grid
         else:
-            # a number that stood in the call was converted there
-            operands.append(param.check(arg) if param.lazy and param.check is not None else arg)
-            continue
-        if device is None:
-            device = at
-        elif at is not device:
+            view = operands[index] = b.read(args[index])
+            buffer = view.buffer
+            reads.append(buffer)
+        at = b.device_of(buffer)
+        if device != at and device != HOST:
             raise _two_devices(node, args)
-    if device is None:
+        device = at
+    for index, check in spec.lazy:  # a number that stood in the call was converted there
+        operands[index] = check(args[index])
+    if device == HOST:
         raise KernelArgumentError(
             f"{spec.name}() at {describe(node.origin)} has neither input nor output, so it would run nowhere. "
             "Give it an output."
         )
-    b.emit(
-        Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), b.device(device), node.origin), policy
-    )
+    b.emit(Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), device, node.origin), policy)
 
 
 def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentError:

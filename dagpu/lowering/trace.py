@@ -2,6 +2,7 @@
 
 It walks the DAG with a stack of its own (a chain of 100,000 ops must not meet the recursion limit): `todo` holds nodes
 to evaluate and, behind `FINISH`, nodes whose inputs stand on top of `done`. Closures are called once, with handles.
+A row of launches and maps of dagpu's own, each fed by the one before, goes through it as one piece: most of a DAG.
 What depends on host data is suspended (`Later`); when the stage has run, the tracer goes on from there.
 
     while not tracer.finished:
@@ -19,12 +20,14 @@ from typing import Any, Final, TypeAlias, assert_never, final
 from dagpu.device import Device, Stream
 from dagpu.errors import MovedError, NestedRunError
 from dagpu.handles import HANDLES, OWNING, SharedTensor, TensorRef, move_in
+from dagpu.layout import Layout
 from dagpu.lowering.builder import Builder
 from dagpu.lowering.emit import emit_alloc, emit_copy, emit_from_host, emit_host_call, emit_launch, emit_to_host
 from dagpu.lowering.later import NOT_YET, PENDING, Foreign, FromCell, FromItems, Later, Suspended, resolved, template
 from dagpu.lowering.policies import OnStream
 from dagpu.lowering.program import Program
 from dagpu.lowering.remember import Memory, Remembering, once_of, own_result
+from dagpu.lowering.reuse import Given, Repeat, is_fixed, repeat_of
 from dagpu.ops.base import DeviceOp, enter_closure, leave_closure
 from dagpu.ops.compose import (
     BUILT_IN,
@@ -61,7 +64,8 @@ class _Mark:
         self.name = name
 
 
-FINISH: Final = _Mark("the inputs of the node below are done")
+FINISH: Final = _Mark("the inputs of the node below are done: what `done` has above the height below that")
+FINISH_ROW: Final = _Mark("the input of the row below is done")
 RESTORE: Final = _Mark("the placement below holds again")
 
 
@@ -102,6 +106,10 @@ class Tracer:
         self._undo: list[Undo | Callable[[], None]] | None = []
         self._memory = Memory()
         self._root: Any = PENDING
+        self._given: list[Given] | None = []
+        """The handles that the op holds and keeps; None as soon as a second trace might differ from this one."""
+        self._arrays: list[Layout] = []
+        """Of the arrays that are copied from."""
 
     # ---- stages
 
@@ -125,6 +133,19 @@ class Tracer:
         self._memory.forget_unreachable()
         program = self._builder.program()
         return Stage(program, self._builder.inputs, self._builder.locks)
+
+    def repeat(self) -> Repeat | None:
+        """Between the first stage's trace and its end: what spares later runs of the same op their trace.
+
+        None where that cannot be; the rules are those of dagpu.lowering.reuse.
+        """
+        given, self._given = self._given, None
+        if given is None:
+            return None
+        for later in self._suspended:
+            if type(later.cause) is not FromItems:
+                return None
+        return repeat_of(self._root, given, self._arrays, self._builder)
 
     def submitted(self) -> None:
         """From now on nothing that was taken can be given back."""
@@ -166,46 +187,70 @@ class Tracer:
     # ---- walking
 
     def _walk(self) -> None:
-        todo = self._todo
+        todo, done = self._todo, self._done
         while todo:
             node = todo.pop()
             if node is FINISH:
-                self._finish(todo.pop())
+                node, below = todo.pop(), todo.pop()
+                inputs = tuple(done[below:])
+                del done[below:]
+                self._apply(node, inputs)
+            elif node is FINISH_ROW:
+                self._apply_row(todo.pop())
             elif node is RESTORE:
                 self._place = todo.pop()
             else:
                 self._visit(node)
 
-    def _visit(self, node: AnyOp) -> None:  # reason: one case a node is what makes it total
+    def _visit(self, node: AnyOp) -> None:
+        """Follow a row of launches and built-in maps with one input each up to what feeds it; that comes first.
+
+        In most DAGs nearly all nodes stand in such a row, and each saves two turns of `_walk`.
+        """
+        row: list[Map[Any] | Launch] = []
+        seen, kind = self._seen, type(node)
+        while kind is not Value and kind is not Shared:
+            if node in seen:
+                raise self._twice(node)
+            seen.add(node)
+            if type(node) is Map and type(node.f) in BUILT_IN:
+                row.append(node)
+                node = node.source
+            elif type(node) is Launch:
+                ops = self._lazy_arguments(node)
+                if len(ops) != 1:
+                    break
+                row.append(node)
+                node = ops[0]
+            else:
+                break
+            kind = type(node)
+        if row:
+            self._todo += (row, FINISH_ROW)
+        self._begin(node)
+
+    def _begin(self, node: AnyOp) -> None:  # reason: one case a node is what makes it total
         """Evaluate a leaf, or put a node's inputs on the stack before it."""
         todo = self._todo
-        kind = type(node)
-        if kind is not Value and kind is not Shared:
-            if node in self._seen:
-                raise self._twice(node)
-            self._seen.add(node)
         match node:
-            case Map() | Then() | ToHost() | HostCall():
-                todo += (node, FINISH, node.source)
             case Launch():
-                ops = self._lazy_arguments(node)
-                if ops:
-                    ops.reverse()
-                    todo += (node, FINISH, *ops)
-                else:
-                    self._finish(node)
+                todo += (len(self._done), node, FINISH, *reversed(self._lazy_arguments(node)))
+            case Map() | Then() | ToHost() | HostCall():
+                todo += (len(self._done), node, FINISH, node.source)
             case Value():
                 self._done.append(self._value(node))
             case Alloc():
                 self._done.append(emit_alloc(node, self._builder, self._place[0], self._place[1]))
             case FromHost():
-                self._done.append(emit_from_host(node, self._builder, self._place[0], self._place[1]))
+                tensor = emit_from_host(node, self._builder, self._place[0], self._place[1])
+                self._arrays.append(tensor._layout)
+                self._done.append(tensor)
             case Copy():
                 source, into = self._take(node.source), self._take(node.into)
                 device, policy, chosen = self._place
                 self._done.append(emit_copy(node, source, into, self._builder, device if chosen else None, policy))
             case Zip():
-                todo += (node, FINISH, *reversed(node.sources))
+                todo += (len(self._done), node, FINISH, *reversed(node.sources))
             case On():
                 todo += (self._place, RESTORE, node.source)
                 self._place = self._placed(node)
@@ -218,23 +263,24 @@ class Tracer:
                     f"{node!r} is no op of dagpu's: the set of ops is closed. Build it from ops and kernels."
                 )
 
-    def _finish(self, node: Node) -> None:
-        """The node's inputs stand on top of `done`: replace them by its value."""
-        done = self._done
-        if isinstance(node, Zip):
-            count = len(node.sources)
-        elif isinstance(node, Launch):
-            count = 0
-            for arg in node.args:
-                count += isinstance(arg, DeviceOp)
-        else:
-            count = 1
-        if count == 1:
-            self._apply(node, (done.pop(),))
-        else:
-            inputs = tuple(done[len(done) - count :])
-            del done[len(done) - count :]
-            self._apply(node, inputs)
+    def _apply_row(self, row: list[Map[Any] | Launch]) -> None:
+        """Replace the value on top of `done`, which feeds the last node of a row, by the value of the first."""
+        value = self._done.pop()
+        while row:
+            node = row.pop()
+            if type(value) is Later:
+                self._apply(node, (value,))
+                value = self._done.pop()
+            elif type(node) is Launch:
+                value = self._launch(node, (value,))
+            else:
+                f: Any = node.f
+                try:
+                    value = f.apply(value, node.origin)
+                except Exception as error:
+                    error.add_note(f"dagpu: in the op built at {describe(node.origin)}")
+                    raise
+        self._done.append(value)
 
     def _apply(self, node: Node, inputs: tuple[Any, ...]) -> None:
         """Give the node its inputs: its value goes on `done`, or an op on `todo` whose value will."""
@@ -244,8 +290,10 @@ class Tracer:
                 return
         builder, (device, policy, _) = self._builder, self._place
         match node:
+            case Launch():
+                self._done.append(self._launch(node, inputs))
             case Map():
-                self._done.append(self._call(node, node.f, inputs[0]))
+                self._map(node, inputs[0])
             case Then():
                 op = self._call(node, node.f, inputs[0])
                 if not isinstance(op, DeviceOp):
@@ -254,13 +302,10 @@ class Tracer:
                         "Return an op (value(x) makes one of a value), or use .map."
                     )
                 self._todo.append(op)
-            case Launch():
-                args = self._arguments(node, inputs)
-                emit_launch(node, args, builder, policy)
-                self._done.append(args)
             case ToHost():
                 self._later(emit_to_host(node, inputs[0], builder, policy))
             case HostCall():
+                self._given = None
                 self._later(emit_host_call(node, template(inputs[0]), builder, device, policy))
             case Zip():
                 self._done.append(inputs)
@@ -273,6 +318,19 @@ class Tracer:
                 raise AssertionError(f"{node!r} has no inputs to wait for")
             case _:
                 assert_never(node)
+
+    def _map(self, node: Map[Any], argument: Any) -> None:
+        if type(node.f) in BUILT_IN:
+            self._done.append(argument)
+            self._apply_row([node])
+            return
+        made = self._call(node, node.f, argument)
+        # An op that was a value all along may pass; one that the closure built would be lost without a word.
+        if isinstance(made, DeviceOp) and made is not argument:
+            raise TypeError(
+                f"the closure of .map at {describe(node.origin)} gave an op, which nobody would run. Use .then."
+            )
+        self._done.append(made)
 
     def _wait(self, node: Node, inputs: tuple[Any, ...]) -> bool:
         """Some inputs are still to come: suspend the node. False if it can do with what there is."""
@@ -346,50 +404,71 @@ class Tracer:
 
     def _value(self, node: Value[Any]) -> Any:
         held = node.held
-        if type(held) in (SharedTensor, TensorRef):
+        if type(held) is SharedTensor or type(held) is TensorRef:
             held._live()
+            self._keeps(held)
+        elif is_fixed(held):
+            pass
         elif moves(held):
             if node in self._seen:
                 raise self._twice(node)
             self._seen.add(node)
             held = self._take(held)
+        else:
+            self._given = None
         return held
+
+    def _keeps(self, handle: Given) -> None:
+        if self._given is not None:
+            self._given.append(handle)
 
     def _take(self, held: Any) -> Any:
         """Move handles out of the op that owns them, so that its next run finds them gone."""
         kind = type(held)
         if kind in OWNING:
-            if self._undo is not None:
-                self._undo.append(Undo(held))
-            return move_in(held, "a run of the op that owned it, started", self._origin)
+            self._given = None
+            undo = Undo(held)
+            taken = move_in(held, "a run of the op that owned it, started", self._origin)
+            if self._undo is not None:  # only now: a handle that was gone before keeps its note of where it went
+                self._undo.append(undo)
+            return taken
         if kind is tuple or kind is list or kind is dict:
             return map_handles(self._take, held)
         if kind in HANDLES:
             held._live()
+            self._keeps(held)
         return held
 
     def _lazy_arguments(self, node: Launch) -> list[AnyOp]:
         """The ops among a call's arguments; the handles among them are locked at once."""
         ops: list[AnyOp] = []
-        for arg in node.args:
+        args = node.args
+        for index in node.kernel.open_places:
+            arg = args[index]
             if isinstance(arg, DeviceOp):
                 ops.append(arg)
             elif type(arg) in HANDLES:
                 self._builder.claim(arg)
         return ops
 
-    def _arguments(self, node: Launch, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        values = iter(inputs)
-        return tuple([next(values) if isinstance(arg, DeviceOp) else self._take(arg) for arg in node.args])
+    def _launch(self, node: Launch, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Launch a kernel, with `inputs` for the ops among its arguments; gives the arguments."""
+        given = list(node.args)
+        used = 0
+        for index in node.kernel.open_places:
+            arg = given[index]
+            if isinstance(arg, DeviceOp):
+                given[index] = inputs[used]
+                used += 1
+            elif type(arg) in HANDLES:
+                given[index] = self._take(arg)
+        args = tuple(given)
+        emit_launch(node, args, self._builder, self._place[1])
+        return args
 
     def _call(self, node: AnyOp, f: Any, argument: Any) -> Any:
         """Call a closure. An exception keeps its type, and gets a note that says whose closure it was."""
-        if type(f) in BUILT_IN:
-            try:
-                return f.apply(argument, node.origin)
-            except Exception as error:
-                error.add_note(f"dagpu: in the op built at {describe(node.origin)}")
-                raise
+        self._given = None
         enter_closure()
         try:
             return f(argument)
@@ -431,6 +510,7 @@ class Tracer:
 
     def _visit_once(self, node: Remembering, source: AnyOp) -> None:
         """Use what is remembered, or evaluate it, or leave it to the run that is at it already."""
+        self._given = None
         once = once_of(node)
         if self._memory.has(once):
             self._done.append(self._memory.again(node))
@@ -438,7 +518,7 @@ class Tracer:
         match once.claim(self):
             case "claimed":
                 self._memory.begin(once)
-                self._todo += (node, FINISH, source)
+                self._todo += (len(self._done), node, FINISH, source)
             case "done":
                 self._done.append(self._take(self._memory.recall(node, self._may_undo)))
             case "busy":

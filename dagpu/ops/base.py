@@ -7,7 +7,7 @@ import its own subclasses.
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from dagpu.device import Device, Stream
 from dagpu.dtypes import Shape
+from dagpu.errors import NotReadyError
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorRef
 from dagpu.origin import Origin, describe, here
 
@@ -65,6 +66,16 @@ class Policy(Protocol):
 Place: TypeAlias = Device | Policy | str
 
 
+def _fixed(extents: Any) -> Any:
+    """A list of extents as a tuple: an op does not change when somebody changes what it was built of."""
+    if type(extents) is str:
+        return extents
+    try:
+        return tuple(extents)
+    except TypeError:
+        return extents  # no extents at all: the trace says so
+
+
 class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     """An immutable description of device work with a result of type `T`.
 
@@ -72,8 +83,10 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     `op.sync_on(stream)` or `spawn(nursery, op)`.
     """
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "_kept")
     origin: Origin
+    _kept: Any
+    """What its runs leave for later ones; unset until dagpu.runtime sets it, as `keep_for_later_runs`."""
 
     # ---- running
 
@@ -247,7 +260,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         self: "DeviceOp[Tensor[_N], _L, _G]", tile: Shape, *, partial: bool = False
     ) -> "DeviceOp[Partition[Tensor[_N]], _L, _G]":
         """`t.partition(tile)` of the result."""
-        return _nodes.Map(self, _nodes.Cut(tile, partial), here())
+        return _nodes.Map(self, _nodes.Cut(tile if type(tile) is tuple else _fixed(tile), partial), here())
 
     def unpartition(self: "DeviceOp[Partition[_T], _L, _G]") -> "DeviceOp[_T, _L, _G]":
         """`p.unpartition()` of the result."""
@@ -259,7 +272,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     def reshape(self: "DeviceOp[Tensor[_N], _L, _G]", shape: Shape) -> "DeviceOp[Tensor[_N], _L, _G]":
         """`t.reshape(shape)` of the result."""
-        return _nodes.Map(self, _nodes.Reshape(shape), here())
+        return _nodes.Map(self, _nodes.Reshape(_fixed(shape)), here())
 
     @overload
     def to_host(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
@@ -291,6 +304,21 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
         def __bool__(self) -> bool:
             raise TypeError(f"{self!r} is a description, neither true nor false. Run it, and test its result.")
+
+        def __array__(self, *_args: object, **_kwargs: object) -> NoReturn:
+            raise NotReadyError(
+                f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task; "
+                "a tensor's contents come with op.to_host()."
+            )
+
+
+def kept_from_earlier_runs(op: DeviceOp[Any, Any, Any]) -> Any:
+    """What `keep_for_later_runs` was given last; None if nothing."""
+    return getattr(op, "_kept", None)
+
+
+keep_for_later_runs: Callable[[DeviceOp[Any, Any, Any], object], None] = DeviceOp.__dict__["_kept"].__set__
+"""Hang something on an op, to die with it. Ops are frozen: this sets no field, but the slot beside them."""
 
 
 class Runner(Protocol):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
@@ -57,6 +57,20 @@ class KernelSpec:
     host: HostBody = field(default_factory=HostBody)
     grid: tuple[int, ...] | None = None
     shared_bytes: int = 0
+    tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
+    """The parameters that are tensors, with their places: of `params`, picked out once."""
+    lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)
+    """The places of the scalars that an op may yield, with their checks; likewise."""
+    open_places: tuple[int, ...] = field(init=False, repr=False)
+    """The places where an op or a handle may stand; likewise."""
+
+    def __post_init__(self) -> None:
+        params = list(enumerate(self.params))
+        tensors = [(i, param) for i, param in params if param.form != "scalar"]
+        lazy = [(i, param.check) for i, param in params if param.lazy and param.check is not None]
+        object.__setattr__(self, "tensors", tuple(tensors))
+        object.__setattr__(self, "lazy", tuple(lazy))
+        object.__setattr__(self, "open_places", tuple([i for i, p in params if p.form != "scalar" or p.lazy]))
 
 
 class KernelOp(DeviceOp[Any, Any, Any]):
@@ -64,13 +78,15 @@ class KernelOp(DeviceOp[Any, Any, Any]):
 
     __slots__ = ()
 
-    def unzip(self, n: int | None = None) -> tuple[DeviceOp[Any, Any, Any], ...]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # reason: any arity
-        """One op for each argument of the call, in the form it was put in."""
-        return super().unzip(n)
+    if TYPE_CHECKING:  # other types for the same methods; calling through costs as much as building the op
 
-    def first(self) -> DeviceOp[Any, Any, Any]:
-        """The first argument of the call, in the form it was put in; the others are dropped."""
-        return super().first()
+        def unzip(self, n: int | None = None) -> tuple[DeviceOp[Any, Any, Any], ...]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # reason: any arity
+            """One op for each argument of the call, in the form it was put in."""
+            return super().unzip(n)
+
+        def first(self) -> DeviceOp[Any, Any, Any]:
+            """The first argument of the call, in the form it was put in; the others are dropped."""
+            return super().first()
 
 
 @final

@@ -204,11 +204,21 @@ def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
     return FromHost(array, origin)
 
 
-def _source(t: Any, what: str, origin: Origin) -> Any:
+def _source(t: Any, call: str, origin: Origin) -> Any:
+    """`t`, if it can be copied from. `call` is how the user's call reads, with `t` for the source."""
     if not isinstance(t, Tensor | SharedTensor | TensorRef):
-        cure = "Use t.then(...) for an op." if isinstance(t, DeviceOp) else "Pass a Tensor, SharedTensor or TensorRef."
-        raise ShapeError(f"{what} at {describe(origin)}: {type(t).__name__} is nothing to copy from. {cure}")
+        what = call.partition("(")[0]
+        raise ShapeError(f"{what} at {describe(origin)}: {_kind(t)} is nothing to copy from. {_handle_cure(t, call)}")
     return t
+
+
+def _kind(t: object) -> str:
+    return "an op" if isinstance(t, DeviceOp) else f"a value of type {type(t).__name__}"
+
+
+def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTensor or TensorRef.") -> str:
+    """How to come by a handle: that of an op is there inside a closure."""
+    return f"Its tensor is there inside a closure: op.then(lambda t: {call})." if isinstance(t, DeviceOp) else otherwise
 
 
 @overload
@@ -221,13 +231,13 @@ def dup(t: Any) -> Any:
     An owned `Tensor` moves into the op: lend it (`t.borrow()`) to keep it.
     """
     origin = here()
-    return Copy(move_in(_source(t, "dup", origin), "dup()", origin), None, None, origin)
+    return Copy(move_in(_source(t, "dup(t)", origin), "dup()", origin), None, None, origin)
 
 
 def memcpy(dst: TensorMut[_D], src: Tensor[_D] | SharedTensor[_D] | TensorRef[_D]) -> DeviceOp[None, Borrowed, NoAlloc]:
     """The contents of `src` into `dst`, of the same shape and element type. Moves an owned `src`."""
     origin = here()
-    _source(src, "memcpy", origin)
+    _source(src, "memcpy(dst, t)", origin)
     if not isinstance(dst, TensorMut):
         raise ShapeError(
             f"memcpy at {describe(origin)}: {type(dst).__name__} cannot be written to. Pass t.borrow_mut()."
@@ -253,7 +263,7 @@ def convert(t: Any, dtype: Any) -> Any:
     """A copy with another element type, by C's rules of conversion. Moves an owned `t`."""
     origin = here()
     wanted = _element_type(dtype, origin, "convert")
-    return Copy(move_in(_source(t, "convert", origin), "convert()", origin), None, wanted, origin)
+    return Copy(move_in(_source(t, "convert(t, dtype)", origin), "convert()", origin), None, wanted, origin)
 
 
 def fill(t: Tensor[_D], fill_value: complex) -> DeviceOp[Tensor[_D], Static, NoAlloc]:
@@ -261,7 +271,8 @@ def fill(t: Tensor[_D], fill_value: complex) -> DeviceOp[Tensor[_D], Static, NoA
     origin = here()
     if not isinstance(t, Tensor):
         raise ShapeError(
-            f"fill at {describe(origin)}: {type(t).__name__} is no owned Tensor. Use a kernel, or memcpy(...)."
+            f"fill at {describe(origin)}: {_kind(t)} is no owned Tensor. "
+            + _handle_cure(t, "fill(t, fill_value)", "Use a kernel, or memcpy(...).")
         )
     _check(Constant(fill_value), t.dtype, t.shape, origin, "fill")
     return Copy(Constant(fill_value), move_in(t, "fill()", origin), None, origin)

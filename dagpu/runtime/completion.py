@@ -9,7 +9,6 @@ readable, and one system task hands the wake-ups out. A thousand waiting runs co
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import NoReturn, Protocol, final
@@ -24,6 +23,10 @@ from dagpu.origin import describe, here
 
 class Waits(Protocol):
     """How a run waits."""
+
+    async def slowly(self, work: Callable[[], None]) -> None:
+        """Do work that takes long, such as compiling."""
+        ...
 
     async def before_submit(self) -> None:
         """Last chance to be cancelled with nothing submitted."""
@@ -42,26 +45,19 @@ class Waits(Protocol):
         ...
 
 
-def _spun(replay: Replay, spin: float) -> bool:
-    """Poll for a bounded time. `sleep(0)` gives the GIL away, which the host's worker threads need."""
-    deadline = time.perf_counter() + spin
-    while not replay.done():
-        if time.perf_counter() >= deadline:
-            return False
-        time.sleep(0)
-    return True
-
-
 @final
 class BlockingWaits:
     """Blocks the thread: for `sync()`."""
+
+    async def slowly(self, work: Callable[[], None]) -> None:
+        work()
 
     async def before_submit(self) -> None:
         return
 
     async def replay(self, replay: Replay, spin: float) -> None:
         try:
-            if not _spun(replay, spin):
+            if not replay.poll(spin):
                 replay.wait()
         except BaseException:  # KeyboardInterrupt: what is under way uses memory that is about to go
             replay.cancel()
@@ -168,16 +164,37 @@ async def _suspend(register: Callable[[Callable[[], None]], None], cancelled: Ca
         raise_cancelled()
 
 
+async def _until_readable(descriptor: int, replay: Replay) -> None:
+    """Suspend the task until a replay's descriptor is readable. If cancelled: drain, then raise."""
+    try:
+        try:
+            await trio.lowlevel.wait_readable(descriptor)
+        except trio.Cancelled:
+            replay.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.lowlevel.wait_readable(descriptor)
+            raise
+    finally:
+        os.close(descriptor)
+
+
 @final
 class TrioWaits:
     """Suspends the trio task: for `await`."""
+
+    async def slowly(self, work: Callable[[], None]) -> None:
+        await trio.to_thread.run_sync(work)
 
     async def before_submit(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def replay(self, replay: Replay, spin: float) -> None:
-        if _spun(replay, spin):
+        if replay.poll(spin):
             await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        descriptor = replay.readable()
+        if descriptor is not None:
+            await _until_readable(descriptor, replay)
             return
 
         def drain() -> bool:

@@ -1,6 +1,5 @@
 """Which devices there are, and which is the current one."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,12 +9,15 @@ from typing import cast
 from dagpu.backends.base import Backend
 from dagpu.device import Device
 from dagpu.errors import NoDeviceError
+from dagpu.runtime.environment import Variable
 
 GROUP = "dagpu.backends"
 """The entry point group in which backends are found: its names are kinds of device."""
 
-_SHIPPED = {"host": "dagpu.backends.host:HostBackend"}
+_SHIPPED = {"host": "dagpu.backends.host:HostBackend", "cuda": "dagpu.backends.cuda:CudaBackend"}
 """Where the backends of this package are when its metadata cannot be read: run from a source tree."""
+
+_ASKED = Variable("DAGPU_DEVICE")
 
 _current: ContextVar[Device | None] = ContextVar("dagpu_device", default=None)
 
@@ -76,7 +78,10 @@ def _automatic() -> Device:
 def current_device() -> Device:
     """The device on which ops run that say nothing else: of `use_device`, else `DAGPU_DEVICE`, else `"auto"`."""
     chosen = _current.get()
-    return device(os.environ.get("DAGPU_DEVICE", "auto")) if chosen is None else chosen
+    if chosen is not None:
+        return chosen
+    asked = _ASKED.get()
+    return _automatic() if asked is None else device(asked)
 
 
 def devices() -> list[Device]:

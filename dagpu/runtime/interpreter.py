@@ -55,6 +55,7 @@ class StreamInterpreter:
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op in a trio task. A checkpoint; cancellation drains what has been submitted."""
         _refuse_nested(op)
+        _need_trio(op)
         return await run.execute(op, self._settings(), TrioWaits())
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
@@ -83,14 +84,20 @@ def _refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
         )
 
 
+def _need_trio(op: DeviceOp[Any, Any, Any]) -> None:
+    if not trio.lowlevel.in_trio_task():
+        raise RuntimeError(
+            f"{op!r} was awaited at {describe(here())}, outside a trio task (asyncio and Jupyter run none). "
+            "Use op.sync(), or await it in an async function that trio.run(...) runs."
+        )
+
+
 _warned: set[object] = set()
 
 
 def _warn_in_task() -> None:
     """`sync()` in a trio task blocks all others: say so, once for each place."""
-    try:
-        trio.lowlevel.current_task()
-    except RuntimeError:
+    if not trio.lowlevel.in_trio_task():
         return
     origin = here()
     place = place_of(origin)

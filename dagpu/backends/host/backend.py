@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Final, Literal, final
+from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.base import Bindings
 from dagpu.backends.host.arrays import Account
@@ -116,14 +116,9 @@ class HostBackend:
         """
         return self._find(index)[0]
 
-    def submit(self, plan: Plan, bindings: Bindings) -> HostReplay:
-        """Start a plan; see `Backend.submit`."""
-        drivers = [self._named(name) for name in plan.devices]
-        streams = _streams(plan, drivers)
-        work = _by_stream(plan.steps, streams)
-        replay = HostReplay(plan, bindings, [driver.account for driver in drivers], len(work))
-        enqueue({stream: Batch(replay, steps) for stream, steps in work.items()})
-        return replay
+    def prepare(self, plan: Plan) -> "PreparedPlan":
+        """See `Backend.prepare`."""
+        return PreparedPlan(plan, [self._named(name) for name in plan.devices])
 
     def spin(self) -> float:
         """20 us: about what it takes to put a thread to sleep and wake it again."""
@@ -149,6 +144,29 @@ class HostBackend:
                 f"a plan for the host backend names device {name!r}. Its devices are host:0, host:1, ..."
             )
         return self._find(int(index))[1]
+
+
+@final
+class PreparedPlan:
+    """A plan and the devices that it runs on. Implements `dagpu.backends.base.Prepared`."""
+
+    __slots__ = ("_drivers", "_plan")
+    before_first: ClassVar[None] = None
+    """Nothing: the host has nothing to compile."""
+
+    def __init__(self, plan: Plan, drivers: Sequence[HostDriver]) -> None:
+        self._plan = plan
+        self._drivers = drivers
+
+    def submit(self, bindings: Bindings, spin: float = 0.0) -> HostReplay:
+        """Start a run; see `Prepared.submit`."""
+        plan, drivers = self._plan, self._drivers
+        work = _by_stream(plan.steps, _streams(plan, drivers))
+        replay = HostReplay(plan, bindings, [driver.account for driver in drivers], len(work))
+        enqueue({stream: Batch(replay, steps) for stream, steps in work.items()})
+        if spin:
+            replay.poll(spin)
+        return replay
 
 
 def _streams(plan: Plan, drivers: Sequence[HostDriver]) -> list[HostStream]:

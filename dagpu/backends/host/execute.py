@@ -4,31 +4,29 @@ cell's value."""
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from math import prod
-from types import TracebackType
 from typing import Any, assert_never
 
 import numpy as np
 
-from dagpu.backends.host.arrays import readable, writable
+from dagpu.backends.host.arrays import as_input, readable, writable
 from dagpu.backends.host.cutting import Place, cut_out, places, whole
 from dagpu.backends.host.recipes import write
-from dagpu.errors import DagpuError, OutOfMemoryError, ShapeError
+from dagpu.backends.host_work import add_origin, call, source_array
+from dagpu.errors import DagpuError, OutOfMemoryError
 from dagpu.layout import Layout
 from dagpu.lowering.program import (
-    Cell,
     CopyDtoD,
     CopyDtoH,
     CopyHtoD,
     Fill,
     HostCall,
     Instruction,
-    Items,
     Launch,
     Tiles,
     View,
 )
 from dagpu.ops.launch import KernelSpec
-from dagpu.origin import describe, is_ours
+from dagpu.origin import describe
 
 
 def execute(instruction: Instruction, memory: list[object]) -> None:
@@ -46,7 +44,7 @@ def execute(instruction: Instruction, memory: list[object]) -> None:
         case CopyDtoD(out=out, source=source):
             _copy_within(out, source, memory)
         case HostCall():
-            _call(instruction, memory)
+            call(instruction, memory)
         case _:
             assert_never(instruction)
 
@@ -62,7 +60,7 @@ def _launch(launch: Launch, memory: list[object]) -> None:
     once = kernel.host.whole
     for position, argument in enumerate(launch.args):
         if type(argument) is View:
-            arguments[position] = readable(memory[argument.buffer], argument.layout)
+            arguments[position] = as_input(memory[argument.buffer], argument.layout, kernel, position)
         elif type(argument) is Tiles:
             outputs.append((position, memory[argument.view.buffer], argument.view.layout))
             cuts.append((whole(argument),) if once else places(argument, launch.grid))
@@ -79,7 +77,7 @@ def _call_body(body: Callable[..., object], arguments: list[Any], launch: Launch
     try:
         returned = body(*arguments)
     except BaseException as error:
-        _add_origin(error, f"in the host body of kernel {launch.kernel.name}, launched at", launch)
+        add_origin(error, f"in the host body of kernel {launch.kernel.name}, launched at", launch)
         raise
     if returned is not None:
         raise DagpuError(
@@ -89,51 +87,8 @@ def _call_body(body: Callable[..., object], arguments: list[Any], launch: Launch
         )
 
 
-def _call(call: HostCall, memory: list[object]) -> None:
-    argument = resolve(call.argument, memory)
-    try:
-        result = call.function(argument)
-    except BaseException as error:
-        _add_origin(error, "in the function of a host_map, built at", call)
-        raise
-    memory[call.out] = result
-
-
-def resolve(template: object, memory: list[object]) -> object:
-    """The argument of a `HostCall`, with the values of its `Cell`s in it. Nests to any depth."""
-    if isinstance(template, Cell):
-        return memory[template.buffer]
-    if not isinstance(template, Items):
-        return template
-    open_items: list[tuple[Any, list[object]]] = [(iter(template.items), [])]
-    while True:
-        remaining, built = open_items[-1]
-        for item in remaining:
-            if isinstance(item, Items):
-                open_items.append((iter(item.items), []))
-                break
-            built.append(memory[item.buffer] if isinstance(item, Cell) else item)
-        else:
-            open_items.pop()
-            if not open_items:
-                return tuple(built)
-            open_items[-1][1].append(tuple(built))
-
-
 def _copy_in(copy: CopyHtoD, memory: list[object]) -> None:
-    array, layout = memory[copy.source], copy.out.layout
-    if not isinstance(array, np.ndarray) or array.shape != layout.shape or array.dtype != layout.dtype:
-        found = (
-            f"an array of {array.dtype} and shape {array.shape}"
-            if isinstance(array, np.ndarray)
-            else f"a value of type {type(array).__name__}"
-        )
-        raise ShapeError(
-            f"copying to the device at {describe(copy.origin)}: expected an array of {layout.dtype} and "
-            f"shape {layout.shape}, found {found}. Do not change the array in place between giving "
-            "it and the run."
-        )
-    writable(memory[copy.out.buffer], layout)[...] = array
+    writable(memory[copy.out.buffer], copy.out.layout)[...] = source_array(copy, memory)
 
 
 def _copy_out(copy: CopyDtoH, memory: list[object]) -> None:
@@ -174,25 +129,3 @@ def _no_body(launch: Launch) -> DagpuError:
 
 def _an_output(kernel: KernelSpec) -> str:
     return next((param.name for param in kernel.params if param.form == "out"), "tile")
-
-
-def _add_origin(error: BaseException, what: str, instruction: Instruction) -> None:
-    """Say in the error where it comes from; once, though one exception object may be raised many times."""
-    note = f"{what} {describe(instruction.origin)}"
-    if note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
-
-
-def without_our_frames(error: BaseException) -> BaseException:
-    """The same error, with a traceback that starts where the user's code does.
-
-    An error of our own making says all it has to say in its message, and gets none: the frames would keep the
-    run's memory alive for as long as the error lives. An error out of our own code that we did not make keeps
-    all of it.
-    """
-    first: TracebackType | None = error.__traceback__
-    while first is not None and is_ours(first.tb_frame.f_code.co_filename):
-        first = first.tb_next
-    if first is not None or isinstance(error, DagpuError):
-        error.__traceback__ = first
-    return error

@@ -2,20 +2,21 @@
 
 Invariants, all under `_lock` where more than one thread may write:
     _happened[e]                =>  all steps before the Record of event e in its lane are done or skipped
-    _poisoned or _cancelled     =>  abnormal
     _done                       =>  no worker refers to the plan or its bindings any more, nor does the replay
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import assert_never, final
 
 from dagpu.backends.base import Bindings, Failure
 from dagpu.backends.host.arrays import Account, HostMemory
-from dagpu.backends.host.execute import execute, out_of_memory, without_our_frames
+from dagpu.backends.host.execute import execute, out_of_memory
 from dagpu.backends.host.streams import report_lost
+from dagpu.backends.host_work import without_our_frames
+from dagpu.backends.outcome import Outcome
 from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
-from dagpu.lowering.program import Instruction
 
 
 @final
@@ -23,8 +24,8 @@ class HostReplay:
     """Implements `dagpu.backends.base.Replay`; the methods beyond it are for the workers."""
 
     __slots__ = (
-        "_accounts", "_bindings", "_blocked", "_cancelled", "_done", "_failures", "_gate", "_happened",
-        "_lock", "_plan", "_poisoned", "_remaining", "_wakes", "abnormal",
+        "_accounts", "_bindings", "_blocked", "_done", "_gate", "_happened", "_lock", "_outcome", "_plan",
+        "_remaining", "_wakes",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, bindings: Bindings, accounts: Sequence[Account], batches: int) -> None:
@@ -36,13 +37,9 @@ class HostReplay:
         self._blocked: dict[int, list[threading.Lock]] = {}
         self._remaining = batches
         self._done = batches == 0
-        self._cancelled = False
-        self._poisoned: set[int] = set()
-        self._failures: list[Failure] = []
+        self._outcome = Outcome()
         self._gate: threading.Event | None = None
         self._wakes: list[Callable[[], None]] = []
-        self.abnormal = False
-        """Has anything failed, or been cancelled? All that a step has to look at as long as nothing has."""
         if self._done:
             self._plan = self._bindings = None
 
@@ -64,6 +61,19 @@ class HostReplay:
         gate.wait(timeout)
         return self._done
 
+    def poll(self, seconds: float) -> bool:
+        """Look for the end for at most so long. `sleep(0)` gives the GIL away, which the workers need."""
+        deadline = time.perf_counter() + seconds
+        while not self._done:
+            if time.perf_counter() >= deadline:
+                return False
+            time.sleep(0)
+        return True
+
+    def readable(self) -> None:
+        """None: the workers run Python, and call back."""
+        return
+
     def when_done(self, wake: Callable[[], None]) -> None:
         """Have `wake` called once when done: on the worker that ends last, or here if it is done already."""
         with self._lock:
@@ -74,12 +84,11 @@ class HostReplay:
 
     def cancel(self) -> None:
         """Skip what has not begun. Events are still recorded and memory is still released, so lanes go on."""
-        with self._lock:
-            self._cancelled = self.abnormal = True
+        self._outcome.cancel()
 
     def failures(self) -> list[Failure]:
         """Once done: what failed, in the order of the plan's steps."""
-        return list(self._failures)
+        return self._outcome.failures()
 
     # ---- for the workers
     # -----------------------------------------------------------------------------------------
@@ -87,24 +96,24 @@ class HostReplay:
     def play(self, steps: Sequence[Step]) -> None:
         """Do the steps of one lane, in their order. Raises nothing."""
         assert self._bindings is not None
-        memory = self._bindings.memory
+        memory, outcome = self._bindings.memory, self._outcome
         for step in steps:
             match step:
                 case Execute():
                     instruction = step.instruction
-                    if self.abnormal and self._skips(instruction):
+                    if outcome.abnormal and outcome.skips(instruction):
                         continue
                     try:
                         execute(instruction, memory)
                     except BaseException as error:  # SystemExit and the like too: a worker serves many runs
-                        self._fail(instruction, without_our_frames(error))
+                        outcome.fail(instruction, without_our_frames(error))
                 case Record():
                     self._record(step.event)
                 case Wait():
                     if not self._happened[step.event]:
                         self._block(step.event)
                 case Allocate():
-                    if not self._cancelled:
+                    if not outcome.cancelled:
                         self._allocate(step.buffer, memory)
                 case Release():
                     memory[step.buffer] = None
@@ -117,8 +126,8 @@ class HostReplay:
             self._remaining -= 1
             if self._remaining:
                 return
-        if self._failures:
-            self._sort_failures()
+        assert self._plan is not None
+        self._outcome.sort(self._plan)
         # Dropped before anybody learns of the end: whoever then lets go of what he holds frees it at once.
         self._plan = self._bindings = None
         with self._lock:
@@ -159,31 +168,7 @@ class HostReplay:
             user = next((use for use in uses if buffer in use.writes), None)
             if user is None:
                 return  # nobody misses it
-            self._fail(user, out_of_memory(self._plan.devices[about.device], about.nbytes, user), (buffer,))
-
-    def _skips(self, instruction: Instruction) -> bool:
-        """Is this instruction cancelled, or does it touch what a failed one should have written?"""
-        with self._lock:
-            if self._cancelled:
-                return True
-            poisoned = self._poisoned
-            if poisoned.isdisjoint(instruction.reads) and poisoned.isdisjoint(instruction.writes):
-                return False
-            poisoned.update(instruction.writes)
-            return True
-
-    def _fail(self, instruction: Instruction, error: BaseException, buffers: tuple[int, ...] | None = None) -> None:
-        # Seen by all that depends on it: that waits for a Record which comes after this, or follows in this
-        # lane.
-        with self._lock:
-            self._failures.append(Failure(instruction, error))
-            self._poisoned.update(instruction.writes if buffers is None else buffers)
-            self.abnormal = True
-
-    def _sort_failures(self) -> None:
-        assert self._plan is not None
-        number = {id(step.instruction): i for i, step in enumerate(self._plan.steps) if isinstance(step, Execute)}
-        self._failures.sort(key=lambda failure: number[id(failure.instruction)])
+            self._outcome.fail(user, out_of_memory(self._plan.devices[about.device], about.nbytes, user), (buffer,))
 
 
 @final

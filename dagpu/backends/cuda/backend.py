@@ -1,0 +1,97 @@
+"""The CUDA backend: devices `cuda:0`, `cuda:1`, ..."""
+
+import os
+import threading
+from typing import Final, Literal, final
+
+from dagpu.backends.cuda.compiler import Compiler
+from dagpu.backends.cuda.device import CudaDevice
+from dagpu.backends.cuda.driver import Gpu
+from dagpu.backends.cuda.nvrtc import load_nvrtc
+from dagpu.backends.cuda.packing import CHECKED
+from dagpu.backends.cuda.prepared import PreparedPlan
+from dagpu.backends.cuda.pycuda_driver import open_gpus
+from dagpu.device import Device
+from dagpu.errors import NoDeviceError
+from dagpu.kernel import install_compiler
+from dagpu.lowering.plan import Plan
+from dagpu.ops.launch import KernelSpec
+
+SPIN_SECONDS: Final = 20e-6
+
+
+@final
+class CudaBackend:
+    """Plans on PyCUDA's streams and events. Implements `dagpu.backends.base.Backend`.
+
+    Nothing is imported or initialised before a device is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._devices: list[tuple[Device, CudaDevice]] | None = None
+        self._missing: NoDeviceError | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def kind(self) -> Literal["host", "cuda"]:
+        return "cuda"
+
+    def device_count(self) -> int:
+        """How many devices this process sees; 0 where PyCUDA, cuda.bindings, the driver or a GPU is missing."""
+        try:
+            return len(self._open())
+        except NoDeviceError:
+            return 0
+
+    def device(self, index: int) -> Device:
+        """Device `cuda:<index>`, always the same object.
+
+        Raises:
+            NoDeviceError: there is none; it says what is missing, and how to get it.
+        """
+        return self._find(index)[0]
+
+    def prepare(self, plan: Plan) -> PreparedPlan:
+        """See `Backend.prepare`."""
+        return PreparedPlan(plan, [self._find(int(name.partition(":")[2]))[1] for name in plan.devices])
+
+    def spin(self) -> float:
+        """20 us: about the difference between a look at an event and a wake-up by a pipe."""
+        return SPIN_SECONDS
+
+    def _find(self, index: int) -> tuple[Device, CudaDevice]:
+        devices = self._open()
+        if not 0 <= index < len(devices):
+            have = "cuda:0 alone" if len(devices) == 1 else f"cuda:0 to cuda:{len(devices) - 1}"
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            why = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+            raise NoDeviceError(f"there is no device cuda:{index}: this process sees {have}{why}. Use one of these.")
+        return devices[index]
+
+    def _open(self) -> list[tuple[Device, CudaDevice]]:
+        if self._devices is None:
+            with self._lock:
+                if self._missing is not None:
+                    raise self._missing
+                if self._devices is None:
+                    try:
+                        self._devices = _devices(open_gpus())
+                    except NoDeviceError as error:
+                        self._missing = error
+                        raise
+        return self._devices
+
+
+def _devices(gpus: list[Gpu]) -> list[tuple[Device, CudaDevice]]:
+    if not gpus:
+        raise NoDeviceError(
+            "the NVIDIA driver is there but shows no device to this process. See that CUDA_VISIBLE_DEVICES hides none."
+        )
+    compiler = Compiler(load_nvrtc())
+    drivers = [CudaDevice(gpu, compiler) for gpu in gpus]
+
+    def compile_ahead(spec: KernelSpec) -> None:
+        drivers[0].library.kernel(spec, CHECKED if spec.checked and spec.abi == "views" else 0)
+
+    install_compiler(compile_ahead)
+    return [(Device("cuda", driver.gpu.index, driver), driver) for driver in drivers]

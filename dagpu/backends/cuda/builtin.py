@@ -1,0 +1,363 @@
+"""Fills and copies on the device: which driver call or which kernel does one, and with what parameters.
+
+Nothing here needs a GPU. A kernel's text is put together from prelude/*.cuh and depends on the kind of work and the
+element types alone, so that few modules are ever compiled; all else is in its parameters.
+
+The two arrays of a walk, the output and the source (of a fill: the elements' numbers), are reduced on the host first:
+axes of extent 1 go, all steps in the output are made positive, the axes are put in the order of the output's memory,
+and neighbours that lie alike in both become one. Most of what is left has one or two axes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from struct import pack
+from typing import Any, Final, NamedTuple, TypeAlias, assert_never, final
+
+import numpy as np
+
+from dagpu.backends.host.recipes import write
+from dagpu.dtypes import strides_of
+from dagpu.errors import ShapeError
+from dagpu.layout import Layout
+from dagpu.ops.recipes import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
+
+THREADS: Final = 256
+MAX_BLOCKS: Final = 1 << 14
+"""A thread does several shares of what is larger: 15 or more rounds on an H200, so that the last is a small part."""
+
+FEW_AXES: Final = 4
+"""With so many, and fewer than 2**31 elements, places are found by multiplication instead of division."""
+MAX_AXES: Final = 32
+
+MIN_ROW: Final = 64
+"""Bytes: rows shorter than two memory transactions are copied by a kernel, not by `cuMemcpy2D`."""
+MAX_PITCH: Final = (1 << 31) - 1
+"""The driver's limit (CU_DEVICE_ATTRIBUTE_MAX_PITCH)."""
+
+_DType: TypeAlias = "np.dtype[Any]"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """A launch of one of our own kernels."""
+
+    source: str
+    """Complete CUDA C++, for NVRTC and nvcc alike."""
+    name: str
+    """The `extern "C"` kernel in it."""
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: bytes
+    """The parameters, packed, with 0 for addresses."""
+    pointers: tuple[int, ...]
+    """Where in `arguments` the addresses (8 bytes each) go: of the output's memory, and of the source's. They are those
+    of the blocks of memory: the layouts' offsets are among the other parameters."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Memset:
+    """`count` times the `width` (1, 2 or 4) bytes of `value`, from `offset` on. `count` may be 0: nothing to do."""
+
+    width: int
+    value: int
+    count: int
+    offset: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Memcpy:
+    """`nbytes` bytes, from and to these offsets. `nbytes` may be 0: nothing to do."""
+
+    nbytes: int
+    out_offset: int
+    source_offset: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Memcpy2D:
+    """`height` rows of `width` bytes, whose starts lie a pitch of at least `width` bytes apart."""
+
+    width: int
+    height: int
+    out_pitch: int
+    source_pitch: int
+    out_offset: int
+    source_offset: int
+
+
+def fill(recipe: Recipe, layout: Layout) -> Builtin | Memset:
+    """What writes every element of `layout` by `recipe`: the host's bits, save for `Normal` (see there).
+
+    Raises:
+        TypeError, OverflowError, ValueError, ShapeError: as `dagpu.ops.recipes.check`.
+        ShapeError: more than `MAX_AXES` axes that cannot be merged.
+    """
+    # Equal recipes may differ in a sign of zero, and whole numbers from fractions: their text tells them apart.
+    return _fill(repr(recipe), recipe, layout)
+
+
+@lru_cache(maxsize=1024)
+def copy(out: Layout, source: Layout) -> Builtin | Memcpy | Memcpy2D:
+    """What copies `source` to `out`, of the same shape, and converts its elements as NumPy's `casting="unsafe"` does.
+
+    Two things are open, as in C: a floating number outside the range of an integer type (the GPU gives the nearest end
+    of the range, of NaN 0 or the least), and the sign and payload of a NaN. The layouts share no memory.
+
+    Raises:
+        ShapeError: other shapes, or more than `MAX_AXES` axes that cannot be merged.
+    """
+    if out.shape != source.shape:
+        raise ShapeError(f"cannot copy {source.shape} to {out.shape}. Give both the same shape.")
+    if out.size == 0:
+        return Memcpy(0, out.offset, source.offset)
+    walk = _reduced(out.shape, _Start(out.offset, source.offset), out.strides, source.strides)
+    types = _c_type(out.dtype), _c_type(source.dtype)
+    dense = walk.dense(out.dtype.itemsize, source.dtype.itemsize)
+    if _same_bits(out.dtype, source.dtype):
+        if dense:
+            return Memcpy(out.nbytes, *walk.start)
+        if (rows := _rows(walk, out.dtype.itemsize)) is not None:
+            return rows
+        types = (_UNSIGNED[out.dtype.itemsize],) * 2
+    text = _text("numbers", "walk", "copy") + _COPY_ENTRIES.format(out=types[0], source=types[1])
+    if dense:
+        lanes = 16 // max(out.dtype.itemsize, source.dtype.itemsize)
+        arguments = pack("<QQqqQ", 0, 0, *walk.start, walk.size)
+        return Builtin(text, "dagpu_copy_dense", _grid(walk.size, lanes), (THREADS, 1, 1), arguments, (0, 8))
+    room, name = _room(walk, "dagpu_copy")
+    return Builtin(text, name, _grid(walk.size, 1), (THREADS, 1, 1), pack("<QQ", 0, 0) + _packed(walk, room), (0, 8))
+
+
+@lru_cache(maxsize=1024)
+def _fill(_exact: str, recipe: Recipe, layout: Layout) -> Builtin | Memset:
+    check(recipe, layout.dtype, layout.shape)
+    itemsize = layout.dtype.itemsize
+    if layout.size == 0:
+        return Memset(min(itemsize, 4), 0, 0, layout.offset)
+    # Equal elements have no order: instead of by their numbers, axes are merged by the output alone.
+    numbers = layout.strides if isinstance(recipe, Constant) else strides_of(layout.shape, 1)
+    walk = _reduced(layout.shape, _Start(layout.offset, 0), layout.strides, numbers)
+    if isinstance(recipe, Constant):
+        bits, dense = _bits(recipe, layout.dtype), walk.dense(itemsize, itemsize)
+        if dense and itemsize < 8:
+            return Memset(itemsize, bits, walk.size, walk.start.out)
+        if dense and bits >> 32 == bits & 0xFFFFFFFF:
+            return Memset(4, bits >> 32, 2 * walk.size, walk.start.out)
+        formula = _Formula(f"Constant<{_UNSIGNED[itemsize]}>", 16 // itemsize, pack("<Q", bits))
+    else:
+        dense = walk.dense(itemsize, 1)
+        formula = _formula(recipe, layout)
+    parts = (
+        ("numbers", "walk", "fill", "philox") if isinstance(recipe, Uniform | Normal) else ("numbers", "walk", "fill")
+    )
+    text = _text(*parts) + _FILL_ENTRIES.format(formula=formula.c_type)
+    if dense:
+        arguments = pack("<QqQ", 0, walk.start.out, walk.size) + formula.packed
+        return Builtin(text, "dagpu_fill_dense", _grid(walk.size, formula.lanes), (THREADS, 1, 1), arguments, (0,))
+    room, name = _room(walk, "dagpu_fill")
+    arguments = pack("<Q", 0) + _packed(walk, room) + formula.packed
+    return Builtin(text, name, _grid(walk.size, 1), (THREADS, 1, 1), arguments, (0,))
+
+
+# ---- formulas -----------------------------------------------------------------------------------
+class _Formula(NamedTuple):
+    """A struct of fill.cuh or philox.cuh: its C++ type, its elements to a thread at a time, its fields."""
+
+    c_type: str
+    lanes: int
+    packed: bytes
+
+
+_NO_ELEMENT: Final = (1 << 64) - 1
+_MODULUS: Final = 1 << 64
+
+
+def _formula(recipe: Arange | Linspace | Eye | Uniform | Normal, layout: Layout) -> _Formula:
+    c_type, lanes = _c_type(layout.dtype), 16 // layout.dtype.itemsize
+    match recipe:
+        case Arange(start, step):
+            if layout.dtype.kind in "biu" and isinstance(start, int) and isinstance(step, int):
+                return _Formula(f"Whole<{c_type}>", lanes, pack("<QQ", start % _MODULUS, step % _MODULUS))
+            return _Formula(f"Line<{c_type}>", lanes, pack("<dddQ", float(start), float(step), 0.0, _NO_ELEMENT))
+        case Linspace(start, stop, num):
+            first, end = float(start), float(stop)
+            step, last = ((end - first) / float(num - 1), num - 1) if num > 1 else (0.0, _NO_ELEMENT)
+            return _Formula(f"Line<{c_type}>", lanes, pack("<dddQ", first, step, end, last))
+        case Eye():
+            return _Formula(f"Eye<{c_type}>", lanes, pack("<Q", layout.shape[1]))
+        case Uniform(seed):
+            lanes = 2 if layout.dtype.itemsize == 8 else 4
+            return _Formula(f"Uniform<{c_type}>", lanes, pack("<Q", seed % _MODULUS))
+        case Normal(mean, std, seed):
+            return _Formula(f"Normal<{c_type}>", 2, pack("<ddQ", float(mean), float(std), seed % _MODULUS))
+        case _:
+            assert_never(recipe)
+
+
+def _bits(recipe: Constant, dtype: _DType) -> int:
+    one = np.empty(1, dtype)
+    write(recipe, one)
+    return int.from_bytes(one.tobytes(), "little")
+
+
+# ---- element types --------------------------------------------------------------------------------
+_UNSIGNED: Final = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
+_SIGNED: Final = {1: "signed char", 2: "short", 4: "int", 8: "long long"}
+_OTHERS: Final = {
+    "float16": "dagpu::float16",
+    "bfloat16": "dagpu::bfloat16",
+    "float32": "float",
+    "float64": "double",
+    "bool": "bool",
+}
+
+
+def _c_type(dtype: _DType) -> str:
+    if dtype.kind in "iu":
+        return (_SIGNED if dtype.kind == "i" else _UNSIGNED)[dtype.itemsize]
+    return _OTHERS[dtype.name]
+
+
+def _same_bits(out: _DType, source: _DType) -> bool:
+    """Does the conversion leave every bit as it is?"""
+    if out == source:
+        return True
+    return out.itemsize == source.itemsize and out.kind in "iu" and source.kind in "iub"
+
+
+# ---- walks ------------------------------------------------------------------------------------------
+class _Start(NamedTuple):
+    """Where a walk starts, in bytes (of a fill's numbers: in elements)."""
+
+    out: int
+    source: int
+
+
+class _Axis(NamedTuple):
+    """So many elements, each this far from the one before in the output and in the source."""
+
+    extent: int
+    out: int
+    source: int
+
+
+class _Walk(NamedTuple):
+    """`Walk` in walk.cuh; the axis with the smallest step in the output comes first."""
+
+    size: int
+    start: _Start
+    axes: tuple[_Axis, ...]
+
+    def dense(self, out_size: int, source_size: int) -> bool:
+        """Do both arrays lie in one piece, in the same order?"""
+        return not self.axes or (len(self.axes) == 1 and self.axes[0][1:] == (out_size, source_size))
+
+
+def _reduced(shape: Sequence[int], start: _Start, out: Sequence[int], source: Sequence[int]) -> _Walk:
+    """The walk through two arrays of this shape, none of its extents 0, by their strides."""
+    out_start, source_start = start
+    axes: list[_Axis] = []
+    for extent, a, b in zip(shape, out, source, strict=True):
+        if extent == 1:
+            continue
+        if a < 0:
+            out_start, source_start = out_start + (extent - 1) * a, source_start + (extent - 1) * b
+        axes.append(_Axis(extent, a, b) if a >= 0 else _Axis(extent, -a, -b))
+    merged: list[_Axis] = []
+    for axis in sorted(axes, key=lambda axis: axis.out):
+        inner = merged[-1] if merged else None
+        if inner is not None and axis[1:] == (inner.out * inner.extent, inner.source * inner.extent):
+            merged[-1] = inner._replace(extent=inner.extent * axis.extent)
+        else:
+            merged.append(axis)
+    if len(merged) > MAX_AXES:
+        raise ShapeError(
+            f"{len(merged)} axes that cannot be merged, in shape {tuple(shape)}. At most {MAX_AXES} can be walked "
+            "through: copy or fill it in parts."
+        )
+    return _Walk(prod(shape), _Start(out_start, source_start), tuple(merged))
+
+
+def _rows(walk: _Walk, itemsize: int) -> Memcpy2D | None:
+    """The walk as rows that lie a pitch apart, if it is that."""
+    if len(walk.axes) != 2 or walk.axes[0][1:] != (itemsize, itemsize):
+        return None
+    width, (height, out_pitch, source_pitch) = walk.axes[0].extent * itemsize, walk.axes[1]
+    if width < MIN_ROW or not all(width <= pitch <= MAX_PITCH for pitch in (out_pitch, source_pitch)):
+        return None
+    return Memcpy2D(width, height, out_pitch, source_pitch, *walk.start)
+
+
+def _room(walk: _Walk, name: str) -> tuple[int, str]:
+    """For how many axes the kernel's parameter has room, and the kernel."""
+    few = len(walk.axes) <= FEW_AXES and walk.size < 1 << 31
+    return (FEW_AXES, f"{name}_few") if few else (MAX_AXES, f"{name}_many")
+
+
+def _packed(walk: _Walk, room: int) -> bytes:
+    parts = [pack("<QqqQ", walk.size, *walk.start, len(walk.axes))]
+    for axis in walk.axes:
+        # Granlund and Montgomery's multiplier for a 32-bit division, less its top bit; see walk.cuh.
+        shift = (axis.extent - 1).bit_length()
+        multiplier = ((1 << 32) * ((1 << shift) - axis.extent)) // axis.extent + 1 if shift < 32 else 0
+        parts.append(pack("<QqqII", *axis, multiplier, shift))
+    return b"".join(parts).ljust(32 + 32 * room, b"\0")
+
+
+def _grid(count: int, lanes: int) -> tuple[int, int, int]:
+    return min(-(-count // (lanes * THREADS)), MAX_BLOCKS), 1, 1
+
+
+# ---- text ---------------------------------------------------------------------------------------------
+_PRELUDE: Final = Path(__file__).parent / "prelude"
+
+_FILL_ENTRIES: Final = """
+typedef dagpu::{formula} Formula;
+extern "C" __global__ void dagpu_fill_dense(
+    char* out, long long offset, unsigned long long count, const __grid_constant__ Formula formula
+) {{
+    dagpu::fill_dense(out, offset, count, formula);
+}}
+extern "C" __global__ void dagpu_fill_few(
+    char* out, const __grid_constant__ dagpu::Walk<4> walk, const __grid_constant__ Formula formula
+) {{
+    dagpu::fill_walk(out, walk, formula);
+}}
+extern "C" __global__ void dagpu_fill_many(
+    char* out, const __grid_constant__ dagpu::Walk<32> walk, const __grid_constant__ Formula formula
+) {{
+    dagpu::fill_walk(out, walk, formula);
+}}
+"""
+
+_COPY_ENTRIES: Final = """
+extern "C" __global__ void dagpu_copy_dense(
+    char* out, const char* source, long long out_offset, long long source_offset, unsigned long long count
+) {{
+    dagpu::copy_dense<{out}, {source}>(out, source, out_offset, source_offset, count);
+}}
+extern "C" __global__ void dagpu_copy_few(
+    char* out, const char* source, const __grid_constant__ dagpu::Walk<4> walk
+) {{
+    dagpu::copy_walk<{out}, {source}>(out, source, walk);
+}}
+extern "C" __global__ void dagpu_copy_many(
+    char* out, const char* source, const __grid_constant__ dagpu::Walk<32> walk
+) {{
+    dagpu::copy_walk<{out}, {source}>(out, source, walk);
+}}
+"""
+
+
+@lru_cache(maxsize=8)
+def _text(*parts: str) -> str:
+    """These files of the prelude, one after the other; each is there once, so none includes another."""
+    texts = ((_PRELUDE / f"{part}.cuh").read_text(encoding="utf-8") for part in parts)
+    return "\n".join(text.replace("#pragma once\n", "") for text in texts)

@@ -1,0 +1,131 @@
+"""One CUDA device: its memory, its streams, its kernels, and the runs that are under way on it."""
+
+import os
+import threading
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Final, final
+
+from dagpu.backends.cuda.compiler import Compiler
+from dagpu.backends.cuda.driver import Gpu, RawEvent
+from dagpu.backends.cuda.library import Library
+from dagpu.backends.cuda.memory import Pool
+from dagpu.backends.cuda.streams import OwnStream, Streams
+from dagpu.backends.cuda.watch import Watch
+from dagpu.errors import DeviceError, DeviceLostError
+from dagpu.lowering.program import CopyDtoD
+from dagpu.origin import describe
+
+if TYPE_CHECKING:
+    from dagpu.backends.cuda.run import CudaRun
+
+NAMED: Final = 3
+"""Launches under way that a lost device's message names."""
+
+
+@final
+class CudaDevice:
+    """Implements `dagpu.device.Driver`."""
+
+    def __init__(self, gpu: Gpu, compiler: Compiler) -> None:
+        self.gpu = gpu
+        self.memory = Pool(gpu.allocate, gpu.free)
+        self.pinned = Pool(gpu.allocate_pinned, gpu.free_pinned)
+        self.pinned_room = _pinned_room()
+        """Bytes that results of `to_host` may lock together; further ones are in ordinary memory."""
+        self.streams = Streams(gpu)
+        self.library = Library(gpu, compiler)
+        self.watch = Watch()
+        self.live: set[CudaRun] = set()
+        self.lost: DeviceLostError | None = None
+        self._peers: dict[int, bool] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return f"cuda:{self.gpu.index}"
+
+    # ---- the Driver ---------------------------------------------------------------------------------------------
+
+    def open_stream(self) -> Hashable:
+        """A stream of one's own."""
+        self.refuse_if_lost()
+        with self.gpu.current():
+            return self.streams.open()
+
+    def stream_handle(self, lane: Hashable) -> int:
+        """The CUstream of such a stream."""
+        assert isinstance(lane, OwnStream)
+        return lane.stream.raw.handle
+
+    def memory_info(self) -> tuple[int, int]:
+        """Free and total memory, bytes. What idles in dagpu's pool is not free to others."""
+        self.refuse_if_lost()
+        with self.gpu.current():
+            return self.gpu.memory_info()
+
+    def memory_used(self) -> int:
+        """Bytes that handles and runs hold."""
+        return self.memory.used
+
+    # ---- for runs -----------------------------------------------------------------------------------------------
+
+    def new_event(self) -> RawEvent:
+        """An event of the pool, whatever context is current."""
+        with self.gpu.current():
+            return self.streams.event()
+
+    def reclaim(self) -> None:
+        """Wait for the runs under way, so that the pool gets their memory back, and empty the pool."""
+        self.gpu.synchronize()
+        for run in list(self.live):
+            run.done()
+        self.memory.trim()
+
+    def reach(self, peer: "CudaDevice", instruction: CopyDtoD) -> None:
+        """Let kernels of this device read the peer's memory.
+
+        Raises:
+            DeviceError: the hardware cannot.
+        """
+        with self._lock:
+            reached = self._peers.get(peer.gpu.index)
+            if reached is None:
+                with self.gpu.current():
+                    reached = self._peers[peer.gpu.index] = self.gpu.reach_peer(peer.gpu)
+        if not reached:
+            raise DeviceError(
+                f"copying a strided view, or converting it, from {peer.name} to {self.name} at "
+                f"{describe(instruction.origin)}: {self.name} cannot read memory of {peer.name}. Copy or convert it on "
+                f'{peer.name} first: dup(t).on("{peer.name}").'
+            )
+
+    # ---- when it is lost ----------------------------------------------------------------------------------------
+
+    def refuse_if_lost(self) -> None:
+        """Raise if the device was lost."""
+        if self.lost is not None:
+            raise DeviceLostError(f"{self.name} cannot be used any more by this process. {self.lost}", self.lost.code)
+
+    def lose(self, error: DeviceError, under_way: Sequence[str]) -> None:
+        """The context is beyond repair: fail every run under way, and every later one."""
+        with self._lock:
+            first = self.lost is None
+            if first:
+                named = ", ".join(dict.fromkeys(under_way[:NAMED])) or "nothing of dagpu's"
+                more = f" and {len(under_way) - NAMED} more" if len(under_way) > NAMED else ""
+                self.lost = DeviceLostError(
+                    f"{self.name} was lost while a run was under way that has {named}{more}: {error} Start the process "
+                    "anew; results that were not copied to the host are gone.",
+                    error.code,
+                )
+        assert self.lost is not None
+        for run in list(self.live):
+            run.lose(self.lost)
+
+
+def _pinned_room() -> int:
+    """DAGPU_PINNED_BYTES, or a quarter of the machine's memory."""
+    said = os.environ.get("DAGPU_PINNED_BYTES", "")
+    if said.isdecimal():
+        return int(said)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4

@@ -1,0 +1,185 @@
+"""What the CUDA backend asks of the driver, as types; nothing here imports one.
+
+`pycuda_driver` is the real one. Every call is made with the device's context current (`Gpu.current`), on any thread.
+A call that fails raises `DeviceError` with the CUresult as its code, but for the bound methods that are called
+thousands of times for each run (a kernel's `launch`, those of streams and events): they raise what PyCUDA raises, and
+`Gpu.error` makes a `DeviceError` of it.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.errors import DeviceError, DeviceLostError, OutOfMemoryError
+
+Extents: TypeAlias = tuple[int, int, int]
+"""x, y, z of a grid or a block."""
+
+OUT_OF_MEMORY: Final = 2
+NOT_SUPPORTED: Final = 801
+
+STICKY: Final = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 900, 999))
+"""CUresults after which a context is beyond repair: uncorrectable ECC and NVLink errors, illegal address, launch
+timeout, destroyed context, assert, hardware stack, illegal instruction, misaligned address, invalid address space,
+invalid program counter, launch failure, contained error, unknown (cuda.h: those whose text says that the process must
+be terminated and relaunched)."""
+
+CURES: Final = {
+    1: "It is a defect in dagpu, or in arguments that the driver alone can check",
+    200: "Compile for this device's architecture",
+    209: "The kernel's options name another architecture: leave -arch out",
+    218: "The kernel's options name another architecture, or the driver is older than the compiler: update the driver",
+    222: "The driver is older than the compiler: update the driver",
+    700: "Find the access with checked=True on the kernel (or DAGPU_CHECKED=1), or with compute-sanitizer",
+    701: "Use fewer threads or less shared memory for each block",
+    702: "A display's watchdog ended the kernel: make it shorter",
+    710: "An assert in the kernel failed: its message is in the program's output",
+    716: "A load or store is wider than its address is aligned; find it with compute-sanitizer",
+    719: "Find the cause with checked=True on the kernel (or DAGPU_CHECKED=1), or with compute-sanitizer",
+}
+
+
+def device_error(call: str, code: int, text: str) -> DeviceError:
+    """A failed driver call as an error: `DeviceLostError` where the context does not recover, `OutOfMemoryError` where
+    it was out of memory."""
+    cure = CURES.get(code)
+    message = f"{call} failed: {text} (CUresult {code})"
+    if code in STICKY:
+        return DeviceLostError(f"{message}. {cure or 'The device cannot be used any more by this process'}.", code)
+    kind = OutOfMemoryError if code == OUT_OF_MEMORY else DeviceError
+    return kind(message + (f". {cure}." if cure else "."), code)
+
+
+class RawStream(Protocol):
+    """A CUstream."""
+
+    @property
+    def handle(self) -> int: ...
+    def wait_for_event(self, event: Any, /) -> None: ...
+
+
+class RawEvent(Protocol):
+    """A CUevent without timing."""
+
+    def record(self, stream: Any, /) -> object: ...
+    def query(self) -> bool: ...
+    def synchronize(self) -> object: ...
+
+
+Launch: TypeAlias = Callable[[Extents, Extents, bytes | bytearray, int, Any], None]
+"""`launch(grid, block, parameters, dynamic shared bytes, stream)`."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A kernel, loaded."""
+
+    launch: Launch
+    max_threads: int
+    """Threads that a block may have, given the registers that the kernel takes."""
+    static_shared: int
+    """Bytes of shared memory that it declares itself."""
+    registers: int
+    allow_shared: Callable[[int], None]
+    """Let it have so many bytes of dynamic shared memory: needed above 48 KiB."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Limits:
+    """What a device allows a launch (cuDeviceGetAttribute)."""
+
+    threads: int
+    block: Extents
+    grid: Extents
+    shared: int
+    """Bytes of shared memory for each block, static and dynamic, that a kernel may ask for."""
+    default_shared: int
+    """The same without asking."""
+
+
+class Gpu(Protocol):
+    """One device and its primary context."""
+
+    index: int
+    name: str
+    arch: str
+    """As compilers want it: `sm_90`."""
+    limits: Limits
+
+    def current(self) -> AbstractContextManager[object]:
+        """Makes the context current on this thread; what was current before is so again afterwards."""
+        ...
+
+    def error(self, error: BaseException) -> DeviceError | None:
+        """A failed call of a bound method, as `DeviceError`; None if it is no driver's error."""
+        ...
+
+    def new_stream(self) -> RawStream:
+        """A non-blocking stream: one that does not order itself with the null stream."""
+        ...
+
+    def new_event(self) -> RawEvent: ...
+
+    def allocate(self, nbytes: int) -> int:
+        """Device memory; its address, aligned to 256 bytes or more. `DeviceError` with code 2 where there is none."""
+        ...
+
+    def free(self, address: int) -> None:
+        """Give back what `allocate` gave. Waits for the device."""
+        ...
+
+    def allocate_pinned(self, nbytes: int) -> int:
+        """Page-locked host memory that every device can read and write under the same address."""
+        ...
+
+    def free_pinned(self, address: int) -> None: ...
+
+    def memory_info(self) -> tuple[int, int]:
+        """Free and total bytes."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block until the device is idle; other threads run meanwhile."""
+        ...
+
+    def load(self, cubin: bytes, symbol: str) -> Function: ...
+
+    def copy_in(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
+        """From contiguous host memory, `source.nbytes` bytes. Asynchronous where `source` is pinned."""
+        ...
+
+    def copy_out(self, target: NDArray[Any], address: int, stream: RawStream) -> None:
+        """To contiguous host memory, likewise."""
+        ...
+
+    def copy(self, target: int, source: int, nbytes: int, stream: RawStream) -> None:
+        """Within the device, or from another one to it."""
+        ...
+
+    def copy_pitched(
+        self, target: int, source: int, width: int, height: int, pitches: tuple[int, int], stream: RawStream
+    ) -> None:
+        """`height` rows of `width` bytes; `pitches` of the target and of the source, bytes."""
+        ...
+
+    def reach_peer(self, peer: "Gpu") -> bool:
+        """Let this device's kernels read the other's memory; False where the hardware cannot."""
+        ...
+
+    def fill(self, address: int, width: int, value: int, count: int, stream: RawStream) -> None:
+        """`count` elements of `width` (1, 2, 4) bytes."""
+        ...
+
+    def close_when_reached(self, stream: RawStream, descriptor: int) -> None:
+        """Once the stream gets there, have the driver close a file descriptor, with no Python on its thread."""
+        ...
+
+    def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
+        """Does the array lie in page-locked memory, whoever allocated it?"""
+        ...

@@ -1,0 +1,160 @@
+"""Pools of device memory and of page-locked host memory.
+
+Streams are none of a pool's business: a run takes all of its memory when it is submitted and gives it back when it is
+complete, and a handle's memory is complete before anybody has it. So what is in a pool is idle, on every stream.
+
+A block may be dropped on any thread, in a finaliser, while that thread holds the pool's lock: a finaliser only appends
+to a deque, which is atomic, and calls no driver. What was appended is sorted in when the pool is next asked.
+"""
+
+import threading
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable
+from typing import Final, final
+
+from dagpu.backends.cuda.driver import OUT_OF_MEMORY
+from dagpu.errors import DeviceError
+
+GRAIN: Final = 512
+"""Bytes: small blocks are multiples of this. Wider than any alignment that a kernel can want (cuMemAlloc: 256)."""
+
+LARGE: Final = 2 << 20
+"""Bytes: the driver maps memory in pages of 2 MiB, so larger blocks are multiples of that."""
+
+WASTE: Final = 8
+"""A block of the pool is given out if it is larger than what is wanted by at most an eighth."""
+
+
+@final
+class Block:
+    """Memory in use, from `address` on. It goes back to its pool when the last reference to it goes."""
+
+    __slots__ = ("__weakref__", "_pool", "address", "nbytes", "size")
+
+    def __init__(self, pool: "Pool", address: int, nbytes: int, size: int) -> None:
+        self._pool = pool
+        self.address = address
+        self.nbytes = nbytes
+        """What was asked for; it counts as used."""
+        self.size = size
+        """What it takes up."""
+
+    def __del__(self) -> None:
+        self._pool.dropped.append((self.address, self.nbytes, self.size))
+
+    def __repr__(self) -> str:
+        return f"<{self.nbytes} bytes at {self.address:#x}>"
+
+
+def rounded(nbytes: int) -> int:
+    """The size of the block that serves a request."""
+    grain = GRAIN if nbytes <= LARGE // 2 else LARGE
+    return -(-nbytes // grain) * grain
+
+
+@final
+class Pool:
+    """Blocks from `allocate`, kept when they are idle.
+
+    Invariants, under `_lock`:
+        each address is in use (a `Block` has it), in `dropped`, or idle
+        `_idle[size]` has the idle addresses of that size; `_sizes` has its keys in order
+    """
+
+    def __init__(self, allocate: Callable[[int], int], free: Callable[[int], None]) -> None:
+        self._allocate = allocate
+        self._free = free
+        self._lock = threading.Lock()
+        self._idle: dict[int, list[int]] = {}
+        self._sizes: list[int] = []
+        self._used = 0
+        self._held = 0
+        self.dropped: deque[tuple[int, int, int]] = deque()
+        """Address, bytes asked for, size: of blocks that were dropped and are not sorted in yet."""
+
+    def take(self, nbytes: int, room: int | None = None) -> Block:
+        """A block of at least `nbytes`. Trims the pool before it gives up.
+
+        With `room`, the pool may hold at most so many bytes together, in use and idle.
+
+        Raises:
+            DeviceError: there is too little memory (code 2).
+        """
+        if nbytes == 0:
+            return Block(self, 0, 0, 0)
+        size = rounded(nbytes)
+        with self._lock:
+            self._sort_in()
+            found = self._fitting(size)
+            if found is None:
+                found = self._fresh(size, room)
+            self._used += nbytes
+        return Block(self, found[0], nbytes, found[1])
+
+    def trim(self) -> None:
+        """Give all that is idle back to the driver."""
+        with self._lock:
+            self._sort_in()
+            self._trim()
+
+    @property
+    def used(self) -> int:
+        """Bytes asked for by blocks in use."""
+        with self._lock:
+            self._sort_in()
+            return self._used
+
+    @property
+    def held(self) -> int:
+        """Bytes that came from the driver, in use or idle."""
+        with self._lock:
+            return self._held
+
+    def _sort_in(self) -> None:
+        dropped = self.dropped
+        while dropped:
+            address, nbytes, size = dropped.popleft()
+            if size:
+                self._used -= nbytes
+                addresses = self._idle.get(size)
+                if addresses is None:
+                    self._idle[size] = [address]
+                    insort(self._sizes, size)
+                else:
+                    addresses.append(address)
+
+    def _fitting(self, size: int) -> tuple[int, int] | None:
+        at = bisect_left(self._sizes, size)
+        if at == len(self._sizes):
+            return None
+        found = self._sizes[at]
+        if found - size > size // WASTE:
+            return None
+        addresses = self._idle[found]
+        address = addresses.pop()
+        if not addresses:
+            del self._idle[found], self._sizes[at]
+        return address, found
+
+    def _fresh(self, size: int, room: int | None) -> tuple[int, int]:
+        if room is not None and self._held + size > room:
+            self._trim()
+            if self._held + size > room:
+                raise DeviceError(f"the pool may hold {room:,} bytes and has {self._held:,}", OUT_OF_MEMORY)
+        try:
+            address = self._allocate(size)
+        except DeviceError as error:
+            if error.code != OUT_OF_MEMORY or not self._idle:
+                raise
+            self._trim()
+            address = self._allocate(size)
+        self._held += size
+        return address, size
+
+    def _trim(self) -> None:
+        idle, self._idle, self._sizes = self._idle, {}, []
+        for size, addresses in idle.items():
+            for address in addresses:
+                self._free(address)
+                self._held -= size

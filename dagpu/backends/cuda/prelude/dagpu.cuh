@@ -1,0 +1,452 @@
+// What a kernel sees of its arguments: Tile (an output), View (an input) and Index (a place in either).
+//
+// The layout of View and Tile in a kernel's parameters is packed by dagpu on the host. Macros choose the variant:
+//   DAGPU_STRIDED      arrays carry strides; without it every array is dense and in C order
+//   DAGPU_WIDE         index_t has 64 bits; without it 32, and all arrays of the launch are smaller than that
+//   DAGPU_LINEAR_GRID  blocks are numbered in blockIdx.x alone, in C order over the output's grid
+//   DAGPU_CHECKED      accesses are held against the bounds; the first violation is reported, none is carried out
+//   DAGPU_HALF, DAGPU_BFLOAT16  bring in the header of __half and of __nv_bfloat16, which cost compile time
+//
+// Contiguous data costs what raw pointers cost: nothing is stored that can be computed from what is needed anyway,
+// and the threads of a block walk through its tile by adding, without a division for each element.
+#pragma once
+
+#ifdef DAGPU_HALF
+# include <cuda_fp16.h>
+#endif
+#ifdef DAGPU_BFLOAT16
+# include <cuda_bf16.h>
+#endif
+
+#ifndef __CUDACC_RTC__
+# include <cstdint>
+#else
+// NVRTC knows no host headers. These are the names that kernels expect from them all the same, with the very types
+// that <cuda/std/cstdint> gives them, so that both may be there.
+typedef signed char int8_t;
+typedef signed short int16_t;
+typedef signed int int32_t;
+typedef signed long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef int64_t intptr_t;
+typedef uint64_t uintptr_t;
+typedef long ssize_t;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+namespace std {
+using ::int8_t; using ::int16_t; using ::int32_t; using ::int64_t; using ::intptr_t;
+using ::uint8_t; using ::uint16_t; using ::uint32_t; using ::uint64_t; using ::uintptr_t;
+}
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
+#endif
+
+#define DAGPU_INLINE __device__ __forceinline__
+
+namespace dagpu {
+
+#ifdef DAGPU_WIDE
+typedef long long index_t;
+typedef unsigned long long unsigned_t;
+#else
+typedef int index_t;
+typedef unsigned int unsigned_t;
+#endif
+
+// ---- places ---------------------------------------------------------------------------------------------------------
+// A place in an array: one coordinate for each axis, rows first.
+template <int N> struct Index {
+    index_t at[N];
+
+    DAGPU_INLINE index_t operator[](int axis) const { return at[axis]; }
+    DAGPU_INLINE operator index_t() const {
+        static_assert(N == 1, "only an Index<1> is one number: take i[0], i[1], ... of this one");
+        return at[0];
+    }
+};
+
+template <> struct Index<0> {};
+
+// ---- the report of a checked kernel -----------------------------------------------------------------------------------
+#ifdef DAGPU_CHECKED
+typedef long long coordinate_t;  // wide, so that what is out of bounds is not cut into them
+
+// Memory of the host, zero at first. state: 0 nothing, 1 being written, 2 complete. kind: 0 a View, 1 a Tile (outside
+// the tensor), 2 a Tile (inside the tensor, outside this block's tile).
+struct Report {
+    int state, argument, rank, kind;
+    long long index[8], extent[8];
+};
+
+// What a refused access reads, and what it writes to.
+static __device__ const unsigned long long nothing[2] = {};
+static __device__ unsigned long long wasted[2];
+
+template <class T> DAGPU_INLINE T& scratch(T*) { return *reinterpret_cast<T*>(wasted); }
+template <class T> DAGPU_INLINE const T& scratch(const T*) { return *reinterpret_cast<const T*>(nothing); }
+
+struct Guard {
+    Report* report;
+    int argument;
+
+    // The first violation of all threads and launches that share the report wins.
+    template <int N>
+    __device__ __noinline__ void refuse(int kind, const coordinate_t (&at)[N], const index_t (&extent)[N]) const {
+        if (!report || atomicCAS(&report->state, 0, 1) != 0) return;
+        report->argument = argument;
+        report->rank = N;
+        report->kind = kind;
+        for (int d = 0; d < N && d < 8; ++d) {
+            report->index[d] = at[d];
+            report->extent[d] = extent[d];
+        }
+        __threadfence_system();
+        *static_cast<volatile int*>(&report->state) = 2;
+    }
+};
+#define DAGPU_GUARD Guard guard_;
+#else
+typedef index_t coordinate_t;
+#define DAGPU_GUARD
+#endif
+
+// ---- extents and strides ----------------------------------------------------------------------------------------------
+template <int N> struct Shape {
+    index_t extent[N];
+#ifdef DAGPU_STRIDED
+    index_t stride[N];  // elements
+#endif
+
+    DAGPU_INLINE index_t size() const {
+        index_t product = 1;
+#pragma unroll
+        for (int d = 0; d < N; ++d) product *= extent[d];
+        return product;
+    }
+
+    DAGPU_INLINE index_t step(int axis) const {
+#ifdef DAGPU_STRIDED
+        return stride[axis];
+#else
+        index_t product = 1;
+#pragma unroll
+        for (int d = 1; d < N; ++d)
+            if (d > axis) product *= extent[d];
+        return product;
+#endif
+    }
+
+    // Distance from the first element to the one at `at`.
+    template <class C> DAGPU_INLINE index_t offset(const C (&at)[N]) const {
+#ifdef DAGPU_STRIDED
+        index_t sum = static_cast<index_t>(at[0]) * stride[0];
+#pragma unroll
+        for (int d = 1; d < N; ++d) sum += static_cast<index_t>(at[d]) * stride[d];
+        return sum;
+#else
+        return row(at) + static_cast<index_t>(at[N - 1]);
+#endif
+    }
+#ifndef DAGPU_STRIDED
+    template <class C> DAGPU_INLINE index_t row(const C (&at)[N]) const {
+        index_t sum = 0;
+#pragma unroll
+        for (int d = 1; d < N; ++d) sum = (sum + static_cast<index_t>(at[d - 1])) * extent[d];
+        return sum;
+    }
+#endif
+
+    // The same place in a form that loops along a row are better compiled from: the row's address does not change.
+    template <class T, class C> DAGPU_INLINE T& in_row(T* data, const C (&at)[N]) const {
+#ifdef DAGPU_STRIDED
+        return data[offset(at)];
+#else
+        return (data + row(at))[static_cast<index_t>(at[N - 1])];
+#endif
+    }
+
+    DAGPU_INLINE bool contains(const long long (&at)[N]) const {
+        bool inside = true;
+#pragma unroll
+        for (int d = 0; d < N; ++d)  // as unsigned numbers: what is negative is large
+            inside &= static_cast<unsigned long long>(at[d]) < static_cast<unsigned long long>(extent[d]);
+        return inside;
+    }
+};
+
+// What Tile and View have in common: access by an Index or by coordinates, extents, strides. `allowed` is each one's own.
+#ifdef DAGPU_CHECKED
+#define DAGPU_CHECK(at) \
+    if (!allowed(at)) return scratch(data_);
+#else
+#define DAGPU_CHECK(at)
+#endif
+#define DAGPU_ARRAY(T, N)                                                                                            \
+    static constexpr int rank = N;                                                                                   \
+    DAGPU_INLINE T* data() const { return data_; }                                                                   \
+    DAGPU_INLINE index_t extent(int axis) const { return shape_.extent[axis]; }                                      \
+    DAGPU_INLINE index_t stride(int axis) const { return shape_.step(axis); }                                        \
+    DAGPU_INLINE index_t size() const { return shape_.size(); }                                                      \
+    DAGPU_INLINE T& operator[](const Index<N>& i) const {                                                            \
+        coordinate_t at[N];                                                                                          \
+        _Pragma("unroll") for (int d = 0; d < N; ++d) at[d] = i.at[d];                                               \
+        DAGPU_CHECK(at)                                                                                              \
+        return data_[shape_.offset(at)];                                                                             \
+    }                                                                                                                \
+    template <class I> DAGPU_INLINE T& operator[](I i) const {                                                       \
+        static_assert(N == 1, "one number reaches into one axis: use x(row, column, ...) or an Index of this rank"); \
+        const coordinate_t at[1] = {static_cast<coordinate_t>(i)};                                                   \
+        DAGPU_CHECK(at)                                                                                              \
+        return data_[shape_.offset(at)];                                                                             \
+    }                                                                                                                \
+    template <class... I> DAGPU_INLINE T& operator()(I... i) const {                                                 \
+        static_assert(sizeof...(I) == N, "give one coordinate for each axis");                                       \
+        const coordinate_t at[N] = {static_cast<coordinate_t>(i)...};                                                \
+        DAGPU_CHECK(at)                                                                                              \
+        return shape_.in_row(data_, at);                                                                             \
+    }
+
+// ---- View: an input ---------------------------------------------------------------------------------------------------
+template <class T, int N> struct View {
+    T* data_;
+    Shape<N> shape_;
+    DAGPU_GUARD
+
+    DAGPU_ARRAY(T, N)
+
+#ifdef DAGPU_CHECKED
+private:
+    DAGPU_INLINE bool allowed(const coordinate_t (&at)[N]) const {
+        const bool inside = shape_.contains(at);
+        if (!inside) guard_.refuse(0, at, shape_.extent);
+        return inside;
+    }
+#endif
+};
+
+template <class T> struct View<T, 0> {
+    T* data_;
+    DAGPU_GUARD
+
+    static constexpr int rank = 0;
+    DAGPU_INLINE T* data() const { return data_; }
+    DAGPU_INLINE index_t size() const { return 1; }
+    DAGPU_INLINE T& operator[](Index<0>) const { return *data_; }
+    DAGPU_INLINE T& operator()() const { return *data_; }
+};
+
+// ---- blocks and threads -------------------------------------------------------------------------------------------------
+// The thread's number in its block: the x axis first, so that neighbours in a warp are neighbours in memory.
+DAGPU_INLINE unsigned int thread_number() {
+    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+
+DAGPU_INLINE unsigned int thread_count() { return blockDim.x * blockDim.y * blockDim.z; }
+
+// Has the launch's grid an axis that a tile of N axes lacks, and is this block off its start? Then it has no tile.
+template <int N> DAGPU_INLINE bool beside_the_grid() {
+#ifdef DAGPU_LINEAR_GRID
+    return N < 1 && blockIdx.x != 0;
+#else
+    return ((N < 1 ? blockIdx.x : 0) | (N < 2 ? blockIdx.y : 0) | (N < 3 ? blockIdx.z : 0)) != 0;
+#endif
+}
+
+// As a divisor of numbers below 2^31 the same as the extent, in 32 bits, and never 0.
+DAGPU_INLINE unsigned int divisor(index_t extent) {
+    return extent < 1 ? 1u : extent > 0x7fffffff ? 0x7fffffffu : static_cast<unsigned int>(extent);
+}
+
+// number / extent, for a number of threads (at most 1024), in a sixth of an integer division's instructions. Exact: the
+// true quotient of number + 1/2 is 1 / (2 extent) or more away from a whole number, which is more than the error, of at
+// most 2^-21 of it. Extents from 4096 on all give 0.
+DAGPU_INLINE unsigned int threads_by(unsigned int number, unsigned int extent) {
+    return static_cast<unsigned int>(__fdividef(static_cast<float>(number) + 0.5f, static_cast<float>(extent)));
+}
+
+struct End {};
+
+// A thread's place on its way through its block's tile. It goes `thread_count()` elements ahead at a time: that number
+// is cut into coordinates once, then added with carry.
+template <int N> struct Cursor {
+    index_t at[N], end[N], width[N], step[N];
+
+    DAGPU_INLINE Cursor(const index_t (&origin)[N], const index_t (&extent)[N]) {
+        unsigned int first = thread_number(), ahead = thread_count();
+        unsigned int by[N];
+        index_t size = extent[0];
+#pragma unroll
+        for (int d = 1; d < N; ++d) {
+            size *= extent[d];
+            by[d] = extent[d] < 1 ? 1u : extent[d] > 4096 ? 4096u : static_cast<unsigned int>(extent[d]);
+        }
+#pragma unroll
+        for (int d = 0; d < N; ++d) {
+            step[d] = d ? 0 : extent[0];  // past the end, should one step be enough
+            width[d] = extent[d];
+            end[d] = origin[d] + extent[d];
+        }
+#pragma unroll
+        for (int d = N - 1; d > 0; --d) {
+            const unsigned int quotient = threads_by(first, by[d]);
+            at[d] = origin[d] + static_cast<index_t>(first - quotient * by[d]);
+            first = quotient;
+        }
+        at[0] = size ? origin[0] + static_cast<index_t>(first) : end[0];
+        if (static_cast<index_t>(ahead) >= size) return;
+#pragma unroll
+        for (int d = N - 1; d > 0; --d) {
+            const unsigned int quotient = threads_by(ahead, by[d]);
+            step[d] = static_cast<index_t>(ahead - quotient * by[d]);
+            ahead = quotient;
+        }
+        step[0] = static_cast<index_t>(ahead);
+    }
+    DAGPU_INLINE bool operator!=(End) const { return at[0] < end[0]; }
+    DAGPU_INLINE Index<N> operator*() const {
+        Index<N> i;
+#pragma unroll
+        for (int d = 0; d < N; ++d) i.at[d] = at[d];
+        return i;
+    }
+    DAGPU_INLINE Cursor& operator++() {
+        index_t carry = 0;
+#pragma unroll
+        for (int d = N - 1; d > 0; --d) {
+            at[d] += step[d] + carry;
+            carry = at[d] >= end[d];
+            if (carry) at[d] -= width[d];
+        }
+        at[0] += step[0] + carry;
+        return *this;
+    }
+};
+
+template <> struct Cursor<1> {
+    index_t at, end, step;
+
+    DAGPU_INLINE Cursor(const index_t (&origin)[1], const index_t (&extent)[1])
+        : at(origin[0] + static_cast<index_t>(thread_number())),
+          end(origin[0] + extent[0]),
+          step(static_cast<index_t>(thread_count())) {}
+    DAGPU_INLINE bool operator!=(End) const { return at < end; }
+    DAGPU_INLINE Index<1> operator*() const { return Index<1>{{at}}; }
+    DAGPU_INLINE Cursor& operator++() {
+        // As unsigned numbers: of a signed sum that may not overflow, the compiler computes the number of turns, by a
+        // division that every thread pays for, to unroll a loop that seldom has more than a few.
+        at = static_cast<index_t>(static_cast<unsigned_t>(at) + static_cast<unsigned_t>(step));
+        return *this;
+    }
+};
+
+template <> struct Cursor<0> {
+    bool ahead;
+
+    DAGPU_INLINE bool operator!=(End) const { return ahead; }
+    DAGPU_INLINE Index<0> operator*() const { return Index<0>{}; }
+    DAGPU_INLINE Cursor& operator++() {
+        ahead = false;
+        return *this;
+    }
+};
+
+// ---- Tile: an output ------------------------------------------------------------------------------------------------------
+// This block's tile of an output. Indices are those of the whole tensor. `for (auto i : y)` gives each thread of the
+// block its share of the tile.
+template <class T, int N> struct Tile {
+    T* data_;
+    Shape<N> shape_;
+    index_t tile_[N];
+#ifdef DAGPU_LINEAR_GRID
+    index_t grid_[N];
+#endif
+    DAGPU_GUARD
+
+    DAGPU_ARRAY(T, N)
+
+    // The tile's place in the output's grid.
+    DAGPU_INLINE index_t tile_index(int axis) const {
+#ifdef DAGPU_LINEAR_GRID
+        unsigned int number = blockIdx.x;
+#pragma unroll
+        for (int d = N - 1; d > 0; --d) {
+            if (d == axis) return static_cast<index_t>(number % divisor(grid_[d]));
+            if (d > axis) number /= divisor(grid_[d]);
+        }
+        return static_cast<index_t>(number);
+#else
+        return static_cast<index_t>(axis == 0 ? blockIdx.x : axis == 1 ? blockIdx.y : axis == 2 ? blockIdx.z : 0);
+#endif
+    }
+    // The tile's first coordinate; the tensor's extent where the block lies outside the output's grid.
+    DAGPU_INLINE index_t origin(int axis) const {
+        const index_t extent = shape_.extent[axis];
+        const unsigned long long index = static_cast<unsigned long long>(tile_index(axis));
+        const unsigned long long tile = static_cast<unsigned long long>(tile_[axis]);
+#ifdef DAGPU_WIDE
+        if (__umul64hi(index, tile)) return extent;
+#endif
+        return index * tile < static_cast<unsigned long long>(extent) ? static_cast<index_t>(index * tile) : extent;
+    }
+    // How many coordinates the tile has: what was asked for, less at the edge, 0 outside the output's grid.
+    DAGPU_INLINE index_t tile_extent(int axis) const {
+        const index_t left = shape_.extent[axis] - origin(axis);
+        return beside_the_grid<N>() ? 0 : left < tile_[axis] ? left : tile_[axis];
+    }
+
+    DAGPU_INLINE Cursor<N> begin() const {
+        index_t origins[N], extents[N];
+#pragma unroll
+        for (int d = 0; d < N; ++d) {
+            origins[d] = origin(d);
+            extents[d] = tile_extent(d);
+        }
+        return Cursor<N>(origins, extents);
+    }
+    DAGPU_INLINE End end() const { return End{}; }
+
+#ifdef DAGPU_CHECKED
+private:
+    DAGPU_INLINE bool allowed(const coordinate_t (&at)[N]) const {
+        const bool in_tensor = shape_.contains(at);
+        bool in_tile = in_tensor;
+#pragma unroll
+        for (int d = 0; d < N; ++d)
+            in_tile &= static_cast<unsigned long long>(at[d] - origin(d)) <
+                       static_cast<unsigned long long>(tile_extent(d));
+        if (!in_tile) guard_.refuse(in_tensor ? 2 : 1, at, shape_.extent);
+        return in_tile;
+    }
+#endif
+};
+
+template <class T> struct Tile<T, 0> {
+    T* data_;
+    DAGPU_GUARD
+
+    static constexpr int rank = 0;
+    DAGPU_INLINE T* data() const { return data_; }
+    DAGPU_INLINE index_t size() const { return 1; }
+    DAGPU_INLINE T& operator[](Index<0>) const { return *data_; }
+    DAGPU_INLINE T& operator()() const { return *data_; }
+    DAGPU_INLINE Cursor<0> begin() const { return Cursor<0>{!beside_the_grid<0>() && thread_number() == 0}; }
+    DAGPU_INLINE End end() const { return End{}; }
+};
+
+#undef DAGPU_ARRAY
+#undef DAGPU_CHECK
+#undef DAGPU_GUARD
+
+}  // namespace dagpu
+
+using dagpu::Index;
+using dagpu::Tile;
+using dagpu::View;

@@ -1,0 +1,408 @@
+"""A plan as what is done for each of its runs: one flat list of actions, in the plan's order.
+
+Addresses are the only thing in it that changes from run to run. Each is counted from a *base*: the start of a device's
+arena, of a buffer that has a block of its own, or of the run's bounds reports. A `Script` remembers the bases that its
+kernel parameters were written for, and writes anew only those whose base has moved: mostly none.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from math import prod
+from struct import pack_into
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, assert_never, final
+
+from dagpu.backends.cuda import transfers
+from dagpu.backends.cuda.arena import lay_out
+from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memcpy2D, Memset, copy, fill
+from dagpu.backends.cuda.driver import Function, RawEvent
+from dagpu.backends.cuda.packing import REPORT, Packed, check_limits, pack
+from dagpu.backends.cuda.streams import MARK_EVERY
+from dagpu.layout import contiguous
+from dagpu.lowering.plan import Execute, Plan, Record, Wait
+from dagpu.lowering.program import (
+    HOST,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Fill,
+    HostCall,
+    Instruction,
+    Launch,
+    Role,
+    View,
+)
+
+if TYPE_CHECKING:
+    from dagpu.backends.base import Bindings
+    from dagpu.backends.cuda.device import CudaDevice
+    from dagpu.backends.cuda.run import CudaRun
+
+Do: TypeAlias = "Callable[[CudaRun, Any], None]"
+"""Does something in a run, on a stream."""
+
+
+class Kind(IntEnum):
+    """What an action is. They are told apart thousands of times for each run, hence numbers."""
+
+    LAUNCH = 0
+    RECORD = 1
+    WAIT = 2
+    DO = 3
+    HOST = 4
+    """As `DO`, but it may take long: a `HostCall`."""
+    MARK = 5
+    """The lane has got many instructions: see that its queue is not full."""
+    SWITCH = 6
+    """What follows is on another device."""
+
+
+class Action(NamedTuple):
+    """One thing to do, in `lane`. What the operands are is said by `kind`."""
+
+    kind: Kind
+    lane: int
+    instruction: Instruction | None = None
+    a: Any = None
+    """LAUNCH: the function's `launch`. RECORD, WAIT: the event's number. DO, HOST: a `Do`. MARK: how many
+    instructions. SWITCH: the device's number."""
+    grid: Any = None
+    block: Any = None
+    parameters: Any = None
+    shared: int = 0
+
+
+@final
+class Place(NamedTuple):
+    """Where something lies: so many bytes from a base."""
+
+    base: int
+    offset: int
+
+
+@final
+@dataclass(slots=True)
+class Script:
+    """The actions, and the bases for which their parameters are written. One run at a time submits it."""
+
+    actions: list[Action]
+    patches: list[list[tuple[bytearray, int, int]]]
+    """For each base: parameters, byte in them, distance from the base."""
+    bases: list[int]
+    recorders: "list[CudaDevice]"
+    """The device on which each of the plan's events is recorded."""
+    events: list[RawEvent] = field(init=False)
+    """The script's own: a wait means the record before it, whatever is recorded later."""
+
+    def __post_init__(self) -> None:
+        self.events = [device.new_event() for device in self.recorders]
+
+    def __del__(self) -> None:
+        # The last run of it is over: runs refer to the plan, which has its scripts. A finaliser may append to a deque.
+        for device, event in zip(self.recorders, getattr(self, "events", ()), strict=False):
+            device.streams.give_back(event)
+
+    def aim(self, bases: Sequence[int]) -> None:
+        """Write the addresses for these bases."""
+        mine = self.bases
+        for number, base in enumerate(bases):
+            if base != mine[number]:
+                mine[number] = base
+                for parameters, at, distance in self.patches[number]:
+                    pack_into("<Q", parameters, at, base + distance)
+
+    def copy(self) -> "Script":
+        """Another one, for a run that is submitted at the same time. It aims at nothing yet: while it is made, another
+        thread may be aiming this one."""
+        copies = {
+            id(action.parameters): bytearray(action.parameters)
+            for action in self.actions
+            if action.parameters is not None
+        }
+        actions = [
+            action._replace(parameters=copies[id(action.parameters)]) if action.parameters is not None else action
+            for action in self.actions
+        ]
+        patches = [[(copies[id(p)], at, distance) for p, at, distance in patch] for patch in self.patches]
+        return Script(actions, patches, [-1] * len(self.bases), self.recorders)
+
+
+@final
+class PreparedPlan:
+    """A plan on its devices. Implements `dagpu.backends.base.Prepared`."""
+
+    def __init__(self, plan: Plan, devices: "Sequence[CudaDevice]") -> None:
+        for device in devices:
+            device.refuse_if_lost()
+        self.plan = plan
+        self.devices = devices
+        arenas, alone = lay_out(plan)
+        self.keys = [lane.key for lane in plan.lanes]
+        self._places: list[Place | None] = [None] * len(plan.buffers)
+        self._count_bases = len(devices)
+        for number, arena in enumerate(arenas):
+            for buffer, offset in arena.offsets.items():
+                self._places[buffer] = Place(number, offset)
+        self.outputs: list[tuple[int, int, int, int]] = []
+        """Of each result: buffer, base, number of the device, bytes."""
+        self.inputs: list[tuple[int, int]] = []
+        """Of each buffer that the caller brings: buffer, base."""
+        for buffer in alone:
+            about = plan.buffers[buffer]
+            self.outputs.append((buffer, self._own_base(buffer), about.device, about.nbytes))
+        for buffer, about in enumerate(plan.buffers):
+            if about.role is Role.INPUT and about.device != HOST:
+                self.inputs.append((buffer, self._own_base(buffer)))
+        self._arenas = arenas
+        self.reports: list[Launch] = []
+        """The launches that report a violation of bounds, in the order of their reports."""
+        self.report_base = self._new_base()
+        self.puts = [0] * len(plan.lanes)
+        """Instructions put into each lane after its last MARK."""
+        self.copies_in: list[CopyHtoD] = []
+        self.blocking = False
+        """May playing it take long, whatever its inputs? Then threads do."""
+        self._wanted: dict[object, Callable[[], Function]] = {}
+        self._scripts: deque[Script] = deque()
+        self._first: Script | None = None
+        self._steps = [self._prepare(step.instruction) if type(step) is Execute else None for step in plan.steps]
+        self.arenas = [(number, arena.nbytes) for number, arena in enumerate(arenas) if arena.nbytes]
+        """Number of the device, and bytes."""
+        if not self._wanted:
+            self._write()
+
+    @property
+    def before_first(self) -> Callable[[], None] | None:
+        """Compiles, where a kernel has not been compiled yet."""
+        return None if self._first is not None else self._compile
+
+    def submit(self, bindings: "Bindings", spin: float = 0.0) -> "CudaRun":
+        """Start a run; see `Prepared.submit`."""
+        from dagpu.backends.cuda.run import start
+
+        if self._first is None:
+            self._compile()
+        return start(self, bindings, spin)
+
+    def borrow_script(self) -> Script:
+        """A script for one submission. Give it back when everything has been submitted."""
+        try:
+            return self._scripts.popleft()
+        except IndexError:
+            assert self._first is not None
+            return self._first.copy()
+
+    def return_script(self, script: Script) -> None:
+        """It is free for the next run."""
+        self._scripts.append(script)
+
+    def place(self, buffer: int) -> Place:
+        """Where a buffer begins."""
+        found = self._places[buffer]
+        assert found is not None, "it is a cell, or nothing allocates it"
+        return found
+
+    # ---- what each instruction needs --------------------------------------------------------------------------
+
+    def _prepare(self, instruction: Instruction) -> Any:
+        """What is made of an instruction before its kernel is compiled; asks for the kernel."""
+        device = self.devices[instruction.device]
+        match instruction:
+            case Launch(kernel=spec):
+                packed = pack(instruction, device.gpu.limits)
+                if packed is not None and device.library.found(spec, packed.form.variant) is None:
+                    variant = packed.form.variant
+                    self._want(device, (spec, variant), lambda: device.library.kernel(spec, variant))
+                return packed
+            case Fill(out=out, recipe=recipe):
+                return self._builtin(device, fill(recipe, out.layout))
+            case CopyDtoD():
+                return self._prepare_copy(instruction, device)
+            case CopyDtoH():
+                return self._prepare_copy_out(instruction, device)
+            case CopyHtoD():
+                self.copies_in.append(instruction)
+                return None
+            case HostCall():
+                self.blocking = True
+                return None
+            case _:
+                assert_never(instruction)
+
+    def _prepare_copy(self, instruction: CopyDtoD, device: "CudaDevice") -> Any:
+        source, out = self.plan.buffers[instruction.source.buffer], self.plan.buffers[instruction.out.buffer]
+        made = copy(instruction.out.layout, instruction.source.layout)
+        if source.device != out.device and not isinstance(made, Memcpy):
+            device.reach(self.devices[source.device], instruction)
+        return self._builtin(device, made)
+
+    def _prepare_copy_out(self, instruction: CopyDtoH, device: "CudaDevice") -> Any:
+        """A strided source is gathered on the device first."""
+        layout = instruction.source.layout
+        self.blocking |= layout.nbytes > transfers.PROMPT_OUT
+        if layout.contiguous:
+            return None
+        dense = contiguous(layout.shape, layout.dtype)
+        offset = self._arenas[instruction.device].add(-1 - instruction.out, -(-layout.nbytes // 512) * 512)
+        return dense, Place(instruction.device, offset), self._builtin(device, copy(dense, layout))
+
+    def _builtin(self, device: "CudaDevice", made: Any) -> Any:
+        if isinstance(made, Builtin) and device.library.builtin_found(made) is None:
+            self._want(device, made.source + made.name, lambda: device.library.builtin(made))
+        return made
+
+    def _want(self, device: "CudaDevice", key: object, make: Callable[[], Function]) -> None:
+        self._wanted[device.gpu.index, key] = make
+
+    def _compile(self) -> None:
+        for make in self._wanted.values():
+            make()
+        if self._first is None:
+            self._write()
+
+    def _new_base(self) -> int:
+        self._count_bases += 1
+        return self._count_bases - 1
+
+    def _own_base(self, buffer: int) -> int:
+        base = self._new_base()
+        self._places[buffer] = Place(base, 0)
+        return base
+
+    # ---- the script ---------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        """All actions, now that every kernel is there."""
+        writer = _Writer(self)
+        device_of_event = [0] * self.plan.events
+        for step, made in zip(self.plan.steps, self._steps, strict=True):
+            match step:
+                case Execute(instruction=instruction, lane=lane):
+                    writer.instruction(instruction, lane, made)
+                case Record(event=event, lane=lane):
+                    device_of_event[event] = self.plan.lanes[lane].device
+                    writer.add(Action(Kind.RECORD, lane, None, event))
+                case Wait(event=event, lane=lane):
+                    writer.add(Action(Kind.WAIT, lane, None, event))
+                case _:
+                    pass  # where memory lies has been settled
+        self.puts = writer.puts
+        self._wanted.clear()
+        self._steps = []
+        recorders = [self.devices[number] for number in device_of_event]
+        self._first = Script(writer.actions, writer.patches, [0] * self._count_bases, recorders)
+        self._scripts.append(self._first)
+
+    def bases(self) -> list[int]:
+        """A list with room for every base of a run."""
+        return [0] * self._count_bases
+
+
+@final
+class _Writer:
+    """Writes a script."""
+
+    def __init__(self, prepared: PreparedPlan) -> None:
+        self._prepared = prepared
+        self._here = 0
+        self.actions: list[Action] = []
+        self.patches: list[list[tuple[bytearray, int, int]]] = [[] for _ in prepared.bases()]
+        self.puts = [0] * len(prepared.plan.lanes)
+
+    def add(self, action: Action) -> None:
+        """Append an action, behind a switch of devices where it needs one."""
+        device = self._prepared.plan.lanes[action.lane].device
+        if device != self._here:
+            self._here = device
+            self.actions.append(Action(Kind.SWITCH, action.lane, None, device))
+        self.actions.append(action)
+
+    def instruction(self, instruction: Instruction, lane: int, made: Any) -> None:
+        """Append what an instruction takes."""
+        prepared = self._prepared
+        match instruction:
+            case Launch():
+                if made is not None:
+                    self._launch(instruction, lane, made)
+            case Fill(out=out):
+                self._made(instruction, lane, made, [prepared.place(out.buffer)])
+            case CopyDtoD(out=out, source=source):
+                self._made(instruction, lane, made, [prepared.place(out.buffer), prepared.place(source.buffer)])
+            case CopyHtoD(out=out):
+                self._do(instruction, lane, transfers.copy_in(instruction, prepared.place(out.buffer)))
+            case CopyDtoH(source=source):
+                layout, place = source.layout, prepared.place(source.buffer)
+                if made is not None:
+                    dense, gathered, gather = made
+                    self._made(instruction, lane, gather, [gathered, place])
+                    layout, place = dense, gathered
+                self._do(instruction, lane, transfers.copy_out(instruction, layout, place))
+            case HostCall():
+                self.add(Action(Kind.HOST, lane, instruction, transfers.host_call(instruction)))
+            case _:
+                assert_never(instruction)
+
+    def _launch(self, launch: Launch, lane: int, packed: Packed) -> None:
+        prepared = self._prepared
+        device = prepared.devices[launch.device]
+        form, parameters = packed.form, packed.parameters
+        function = device.library.found(launch.kernel, form.variant)
+        assert function is not None
+        block = form.block
+        if launch.kernel.block is None and prod(block) > function.max_threads:
+            block = max(function.max_threads // 32, 1) * 32, 1, 1  # ours to choose, so no error
+        check_limits(launch, form, block, function, device.gpu.limits, device.name)
+        for at, number, distance in form.pointers:
+            argument = launch.args[number]
+            place = prepared.place(argument.buffer if type(argument) is View else argument.view.buffer)
+            self.patches[place.base].append((parameters, at, place.offset + distance))
+        if form.reports:
+            report = len(prepared.reports) * REPORT
+            prepared.reports.append(launch)
+            for at in form.reports:
+                self.patches[prepared.report_base].append((parameters, at, report))
+        self._put(launch, lane, function, form.grid, block, parameters, launch.kernel.shared_bytes)
+
+    def _made(self, instruction: Instruction, lane: int, made: Any, places: list[Place]) -> None:
+        """One of dagpu's own kernels, or a copy or fill by the driver. `places`: of the output and the source."""
+        prepared = self._prepared
+        device = prepared.devices[prepared.plan.lanes[lane].device]
+        match made:
+            case Builtin():
+                function = device.library.builtin(made)
+                parameters = bytearray(made.arguments)
+                for at, place in zip(made.pointers, places, strict=True):
+                    self.patches[place.base].append((parameters, at, place.offset))
+                self._put(instruction, lane, function, made.grid, made.block, parameters, 0)
+            case Memset():
+                self._do(instruction, lane, transfers.memset(made, places[0], device.gpu))
+            case Memcpy():
+                self._do(instruction, lane, transfers.memcpy(made, places[0], places[1], device.gpu))
+            case Memcpy2D():
+                self._do(instruction, lane, transfers.memcpy_pitched(made, places[0], places[1], device.gpu))
+            case _:
+                raise AssertionError(made)
+
+    def _put(
+        self,
+        instruction: Instruction,
+        lane: int,
+        function: Function,
+        grid: Any,
+        block: Any,
+        parameters: Any,
+        shared: int,
+    ) -> None:
+        self.add(Action(Kind.LAUNCH, lane, instruction, function.launch, grid, block, parameters, shared))
+        self._count(lane)
+
+    def _do(self, instruction: Instruction, lane: int, do: Do) -> None:
+        self.add(Action(Kind.DO, lane, instruction, do))
+        self._count(lane)
+
+    def _count(self, lane: int) -> None:
+        self.puts[lane] += 1
+        if self.puts[lane] == MARK_EVERY:
+            self.puts[lane] = 0
+            self.add(Action(Kind.MARK, lane, None, MARK_EVERY))

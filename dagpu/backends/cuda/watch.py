@@ -1,0 +1,125 @@
+"""A look now and then at the runs that somebody sleeps on.
+
+The driver calls no host function once a context is lost, so whoever sleeps on a pipe would sleep for ever. And where
+very many runs are slept on at once, there are not pipes and streams enough: then this wakes the sleepers.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+if TYPE_CHECKING:
+    from dagpu.backends.cuda.device import CudaDevice
+    from dagpu.backends.cuda.run import CudaRun
+
+PERIOD: Final = 0.1
+"""Seconds: how late a lost device is noticed."""
+
+PATIENCE: Final = 5.0
+"""Seconds without a sleeper after which the thread ends."""
+
+PIPES: Final = 64
+"""Sleepers that have a pipe, which takes two descriptors and a stream; a process may have 1,024 descriptors."""
+
+CROWDED_PERIOD: Final = 1e-3
+"""Seconds between two looks while there are sleepers without one."""
+
+GLANCE: Final = 32
+"""How many of those are looked at each time, in turn: some 100 us."""
+
+
+@final
+@dataclass(slots=True)
+class _Sleeper:
+    """A run that somebody sleeps on until a pipe's writing end is closed: by the run, by the driver, or here."""
+
+    run: "CudaRun | None"
+    devices: "Sequence[CudaDevice]"
+    pipe: tuple[int, int]
+    """Device and inode of the pipe, which tell whether the descriptor is still its end."""
+
+
+@final
+class Watch:
+    """The runs of one device that are slept on, and a thread while there are any."""
+
+    def __init__(self) -> None:
+        self._sleepers: dict[int, _Sleeper] = {}
+        """By descriptor: one that comes again has been closed before."""
+        self._crowd: deque[tuple[CudaRun, Callable[[], None]]] = deque()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def crowded(self) -> bool:
+        """Are there as many sleepers with pipes as there may be?"""
+        return len(self._sleepers) >= PIPES
+
+    def call(self, run: "CudaRun", wake: "Callable[[], None]") -> None:
+        """Call `wake` when the run is done."""
+        with self._lock:
+            self._crowd.append((run, wake))
+            self._start()
+
+    def add(self, run: "CudaRun", bell: int, pipe: tuple[int, int]) -> None:
+        """Look at this run until the writing end of its pipe is closed."""
+        with self._lock:
+            self._sleepers[bell] = _Sleeper(run, run.devices, pipe)
+            self._start()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="dagpu-watch", daemon=True)
+            self._thread.start()
+
+    def look(self) -> None:
+        """Look at each of them once."""
+        for bell, sleeper in list(self._sleepers.items()):
+            if sleeper.run is not None and not sleeper.run.done():
+                continue
+            sleeper.run = None  # the driver is about to close its pipe, unless a device was lost
+            is_open = identity(bell) == sleeper.pipe
+            if is_open and any(device.lost is not None for device in sleeper.devices):
+                os.close(bell)
+                is_open = False
+            with self._lock:
+                if not is_open and self._sleepers.get(bell) is sleeper:
+                    del self._sleepers[bell]
+
+    def glance(self) -> None:
+        """Look at some of those that have no pipe."""
+        for _ in range(min(len(self._crowd), GLANCE)):
+            run, wake = self._crowd.popleft()
+            if run.done():
+                wake()
+            else:
+                self._crowd.append((run, wake))
+
+    def _serve(self) -> None:
+        looked = busy = time.monotonic()
+        while True:
+            time.sleep(CROWDED_PERIOD if self._crowd else PERIOD)
+            self.glance()
+            now = time.monotonic()
+            if now - looked >= PERIOD:
+                looked = now
+                self.look()
+            with self._lock:
+                if self._sleepers or self._crowd:
+                    busy = now
+                elif now - busy > PATIENCE:
+                    self._thread = None
+                    return
+
+
+def identity(descriptor: int) -> tuple[int, int] | None:
+    """What an open descriptor stands for."""
+    try:
+        about = os.fstat(descriptor)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino

@@ -1,0 +1,85 @@
+"""What backends do on the host in the same way: the function of a `host_map`, the array of a `from_host`, errors."""
+
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from dagpu.errors import DagpuError, ShapeError
+from dagpu.lowering.program import Cell, CopyHtoD, HostCall, Instruction, Items
+from dagpu.origin import describe, is_ours
+
+
+def call(host_call: HostCall, memory: list[object]) -> None:
+    """Call the function of a `host_map` on its argument, and put the result into its cell."""
+    argument = resolve(host_call.argument, memory)
+    try:
+        result = host_call.function(argument)
+    except BaseException as error:
+        add_origin(error, "in the function of a host_map, built at", host_call)
+        raise
+    memory[host_call.out] = result
+
+
+def resolve(template: object, memory: list[object]) -> object:
+    """The argument of a `HostCall`, with the values of its `Cell`s in it. Nests to any depth."""
+    if isinstance(template, Cell):
+        return memory[template.buffer]
+    if not isinstance(template, Items):
+        return template
+    open_items: list[tuple[Any, list[object]]] = [(iter(template.items), [])]
+    while True:
+        remaining, built = open_items[-1]
+        for item in remaining:
+            if isinstance(item, Items):
+                open_items.append((iter(item.items), []))
+                break
+            built.append(memory[item.buffer] if isinstance(item, Cell) else item)
+        else:
+            open_items.pop()
+            if not open_items:
+                return tuple(built)
+            open_items[-1][1].append(tuple(built))
+
+
+def source_array(copy: CopyHtoD, memory: list[object]) -> "np.ndarray[Any, np.dtype[Any]]":
+    """The array that is copied to the device.
+
+    Raises:
+        ShapeError: it is not what it was when the copy was planned.
+    """
+    array, layout = memory[copy.source], copy.out.layout
+    if not isinstance(array, np.ndarray) or array.shape != layout.shape or array.dtype != layout.dtype:
+        found = (
+            f"an array of {array.dtype} and shape {array.shape}"
+            if isinstance(array, np.ndarray)
+            else f"a value of type {type(array).__name__}"
+        )
+        raise ShapeError(
+            f"copying to the device at {describe(copy.origin)}: expected an array of {layout.dtype} and "
+            f"shape {layout.shape}, found {found}. Do not change the array in place between giving "
+            "it and the run."
+        )
+    return array
+
+
+def add_origin(error: BaseException, what: str, instruction: Instruction) -> None:
+    """Say in the error where it comes from; once, though one exception object may be raised many times."""
+    note = f"{what} {describe(instruction.origin)}"
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+
+
+def without_our_frames(error: BaseException) -> BaseException:
+    """The same error, with a traceback that starts where the user's code does.
+
+    An error of our own making says all it has to say in its message, and gets none: the frames would keep the
+    run's memory alive for as long as the error lives. An error out of our own code that we did not make keeps
+    all of it.
+    """
+    first: TracebackType | None = error.__traceback__
+    while first is not None and is_ours(first.tb_frame.f_code.co_filename):
+        first = first.tb_next
+    if first is not None or isinstance(error, DagpuError):
+        error.__traceback__ = first
+    return error

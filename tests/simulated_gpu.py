@@ -1,0 +1,272 @@
+"""GPUs that are simulated: a driver for the CUDA backend where there is no GPU.
+
+Device memory is an address space of its own; what is fresh or free is poisoned, and touching what is not allocated is
+an illegal address, as on a GPU. Streams are queues of what was put into them; a scheduler with a seed picks any stream
+whose next piece of work may run (`tests.simulated_machine`), so a schedule that lacks an event gives wrong results for
+some seed.
+
+Stricter than the driver: freeing memory waits for nothing, a full queue is a failure where the driver would block, and
+every call needs its device's context. What breaks these rules is also listed in `Machine.problems`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.backends.cuda.driver import STICKY, Function, Gpu, Limits, RawEvent, RawStream, device_error
+from dagpu.backends.host.arrays import Account, HostMemory
+from dagpu.errors import DeviceError
+from tests.simulated_machine import Machine, SimulatedEvent, SimulatedStream
+
+TEXTS: Final = {1: "invalid argument", 2: "out of memory", 700: "an illegal memory access was encountered"}
+LIMITS: Final = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 227 << 10, 48 << 10)
+
+
+class SimulatedError(Exception):
+    """What the bound methods raise, as PyCUDA's own errors: not ours yet."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(f"{call} failed: {TEXTS.get(code, 'some error')}")
+        self.call = call
+        self.code = code
+
+
+@final
+class Current:
+    """A context while it is current."""
+
+    def __init__(self, gpu: "SimulatedGpu") -> None:
+        self._gpu = gpu
+
+    def __enter__(self) -> None:
+        self._gpu.machine.stack().append(self._gpu)
+
+    def __exit__(self, *_: object) -> None:
+        machine = self._gpu.machine
+        with machine.changed:
+            stack = machine.stack()
+            if not stack or stack.pop() is not self._gpu:
+                machine.problem("a context is popped that is not the thread's current one")
+            machine.changed.notify_all()
+
+
+@final
+class SimulatedGpu:
+    """Implements `dagpu.backends.cuda.driver.Gpu`."""
+
+    def __init__(self, machine: Machine, index: int, memory: int, limits: Limits) -> None:
+        self.machine = machine
+        self.index = index
+        self.name = f"simulated GPU {index}"
+        self.arch = "sm_90"
+        self.limits = limits
+        self.total = memory
+        self.used = 0
+        self.used_pinned = 0
+        self.events = 0
+        self.calls: Counter[str] = Counter()
+        self.lost = 0
+        """The CUresult of every call from now on; 0 while the device is well."""
+        self.reached: set[int] = set()
+        self._faults: dict[str, list[tuple[int, int]]] = {}
+        self._next = (index + 1) << 44
+
+    # ---- what every call does --------------------------------------------------------------------------------------
+
+    def fail(self, call: str, code: int, nth: int = 1) -> None:
+        """Have the nth call of this kind from now on fail."""
+        self._faults.setdefault(call, []).append((self.calls[call] + nth, code))
+
+    def heal(self) -> None:
+        """No call fails any more that has not failed yet."""
+        self._faults.clear()
+
+    def lose(self, code: int = 700) -> None:
+        """A kernel has done what no context survives."""
+        with self.machine.changed:
+            self.lost = code
+            self.machine.changed.notify_all()
+
+    def refuse_if_lost(self, call: str) -> None:
+        """As every call after a sticky error."""
+        if self.lost:
+            raise SimulatedError(call, self.lost)
+
+    @contextmanager
+    def bound(self, call: str, *, anywhere: bool = False) -> Iterator[None]:
+        """A call of a bound method. `anywhere`: any device's context will do."""
+        with self.machine.changed:
+            self.calls[call] += 1
+            stack = self.machine.stack()
+            if not stack or (stack[-1] is not self and not anywhere):
+                self.machine.problem(f"{call} is called without the context of cuda:{self.index}")
+            self.refuse_if_lost(call)
+            for fault in self._faults.get(call, ()):
+                if fault[0] == self.calls[call]:
+                    if fault[1] in STICKY:
+                        self.lose(fault[1])
+                    raise SimulatedError(call, fault[1])
+            yield
+
+    @contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        """A call of any other."""
+        try:
+            with self.bound(name):
+                yield
+        except SimulatedError as error:
+            raise device_error(error.call, error.code, TEXTS.get(error.code, "some error")) from None
+
+    def current(self) -> Current:
+        return Current(self)
+
+    def error(self, error: BaseException) -> DeviceError | None:
+        if isinstance(error, SimulatedError):
+            return device_error(error.call, error.code, TEXTS.get(error.code, "some error"))
+        return error if isinstance(error, DeviceError) else None
+
+    # ---- streams and events ----------------------------------------------------------------------------------------
+
+    def new_stream(self) -> RawStream:
+        with self.call("cuStreamCreate"):
+            stream = SimulatedStream(self, len(self.machine.streams) + 1)
+            self.machine.streams.append(stream)
+            return stream
+
+    def new_event(self) -> RawEvent:
+        with self.call("cuEventCreate"):
+            self.events += 1
+            return SimulatedEvent(self)
+
+    def close_when_reached(self, stream: Any, descriptor: int) -> None:
+        with self.call("cuLaunchHostFunc"):
+            stream.put(lambda: self.machine.closed(descriptor))
+            self.machine.will_close()
+
+    def synchronize(self) -> None:
+        with self.call("cuCtxSynchronize"):
+            mine = [stream for stream in self.machine.streams if stream.gpu is self]
+        try:
+            self.machine.run_until(lambda: not any(s.queue for s in mine), self, "cuCtxSynchronize")
+        except SimulatedError as error:
+            raise device_error(error.call, error.code, TEXTS.get(error.code, "some error")) from None
+
+    # ---- memory ----------------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> int:
+        with self.call("cuMemAlloc"):
+            if self.used + nbytes > self.total:
+                raise SimulatedError("cuMemAlloc", 2)
+            self.used += nbytes
+            address, self._next = self._next, self._next + -(-nbytes // 512) * 512 + 512
+            self.machine.add(address, HostMemory(Account(), nbytes), self.index)
+            return address
+
+    def free(self, address: int) -> None:
+        with self.call("cuMemFree"):
+            self.used -= self.machine.blocks[address][0].nbytes
+            self.machine.remove(address, self.index)
+
+    def allocate_pinned(self, nbytes: int) -> int:
+        with self.call("cuMemHostAlloc"):
+            if self.used_pinned + nbytes > self.machine.pinned_room:
+                raise SimulatedError("cuMemHostAlloc", 2)
+            self.used_pinned += nbytes
+            memory = HostMemory(Account(), nbytes)
+            address: int = memory.block.__array_interface__["data"][0]
+            self.machine.add(address, memory, -1)
+            return address
+
+    def free_pinned(self, address: int) -> None:
+        with self.call("cuMemFreeHost"):
+            self.used_pinned -= self.machine.blocks[address][0].nbytes
+            self.machine.remove(address, -1)
+
+    def memory_info(self) -> tuple[int, int]:
+        with self.call("cuMemGetInfo"):
+            return self.total - self.used, self.total
+
+    def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
+        found = self.machine.find(array.__array_interface__["data"][0], array.nbytes)
+        return found is not None and found[2] == -1
+
+    def bytes_at(self, address: int, nbytes: int, *, peers: bool = False) -> NDArray[np.uint8] | None:
+        """Memory that this device can reach; where it cannot, the device is lost. `peers`: all devices' memory."""
+        if nbytes == 0:
+            return np.empty(0, np.uint8)
+        found = self.machine.find(address, nbytes)
+        if found is None or not (peers or found[2] in (-1, self.index) or found[2] in self.reached):
+            self.lose()
+            return None
+        return found[0].block[found[1] : found[1] + nbytes]
+
+    # ---- copies ----------------------------------------------------------------------------------------------------
+
+    def _copy(self, call: str, stream: Any, target: int, source: int, nbytes: int) -> None:
+        def act() -> None:
+            to, origin = self.bytes_at(target, nbytes, peers=True), self.bytes_at(source, nbytes, peers=True)
+            if to is not None and origin is not None:
+                to[...] = origin
+
+        with self.call(call):
+            stream.put(act, takes_room=True)
+
+    def copy_in(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
+        assert source.flags.c_contiguous
+        if not self.is_pinned(source):
+            self.machine.problem("an array that is not page-locked is copied in: it would hold up whoever copies it")
+        self._copy("cuMemcpyHtoDAsync", stream, address, source.__array_interface__["data"][0], source.nbytes)
+
+    def copy_out(self, target: NDArray[Any], address: int, stream: Any) -> None:
+        assert target.flags.c_contiguous
+        if self.is_pinned(target):
+            self._copy("cuMemcpyDtoHAsync", stream, target.__array_interface__["data"][0], address, target.nbytes)
+            return
+        flat = target.reshape(-1).view(np.uint8)
+
+        def act() -> None:
+            origin = self.bytes_at(address, target.nbytes)
+            if origin is not None:
+                flat[...] = origin
+
+        with self.call("cuMemcpyDtoHAsync"):
+            stream.put(act, takes_room=True)
+        self.machine.run_until(lambda: not stream.queue, self, "cuMemcpyDtoHAsync")  # it returns when all is copied
+
+    def copy(self, target: int, source: int, nbytes: int, stream: RawStream) -> None:
+        self._copy("cuMemcpyDtoDAsync", stream, target, source, nbytes)
+
+    def copy_pitched(
+        self, target: int, source: int, width: int, height: int, pitches: tuple[int, int], stream: Any
+    ) -> None:
+        def act() -> None:
+            for row in range(height):
+                to = self.bytes_at(target + row * pitches[0], width, peers=True)
+                origin = self.bytes_at(source + row * pitches[1], width, peers=True)
+                if to is not None and origin is not None:
+                    to[...] = origin
+
+        with self.call("cuMemcpy2DAsync"):
+            stream.put(act, takes_room=True)
+
+    def fill(self, address: int, width: int, value: int, count: int, stream: Any) -> None:
+        def act() -> None:
+            to = self.bytes_at(address, width * count)
+            if to is not None:
+                to.view(f"u{width}")[...] = value
+
+        with self.call("cuMemsetAsync"):
+            stream.put(act, takes_room=True)
+
+    def reach_peer(self, peer: Gpu) -> bool:
+        with self.call("cuCtxEnablePeerAccess"):
+            if self.machine.peers:
+                self.reached.add(peer.index)
+            return self.machine.peers
+
+    def load(self, cubin: bytes, symbol: str) -> Function:
+        raise AssertionError("simulated kernels are loaded by SimulatedLibrary")

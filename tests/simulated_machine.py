@@ -1,0 +1,259 @@
+"""The machine that simulated GPUs are part of: their memory, their streams and events, and the scheduler.
+
+A seed decides in which order the streams go on. Work is done only when somebody asks for it: a look at an event does a
+little, waiting for one does all that it needs, and a thread does what has to be done before a descriptor is closed for
+a task that sleeps. `Machine.hold` stops all of it.
+"""
+
+import os
+import random
+import threading
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+from dagpu.backends.host.arrays import HostMemory
+
+if TYPE_CHECKING:
+    from tests.simulated_gpu import SimulatedGpu
+
+QUEUE_DEPTH: Final = 1024
+"""Launches, copies and fills that a stream takes before the driver blocks whoever puts in one more."""
+
+PATIENCE: Final = 30.0
+"""Seconds after which something counts as hung."""
+
+POISON: Final = 0xA5
+
+
+@final
+class Record:
+    """One record of an event: what a wait for it refers to, whatever is recorded later."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done = False
+
+
+@final
+class SimulatedEvent:
+    """Implements `RawEvent`."""
+
+    def __init__(self, gpu: "SimulatedGpu") -> None:
+        self._gpu = gpu
+        self.latest: Record | None = None
+
+    def record(self, stream: Any, /) -> None:
+        with self._gpu.bound("cuEventRecord"):
+            if stream.gpu is not self._gpu:
+                self._gpu.machine.problem("an event is recorded in a stream of another device")
+            record = self.latest = Record()
+            stream.put(lambda: setattr(record, "done", True))
+
+    def query(self) -> bool:
+        with self._gpu.bound("cuEventQuery", anywhere=True):
+            self._gpu.machine.progress()
+            self._gpu.refuse_if_lost("cuEventQuery")
+            return self.latest is None or self.latest.done
+
+    def synchronize(self) -> None:
+        with self._gpu.bound("cuEventSynchronize", anywhere=True):
+            record = self.latest
+        if record is not None:
+            self._gpu.machine.run_until(lambda: record.done, self._gpu, "cuEventSynchronize")
+
+
+@final
+@dataclass(slots=True)
+class Work:
+    """One piece of work in a stream."""
+
+    act: Callable[[], None]
+    needs: Record | None = None
+    takes_room: bool = False
+
+
+@final
+class SimulatedStream:
+    """Implements `RawStream`."""
+
+    def __init__(self, gpu: "SimulatedGpu", handle: int) -> None:
+        self.gpu = gpu
+        self.handle = handle
+        self.queue: deque[Work] = deque()
+        self.pending = 0
+
+    def put(self, act: Callable[[], None], *, needs: Record | None = None, takes_room: bool = False) -> None:
+        """Append work."""
+        if takes_room and self.pending >= QUEUE_DEPTH:
+            self.gpu.machine.problem(f"more than {QUEUE_DEPTH} launches, copies and fills are pending in a stream")
+        self.pending += takes_room
+        self.queue.append(Work(act, needs, takes_room))
+
+    def wait_for_event(self, event: Any, /) -> None:
+        with self.gpu.bound("cuStreamWaitEvent", anywhere=True):
+            if event.latest is not None:
+                self.put(lambda: None, needs=event.latest)
+
+
+@final
+class Machine:
+    """The GPUs, the memory and the scheduler. All of its state is guarded by `changed`."""
+
+    def __init__(self, seed: int, pinned: int = 1 << 32) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.problems: list[str] = []
+        self.pinned_room = pinned
+        self.peers = True
+        """Can a kernel of one device read memory of another?"""
+        self.blocks: dict[int, tuple[HostMemory, int]] = {}
+        """Every allocation that is alive, by its address: its memory and its device, -1 for pinned memory."""
+        self._addresses: list[int] = []
+        self._buried: list[HostMemory] = []
+        self._stacks: dict[int, list[SimulatedGpu]] = {}
+        self._random = random.Random(seed)
+        self._held = False
+        self._closes = 0
+        self._engine: threading.Thread | None = None
+        self.streams: list[SimulatedStream] = []
+        self.gpus: list[SimulatedGpu] = []
+
+    def problem(self, what: str) -> None:
+        """Something was done that must not be."""
+        self.problems.append(what)
+        raise AssertionError(what)
+
+    # ---- contexts --------------------------------------------------------------------------------------------------
+
+    def stack(self) -> "list[SimulatedGpu]":
+        """The contexts that are on this thread's stack."""
+        return self._stacks.setdefault(threading.get_ident(), [])
+
+    def no_context_left(self) -> bool:
+        """Is every thread's stack empty, once those that are still at work have come to an end?"""
+        with self.changed:
+            return self.changed.wait_for(lambda: not any(self._stacks.values()), PATIENCE)
+
+    # ---- memory ----------------------------------------------------------------------------------------------------
+
+    def add(self, address: int, memory: HostMemory, device: int) -> None:
+        """New memory."""
+        memory.block[...] = POISON
+        self.blocks[address] = memory, device
+        insort(self._addresses, address)
+
+    def remove(self, address: int, device: int) -> None:
+        """Give it back. It is kept, unreachable: whoever has an array over it may still touch it."""
+        memory, where = self.blocks.pop(address, (None, None))
+        if memory is None or where != device:
+            self.problem(f"{address:#x} is freed, which nobody allocated there")
+            return
+        self._addresses.remove(address)
+        memory.block[...] = POISON
+        self._buried.append(memory)
+
+    def poison(self, address: int, nbytes: int) -> None:
+        """Overwrite what nobody may need any more."""
+        found = self.find(address, nbytes)
+        if found is not None:
+            found[0].block[found[1] : found[1] + nbytes] = POISON
+
+    def find(self, address: int, nbytes: int) -> tuple[HostMemory, int, int] | None:
+        """The allocation that these bytes lie in, the first one's place in it, and its device; None if they do not."""
+        at = bisect_right(self._addresses, address) - 1
+        if at < 0:
+            return None
+        start = self._addresses[at]
+        memory, device = self.blocks[start]
+        return (memory, address - start, device) if address + nbytes <= start + memory.nbytes else None
+
+    # ---- the scheduler ---------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Do one piece of work, of any stream that can go on. False if none can."""
+        ready = [
+            stream
+            for stream in self.streams
+            if stream.queue and not stream.gpu.lost and ((needs := stream.queue[0].needs) is None or needs.done)
+        ]
+        if not ready or self._held:
+            return False
+        stream = self._random.choice(ready)
+        work = stream.queue.popleft()
+        stream.pending -= work.takes_room
+        work.act()
+        self.changed.notify_all()
+        return True
+
+    def progress(self) -> None:
+        """The GPUs have worked a little since the last look at them."""
+        for _ in range(self._random.choice((0, 0, 1, 3, 10, 100))):
+            if not self.step():
+                return
+
+    def run_until(self, done: Callable[[], bool], gpu: "SimulatedGpu", call: str) -> None:
+        """Work until then; other threads go on between any two pieces of work."""
+        while True:
+            with self.changed:
+                if done():
+                    return
+                gpu.refuse_if_lost(call)
+                if not self.step():
+                    if not self._held:
+                        self.problem(f"{call} would wait for ever")
+                    self.changed.wait()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Within the `with` block no work is done, and whoever waits for some, waits."""
+        with self.changed:
+            self._held = True
+        try:
+            yield
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Go on."""
+        with self.changed:
+            self._held = False
+            self.changed.notify_all()
+
+    def will_close(self) -> None:
+        """Somebody sleeps until a descriptor is closed: see to it that all before that is done."""
+        self._closes += 1
+        if self._engine is None:
+            self._engine = threading.Thread(target=self._work, name="simulated-gpu", daemon=True)
+            self._engine.start()
+        self.changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self.changed:
+                if not self._closes:
+                    self._engine = None
+                    return
+                if not self.step():
+                    self.changed.wait()
+
+    def closed(self, descriptor: int) -> None:
+        """The driver closes it."""
+        self._closes -= 1
+        try:
+            os.close(descriptor)
+        except OSError:
+            self.problems.append("a descriptor was closed that is not open")
+
+    def shut_down(self) -> None:
+        """End the thread, whatever it waits for."""
+        with self.changed:
+            self._closes = 0
+            self._held = False
+            engine = self._engine
+            self.changed.notify_all()
+        if engine is not None:
+            engine.join()

@@ -1,0 +1,196 @@
+"""Pools of memory, the arena of a plan, and arrays over pinned memory; no driver is needed."""
+
+import gc
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from dagpu.backends.cuda.arena import ALIGNMENT, lay_out
+from dagpu.backends.cuda.driver import OUT_OF_MEMORY
+from dagpu.backends.cuda.memory import GRAIN, LARGE, WASTE, Block, Pool, rounded
+from dagpu.backends.cuda.transfers import array_over
+from dagpu.errors import DeviceError
+from dagpu.lowering.plan import Allocate, Plan, Release
+from dagpu.lowering.program import HOST, Program, Role
+from dagpu.lowering.schedule import schedule
+from tests.programs import chain, programs
+from tests.simulated_cuda import driver, installed
+
+ROOM = 1 << 26
+SIZES = st.one_of(st.integers(0, 5000), st.integers(LARGE // 2 - 3, LARGE // 2 + 3), st.integers(0, 6 * LARGE))
+
+
+class Store:
+    """A driver's memory: `room` bytes, whose addresses are used again."""
+
+    def __init__(self, room: int = ROOM) -> None:
+        self.room = room
+        self.sizes: dict[int, int] = {}
+
+    def allocate(self, nbytes: int) -> int:
+        if sum(self.sizes.values()) + nbytes > self.room:
+            raise DeviceError("cuMemAlloc failed: out of memory", OUT_OF_MEMORY)
+        address = GRAIN
+        while any(address < start + size and start < address + nbytes for start, size in self.sizes.items()):
+            address = max(start + size for start, size in self.sizes.items() if start < address + nbytes)
+        self.sizes[address] = nbytes
+        return address
+
+    def free(self, address: int) -> None:
+        del self.sizes[address]
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Blocks are taken, dropped and trimmed in any order."""
+
+    blocks: Bundle[Any] = Bundle("blocks")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = Store()
+        self.pool = Pool(self.store.allocate, self.store.free)
+        self.live: list[list[Block]] = []
+
+    @rule(target=blocks, nbytes=SIZES, room=st.one_of(st.none(), st.integers(0, ROOM)))
+    def take(self, nbytes: int, room: int | None) -> Any:
+        cell: list[Block] = []
+        try:
+            cell.append(self.pool.take(nbytes, room))
+        except DeviceError:
+            # It has trimmed before it gave up, and there still was no room.
+            assert self.pool.held == self.in_use()
+            assert self.pool.held + rounded(nbytes) > (ROOM if room is None else room) or room is None
+            return cell
+        block = cell[0]
+        assert block.size >= nbytes
+        assert block.size - rounded(nbytes) <= rounded(nbytes) // WASTE
+        assert nbytes == 0 or block.address % GRAIN == 0
+        self.live.append(cell)
+        return cell
+
+    @rule(cell=consumes(blocks))
+    def drop(self, cell: list[Block]) -> None:
+        cell.clear()
+        self.live = [each for each in self.live if each]
+
+    @rule()
+    def trim(self) -> None:
+        self.pool.trim()
+        assert self.pool.held == self.in_use()
+
+    def in_use(self) -> int:
+        return sum(cell[0].size for cell in self.live)
+
+    @invariant()
+    def no_byte_has_two_owners(self) -> None:
+        spans = sorted((cell[0].address, cell[0].size) for cell in self.live if cell[0].size)
+        assert all(start + size <= after for (start, size), (after, _) in pairwise(spans))
+        assert all(self.store.sizes[start] == size for start, size in spans)
+
+    @invariant()
+    def what_is_counted_is_what_is_there(self) -> None:
+        assert self.pool.used == sum(cell[0].nbytes for cell in self.live)
+        assert self.pool.held == sum(self.store.sizes.values())
+
+
+TestPool = PoolMachine.TestCase
+TestPool.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+def test_a_dropped_block_is_given_out_again() -> None:
+    """The driver is asked once."""
+    store = Store()
+    pool = Pool(store.allocate, store.free)
+    first = pool.take(10_000).address
+    assert pool.take(9_900).address == first
+    assert len(store.sizes) == 1
+
+
+def test_an_error_that_is_no_want_of_memory_is_passed_on() -> None:
+    """Nothing is trimmed for it, and nothing is counted."""
+
+    def allocate(nbytes: int) -> int:
+        raise DeviceError("lost", 700)
+
+    pool = Pool(allocate, lambda address: None)
+    with pytest.raises(DeviceError, match="lost"):
+        pool.take(5)
+    assert (pool.used, pool.held) == (0, 0)
+
+
+def test_a_block_may_be_dropped_while_its_pool_is_locked() -> None:
+    """A finaliser that the collector runs inside `take` only leaves a note."""
+    store = Store()
+    held: list[Block] = []
+
+    def allocate(nbytes: int) -> int:
+        held.clear()
+        return store.allocate(nbytes)
+
+    pool = Pool(allocate, store.free)
+    held.append(pool.take(100))
+    block = pool.take(200_000)
+    assert pool.used == block.nbytes
+
+
+def test_an_array_keeps_its_pinned_memory() -> None:
+    """As long as any view of it lives."""
+    with installed():
+        found = driver()
+        with found.gpu.current():
+            array = array_over(found.pinned.take(4096), 4096)
+            view = array.view(np.float32).reshape(32, 32)[3:5]
+            del array
+            gc.collect()
+            assert found.pinned.used == 4096
+            view[...] = 1
+            del view
+            gc.collect()
+            assert found.pinned.used == 0
+
+
+# ---- arenas ---------------------------------------------------------------------------------------------------------
+def assert_fits(plan: Plan) -> None:
+    """Two temporaries of a device share bytes only where the second is allocated in the lane in which the first was
+    released, and after that. What is handed out has a block of its own."""
+    arenas, alone = lay_out(plan)
+    released: dict[int, tuple[int, int]] = {}
+    allocated: dict[int, tuple[int, int]] = {}
+    for number, step in enumerate(plan.steps):
+        if isinstance(step, Allocate):
+            allocated[step.buffer] = number, step.lane
+        elif isinstance(step, Release):
+            released[step.buffer] = number, step.lane
+    for device, arena in enumerate(arenas):
+        for buffer, offset in arena.offsets.items():
+            assert plan.buffers[buffer].device == device
+            assert plan.buffers[buffer].role is Role.TEMPORARY
+            assert offset % ALIGNMENT == 0
+            assert 0 <= offset <= offset + plan.buffers[buffer].nbytes <= arena.nbytes
+        spans = [(offset, offset + plan.buffers[b].nbytes, b) for b, offset in arena.offsets.items()]
+        for low, high, one in spans:
+            for start, end, other in spans:
+                if one != other and low < end and start < high and allocated[one] < allocated[other]:
+                    assert released[one][0] < allocated[other][0]
+                    assert released[one][1] == allocated[other][1]
+    outputs = {b for b, about in enumerate(plan.buffers) if about.role is Role.OUTPUT and about.device != HOST}
+    assert set(alone) == outputs
+
+
+@settings(max_examples=50)
+@given(programs())
+def test_temporaries_share_memory_only_one_after_the_other(program: Program) -> None:
+    """In the order of one lane, which is the order of a stream."""
+    assert_fits(schedule(program))
+
+
+def test_a_chain_needs_two_blocks() -> None:
+    """However long it is."""
+    plan = schedule(chain(100))
+    assert_fits(plan)
+    assert lay_out(plan)[0][0].nbytes == 2 * ALIGNMENT
