@@ -1,0 +1,147 @@
+"""Two GPUs in one op: copies between them, a network trained on both, and each thread with its own."""
+
+import gc
+import importlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagpu import (
+    DagpuError,
+    Device,
+    Tensor,
+    convert,
+    devices,
+    dup,
+    f32,
+    f64,
+    from_host,
+    full,
+    memcpy,
+    ones,
+    use_device,
+    zeros,
+    zip_ops,
+)
+from tests.gpu.kernels import add
+from tests.gpu.support import ROOT
+
+
+@pytest.fixture
+def two(cuda: Device) -> tuple[Device, Device]:
+    """The first two GPUs."""
+    found = [each for each in devices() if each.kind == "cuda"]
+    if len(found) < 2:
+        pytest.skip("there is one GPU here")
+    return found[0], found[1]
+
+
+def test_copies_between_them(two: tuple[Device, Device]) -> None:
+    """`dup`, `convert` and `memcpy`, whole and cut, both ways, to the bit."""
+    array = np.random.default_rng(0).normal(size=(1000, 1003)).astype(f32)
+    for here, there in (two, two[::-1]):
+        t = from_host(array).on(here).sync()
+        assert t.device == here
+        moved = dup(t.borrow()).on(there).sync()
+        assert moved.device == there
+        np.testing.assert_array_equal(moved.borrow().to_host().sync(), array)
+        cut = t.slice(slice(1, None, 3), slice(5, 900))
+        np.testing.assert_array_equal(dup(cut).on(there).to_host().sync(), array[1::3, 5:900])
+        np.testing.assert_array_equal(convert(t.borrow(), f64).on(there).to_host().sync(), array.astype(f64))
+        target = zeros(array.shape).on(there).sync()
+        memcpy(target.borrow_mut(), t.borrow()).sync()
+        np.testing.assert_array_equal(target.to_host().sync(), array)
+
+
+def test_branches_on_both_meet_on_one(two: tuple[Device, Device]) -> None:
+    """Each branch runs where it is put; what crosses over is waited for, whichever way it goes."""
+    first, second = two
+
+    def branch(place: Device, number: int) -> Any:
+        op = full((1 << 18,), number).on(place)
+        for _ in range(20):
+            op = op.then(lambda t: add(t.partition((1024,)), ones((1 << 18,))).first().unpartition()).on(place)
+        return op
+
+    for _ in range(5):
+        ours, theirs = branch(first, 1), branch(second, 100)
+        there = ours.then(lambda t: dup(t).on(second))
+        back = add(theirs.partition((1024,)), there).first().unpartition().then(lambda t: dup(t).on(first))
+        result = add(back.partition((1024,)), branch(first, 0)).first().unpartition().sync()
+        assert result.device == first
+        assert (result.to_host().sync() == 161).all()
+
+
+def test_a_ring_of_copies(two: tuple[Device, Device]) -> None:
+    """There and back again, many times in one run."""
+    first, second = two
+    op = from_host(np.arange(1 << 16, dtype=f32)).on(first)
+    for _ in range(30):
+        op = op.then(lambda t: dup(t).on(second)).then(lambda t: dup(t).on(first))
+    result = op.sync()
+    assert result.device == first
+    np.testing.assert_array_equal(result.to_host().sync(), np.arange(1 << 16, dtype=f32))
+
+
+def test_memory_is_counted_where_it_lies(two: tuple[Device, Device]) -> None:
+    """Each device has its own account, and gets its bytes back on whatever thread they are dropped."""
+    gc.collect()
+    before = [each.memory_used() for each in two]
+    held: list[Tensor[Any]] = [zeros((1 << 18,)).on(each).sync() for each in two for _ in range(2)]
+    assert [each.memory_used() for each in two] == [used + (2 << 20) for used in before]
+    held.pop()
+    assert [each.memory_used() for each in two] == [before[0] + (2 << 20), before[1] + (1 << 20)]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(held.clear).result()
+    assert [each.memory_used() for each in two] == before
+
+
+def test_threads_each_with_its_own(two: tuple[Device, Device]) -> None:
+    """Runs on both devices at once, from threads whose current device differs."""
+
+    def work(number: int) -> bool:
+        place = two[number % 2]
+        with use_device(place):
+            for _ in range(50):
+                t = add(full((1024,), number).partition((256,)), ones((1024,))).first().unpartition().sync()
+                if t.device != place or not (t.to_host().sync() == number + 1).all():
+                    return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_a_stream_of_the_other(two: tuple[Device, Device]) -> None:
+    """Work for one device is refused by a stream of the other, and both go on."""
+    first, second = two
+    t = ones((4,)).on(first).sync()
+    with pytest.raises(DagpuError, match=first.name):
+        t.borrow().to_host().sync_on(second.stream())
+    assert t.to_host().sync_on(first.stream()).tolist() == [1.0] * 4
+    assert ones((4,)).on(second).to_host().sync_on(second.stream()).tolist() == [1.0] * 4
+
+
+def test_a_network_trained_on_both(
+    two: tuple[Device, Device], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """examples/mlp_data_parallel.py, whose own assertions compare it with NumPy."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    script = importlib.import_module("mlp_data_parallel")
+    monkeypatch.setattr(script, "DEVICES", tuple(each.name for each in two))
+    script.main()
+    assert "on 2 devices" in capsys.readouterr().out
+    del sys.modules["mlp_data_parallel"]
+
+
+def test_many_independent_ops_on_both(two: tuple[Device, Device]) -> None:
+    """One run of many branches, on both in turn."""
+    ops = [
+        add(full((1024,), n).on(two[n % 2]).partition((256,)), ones((1024,))).first().unpartition().to_host()
+        for n in range(32)
+    ]
+    for n, result in enumerate(zip_ops(*ops).sync()):
+        assert (result == n + 1).all()
