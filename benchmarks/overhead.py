@@ -70,7 +70,7 @@ def phases(build: Callable[[int], Op], n: int) -> dict[str, Span]:
     for index, held in stage.inputs.items():
         bindings.memory[index] = held
     tracer.submitted()
-    replay = driver.submit(plan, bindings)
+    replay = driver.prepare(plan).submit(bindings)
     drive(BlockingWaits().replay(replay, driver.spin()))
     tracer.settle(bindings.memory)
     times.append(now())

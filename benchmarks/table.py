@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import os
 import platform
 import statistics
@@ -21,7 +22,8 @@ RESULTS = Path(__file__).parent / "results"
 class Span(NamedTuple):
     """Seconds that something took: on the clock, and of processor time (all threads of this process together).
 
-    On one core the two differ by what other processes took of it, and by waits in which the core was idle.
+    On one core the two differ by what other processes took of it, and by waits in which the core was idle. `cpu` is nan
+    where nobody measured it: on a clock that is not this process's own.
     """
 
     wall: float
@@ -44,16 +46,17 @@ class Row:
 
     `median` and `best` are of the clock, `cpu` is the median of processor time; all in the table's unit. `target` is
     the most that `median` should be, where one is set. `ratio` is `median` divided by the median of the row that the
-    table compares with, where that makes sense.
+    table compares with, where that makes sense. `remark` is one more thing to show, under the table's `remarks`.
     """
 
     name: str
     median: float
     best: float
-    cpu: float
+    cpu: float | None
     samples: int
     target: float | None = None
     ratio: float | None = None
+    remark: str = ""
 
     @property
     def verdict(self) -> str:
@@ -66,12 +69,16 @@ class Row:
 @final
 @dataclass(slots=True)
 class Table:
-    """Rows of one unit. `note` says what the numbers mean; `ratio_to` what the column of ratios divides by."""
+    """Rows of one unit. `note` says what the numbers mean; `ratio_to` what the column of ratios divides by.
+
+    `remarks` heads the column of the rows' remarks.
+    """
 
     title: str
     unit: str
     note: str = ""
     ratio_to: str = ""
+    remarks: str = ""
     rows: list[Row] = field(default_factory=list)
 
     def add(
@@ -82,26 +89,30 @@ class Table:
         *,
         target: float | None = None,
         base: Sequence[Span] | None = None,
+        remark: str = "",
     ) -> None:
         """Append a row of `spans` times `scale`, with its ratio to `base`."""
         walls = [span.wall for span in spans]
         median, cpu = statistics.median(walls), statistics.median(span.cpu for span in spans)
         ratio = None if base is None else median / statistics.median(span.wall for span in base)
-        self.rows.append(Row(name, median * scale, min(walls) * scale, cpu * scale, len(spans), target, ratio))
+        best = min(walls) * scale
+        processor = None if math.isnan(cpu) else cpu * scale
+        self.rows.append(Row(name, median * scale, best, processor, len(spans), target, ratio, remark))
 
     def cells(self) -> list[list[str]]:
         """Header and rows as text; columns that no row fills are left out."""
-        header = ["", self.unit, "best", "cpu", "samples", "target", "met", f"/ {self.ratio_to}"]
+        header = ["", self.unit, "best", "cpu", "samples", "target", "met", f"/ {self.ratio_to}", self.remarks]
         rows = [
             [
                 row.name,
                 _number(row.median),
                 _number(row.best),
-                _number(row.cpu),
+                "" if row.cpu is None else _number(row.cpu),
                 str(row.samples),
                 "" if row.target is None else f"<= {row.target:g}",
                 row.verdict,
                 "" if row.ratio is None else f"{_number(row.ratio)}x",
+                row.remark,
             ]
             for row in self.rows
         ]
@@ -110,18 +121,48 @@ class Table:
 
     def text(self) -> str:
         """For a terminal."""
-        cells = self.cells()
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [_aligned(row, widths) for row in cells]
-        lines.insert(1, "-" * len(lines[0]))
-        return "\n".join([self.title, *textwrap.wrap(self.note, 100), "", *lines])
+        return _text(self.title, self.note, self.cells())
 
     def markdown(self) -> str:
         """For a page."""
-        header, *rows = self.cells()
-        rule = ["---", *["---:"] * (len(header) - 1)]
-        lines = [f"| {' | '.join(row)} |" for row in [header, rule, *rows]]
-        return "\n".join([f"## {self.title}", "", *([self.note, ""] if self.note else []), *lines])
+        return _markdown(self.title, self.note, self.cells())
+
+
+@final
+@dataclass(slots=True)
+class Grid:
+    """Medians of what was measured at several sizes: a row for each name, a column for each size, all of one unit."""
+
+    title: str
+    columns: list[str]
+    note: str = ""
+    rows: dict[str, list[float]] = field(default_factory=dict)
+
+    def cells(self) -> list[list[str]]:
+        """Header and rows as text."""
+        return [["", *self.columns], *([name, *map(_number, row)] for name, row in self.rows.items())]
+
+    def text(self) -> str:
+        """For a terminal."""
+        return _text(self.title, self.note, self.cells())
+
+    def markdown(self) -> str:
+        """For a page."""
+        return _markdown(self.title, self.note, self.cells())
+
+
+def _text(title: str, note: str, cells: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [_aligned(row, widths) for row in cells]
+    lines.insert(1, "-" * len(lines[0]))
+    return "\n".join([title, *textwrap.wrap(note, 100), "", *lines])
+
+
+def _markdown(title: str, note: str, cells: Sequence[Sequence[str]]) -> str:
+    header, *rows = cells
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    lines = [f"| {' | '.join(row)} |" for row in [header, rule, *rows]]
+    return "\n".join([f"## {title}", "", *([note, ""] if note else []), *lines])
 
 
 def _number(value: float) -> str:
@@ -217,13 +258,13 @@ def _busy() -> dict[int, int]:
     return ticks
 
 
-def show(tables: Iterable[Table], about: dict[str, str]) -> str:
+def show(tables: Iterable[Table | Grid], about: dict[str, str]) -> str:
     """The tables and the machine, for a terminal."""
     facts = "\n".join(f"{key + ':':22}{value}" for key, value in about.items())
     return "\n\n".join([*(table.text() for table in tables), facts])
 
 
-def save(name: str, title: str, tables: Sequence[Table], about: dict[str, str]) -> list[Path]:
+def save(name: str, title: str, tables: Sequence[Table | Grid], about: dict[str, str]) -> list[Path]:
     """Keep the results as `results/<name>.json` and `.md`. Gives back their paths."""
     RESULTS.mkdir(exist_ok=True)
     data = {"machine": about, "tables": [asdict(table) for table in tables]}
@@ -235,4 +276,16 @@ def save(name: str, title: str, tables: Sequence[Table], about: dict[str, str]) 
     return paths
 
 
-__all__ = ["Row", "Span", "Table", "load_average", "machine", "measure", "now", "pin_to_one_core", "save", "show"]
+__all__ = [
+    "Grid",
+    "Row",
+    "Span",
+    "Table",
+    "load_average",
+    "machine",
+    "measure",
+    "now",
+    "pin_to_one_core",
+    "save",
+    "show",
+]

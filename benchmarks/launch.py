@@ -1,0 +1,79 @@
+"""What a launch costs on the GPU, in a chain of tiny ones, beside the C++ driver API and launching from Python by hand.
+
+    python benchmarks/launch.py                  keeps results/launch.json and launch.md
+    python benchmarks/launch.py --device host    a dry run without a GPU: measures nothing, keeps nothing
+
+The kernel multiplies 2,048 floats. A launch of dagpu's is counted with its `partition`, `first` and `unpartition`; a
+fresh DAG from building the op to holding its result, the same op from `sync()` to its result. What it has allocated is
+freed after the clock has stopped. Every contender waits once, at its end, except where the table says otherwise.
+"""
+
+from functools import partial
+
+from gpu import Bench, Measure, medians, rounds, start
+from gpu_kernels import Op, build_chain
+from gpu_peers import Peer, all_peers
+from table import Grid, Span, Table
+
+from dagpu import Tensor, f32, use_device
+
+FRESH, AGAIN = 25.0, 3.4
+"""Targets: us a launch, in a chain of 1,000."""
+
+SIZES = (1, 10, 100, 300, 1000)
+FLOOR_NAME, EACH_NAME, GRAPH_NAME = "C++, one sync at the end", "C++, sync after each", "C++, CUDA graph replay"
+FRESH_NAME, AGAIN_NAME = "dagpu: a fresh DAG", "dagpu: the same op again"
+
+
+def fresh(n: int) -> tuple[Op, Tensor[f32]]:
+    """Build an op of `n` launches and run it."""
+    op = build_chain(n)
+    return op, op.sync()
+
+
+def contenders(bench: Bench, n: int, peers: list[Peer]) -> list[Measure]:
+    """Everything that launches `n` times. A round is some milliseconds long, and 5 chains at least."""
+    count = bench.many(min(100, max(5, 1000 // n)))
+    op = build_chain(n)
+    found: list[Measure] = [
+        partial(rounds, FRESH_NAME, partial(fresh, n), min(count, 40)),
+        partial(rounds, AGAIN_NAME, op.sync, count),
+    ]
+    if bench.floor is not None:
+        for name, how in ((FLOOR_NAME, "end"), (EACH_NAME, "each"), (GRAPH_NAME, "graph")):
+            found.append(partial(bench.floor.rounds, name, f"chain {n} {how}", count))
+    return [*found, *(partial(peer.chain_rounds, n, count) for peer in peers if peer.chain is not None)]
+
+
+def one_size(title: str, unit: str, n: int, samples: dict[str, list[Span]]) -> Table:
+    """The table of one chain, per launch."""
+    table = Table(title, unit, ratio_to=FLOOR_NAME)
+    targets = {FRESH_NAME: FRESH, AGAIN_NAME: AGAIN} if n == max(SIZES) else {}
+    for name in sorted(samples, key=lambda name: (name.startswith("dagpu"), name)):
+        target = targets.get(name)
+        table.add(name, samples[name], 1e6 / n, target=target, base=samples.get(FLOOR_NAME))
+    return table
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    bench = start("launch", "What a launch costs on the GPU, beside its peers.")
+    peers = all_peers(bench)
+    found: dict[int, dict[str, list[Span]]] = {}
+    with use_device(bench.where):
+        for n in SIZES:
+            found[n] = bench.measure(contenders(bench, n, peers), 9)
+    most = max(SIZES)
+    chain = one_size(f"A chain of {most:,} tiny launches", "us/launch", most, found[most])
+    chain.note = "A sample is the median of several chains in a row; the contenders take turns." + bench.missing()
+    one = one_size("One tiny launch, with its wait", "us", 1, found[1])
+    one.note = "From the first call to the result: the latency of the way to launch and of waiting together."
+    grid = Grid("A chain of N tiny launches, us in all", [f"N={n:,}" for n in SIZES], "Medians.")
+    grid.columns.append(f"each of {most:,}")
+    for row in chain.rows:
+        grid.rows[row.name] = [*(medians(found[n][row.name]).wall * 1e6 for n in SIZES), row.median]
+    bench.finish("What a launch costs", [chain, one, grid])
+
+
+if __name__ == "__main__":
+    main()
