@@ -8,7 +8,6 @@ kernel parameters were written for, and writes anew only those whose base has mo
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from math import prod
 from struct import pack_into
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, assert_never, final
@@ -17,8 +16,10 @@ from dagpu.backends.cuda import transfers
 from dagpu.backends.cuda.arena import lay_out
 from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memcpy2D, Memset, copy, fill
 from dagpu.backends.cuda.driver import Function, RawEvent
+from dagpu.backends.cuda.kinds import Kind
 from dagpu.backends.cuda.packing import REPORT, Packed, check_limits, pack
 from dagpu.backends.cuda.streams import MARK_EVERY
+from dagpu.backends.cuda.turns import in_turn
 from dagpu.layout import contiguous
 from dagpu.lowering.plan import Execute, Plan, Record, Wait
 from dagpu.lowering.program import (
@@ -41,21 +42,6 @@ if TYPE_CHECKING:
 
 Do: TypeAlias = "Callable[[CudaRun, Any], None]"
 """Does something in a run, on a stream."""
-
-
-class Kind(IntEnum):
-    """What an action is. They are told apart thousands of times for each run, hence numbers."""
-
-    LAUNCH = 0
-    RECORD = 1
-    WAIT = 2
-    DO = 3
-    HOST = 4
-    """As `DO`, but it may take long: a `HostCall`."""
-    MARK = 5
-    """The lane has got many instructions: see that its queue is not full."""
-    SWITCH = 6
-    """What follows is on another device."""
 
 
 class Action(NamedTuple):
@@ -291,7 +277,7 @@ class PreparedPlan:
         self._wanted.clear()
         self._steps = []
         recorders = [self.devices[number] for number in device_of_event]
-        self._first = Script(writer.actions, writer.patches, [0] * self._count_bases, recorders)
+        self._first = Script(writer.script(), writer.patches, [0] * self._count_bases, recorders)
         self._scripts.append(self._first)
 
     def bases(self) -> list[int]:
@@ -305,18 +291,28 @@ class _Writer:
 
     def __init__(self, prepared: PreparedPlan) -> None:
         self._prepared = prepared
-        self._here = 0
         self.actions: list[Action] = []
         self.patches: list[list[tuple[bytearray, int, int]]] = [[] for _ in prepared.bases()]
         self.puts = [0] * len(prepared.plan.lanes)
 
     def add(self, action: Action) -> None:
-        """Append an action, behind a switch of devices where it needs one."""
-        device = self._prepared.plan.lanes[action.lane].device
-        if device != self._here:
-            self._here = device
-            self.actions.append(Action(Kind.SWITCH, action.lane, None, device))
+        """Append an action."""
         self.actions.append(action)
+
+    def script(self) -> list[Action]:
+        """All actions in the order in which they are submitted, with switches between devices."""
+        lanes = self._prepared.plan.lanes
+        actions = in_turn(self.actions, len(lanes)) if len(lanes) > 1 else self.actions
+        if len(self._prepared.devices) == 1:
+            return actions
+        here, found = 0, []
+        for action in actions:
+            device = lanes[action.lane].device
+            if device != here:
+                here = device
+                found.append(Action(Kind.SWITCH, action.lane, None, device))
+            found.append(action)
+        return found
 
     def instruction(self, instruction: Instruction, lane: int, made: Any) -> None:
         """Append what an instruction takes."""

@@ -56,7 +56,7 @@ def start(prepared: PreparedPlan, bindings: Bindings, spin: float) -> "CudaRun":
             device.live.add(run)
         if prepared.blocking or (prepared.copies_in and not all(prompt(run, copy) for copy in prepared.copies_in)):
             play_on_threads(run)
-        elif any(stream.congested() for stream in run.streams):
+        elif run.congested():
             hand_over(run, 0)
         else:
             play(run, 0)
@@ -81,8 +81,8 @@ class CudaRun:
     """
 
     __slots__ = (
-        "_bell", "_finished", "_finishing", "_kept", "_lock", "_notifier", "_played", "_reports", "bases", "devices",
-        "ends", "memory", "outcome", "prepared", "raw", "script", "streams",
+        "__weakref__", "_bell", "_finished", "_finishing", "_kept", "_lock", "_notifier", "_played", "_reports",
+        "bases", "devices", "ends", "memory", "outcome", "prepared", "raw", "script", "streams",
     )  # fmt: skip
 
     def __init__(self, prepared: PreparedPlan, bindings: Bindings) -> None:
@@ -169,6 +169,13 @@ class CudaRun:
         script.aim(self.bases)
         for stream in self.streams:  # last: from here on the run has to end
             stream.users.add(self)
+
+    def congested(self) -> bool:
+        """Might the first launch block, or overtake what came before?"""
+        for stream in self.streams:  # noqa: SIM110  # `any` of a generator takes twice as long
+            if stream.congested():
+                return True
+        return False
 
     # ---- while it is submitted ----------------------------------------------------------------------------------
 
@@ -307,7 +314,8 @@ class CudaRun:
         return read
 
     def _ring(self) -> None:
-        """Have the driver close the pipe when all lanes are at their end: on a stream that waits for them alone."""
+        """Have the driver close the pipe when all lanes are at their end: in the stream itself where the run has one to
+        itself, else on a stream that waits for its ends alone."""
         device = self.devices[0]
         with self._lock:  # of the driver and `_finish` one closes it
             bell, self._bell = self._bell, None
@@ -315,6 +323,9 @@ class CudaRun:
         if bell is None:
             return
         try:
+            if len(self.streams) == 1 and len(self.streams[0].users) == 1:
+                device.gpu.close_when_reached(self.raw[0], bell)
+                return
             notifier = device.streams.take_notifier()
             for event in events:
                 notifier.raw.wait_for_event(event)

@@ -7,6 +7,7 @@ very many runs are slept on at once, there are not pipes and streams enough: the
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ GLANCE: Final = 32
 class _Sleeper:
     """A run that somebody sleeps on until a pipe's writing end is closed: by the run, by the driver, or here."""
 
-    run: "CudaRun | None"
+    run: "weakref.ref[CudaRun]"
+    """Whoever sleeps keeps it: its errors hold on to all that the run has made."""
     devices: "Sequence[CudaDevice]"
     pipe: tuple[int, int]
     """Device and inode of the pipe, which tell whether the descriptor is still its end."""
@@ -68,7 +70,7 @@ class Watch:
     def add(self, run: "CudaRun", bell: int, pipe: tuple[int, int]) -> None:
         """Look at this run until the writing end of its pipe is closed."""
         with self._lock:
-            self._sleepers[bell] = _Sleeper(run, run.devices, pipe)
+            self._sleepers[bell] = _Sleeper(weakref.ref(run), run.devices, pipe)
             self._start()
 
     def _start(self) -> None:
@@ -79,9 +81,11 @@ class Watch:
     def look(self) -> None:
         """Look at each of them once."""
         for bell, sleeper in list(self._sleepers.items()):
-            if sleeper.run is not None and not sleeper.run.done():
+            run = sleeper.run()
+            if run is not None and not run.done():
                 continue
-            sleeper.run = None  # the driver is about to close its pipe, unless a device was lost
+            del run
+            # The driver is about to close its pipe, unless a device was lost.
             is_open = identity(bell) == sleeper.pipe
             if is_open and any(device.lost is not None for device in sleeper.devices):
                 os.close(bell)

@@ -152,24 +152,10 @@ template <int N> struct Shape {
         for (int d = 1; d < N; ++d) sum += static_cast<index_t>(at[d]) * stride[d];
         return sum;
 #else
-        return row(at) + static_cast<index_t>(at[N - 1]);
-#endif
-    }
-#ifndef DAGPU_STRIDED
-    template <class C> DAGPU_INLINE index_t row(const C (&at)[N]) const {
-        index_t sum = 0;
+        index_t row = 0;  // apart from the column: so compilers see that it stays the same along a row
 #pragma unroll
-        for (int d = 1; d < N; ++d) sum = (sum + static_cast<index_t>(at[d - 1])) * extent[d];
-        return sum;
-    }
-#endif
-
-    // The same place in a form that loops along a row are better compiled from: the row's address does not change.
-    template <class T, class C> DAGPU_INLINE T& in_row(T* data, const C (&at)[N]) const {
-#ifdef DAGPU_STRIDED
-        return data[offset(at)];
-#else
-        return (data + row(at))[static_cast<index_t>(at[N - 1])];
+        for (int d = 1; d < N; ++d) row = (row + static_cast<index_t>(at[d - 1])) * extent[d];
+        return row + static_cast<index_t>(at[N - 1]);
 #endif
     }
 
@@ -211,7 +197,7 @@ template <int N> struct Shape {
         static_assert(sizeof...(I) == N, "give one coordinate for each axis");                                       \
         const coordinate_t at[N] = {static_cast<coordinate_t>(i)...};                                                \
         DAGPU_CHECK(at)                                                                                              \
-        return shape_.in_row(data_, at);                                                                             \
+        return data_[shape_.offset(at)];                                                                             \
     }
 
 // ---- View: an input ---------------------------------------------------------------------------------------------------
