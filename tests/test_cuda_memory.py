@@ -2,6 +2,7 @@
 
 import gc
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from dagpu.backends.cuda.arena import ALIGNMENT, lay_out
 from dagpu.backends.cuda.driver import OUT_OF_MEMORY
-from dagpu.backends.cuda.memory import GRAIN, LARGE, WASTE, Block, Pool, rounded
+from dagpu.backends.cuda.memory import GRAIN, LARGE, SLAB, WASTE, Block, Pool, Slabs, rounded
 from dagpu.backends.cuda.transfers import array_over
 from dagpu.errors import DeviceError
 from dagpu.lowering.plan import Allocate, Plan, Release
@@ -194,3 +195,25 @@ def test_a_chain_needs_two_blocks() -> None:
     plan = schedule(chain(100))
     assert_fits(plan)
     assert lay_out(plan)[0][0].nbytes == 2 * ALIGNMENT
+
+
+@given(st.lists(st.one_of(st.integers(1, SLAB // 4), st.none()), max_size=60), st.randoms(use_true_random=False))
+def test_pieces_of_slabs_never_overlap(asked: list[int | None], random: Random) -> None:
+    """Pieces are apart from each other and inside what the driver gave; when all are free, all of it is given back."""
+    store = Store()
+    slabs = Slabs(store.allocate, store.free)
+    live: dict[int, int] = {}
+    for nbytes in asked:
+        if nbytes is not None:
+            size = rounded(nbytes)
+            address = slabs.allocate(size)
+            assert any(start <= address and address + size <= start + room for start, room in store.sizes.items())
+            assert all(address + size <= other or other + room <= address for other, room in live.items())
+            live[address] = size
+        elif live:
+            address = random.choice(sorted(live))
+            del live[address]
+            slabs.free(address)
+    for address in live:
+        slabs.free(address)
+    assert not store.sizes

@@ -4,7 +4,7 @@ from typing import Any
 
 from dagpu.device import Device
 from dagpu.errors import KernelArgumentError, ShapeError
-from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.handles import HANDLES, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernel import check_launch
 from dagpu.kernel_arguments import fits
 from dagpu.layout import contiguous
@@ -113,9 +113,11 @@ def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentEr
         for param, arg in zip(node.kernel.params, args, strict=True)
         if param.form != "scalar"
     )
+    outputs = [arg for param, arg in zip(node.kernel.params, args, strict=True) if param.form == "out"]
+    home = storage_of((outputs or [arg for arg in args if type(arg) in HANDLES])[0]).device.name
     return KernelArgumentError(
         f"{node.kernel.name}() at {describe(node.origin)}: its tensors lie on several devices: {lie}. "
-        'Copy them to one first: dup(t).on("host:0").'
+        f'Copy them to one first, dup(t).on("{home}"), or make them there: op.on("{home}").'
     )
 
 

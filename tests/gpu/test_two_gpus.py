@@ -140,7 +140,7 @@ def test_a_network_trained_on_both(
 def test_many_independent_ops_on_both(two: tuple[Device, Device]) -> None:
     """One run of many branches, on both in turn."""
     ops = [
-        add(full((1024,), n).on(two[n % 2]).partition((256,)), ones((1024,))).first().unpartition().to_host()
+        add(full((1024,), n).partition((256,)), ones((1024,))).first().unpartition().to_host().on(two[n % 2])
         for n in range(32)
     ]
     for n, result in enumerate(zip_ops(*ops).sync()):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 from dagpu.backends.cuda.compiler import Compiler
 from dagpu.backends.cuda.driver import Gpu, RawEvent
 from dagpu.backends.cuda.library import Library
-from dagpu.backends.cuda.memory import Pool
+from dagpu.backends.cuda.memory import Pool, Slabs
 from dagpu.backends.cuda.streams import OwnStream, Streams
 from dagpu.backends.cuda.watch import Watch
 from dagpu.errors import DeviceError, DeviceLostError
@@ -29,7 +29,8 @@ class CudaDevice:
     def __init__(self, gpu: Gpu, compiler: Compiler) -> None:
         self.gpu = gpu
         self.memory = Pool(gpu.allocate, gpu.free)
-        self.pinned = Pool(gpu.allocate_pinned, gpu.free_pinned)
+        slabs = Slabs(gpu.allocate_pinned, gpu.free_pinned)
+        self.pinned = Pool(slabs.allocate, slabs.free)
         self.pinned_room = _pinned_room()
         """Bytes that results of `to_host` may lock together; further ones are in ordinary memory."""
         self.streams = Streams(gpu)

@@ -8,7 +8,7 @@ to a deque, which is atomic, and calls no driver. What was appended is sorted in
 """
 
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from typing import Final, final
@@ -21,6 +21,9 @@ GRAIN: Final = 512
 
 LARGE: Final = 2 << 20
 """Bytes: the driver maps memory in pages of 2 MiB, so larger blocks are multiples of that."""
+
+SLAB: Final = 2 << 20
+"""Bytes of page-locked memory that small blocks are cut out of."""
 
 WASTE: Final = 8
 """A block of the pool is given out if it is larger than what is wanted by at most an eighth."""
@@ -51,6 +54,52 @@ def rounded(nbytes: int) -> int:
     """The size of the block that serves a request."""
     grain = GRAIN if nbytes <= LARGE // 2 else LARGE
     return -(-nbytes // grain) * grain
+
+
+@final
+class Slabs:
+    """Small pieces, cut out of large ones that `allocate` gives: to lock a page of host memory takes the kernel longer
+    than it takes the bus to fill it.
+
+    A piece that was freed is not cut again: its slab goes back when all its pieces are free. Pools free blocks only
+    when they are trimmed, so slabs come and go rarely. Its functions are called under the pool's lock.
+    """
+
+    def __init__(self, allocate: Callable[[int], int], free: Callable[[int], None]) -> None:
+        self._allocate = allocate
+        self._free = free
+        self._starts: list[int] = []
+        self._pieces: dict[int, int] = {}
+        """Pieces in use, by the start of their slab."""
+        self._current = 0
+        self._cut = SLAB
+
+    def allocate(self, nbytes: int) -> int:
+        """Memory; its address."""
+        if nbytes > SLAB // 8:
+            return self._allocate(nbytes)
+        if self._cut + nbytes > SLAB:
+            self._current, self._cut = self._allocate(SLAB), 0
+            insort(self._starts, self._current)
+            self._pieces[self._current] = 0
+        address = self._current + self._cut
+        self._cut += nbytes
+        self._pieces[self._current] += 1
+        return address
+
+    def free(self, address: int) -> None:
+        """Give back what `allocate` gave."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0 or address >= self._starts[at] + SLAB:
+            self._free(address)
+            return
+        start = self._starts[at]
+        self._pieces[start] -= 1
+        if not self._pieces[start]:
+            del self._pieces[start], self._starts[at]
+            if start == self._current:
+                self._cut = SLAB
+            self._free(start)
 
 
 @final
