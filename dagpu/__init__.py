@@ -24,6 +24,8 @@ from dagpu.errors import (
 )
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernel import In, Kernel, Lazy, Out, kernel
+from dagpu.lowering.cost import CostModel
+from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.policies import RoundRobin, SchedulingPolicy, SingleStream
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
 from dagpu.ops.compose import value
@@ -49,18 +51,20 @@ from dagpu.origin import record_origins
 from dagpu.runtime.device import current_device, device, devices, use_device
 from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
 from dagpu.runtime.spawn import Pending, spawn
+from dagpu.runtime.timeline import Trace, trace
 from dagpu.tile import Tile
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "BorrowError", "Borrowed", "CaptureError", "CompileError", "DagpuError", "Device", "DeviceError",
+    "BorrowError", "Borrowed", "CaptureError", "CompileError", "CostModel", "DagpuError", "Device", "DeviceError",
     "DeviceLostError", "DeviceOp", "In", "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError",
-    "KernelOp", "Lazy", "MayAlloc", "MovedError", "NestedRunError", "NoAlloc", "NoDeviceError", "NotReadyError",
-    "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError", "Partition", "PartitionError", "Pending",
-    "PlanError", "RoundRobin", "SchedulingPolicy", "Shape", "ShapeError", "SharedTensor", "SingleStream", "Static",
-    "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "arange", "bf16", "bool_", "convert",
-    "current_device", "device", "devices", "dup", "empty", "eye", "f16", "f32", "f64", "fill", "from_host", "full",
-    "i8", "i16", "i32", "i64", "kernel", "linspace", "memcpy", "ones", "plan_of", "rand", "randn", "record_origins",
-    "spawn", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "zeros", "zip_ops",
+    "KernelOp", "Lazy", "ListSchedule", "MayAlloc", "MovedError", "NestedRunError", "NoAlloc", "NoDeviceError",
+    "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError", "Partition",
+    "PartitionError", "Pending", "PlanError", "RoundRobin", "SchedulingPolicy", "Shape", "ShapeError",
+    "SharedTensor", "SingleStream", "Static", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef",
+    "Tile", "Trace", "arange", "bf16", "bool_", "convert", "current_device", "device", "devices", "dup", "empty", "eye",
+    "f16", "f32", "f64", "fill", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "linspace", "memcpy",
+    "ones", "plan_of", "rand", "randn", "record_origins", "spawn", "trace", "u8", "u16", "u32", "u64", "use_device",
+    "use_interpreter", "value", "zeros", "zip_ops",
 ]  # fmt: skip

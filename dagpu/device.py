@@ -33,8 +33,8 @@ class Device:
 
     __slots__ = ("__weakref__", "_driver", "_index", "_kind")
 
-    def __init__(self, kind: Literal["host", "cuda"], index: int, driver: Driver) -> None:
-        self._kind: Literal["host", "cuda"] = kind
+    def __init__(self, kind: Literal["host", "cuda", "explore"], index: int, driver: Driver) -> None:
+        self._kind: Literal["host", "cuda", "explore"] = kind
         self._index = index
         self._driver = driver
 
@@ -43,7 +43,7 @@ class Device:
         return f"{self._kind}:{self._index}"
 
     @property
-    def kind(self) -> Literal["host", "cuda"]:
+    def kind(self) -> Literal["host", "cuda", "explore"]:
         return self._kind
 
     @property

@@ -240,6 +240,7 @@ def kernel(
     abi: Literal["views", "pointers"] = "views",
     options: Sequence[str] = (),
     checked: bool | None = None,
+    in_place: bool = False,
 ) -> Callable[[Callable[_P, None]], Kernel[_P]]:
     """Declare a kernel: the decorated function gives its name and parameters, its body is never run.
 
@@ -250,6 +251,9 @@ def kernel(
         abi: "views" passes `Tile` and `View`; "pointers" plain pointers, as in existing CUDA code.
         options: for the compiler.
         checked: compile bounds checks in; None means: if DAGPU_CHECKED is set to something but 0.
+        in_place: an output may be written where an input of the same shape and element size lies, once nobody else
+            needs that input. Say so of a kernel, and of its host body, that reads an element of such an input only
+            to write the output's element of the same index, and reads it before.
 
     Raises:
         KernelArgumentError: the Python and the CUDA declaration do not agree, or one of them cannot be read.
@@ -278,6 +282,7 @@ def kernel(
             checked=checked_by_environment() if checked is None else bool(checked),
             origin=(function.__code__, 0),
             host=HostBody(),
+            in_place=bool(in_place),
         )
         return Kernel(spec, signature, cast("Callable[_P, None]", function))
 

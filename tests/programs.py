@@ -1,7 +1,8 @@
 """Programs made straight from the data types, with no ops, for the scheduler's and the verifier's tests."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, final
 
 from hypothesis import strategies as st
@@ -105,6 +106,24 @@ def layers(width: int, depth: int, *policies: Any) -> Program:
             reads = (base + place, base + (place + 1) % width) if layer else ()
             instructions.append(launch(reads, (layer * width + place,)))
     return program(instructions, [temporary()] * (width * depth), *policies)
+
+
+def sized(source: Program, seed: int) -> Program:
+    """The same program with buffers of 8 KiB to 1.6 MiB: powers of two, and any other size now and then."""
+    random = Random(seed)
+    sizes = [random.choice([1, 2, 4, 8, 16, 32, 64, random.randint(1, 200)]) for _ in source.buffers]
+    buffers = [replace(buffer, nbytes=8192 * size) for buffer, size in zip(source.buffers, sizes, strict=True)]
+    return replace(source, buffers=tuple(buffers))
+
+
+def scattered(count: int, seed: int, *policies: Any) -> Program:
+    """Each launch reads up to three of the twelve before it."""
+    random = Random(seed)
+    instructions = [
+        launch(sorted({random.randrange(max(0, n - 12), n) for _ in range(random.randint(1, 3))}) if n else (), (n,))
+        for n in range(count)
+    ]
+    return program(instructions, [temporary()] * count, *policies)
 
 
 @st.composite

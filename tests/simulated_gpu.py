@@ -17,7 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.cuda.driver import STICKY, Function, Gpu, Limits, RawEvent, RawStream, device_error
+from dagpu.backends.cuda.driver import STICKY, Function, Gpu, Limits, RawEvent, RawStream, TimingEvent, device_error
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.errors import DeviceError
 from tests.simulated_machine import Machine, SimulatedEvent, SimulatedStream
@@ -68,6 +68,7 @@ class SimulatedGpu:
         self.used = 0
         self.used_pinned = 0
         self.events = 0
+        self.timing_events = 0
         self.calls: Counter[str] = Counter()
         self.lost = 0
         """The CUresult of every call from now on; 0 while the device is well."""
@@ -141,6 +142,11 @@ class SimulatedGpu:
         with self.call("cuEventCreate"):
             self.events += 1
             return SimulatedEvent(self)
+
+    def new_timing_event(self) -> TimingEvent:
+        with self.call("cuEventCreate"):
+            self.timing_events += 1
+            return SimulatedEvent(self, timing=True)
 
     def close_when_reached(self, stream: Any, descriptor: int) -> None:
         with self.call("cuLaunchHostFunc"):

@@ -33,18 +33,21 @@ POISON: Final = 0xA5
 class Record:
     """One record of an event: what a wait for it refers to, whatever is recorded later."""
 
-    __slots__ = ("done",)
+    __slots__ = ("done", "when")
 
     def __init__(self) -> None:
         self.done = False
+        self.when = 0
+        """The machine's time, once it is done."""
 
 
 @final
 class SimulatedEvent:
-    """Implements `RawEvent`."""
+    """Implements `RawEvent`, and with `timing` also `TimingEvent`."""
 
-    def __init__(self, gpu: "SimulatedGpu") -> None:
+    def __init__(self, gpu: "SimulatedGpu", timing: bool = False) -> None:
         self._gpu = gpu
+        self._timing = timing
         self.latest: Record | None = None
 
     def record(self, stream: Any, /) -> None:
@@ -52,7 +55,12 @@ class SimulatedEvent:
             if stream.gpu is not self._gpu:
                 self._gpu.machine.problem("an event is recorded in a stream of another device")
             record = self.latest = Record()
-            stream.put(lambda: setattr(record, "done", True))
+
+            def act() -> None:
+                record.done = True
+                record.when = self._gpu.machine.now
+
+            stream.put(act)
 
     def query(self) -> bool:
         with self._gpu.bound("cuEventQuery", anywhere=True):
@@ -65,6 +73,16 @@ class SimulatedEvent:
             record = self.latest
         if record is not None:
             self._gpu.machine.run_until(lambda: record.done, self._gpu, "cuEventSynchronize")
+
+    def time_since(self, earlier: "SimulatedEvent", /) -> float:
+        with self._gpu.bound("cuEventElapsedTime"):
+            first, last = earlier.latest, self.latest
+            if not (self._timing and earlier._timing and earlier._gpu is self._gpu):
+                self._gpu.machine.problem("the time between events that have none, or are of two devices, is asked for")
+            if first is None or last is None or not (first.done and last.done):
+                self._gpu.machine.problem("the time between events is asked for before they have happened")
+                return 0.0
+            return (last.when - first.when) * 1e-3
 
 
 @final
@@ -118,6 +136,8 @@ class Machine:
         self._random = random.Random(seed)
         self._held = False
         self._closes = 0
+        self.now = 0
+        """Microseconds: every piece of work takes one."""
         self._engine: threading.Thread | None = None
         self.streams: list[SimulatedStream] = []
         self.gpus: list[SimulatedGpu] = []
@@ -185,6 +205,7 @@ class Machine:
         stream = self._random.choice(ready)
         work = stream.queue.popleft()
         stream.pending -= work.takes_room
+        self.now += 1
         work.act()
         self.changed.notify_all()
         return True

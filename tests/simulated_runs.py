@@ -52,6 +52,8 @@ def assert_nothing_is_held() -> None:
         assert found.pinned.used == 0
         assert not found.live
         assert events_in_use(found) == 0
+        gpu: Any = found.gpu
+        assert gpu.timing_events == len(found.streams._timing_events)
         assert not any(stream.users for stream in found.streams._pool)
 
 

@@ -1,4 +1,4 @@
-"""Pools of memory, the arena of a plan, and arrays over pinned memory; no driver is needed."""
+"""Pools of memory, and arrays over pinned memory; no driver is needed."""
 
 import gc
 from itertools import pairwise
@@ -11,15 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from dagpu.backends.cuda.arena import ALIGNMENT, lay_out
 from dagpu.backends.cuda.driver import OUT_OF_MEMORY
 from dagpu.backends.cuda.memory import GRAIN, LARGE, SLAB, WASTE, Block, Pool, Slabs, rounded
 from dagpu.backends.cuda.transfers import array_over
 from dagpu.errors import DeviceError
-from dagpu.lowering.plan import Allocate, Plan, Release
-from dagpu.lowering.program import HOST, Program, Role
-from dagpu.lowering.schedule import schedule
-from tests.programs import chain, programs
 from tests.simulated_cuda import driver, installed
 
 ROOM = 1 << 26
@@ -153,48 +148,6 @@ def test_an_array_keeps_its_pinned_memory() -> None:
             del view
             gc.collect()
             assert found.pinned.used == 0
-
-
-# ---- arenas ---------------------------------------------------------------------------------------------------------
-def assert_fits(plan: Plan) -> None:
-    """Two temporaries of a device share bytes only where the second is allocated in the lane in which the first was
-    released, and after that. What is handed out has a block of its own."""
-    arenas, alone = lay_out(plan)
-    released: dict[int, tuple[int, int]] = {}
-    allocated: dict[int, tuple[int, int]] = {}
-    for number, step in enumerate(plan.steps):
-        if isinstance(step, Allocate):
-            allocated[step.buffer] = number, step.lane
-        elif isinstance(step, Release):
-            released[step.buffer] = number, step.lane
-    for device, arena in enumerate(arenas):
-        for buffer, offset in arena.offsets.items():
-            assert plan.buffers[buffer].device == device
-            assert plan.buffers[buffer].role is Role.TEMPORARY
-            assert offset % ALIGNMENT == 0
-            assert 0 <= offset <= offset + plan.buffers[buffer].nbytes <= arena.nbytes
-        spans = [(offset, offset + plan.buffers[b].nbytes, b) for b, offset in arena.offsets.items()]
-        for low, high, one in spans:
-            for start, end, other in spans:
-                if one != other and low < end and start < high and allocated[one] < allocated[other]:
-                    assert released[one][0] < allocated[other][0]
-                    assert released[one][1] == allocated[other][1]
-    outputs = {b for b, about in enumerate(plan.buffers) if about.role is Role.OUTPUT and about.device != HOST}
-    assert set(alone) == outputs
-
-
-@settings(max_examples=50)
-@given(programs())
-def test_temporaries_share_memory_only_one_after_the_other(program: Program) -> None:
-    """In the order of one lane, which is the order of a stream."""
-    assert_fits(schedule(program))
-
-
-def test_a_chain_needs_two_blocks() -> None:
-    """However long it is."""
-    plan = schedule(chain(100))
-    assert_fits(plan)
-    assert lay_out(plan)[0][0].nbytes == 2 * ALIGNMENT
 
 
 @given(st.lists(st.one_of(st.integers(1, SLAB // 4), st.none()), max_size=60), st.randoms(use_true_random=False))

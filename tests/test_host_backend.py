@@ -26,7 +26,7 @@ from dagpu.device import Driver
 from dagpu.dtypes import bf16
 from dagpu.errors import DagpuError, NoDeviceError, OutOfMemoryError, PlanError, ShapeError
 from dagpu.layout import Layout, contiguous, sliced, tiling
-from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
+from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
 from dagpu.lowering.program import (
     HOST,
     Buffer,
@@ -131,7 +131,16 @@ class Builder:
         self.steps.append(Release(buffer, lane))
 
     def plan(self) -> Plan:
-        return Plan(self.devices, tuple(self.lanes), tuple(self.buffers), tuple(self.steps), self.events, 0)
+        """Each temporary has bytes of its own."""
+        ends = [0] * len(self.devices)
+        offsets: list[int] = []
+        for buffer in self.buffers:
+            inside = buffer.role is Role.TEMPORARY and buffer.device != HOST
+            offsets.append(ends[buffer.device] if inside else -1)
+            if inside:
+                ends[buffer.device] += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
+        lanes, buffers, steps = tuple(self.lanes), tuple(self.buffers), tuple(self.steps)
+        return Plan(self.devices, lanes, buffers, steps, self.events, sum(ends), tuple(offsets), tuple(ends))
 
     def bindings(self) -> Bindings:
         bindings = Bindings(len(self.buffers))
@@ -708,22 +717,24 @@ def test_failures_follow_the_data(backend: HostBackend) -> None:
 
 
 def test_running_out_of_memory(backend: HostBackend) -> None:
-    """It is the failure of the launch that would have written there: how much, where, and the cure."""
+    """It is said before anything has begun: how much, what is alive then, where, and the cure."""
     ran: list[str] = []
-    build = Builder()
-    a, b, c = build.buffer(1 << 60), build.buffer(), build.buffer()
-    wanted = build.launch(lambda y: ran.append("a"), a)
-    build.launch(lambda y, x: ran.append("b"), b, a)
-    build.launch(lambda y: ran.append("c"), c)
-    replay, _ = build.start(backend)
-    finish(replay)
-    (failure,) = replay.failures()
-    assert failure.instruction is wanted
-    assert isinstance(failure.error, OutOfMemoryError)
-    assert "host:0: no room for 1,152,921,504,606,846,976 bytes" in str(failure.error)
-    assert __file__ in str(failure.error)
-    assert "Let go of handles" in str(failure.error)
-    assert ran == ["c"]
+    for role in (Role.OUTPUT, Role.TEMPORARY):
+        build = Builder()
+        a, b, c = build.buffer(1 << 60, role=role), build.buffer(), build.buffer()
+        build.launch(lambda y: ran.append("a"), a)
+        build.launch(lambda y, x: ran.append("b"), b, a)
+        build.launch(lambda y: ran.append("c"), c)
+        with pytest.raises(OutOfMemoryError) as caught:
+            build.start(backend)
+        said = str(caught.value)
+        assert "host:0: no room for 1,152,921,504,606,846,976 bytes" in said
+        assert f"alive at the peak: Launch step at {__file__}" in said
+        assert "(64 bytes)" in said
+        assert "Let go of handles" in said
+        assert ran == []
+    del caught
+    assert used(backend) == 0
 
 
 # ---- cancelling

@@ -105,7 +105,8 @@ def test_a_chain_needs_no_event(policy: SchedulingPolicy) -> None:
     assert _count(plan) == {"Allocate": 100, "Execute": 100, "Release": 99}
     assert plan.events == 0
     assert plan.lanes == (Lane(0, 0),)
-    assert plan.peak_bytes == 128
+    assert plan.arena_bytes == (512 + 64,)  # two places, 512 bytes apart
+    assert plan.peak_bytes == 512 + 64 + 64
 
 
 @pytest.mark.parametrize("branches", [2, 3, 4])
@@ -312,7 +313,7 @@ def test_plans_print_without_recursion_and_in_full() -> None:
         Keys((0, "mine")),
     )
     text = str(schedule(source))
-    assert text.startswith("Plan: 6 steps, 2 lanes, 1 events, at most 2,048 bytes, devices: host:0\n")
+    assert text.startswith("Plan: 6 steps, 2 lanes, 1 events, 2,048 bytes beyond its inputs, devices: host:0\n")
     for part in (
         "Launch step",
         "HostCall len",

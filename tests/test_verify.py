@@ -82,13 +82,38 @@ def _sound(plan: Plan, before: list[set[int]]) -> bool:
     return True
 
 
+def _apart(plan: Plan, before: list[set[int]]) -> bool:
+    """Invariants 3 and 5 by the book: every pair of temporaries that share bytes, every sum."""
+    spans: dict[int, tuple[int, int]] = {}
+    for at, step in enumerate(plan.steps):
+        if isinstance(step, Allocate) and plan.buffers[step.buffer].role is Role.TEMPORARY:
+            spans[step.buffer] = at, at
+        if isinstance(step, Release):
+            spans[step.buffer] = spans[step.buffer][0], at
+    for one, (start, end) in spans.items():
+        for other, (begin, finish) in spans.items():
+            here, there = plan.buffers[one], plan.buffers[other]
+            low, high = plan.offsets[one], plan.offsets[other]
+            shared = low < high + there.nbytes and high < low + here.nbytes and here.device == there.device
+            if one != other and shared and end not in before[begin] and finish not in before[start]:
+                return False
+    ends = [0] * len(plan.devices)
+    for buffer, about in enumerate(plan.buffers):
+        if (plan.offsets[buffer] >= 0) != (buffer in spans) or plan.offsets[buffer] < -1:
+            return False
+        if buffer in spans:
+            ends[about.device] = max(ends[about.device], plan.offsets[buffer] + about.nbytes)
+    handed_out = sum(b.nbytes for b in plan.buffers if b.role is Role.OUTPUT and b.device != HOST)
+    return tuple(ends) == plan.arena_bytes and sum(ends) + handed_out == plan.peak_bytes
+
+
 def _judge(plan: Plan) -> bool:
     """All the invariants that `verify` claims, each by its definition."""
     for step in plan.steps:
         if isinstance(step, Execute) and step.instruction.device != plan.lanes[step.lane].device:
             return False
     before = _before(plan)
-    if before is None or not _sound(plan, before):
+    if before is None or not _sound(plan, before) or not _apart(plan, before):
         return False
     for at, step in enumerate(plan.steps):
         if isinstance(step, Wait):
@@ -109,7 +134,9 @@ def mutated(draw: st.DrawFn) -> Plan:
         if not steps:
             break
         at = draw(st.integers(0, len(steps) - 1))
-        match draw(st.sampled_from(["drop", "repeat", "swap", "move", "lane", "wait"])):
+        match draw(st.sampled_from(["drop", "repeat", "swap", "move", "lane", "wait", "place"])):
+            case "place":
+                plan = _placed(plan, draw(st.integers(0, len(plan.buffers) - 1)), 512 * draw(st.integers(0, 5)))
             case "drop":
                 del steps[at]
             case "repeat":
@@ -125,6 +152,19 @@ def mutated(draw: st.DrawFn) -> Plan:
                     event = draw(st.integers(0, plan.events - 1))
                     steps.insert(at, Wait(event, draw(st.integers(0, len(plan.lanes) - 1))))
     return replace(plan, steps=tuple(steps))
+
+
+def _placed(plan: Plan, buffer: int, offset: int) -> Plan:
+    """The same with a temporary elsewhere in its arena, and the sums put right."""
+    if plan.offsets[buffer] < 0:
+        return plan
+    offsets = (*plan.offsets[:buffer], offset, *plan.offsets[buffer + 1 :])
+    ends = [0] * len(plan.devices)
+    for about, at in zip(plan.buffers, offsets, strict=True):
+        if at >= 0:
+            ends[about.device] = max(ends[about.device], at + about.nbytes)
+    peak = plan.peak_bytes - sum(plan.arena_bytes) + sum(ends)
+    return replace(plan, offsets=offsets, arena_bytes=tuple(ends), peak_bytes=peak)
 
 
 @given(mutated())
@@ -231,7 +271,7 @@ def _relay(*, direct: bool) -> Plan:
         Execute(read, 2),
     ]
     lanes = tuple(Lane(0, key) for key in range(3))
-    return Plan(("host:0",), lanes, (Buffer(8, 0, Role.INPUT),), tuple(steps), 2, 0)
+    return Plan(("host:0",), lanes, (Buffer(8, 0, Role.INPUT),), tuple(steps), 2, 0, (-1,), (0,))
 
 
 def test_a_wait_that_only_passes_word_on_is_needed() -> None:
@@ -330,7 +370,7 @@ def test_numbers_must_refer_to_something() -> None:
         replace(plan, buffers=(temporary(64, 3), plan.buffers[1]))
     )
     assert "belongs on device 0, but its lane is on device 1" in _refusal(
-        replace(plan, devices=("host:0", "host:1"), lanes=(Lane(0, 0), Lane(1, 1)))
+        replace(plan, devices=("host:0", "host:1"), lanes=(Lane(0, 0), Lane(1, 1)), arena_bytes=(64, 0))
     )
 
 

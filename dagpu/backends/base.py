@@ -98,7 +98,7 @@ class Backend(Protocol):
     """Devices of one kind, and the replaying of plans on them."""
 
     @property
-    def kind(self) -> Literal["host", "cuda"]: ...
+    def kind(self) -> Literal["host", "cuda", "explore"]: ...
 
     def device_count(self) -> int:
         """How many devices there are without asking for one by number; 0 where none can be used here."""

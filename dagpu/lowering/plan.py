@@ -6,10 +6,15 @@ for it. Nothing else orders two steps of different lanes.
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from os import PathLike
+from pathlib import Path
+from typing import Final, TypeAlias, final
 
 from dagpu.frozen import plain
-from dagpu.lowering.program import Buffer, Instruction
+from dagpu.lowering.program import Buffer, Instruction, Launch, Tiles, View
+
+ALIGNMENT: Final = 512
+"""Bytes, as in a pool: any vector load, and a few cache lines, so that neighbours share none."""
 
 
 @final
@@ -83,9 +88,50 @@ class Plan:
     steps: tuple[Step, ...]
     events: int
     peak_bytes: int
-    """An upper bound, in every execution that the plan allows, of the bytes that it holds at once beyond its inputs."""
+    """What a run takes beyond its inputs, for all of its time: the arenas, and the outputs in blocks of their own."""
+    offsets: tuple[int, ...]
+    """Of each buffer: bytes from the start of its device's arena, a multiple of `ALIGNMENT`. -1 for what lies in no
+    arena: inputs, outputs and cells, and a temporary that nothing uses."""
+    arena_bytes: tuple[int, ...]
+    """Of each device: bytes of the arena in which the temporaries lie."""
 
     def __str__(self) -> str:
         from dagpu.lowering.show import show_plan
 
         return show_plan(self)
+
+    def to_svg(self) -> str:
+        """A picture of the lanes: when each instruction is predicted to run, and what waits for what. Jupyter shows it
+        for a plan."""
+        from dagpu.lowering.picture import picture
+
+        return picture(self)
+
+    def save_svg(self, path: str | PathLike[str]) -> None:
+        """`to_svg()`, as a file."""
+        Path(path).write_text(self.to_svg(), encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
+
+
+def may_write_over(launch: Launch, source: int, out: int) -> bool:
+    """May buffer `out` be written in the memory of buffer `source`, which the launch reads?
+
+    The kernel must say so (`in_place`), and then reads an element of an input before it writes the output's element of
+    the same index. So both must have their elements at the same places: equal shapes, element sizes and strides.
+    """
+    if not launch.kernel.in_place or source not in launch.reads or out not in launch.writes:
+        return False
+    reads = [a.layout for a in launch.args if type(a) is View and a.buffer == source]
+    writes = [a.view.layout for a in launch.args if type(a) is Tiles and a.view.buffer == out]
+    if not reads or len(writes) != 1 or source in launch.writes or out in launch.reads:
+        return False
+    there = writes[0]
+    return all(
+        here.shape == there.shape
+        and here.strides == there.strides
+        and here.offset == there.offset
+        and here.dtype.itemsize == there.dtype.itemsize
+        for here in reads
+    )

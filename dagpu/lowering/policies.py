@@ -1,8 +1,8 @@
 """Scheduling policies: which stream each instruction goes to. `schedule` then orders the streams."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, final
+from dataclasses import dataclass, replace
+from typing import Protocol, final, runtime_checkable
 
 from dagpu.errors import DagpuError
 from dagpu.lowering.program import Program
@@ -27,10 +27,68 @@ class SchedulingPolicy(Protocol):
         ...
 
 
-def _owned(program: Program, policy: SchedulingPolicy) -> list[bool]:
+def owned_by(program: Program, policy: SchedulingPolicy) -> list[bool]:
     """Which of the program's policies `policy` stands for: itself, or all where it is none of them."""
     owned = [candidate is policy for candidate in program.policies]
     return owned if any(owned) else [True] * len(owned)
+
+
+@runtime_checkable
+class ArrangingPolicy(SchedulingPolicy, Protocol):
+    """A policy that also says in which order to start, which decides what overlaps where a stream takes several.
+
+    Its order takes the place of the program's. What depends on each other keeps its order, so results stay the same.
+    """
+
+    def arrange(self, program: Program) -> tuple[Sequence[Hashable], Sequence[int] | None]:
+        """The lane keys that `place` gives, and the indices of all instructions in the new order; None to keep it.
+
+        In the new order, each instruction has to stand after all that it depends on by the buffers of both.
+        """
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """The choice that `policy` has made for the program in which this stands, instruction by instruction."""
+
+    policy: SchedulingPolicy
+    keys: Sequence[Hashable]
+
+    @property
+    def memory_limit(self) -> int | None:
+        """The policy's own, where it has one."""
+        limit: int | None = getattr(self.policy, "memory_limit", None)
+        return limit
+
+    def place(self, program: Program) -> Sequence[Hashable]:
+        return self.keys
+
+    def __str__(self) -> str:
+        return str(self.policy)
+
+
+def arranged(program: Program) -> Program:
+    """The program in the order that its policy asks for, with that policy's choice of lanes made.
+
+    Where several policies place a program, it is the first of them that asks for an order at all. A program whose
+    policies ask for none is given back as it is.
+    """
+    asked = set(program.policy_of)
+    for number, policy in enumerate(program.policies):
+        if number in asked and isinstance(policy, ArrangingPolicy):
+            break
+    else:
+        return program
+    keys, order = policy.arrange(program)
+    instructions, policy_of = program.instructions, program.policy_of
+    if order is not None:
+        keys = [keys[index] for index in order]
+        instructions = tuple([instructions[index] for index in order])
+        policy_of = tuple([policy_of[index] for index in order])
+    policies = (*program.policies[:number], Arranged(policy, keys), *program.policies[number + 1 :])
+    return replace(program, instructions=instructions, policies=policies, policy_of=policy_of)
 
 
 @final
@@ -54,6 +112,8 @@ class RoundRobin:
     """
 
     streams: int = 4
+    memory_limit: int | None = None
+    """Bytes that a run may take beyond its inputs: streams are given up until it fits."""
 
     def __post_init__(self) -> None:
         if self.streams < 1:
@@ -62,7 +122,7 @@ class RoundRobin:
             )
 
     def place(self, program: Program) -> Sequence[Hashable]:
-        owned = _owned(program, self)
+        owned = owned_by(program, self)
         instructions = program.instructions
         keys = [0] * len(instructions)
         writer = [-1] * len(program.buffers)
@@ -104,7 +164,7 @@ class OnStream:
 
     def place(self, program: Program) -> Sequence[Hashable]:
         """Raises `DagpuError` where an instruction that this policy places is on another device."""
-        owned = _owned(program, self)
+        owned = owned_by(program, self)
         here = program.devices.index(self.device_name) if self.device_name in program.devices else None
         for instruction, policy in zip(program.instructions, program.policy_of, strict=True):
             if instruction.device != here and owned[policy]:

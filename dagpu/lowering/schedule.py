@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import final
 
 from dagpu.errors import PlanError
+from dagpu.lowering.fold import fit
+from dagpu.lowering.memory import lay_out
 from dagpu.lowering.order import Clock, Clocks
 from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
 from dagpu.lowering.program import HOST, Program, Role
@@ -24,19 +26,23 @@ def schedule(program: Program) -> Plan:
 
     - `Allocate` stands before the first write of a buffer, on that lane; an output that nothing writes is
       allocated at the start. A temporary that nothing uses is not allocated.
-    - `Record` stands after the instruction that somebody waits for: one event for it, however many wait.
+    - `Record` stands after the instruction that somebody waits for, and the releases of what ends with it: one event
+      for it, however many wait.
     - `Release` stands after the last use, where that lies after all the other uses; else at the first point
       that lies after all of them anyway, on a lane of one of them or, where none has such a point, on any
       other; else at the end, behind waits of its own, where it holds up nothing.
 
-    `peak_bytes` is, for each lane, the largest sum of the bytes that a prefix of its steps allocates less
-    those that it releases, added up over the lanes. At any moment of any execution each lane has done some
-    prefix of its steps, and the bytes then held are the sum over lanes of what those prefixes hold: never
-    more than the sum of the largest.
+    Where the plan takes more bytes than the `memory_limit` of a policy, overlap is given up for memory: see
+    `dagpu.lowering.fold`.
 
-    Raises `PlanError` where a policy does not place every instruction.
+    Raises `PlanError` where a policy does not place every instruction, and where no way is found within a limit.
     """
     keys = _keys(program)
+    return fit(program, keys, _schedule(program, keys), _schedule)
+
+
+def _schedule(program: Program, keys: Sequence[Hashable]) -> Plan:
+    """Order what has been placed."""
     number: dict[tuple[int, Hashable], int] = {}
     lane_of: list[int] = []
     for instruction, key in zip(program.instructions, keys, strict=True):
@@ -232,26 +238,19 @@ def _first_covering(
 
 
 def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hashable], int], order: _Order) -> Plan:
-    """The steps in program order, events numbered as they are recorded, and the peak of each lane."""
+    """The steps in program order, events numbered as they are recorded, and where memory lies."""
     buffers = program.buffers
     steps: list[Step] = []
     event_of: dict[int, int] = {}
     fresh = [buffer.device != HOST and buffer.role is not Role.INPUT for buffer in buffers]
     unwritten = _allocate_unwritten(program, fresh, number)
-    held = [0] * len(number)
-    peak = held.copy()
 
     def allocate(buffer: int, lane: int) -> None:
         fresh[buffer] = False
         steps.append(Allocate(buffer, lane))
-        held[lane] += buffers[buffer].nbytes
-        if held[lane] > peak[lane]:
-            peak[lane] = held[lane]
 
     def release(released: list[int], lane: int) -> None:
-        for buffer in released:
-            steps.append(Release(buffer, lane))
-            held[lane] -= buffers[buffer].nbytes
+        steps.extend([Release(buffer, lane) for buffer in released])
 
     for buffer, lane in unwritten:
         allocate(buffer, lane)
@@ -267,16 +266,18 @@ def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hash
             if fresh[buffer]:
                 allocate(buffer, lane)
         steps.append(Execute(instruction, lane))
-        if index in recorded:
-            event_of[index] = len(event_of)
-            steps.append(Record(event_of[index], lane))
         if index in after:
             release(after[index], lane)
+        if index in recorded:  # behind the releases: who waits for it may have that memory
+            event_of[index] = len(event_of)
+            steps.append(Record(event_of[index], lane))
     for lane, late, buffer in order.tail:
         steps.extend([Wait(event_of[earlier], lane) for earlier in late])
         release([buffer], lane)
     lanes = tuple([Lane(device, key) for device, key in number])
-    return Plan(program.devices, lanes, buffers, tuple(steps), len(event_of), sum(peak))
+    offsets, arenas = lay_out(buffers, steps, len(program.devices), len(lanes), len(event_of))
+    handed_out = sum([b.nbytes for b in buffers if b.role is Role.OUTPUT and b.device != HOST])
+    return Plan(program.devices, lanes, buffers, tuple(steps), len(event_of), sum(arenas) + handed_out, offsets, arenas)
 
 
 def _allocate_unwritten(

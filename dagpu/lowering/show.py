@@ -19,7 +19,7 @@ def label(instruction: Instruction) -> str:
 
 def show_program(program: Program) -> str:
     """A table of the instructions in order, and one of the buffers."""
-    places = _Places()
+    places = Places()
     rows = [
         (
             str(index),
@@ -39,7 +39,7 @@ def show_program(program: Program) -> str:
                 f"Program: {len(program.instructions)} instructions, {len(program.buffers)} buffers, "
                 f"devices: {', '.join(program.devices) or 'none'}"
             ),
-            *_table(("#", "instruction", "device", "policy", "reads", "writes", "bytes", "origin"), rows),
+            *table(("#", "instruction", "device", "policy", "reads", "writes", "bytes", "origin"), rows),
             *_buffer_table(program.devices, program.buffers),
         ]
     )
@@ -47,7 +47,7 @@ def show_program(program: Program) -> str:
 
 def show_plan(plan: Plan) -> str:
     """A table of the steps in order, and one of the buffers. A lane reads `device/key`, an event `e0`."""
-    places = _Places()
+    places = Places()
     lanes = [f"{_item(plan.devices, lane.device)}/{lane.key}" for lane in plan.lanes]
     rows: list[tuple[str, ...]] = []
     for index, step in enumerate(plan.steps):
@@ -68,27 +68,30 @@ def show_plan(plan: Plan) -> str:
         [
             (
                 f"Plan: {len(plan.steps)} steps, {len(plan.lanes)} lanes, {plan.events} events, "
-                f"at most {plan.peak_bytes:,} bytes, devices: {', '.join(plan.devices) or 'none'}"
+                f"{plan.peak_bytes:,} bytes beyond its inputs, devices: {', '.join(plan.devices) or 'none'}"
             ),
-            *_table(("#", "step", "lane", "buffers", "bytes", "origin"), rows),
-            *_buffer_table(plan.devices, plan.buffers),
+            *table(("#", "step", "lane", "buffers", "bytes", "origin"), rows),
+            *_buffer_table(plan.devices, plan.buffers, plan.offsets),
         ]
     )
 
 
-def _buffer_table(devices: Sequence[str], buffers: Sequence[Buffer]) -> list[str]:
+def _buffer_table(devices: Sequence[str], buffers: Sequence[Buffer], offsets: Sequence[int] = ()) -> list[str]:
+    """With `offsets`, also where each lies in its device's arena."""
     if not buffers:
         return []
+    places = [f"{offset:,}" if offset >= 0 else "" for offset in offsets] + [""] * (len(buffers) - len(offsets))
     rows = [
         (
             _name(buffers, index),
             "cell" if buffer.device == HOST else _item(devices, buffer.device),
             buffer.role.value,
             "" if buffer.device == HOST else f"{buffer.nbytes:,}",
+            *([places[index]] if offsets else []),
         )
         for index, buffer in enumerate(buffers)
     ]
-    return ["", *_table(("buffer", "device", "role", "bytes"), rows)]
+    return ["", *table(("buffer", "device", "role", "bytes", *(["at"] if offsets else [])), rows)]
 
 
 def _name(buffers: Sequence[Buffer], number: int) -> str:
@@ -113,10 +116,10 @@ def _item(names: Sequence[str], number: int) -> str:
     return names[number] if 0 <= number < len(names) else f"?{number}"
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines with columns as wide as their widest entry; numbers (`bytes` and `#`) to the right."""
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines with columns as wide as their widest entry; numbers to the right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    right = [title in ("#", "bytes") for title in head]
+    right = [title in ("#", "bytes", "at", "from", "to") for title in head]
     return [
         "  ".join(
             [
@@ -128,7 +131,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     ]
 
 
-class _Places:
+class Places:
     """Origins as `file.py:12`. Many steps share one origin, and each costs a walk over a line table."""
 
     __slots__ = ("_known",)

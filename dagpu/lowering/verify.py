@@ -10,8 +10,14 @@ over the steps meets each after all that happens before it. What is proved of ev
 2. Nothing is read that has not been written, but for inputs. Device memory of temporaries and outputs is
    allocated once, before all its accesses; that of temporaries is released once, after all of them; outputs
    and inputs are not released, inputs not allocated. An output cell has been written.
-3. Each event is recorded once, before every wait for it. So happens-before has no cycle.
-4. Every wait is needed: without it, some pair of (1) is unordered.
+3. Two temporaries that share bytes are one after the other in every execution: the release of the first happens
+   before the allocation of the second. It is enough to hold an allocation against the last holder of each of its
+   bytes. Only a launch whose kernel may work in place writes over what it reads: then the two are of one size, at
+   one place, and the launch counts as a write of both: the last access of the one, the first of the other.
+4. Each event is recorded once, before every wait for it. So happens-before has no cycle. Every wait is needed:
+   without it, some pair of (1) is unordered, or (2) is broken.
+5. Every temporary that is allocated lies inside its device's arena, nothing else in any; the arenas end where their
+   last temporary ends; and `peak_bytes` is what they and the outputs take together.
 
 For (4), a wait is *settled* as needed where a direct access pair (a, b) meets these: b's lane does not know
 of `a` when the wait's group begins, and of the waits in the group this one alone brings word of it. Every
@@ -20,77 +26,39 @@ all settled. This settles every wait that some step of its own lane needs, as al
 makes. A wait that only passes word on to other lanes, or that is not needed, is left over, and decided
 exactly: the proof is done again without it.
 
-Cost: linear in steps and accesses, times lanes for each wait; each wait that is left over costs another walk.
+Cost: linear in steps and accesses, times lanes for each wait, with a binary search for each temporary that does not lie
+just where one lay before; each wait that is left over costs another walk.
 """
 
-from dataclasses import dataclass
-from typing import Final, TypeAlias, assert_never, final
+from typing import Final, assert_never, final
 
 from dagpu.errors import PlanError
-from dagpu.lowering.order import Clock, Clocks
-from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Wait
-from dagpu.lowering.program import HOST, Role
-from dagpu.lowering.show import label
-from dagpu.origin import describe
-
-_CURE: Final = (
-    "The plan is at fault, not the program: place it with SingleStream() for now, "
-    "and report it together with what print(plan) shows."
-)
+from dagpu.lowering.occupancy import Occupancy
+from dagpu.lowering.order import Clocks
+from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Wait, may_write_over
+from dagpu.lowering.program import HOST, Buffer, Instruction, Launch, Role
+from dagpu.lowering.settling import Group, Moment
+from dagpu.lowering.step_names import CURE, name_of
+from dagpu.lowering.tables import check_tables
 
 # What a buffer is, as the walk goes on.
 _ABSENT: Final = 0  # device memory that is not allocated yet
 _BLANK: Final = 1  # has memory, nothing written
 _DEFINED: Final = 2
-_RELEASED: Final = 3
-
-_Moment: TypeAlias = tuple[int, int, Clock]
-"""Lane and number of a step, and what its lane's clock was."""
+_OVERWRITTEN: Final = 3  # in place, by the launch that read it last
+_RELEASED: Final = 4
 
 
 def verify(plan: Plan) -> None:
     """Return if the plan keeps the invariants above; raise `PlanError`, naming the steps, if not."""
-    _check_tables(plan)
-    for wait in _Walk(plan).run():
+    check_tables(plan)
+    walk = _Walk(plan)
+    for wait in walk.run():
         try:
-            _Walk(plan, without=wait).run()
+            _Walk(plan, without=wait, in_place=walk.in_place).run()
         except PlanError:
             continue  # without it something is unordered: it is needed
-        raise PlanError(f"{_name(plan, wait)} is not needed: all is ordered without it. {_CURE}")
-
-
-def _check_tables(plan: Plan) -> None:
-    """The numbers in `lanes` and `buffers` refer to devices of the plan."""
-    for index, lane in enumerate(plan.lanes):
-        if not 0 <= lane.device < len(plan.devices):
-            raise PlanError(f"lane {index} is on device {lane.device} of {len(plan.devices)}. {_CURE}")
-    for number, buffer in enumerate(plan.buffers):
-        if not HOST <= buffer.device < len(plan.devices) or buffer.nbytes < 0:
-            raise PlanError(
-                f"buffer {number} has {buffer.nbytes} bytes on device {buffer.device} of {len(plan.devices)}. {_CURE}"
-            )
-
-
-@final
-@dataclass(slots=True)
-class _Group:
-    """Waits of one lane, some not settled yet. `base` is the lane's clock before the first of them."""
-
-    base: Clock
-    waits: dict[int, _Moment]
-    unsettled: set[int]
-
-    def credit(self, lane: int, earlier: int) -> None:
-        """A step here needs step `earlier` of `lane`: settle the wait that brings it, if it is one."""
-        if not self.unsettled or self.base[lane] >= earlier:
-            return
-        found = -1
-        for wait, (other, at, clock) in self.waits.items():
-            if (at if other == lane else clock[lane]) >= earlier:
-                if found >= 0:
-                    return
-                found = wait
-        self.unsettled.discard(found)
+        raise PlanError(f"{name_of(plan, wait)} is not needed: all is ordered without it. {CURE}")
 
 
 @final
@@ -101,15 +69,19 @@ class _Walk:
         "_clocks",
         "_events",
         "_groups",
+        "_holders",
         "_leftover",
+        "_over",
         "_plan",
         "_readers",
         "_state",
+        "_under",
         "_without",
         "_writer",
+        "in_place",
     )
 
-    def __init__(self, plan: Plan, without: int = -1) -> None:
+    def __init__(self, plan: Plan, without: int = -1, in_place: dict[int, list[int]] | None = None) -> None:
         self._plan = plan
         self._without = without
         self._state = [
@@ -119,16 +91,21 @@ class _Walk:
         self._writer = [-1] * len(plan.buffers)  # the step that last wrote or allocated it
         self._readers: list[list[int]] = [[] for _ in plan.buffers]  # the steps that read it since
         self._clocks = Clocks(len(plan.lanes))
-        self._events: list[_Moment | None] = [None] * plan.events
-        self._groups: list[_Group | None] = [None] * len(plan.lanes)
+        self._events: list[Moment | None] = [None] * plan.events
+        self._groups: list[Group | None] = [None] * len(plan.lanes)
         self._leftover: list[int] = []
+        self._holders = [Occupancy() for _ in plan.devices] if without < 0 else []
+        self._over: dict[int, int] = {}  # a buffer that has taken the bytes of a living one, until it is written
+        self._under: dict[int, int] = {}  # likewise, from then on
+        self.in_place: dict[int, list[int]] = in_place or {}
+        """For each step: the buffers that it writes over in place."""
 
     def run(self) -> list[int]:
         """Raises `PlanError`, or gives back the waits that are not settled as needed."""
         lanes = len(self._plan.lanes)
         for at, step in enumerate(self._plan.steps):
             if not 0 <= step.lane < lanes:
-                raise PlanError(f"{_name(self._plan, at)} is on lane {step.lane} of {lanes}. {_CURE}")
+                raise PlanError(f"{name_of(self._plan, at)} is on lane {step.lane} of {lanes}. {CURE}")
             match step:
                 case Execute():
                     self._execute(at, step)
@@ -154,8 +131,8 @@ class _Walk:
         plan, state, writer, readers = self._plan, self._state, self._writer, self._readers
         if instruction.device != plan.lanes[lane].device:
             raise PlanError(
-                f"{_name(plan, at)} belongs on device {instruction.device}, but its lane is on device "
-                f"{plan.lanes[lane].device}. {_CURE}"
+                f"{name_of(plan, at)} belongs on device {instruction.device}, but its lane is on device "
+                f"{plan.lanes[lane].device}. {CURE}"
             )
         clock = self._clocks.of[lane]
         group = self._groups[lane]
@@ -175,6 +152,8 @@ class _Walk:
             if not 0 <= buffer < len(state) or not _BLANK <= state[buffer] <= _DEFINED:
                 raise self._no_access(at, "writes", buffer)
             self._after_all(at, lane, buffer)
+        if self._over or self.in_place:
+            self._write_over(at, lane, instruction)
         # Only now: an instruction that reads what it writes has nothing to wait for in itself.
         for buffer in instruction.reads:
             readers[buffer].append(at)
@@ -205,12 +184,12 @@ class _Walk:
 
     def _record(self, at: int, step: Record) -> None:
         if not 0 <= step.event < len(self._events):
-            raise PlanError(f"{_name(self._plan, at)}: the plan has {len(self._events)} events. {_CURE}")
+            raise PlanError(f"{name_of(self._plan, at)}: the plan has {len(self._events)} events. {CURE}")
         before = self._events[step.event]
         if before is not None:
             raise PlanError(
-                f"event {step.event} is recorded twice: by {_name(self._plan, before[1])} and by "
-                f"{_name(self._plan, at)}. {_CURE}"
+                f"event {step.event} is recorded twice: by {name_of(self._plan, before[1])} and by "
+                f"{name_of(self._plan, at)}. {CURE}"
             )
         self._events[step.event] = (step.lane, at, self._clocks.of[step.lane])
 
@@ -218,11 +197,11 @@ class _Walk:
         lane = step.lane
         moment = self._events[step.event] if 0 <= step.event < len(self._events) else None
         if moment is None:
-            raise PlanError(f"{_name(self._plan, at)} comes before any record of event {step.event}. {_CURE}")
+            raise PlanError(f"{name_of(self._plan, at)} comes before any record of event {step.event}. {CURE}")
         other, recorded, clock = moment
         group = self._groups[lane]
         if group is None or not group.unsettled:
-            group = self._groups[lane] = _Group(self._clocks.of[lane], {}, set())
+            group = self._groups[lane] = Group(self._clocks.of[lane], {}, set())
         group.waits[at] = moment
         group.unsettled.add(at)
         self._clocks.join(lane, other, recorded, clock)
@@ -233,89 +212,131 @@ class _Walk:
             raise self._no_access(at, "allocates", buffer)
         self._state[buffer] = _BLANK
         self._writer[buffer] = at
+        about, offset = self._plan.buffers[buffer], self._plan.offsets[buffer]
+        if about.role is Role.TEMPORARY:
+            if offset < 0:
+                raise PlanError(f"{name_of(self._plan, at)}, but no place is set for it in an arena. {CURE}")
+            if about.nbytes and self._holders:
+                self._occupy(at, step, offset, about)
+
+    def _occupy(self, at: int, step: Allocate, offset: int, about: Buffer) -> None:
+        """A temporary takes its bytes from whoever had them last."""
+        state, clock, steps = self._state, self._clocks.of[step.lane], self._plan.steps
+        for other, whole in self._holders[about.device].put(offset, offset + about.nbytes, step.buffer):
+            if state[other] == _RELEASED:
+                released = self._writer[other]
+                if clock[steps[released].lane] < released:
+                    raise self._shared(
+                        at, step.buffer, f"and nothing orders {name_of(self._plan, released)} before that", other
+                    )
+            elif whole:
+                self._over[step.buffer] = other  # in place: the launch that writes it must be one that may
+            else:
+                raise self._shared(at, step.buffer, "which is still alive", other)
+
+    def _write_over(self, at: int, lane: int, instruction: Instruction) -> None:
+        """Outputs that are written for the first time, where an input of the same instruction lies: its end."""
+        for buffer in instruction.writes:
+            other = self._over.pop(buffer, -1)
+            if other < 0:
+                continue
+            if not isinstance(instruction, Launch) or not may_write_over(instruction, other, buffer):
+                raise self._shared(
+                    self._allocation(buffer),
+                    buffer,
+                    f"which is still alive, and {name_of(self._plan, at)} may not write the one over the other",
+                    other,
+                )
+            self.in_place.setdefault(at, []).append(other)
+            self._under[buffer] = other
+        for other in self.in_place.get(at, ()):
+            self._after_all(at, lane, other)
+            self._state[other] = _OVERWRITTEN
 
     def _release(self, at: int, step: Release) -> None:
         buffer = step.buffer
-        if not 0 <= buffer < len(self._state) or not _BLANK <= self._state[buffer] <= _DEFINED:
+        if not 0 <= buffer < len(self._state) or not _BLANK <= self._state[buffer] <= _OVERWRITTEN:
             raise self._no_access(at, "releases", buffer)
         what = self._plan.buffers[buffer]
         if what.role is not Role.TEMPORARY or what.device == HOST:
             raise self._no_access(at, "releases", buffer)
         self._after_all(at, step.lane, buffer)
+        if self._over or self._under:
+            self._end_in_place(at, step)
         self._state[buffer] = _RELEASED
         self._writer[buffer] = at
+
+    def _end_in_place(self, at: int, step: Release) -> None:
+        """What lay under this has been released: so whoever comes next needs to look at this alone."""
+        buffer = step.buffer
+        other = self._over.get(buffer, -1)
+        if other >= 0:
+            raise self._shared(self._allocation(buffer), buffer, "which is still alive", other)
+        other = self._under.pop(buffer, -1)
+        if other >= 0:
+            released = self._writer[other]
+            known = self._clocks.of[step.lane][self._plan.steps[released].lane]
+            if self._state[other] != _RELEASED or known < released:
+                raise PlanError(
+                    f"{name_of(self._plan, at)} gives back bytes of buffer {other}, which it was written over, and "
+                    f"nothing orders the release of that before. {CURE}"
+                )
 
     def _check_end(self) -> None:
         """What can be said only when all steps have been met."""
         for event, moment in enumerate(self._events):
             if moment is None:
-                raise PlanError(f"event {event} is never recorded. {_CURE}")
+                raise PlanError(f"event {event} is never recorded. {CURE}")
         for number, (buffer, state) in enumerate(zip(self._plan.buffers, self._state, strict=True)):
             if buffer.role is Role.OUTPUT and (state == _ABSENT or (state == _BLANK and buffer.device == HOST)):
                 verb = "written" if buffer.device == HOST else "allocated"
-                raise PlanError(f"buffer {number} is handed out but never {verb}. {_CURE}")
-            if buffer.role is Role.TEMPORARY and buffer.device != HOST and _BLANK <= state <= _DEFINED:
+                raise PlanError(f"buffer {number} is handed out but never {verb}. {CURE}")
+            if state == _ABSENT and self._plan.offsets[number] >= 0:
+                raise PlanError(f"buffer {number} has a place in an arena, but is never allocated. {CURE}")
+            if buffer.role is Role.TEMPORARY and buffer.device != HOST and _BLANK <= state <= _OVERWRITTEN:
                 raise PlanError(
-                    f"buffer {number}, allocated by {_name(self._plan, self._allocation(number))}, "
-                    f"is never released. {_CURE}"
+                    f"buffer {number}, allocated by {name_of(self._plan, self._allocation(number))}, "
+                    f"is never released. {CURE}"
                 )
 
     def _allocation(self, buffer: int) -> int:
         steps = self._plan.steps
         return next(at for at, step in enumerate(steps) if isinstance(step, Allocate) and step.buffer == buffer)
 
+    def _shared(self, at: int, buffer: int, why: str, other: int) -> PlanError:
+        """Step `at` allocates a buffer in bytes of another one."""
+        plan = self._plan
+        low = max(plan.offsets[buffer], plan.offsets[other])
+        high = min(plan.offsets[b] + plan.buffers[b].nbytes for b in (buffer, other))
+        arena = f"the arena of {plan.devices[plan.buffers[buffer].device]}"
+        return PlanError(
+            f"{name_of(plan, at)} takes bytes {low:,} to {high:,} of {arena} from buffer {other}, allocated by "
+            f"{name_of(plan, self._allocation(other))}, {why}. {CURE}"
+        )
+
     def _unordered(self, earlier: int, at: int, buffer: int) -> PlanError:
         return PlanError(
-            f"{_name(self._plan, earlier)} and {_name(self._plan, at)} both use buffer {buffer}, "
-            f"not both to read it, and nothing orders them. {_CURE}"
+            f"{name_of(self._plan, earlier)} and {name_of(self._plan, at)} both use buffer {buffer}, "
+            f"not both to read it, and nothing orders them. {CURE}"
         )
 
     def _no_access(self, at: int, verb: str, buffer: int) -> PlanError:
         """Why step `at` may not read, write, allocate or release a buffer that is as it is now."""
-        step = f"{_name(self._plan, at)} {verb} buffer {buffer}"
+        step = f"{name_of(self._plan, at)} {verb} buffer {buffer}"
         if not 0 <= buffer < len(self._state):
-            return PlanError(f"{step}, but the plan has {len(self._state)} buffers. {_CURE}")
+            return PlanError(f"{step}, but the plan has {len(self._state)} buffers. {CURE}")
         what, state, writer = self._plan.buffers[buffer], self._state[buffer], self._writer[buffer]
+        if state == _OVERWRITTEN:
+            return PlanError(f"{step}, which a launch before it has written over in place. {CURE}")
         if state == _RELEASED:
-            return PlanError(f"{step}, which {_name(self._plan, writer)} has released. {_CURE}")
+            return PlanError(f"{step}, which {name_of(self._plan, writer)} has released. {CURE}")
         if verb in ("allocates", "releases") and (what.device == HOST or what.role is Role.INPUT):
-            return PlanError(f"{step}, which {'is a cell' if what.device == HOST else 'is an input'}. {_CURE}")
+            return PlanError(f"{step}, which {'is a cell' if what.device == HOST else 'is an input'}. {CURE}")
         if verb == "releases" and what.role is Role.OUTPUT:
-            return PlanError(f"{step}, which is handed out. {_CURE}")
+            return PlanError(f"{step}, which is handed out. {CURE}")
         if state == _ABSENT:
-            return PlanError(f"{step}, which is not allocated yet. {_CURE}")
+            return PlanError(f"{step}, which is not allocated yet. {CURE}")
         if verb == "allocates":
-            first = _name(self._plan, self._allocation(buffer))
-            return PlanError(f"{step}, which {first} has allocated already. {_CURE}")
-        return PlanError(f"{step}, which nothing has written yet. {_CURE}")
-
-
-def _name(plan: Plan, at: int) -> str:
-    """A step for a message: `step 7 (Launch saxpy, lane 1, at file.py:12)`.
-
-    A step that is no instruction has no origin of its own: it has that of the instruction it serves, which
-    is, for a buffer, the first that uses it, and for an event, the one before the record or behind the wait.
-    """
-    step = plan.steps[at]
-    served: Execute | None = None
-    match step:
-        case Execute(instruction, _):
-            return f"step {at} ({label(instruction)}, lane {step.lane}, at {describe(instruction.origin)})"
-        case Allocate(buffer, _) | Release(buffer, _):
-            what = f"{type(step).__name__} of buffer {buffer}"
-            for other in plan.steps:
-                if isinstance(other, Execute) and buffer in (
-                    *other.instruction.reads,
-                    *other.instruction.writes,
-                ):
-                    served = other
-                    break
-        case Record(event, _) | Wait(event, _):
-            what = f"{type(step).__name__} of event {event}"
-            nearby = plan.steps[at:] if isinstance(step, Wait) else reversed(plan.steps[:at])
-            for other in nearby:
-                if isinstance(other, Execute) and other.lane == step.lane:
-                    served = other
-                    break
-    where = "" if served is None else f", for {label(served.instruction)} at {describe(served.instruction.origin)}"
-    return f"step {at} ({what}, lane {step.lane}{where})"
+            first = name_of(self._plan, self._allocation(buffer))
+            return PlanError(f"{step}, which {first} has allocated already. {CURE}")
+        return PlanError(f"{step}, which nothing has written yet. {CURE}")

@@ -7,6 +7,8 @@ import its own subclasses.
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeAlias, overload
 
 import numpy as np
@@ -287,7 +289,9 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     # ---- looking
 
     def explain(self) -> str:
-        """The plan of a run of it, in words. Nothing is run, and closures are called once, with handles.
+        """The plan of a run of it, in words: what runs where and waits for what, the predicted time and the memory
+        against their lower bounds, and why branches do not overlap. Nothing is run, and closures are called once, with
+        handles.
 
         Raises whatever a run raises before it submits anything.
         """
@@ -296,6 +300,20 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def to_dot(self) -> str:
         """The DAG in Graphviz DOT, as far as it can be seen without calling closures."""
         return _nodes.to_dot(self)
+
+    def to_svg(self) -> str:
+        """A picture of the DAG, as far as it can be seen without calling closures; that of its plan on its lanes is
+        `plan_of(op).to_svg()`. Jupyter shows it for an op."""
+        from dagpu.ops.picture import picture
+
+        return picture(self)
+
+    def save_svg(self, path: str | PathLike[str]) -> None:
+        """`to_svg()`, as a file."""
+        Path(path).write_text(self.to_svg(), encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} built at {describe(self.origin)}>"

@@ -299,7 +299,7 @@ def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
         op = todo.pop()
         place = place_of(op.origin)
         where = "" if place is None else f"\\n{place[0].rsplit('/', 1)[-1]}:{place[1]}"
-        lines.append(f'  n{numbers[op]} [label="{_label(op)}{where}"];')
+        lines.append(f'  n{numbers[op]} [label="{label_of(op)}{where}"];')
         for source in sources_of(op):
             if source not in numbers:
                 numbers[source] = len(numbers)
@@ -308,7 +308,8 @@ def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _label(op: DeviceOp[Any, Any, Any]) -> str:
+def label_of(op: DeviceOp[Any, Any, Any]) -> str:
+    """What an op is, in a word or two."""
     match op:
         case Launch():
             return f"Launch {op.kernel.name}"

@@ -57,6 +57,8 @@ class KernelSpec:
     host: HostBody = field(default_factory=HostBody)
     grid: tuple[int, ...] | None = None
     shared_bytes: int = 0
+    in_place: bool = False
+    """May an output take the memory of an input of its shape and element size that nobody reads any more?"""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their places: of `params`, picked out once."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)

@@ -14,7 +14,11 @@ from dagpu.runtime.environment import Variable
 GROUP = "dagpu.backends"
 """The entry point group in which backends are found: its names are kinds of device."""
 
-_SHIPPED = {"host": "dagpu.backends.host:HostBackend", "cuda": "dagpu.backends.cuda:CudaBackend"}
+_SHIPPED = {
+    "host": "dagpu.backends.host:HostBackend",
+    "cuda": "dagpu.backends.cuda:CudaBackend",
+    "explore": "dagpu.backends.explore:ExploreBackend",
+}
 """Where the backends of this package are when its metadata cannot be read: run from a source tree."""
 
 _ASKED = Variable("DAGPU_DEVICE")

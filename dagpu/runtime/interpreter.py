@@ -11,9 +11,11 @@ import trio
 
 from dagpu.device import Device
 from dagpu.errors import NestedRunError
+from dagpu.lowering.cost import CostModel
+from dagpu.lowering.explain import explain
+from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.plan import Plan
-from dagpu.lowering.policies import RoundRobin, SchedulingPolicy
-from dagpu.lowering.show import show_plan
+from dagpu.lowering.policies import SchedulingPolicy
 from dagpu.ops.base import DeviceOp, install_runner, is_inside_closure
 from dagpu.origin import describe, here, place_of
 from dagpu.runtime import run
@@ -36,7 +38,7 @@ class StreamInterpreter:
 
     Args:
         device: where ops run that say nothing else; the current device unless given.
-        policy: places them on streams; `RoundRobin(4)` unless given.
+        policy: places them on streams; `ListSchedule(4)` unless given.
         verify: prove every plan before it runs; on, unless DAGPU_VERIFY is 0. It costs about as much as scheduling.
     """
 
@@ -44,7 +46,7 @@ class StreamInterpreter:
         self, device: Device | str | None = None, policy: SchedulingPolicy | None = None, *, verify: bool | None = None
     ) -> None:
         self._device = device
-        self._policy = RoundRobin() if policy is None else policy
+        self._policy = ListSchedule() if policy is None else policy
         self._verify = os.environ.get("DAGPU_VERIFY", "1") != "0" if verify is None else verify
 
     def _settings(self) -> run.Settings:
@@ -74,6 +76,11 @@ class StreamInterpreter:
         """The plan of the op's first stage: all it does until a closure needs host data. Nothing is run."""
         _refuse_nested(op)
         return run.plan_of(op, self._settings())
+
+    def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
+        """That plan in words, its times by the policy's cost model where it has one."""
+        costs = getattr(self._policy, "costs", None)
+        return explain(self.plan_of(op), costs if isinstance(costs, CostModel) else None)
 
 
 def _refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
@@ -127,8 +134,13 @@ def plan_of(op: DeviceOp[Any, Any, Any]) -> Plan:
 
     Closures are called, with handles. Raises whatever a run raises before it submits anything.
     """
+    return _planner().plan_of(op)
+
+
+def _planner() -> StreamInterpreter:
+    """The current interpreter where it makes plans, else the default one."""
     current = _current.get()
-    return (current if isinstance(current, StreamInterpreter) else _default).plan_of(op)
+    return current if isinstance(current, StreamInterpreter) else _default
 
 
 @final
@@ -142,7 +154,7 @@ class _CurrentInterpreter:
         return _current.get().run_sync(op)
 
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
-        return show_plan(plan_of(op))
+        return _planner().explain(op)
 
 
 install_runner(_CurrentInterpreter())

@@ -8,8 +8,9 @@ from typing import Any, TypeVar, final
 from dagpu.backends.base import Backend, Bindings, Failure, Prepared, Replay
 from dagpu.device import Device
 from dagpu.errors import DeviceError
+from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.plan import Plan
-from dagpu.lowering.policies import RoundRobin, SingleStream
+from dagpu.lowering.policies import RoundRobin, SingleStream, arranged
 from dagpu.lowering.program import Program
 from dagpu.lowering.reuse import Repeat
 from dagpu.lowering.schedule import schedule
@@ -68,8 +69,8 @@ def quiet_collector() -> Iterator[None]:
 
 
 def plan_program(program: Program, check: bool) -> Plan:
-    """Schedule, and verify what came of it."""
-    plan = schedule(program)
+    """Put in the policies' order, schedule, and verify what came of it."""
+    plan = schedule(arranged(program))
     if check:
         verify(plan)
     return plan
@@ -111,7 +112,7 @@ class Kept:
         )
 
 
-_BY_VALUE = frozenset((SingleStream, RoundRobin))
+_BY_VALUE = frozenset((SingleStream, RoundRobin, ListSchedule))
 _KEPT_PER_OP = 8
 """For how many devices and policies an op keeps a plan: the latest."""
 

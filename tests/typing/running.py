@@ -19,11 +19,14 @@ from dagpu import (
     Stream,
     StreamInterpreter,
     Tensor,
+    Trace,
     current_device,
     device,
     devices,
     f32,
+    plan_of,
     spawn,
+    trace,
     use_device,
     use_interpreter,
     value,
@@ -46,6 +49,11 @@ async def running(stream: Stream) -> None:
     assert_type(op.on(SingleStream()), DeviceOp[Tensor[f32]])
     assert_type(op.explain(), str)
     assert_type(op.to_dot(), str)
+    assert_type(op.to_svg(), str)
+    assert_type(plan_of(op).to_svg(), str)
+    with trace("run.json", nvtx=False) as found:
+        assert_type(found, Trace)
+        assert_type(found.overlap, float)
 
 
 async def spawning(tensor: Tensor[f32], graph_free: DeviceOp[None, Static, NoAlloc]) -> None:

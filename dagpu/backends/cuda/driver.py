@@ -70,6 +70,14 @@ class RawEvent(Protocol):
     def synchronize(self) -> object: ...
 
 
+class TimingEvent(RawEvent, Protocol):
+    """A CUevent with timing."""
+
+    def time_since(self, earlier: Any, /) -> float:
+        """Milliseconds between two events of one device that have happened."""
+        ...
+
+
 Launch: TypeAlias = Callable[[Extents, Extents, bytes | bytearray, int, Any], None]
 """`launch(grid, block, parameters, dynamic shared bytes, stream)`."""
 
@@ -125,6 +133,8 @@ class Gpu(Protocol):
         ...
 
     def new_event(self) -> RawEvent: ...
+
+    def new_timing_event(self) -> TimingEvent: ...
 
     def allocate(self, nbytes: int) -> int:
         """Device memory; its address, aligned to 256 bytes or more. `DeviceError` with code 2 where there is none."""

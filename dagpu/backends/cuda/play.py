@@ -34,7 +34,7 @@ _MARK: Final = Kind.MARK
 def play(run: "CudaRun", begin: int, patient: bool = False) -> None:
     """Submit all from an action on. `patient` says that this thread may wait. The first device's context is current."""
     assert run.script is not None
-    actions, events, raw, outcome = run.script.actions, run.script.events, run.raw, run.outcome
+    actions, events, raw, outcome = run.actions, run.script.events, run.raw, run.outcome
     entered: AbstractContextManager[object] | None = None
     number = begin
     while True:
@@ -82,7 +82,7 @@ def _leave(entered: AbstractContextManager[object] | None) -> None:
 def hand_over(run: "CudaRun", begin: int) -> None:
     """Have another thread submit the rest: here the next launch might block the loop."""
     assert run.script is not None
-    switches = [action.a for action in islice(run.script.actions, begin) if action.kind is Kind.SWITCH]
+    switches = [action.a for action in islice(run.actions, begin) if action.kind is Kind.SWITCH]
     device = run.devices[switches[-1] if switches else 0]
 
     for stream in run.streams:
@@ -128,7 +128,7 @@ class _Threads:
     def play(self, lanes: list[int]) -> None:
         """The part of the plan that one thread plays."""
         run, mine = self._run, set(lanes)
-        actions = [action for action in self._script.actions if action.lane in mine and action.kind is not Kind.SWITCH]
+        actions = [action for action in run.actions if action.lane in mine and action.kind is not Kind.SWITCH]
         try:
             with run.device_of_lane(lanes[0]).gpu.current():
                 for action in actions:
@@ -139,6 +139,9 @@ class _Threads:
                             self._act(action)
                         except BaseException as error:
                             again = run.failed(action, error)
+                    if action.kind is _RECORD:
+                        # Even where it failed: a lane that waits for it may be one that this one waits for later.
+                        self._recorded[action.a].set()
                 _end_lanes(run, lanes)
         finally:
             for action in actions:
@@ -155,7 +158,6 @@ class _Threads:
         raw, kind, instruction = run.raw[action.lane], action.kind, action.instruction
         if kind is _RECORD:
             events[action.a].record(raw)
-            self._recorded[action.a].set()
         elif kind is _WAIT:
             self._recorded[action.a].wait()
             raw.wait_for_event(events[action.a])
@@ -181,7 +183,7 @@ def _end_lanes(run: "CudaRun", lanes: Sequence[int]) -> None:
             try:
                 with run.devices[number].gpu.current() if number else _nothing:
                     event.record(run.raw[lane])
-                    run.streams[lane].put(run.prepared.puts[lane])
+                    run.streams[lane].put(run.puts[lane])
             except BaseException as error:
                 again = run.failed(Action(_RECORD, lane), error)
 

@@ -13,7 +13,6 @@ from struct import pack_into
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, assert_never, final
 
 from dagpu.backends.cuda import transfers
-from dagpu.backends.cuda.arena import lay_out
 from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memcpy2D, Memset, copy, fill
 from dagpu.backends.cuda.driver import Function, RawEvent
 from dagpu.backends.cuda.kinds import Kind
@@ -123,24 +122,25 @@ class PreparedPlan:
             device.refuse_if_lost()
         self.plan = plan
         self.devices = devices
-        arenas, alone = lay_out(plan)
         self.keys = [lane.key for lane in plan.lanes]
         self._places: list[Place | None] = [None] * len(plan.buffers)
         self._count_bases = len(devices)
-        for number, arena in enumerate(arenas):
-            for buffer, offset in arena.offsets.items():
-                self._places[buffer] = Place(number, offset)
+        for buffer, offset in enumerate(plan.offsets):
+            if offset >= 0:
+                self._places[buffer] = Place(plan.buffers[buffer].device, offset)
         self.outputs: list[tuple[int, int, int, int]] = []
         """Of each result: buffer, base, number of the device, bytes."""
         self.inputs: list[tuple[int, int]] = []
         """Of each buffer that the caller brings: buffer, base."""
-        for buffer in alone:
-            about = plan.buffers[buffer]
-            self.outputs.append((buffer, self._own_base(buffer), about.device, about.nbytes))
         for buffer, about in enumerate(plan.buffers):
-            if about.role is Role.INPUT and about.device != HOST:
+            if about.role is Role.OUTPUT and about.device != HOST:
+                self.outputs.append((buffer, self._own_base(buffer), about.device, about.nbytes))
+            elif about.role is Role.INPUT and about.device != HOST:
                 self.inputs.append((buffer, self._own_base(buffer)))
-        self._arenas = arenas
+        self.arenas = [(number, nbytes) for number, nbytes in enumerate(plan.arena_bytes) if nbytes]
+        """Number of the device, and bytes."""
+        self.gathers: list[tuple[int, int, int]] = []
+        """Of each copy out of a strided source: the base of what it is gathered in, number of the device, bytes."""
         self.reports: list[Launch] = []
         """The launches that report a violation of bounds, in the order of their reports."""
         self.report_base = self._new_base()
@@ -153,8 +153,6 @@ class PreparedPlan:
         self._scripts: deque[Script] = deque()
         self._first: Script | None = None
         self._steps = [self._prepare(step.instruction) if type(step) is Execute else None for step in plan.steps]
-        self.arenas = [(number, arena.nbytes) for number, arena in enumerate(arenas) if arena.nbytes]
-        """Number of the device, and bytes."""
         if not self._wanted:
             self._write()
 
@@ -230,8 +228,9 @@ class PreparedPlan:
         if layout.contiguous:
             return None
         dense = contiguous(layout.shape, layout.dtype)
-        offset = self._arenas[instruction.device].add(-1 - instruction.out, -(-layout.nbytes // 512) * 512)
-        return dense, Place(instruction.device, offset), self._builtin(device, copy(dense, layout))
+        base = self._new_base()
+        self.gathers.append((base, instruction.device, layout.nbytes))
+        return dense, Place(base, 0), self._builtin(device, copy(dense, layout))
 
     def _builtin(self, device: "CudaDevice", made: Any) -> Any:
         if isinstance(made, Builtin) and device.library.builtin_found(made) is None:

@@ -16,7 +16,17 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.cuda.driver import NOT_SUPPORTED, Extents, Function, Gpu, Limits, RawEvent, RawStream, device_error
+from dagpu.backends.cuda.driver import (
+    NOT_SUPPORTED,
+    Extents,
+    Function,
+    Gpu,
+    Limits,
+    RawEvent,
+    RawStream,
+    TimingEvent,
+    device_error,
+)
 from dagpu.errors import DeviceError, NoDeviceError
 
 _INSTALL: Final = "pip install 'dagpu[cuda]'"
@@ -195,6 +205,10 @@ class PyCudaGpu:
 
     def new_event(self) -> RawEvent:
         event: RawEvent = self._made(self._cuda.Event, self._cuda.event_flags.DISABLE_TIMING)
+        return event
+
+    def new_timing_event(self) -> TimingEvent:
+        event: TimingEvent = self._made(self._cuda.Event)
         return event
 
     def close_when_reached(self, stream: RawStream, descriptor: int) -> None:

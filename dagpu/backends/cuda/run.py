@@ -7,7 +7,7 @@ pools, its streams and events to the next run.
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 import numpy as np
@@ -23,14 +23,20 @@ from dagpu.backends.cuda.packing import REPORT
 from dagpu.backends.cuda.play import hand_over, play, play_on_threads
 from dagpu.backends.cuda.prepared import Action, Place, PreparedPlan, Script
 from dagpu.backends.cuda.streams import CudaStream
+from dagpu.backends.cuda.timing import Timing
 from dagpu.backends.cuda.transfers import array_over, prompt
 from dagpu.backends.cuda.watch import identity
 from dagpu.backends.host_work import without_our_frames
 from dagpu.backends.outcome import Outcome
+from dagpu.backends.recording import recording
 from dagpu.errors import DeviceError, DeviceLostError
 
 NAP: Final = 50e-6
 """Seconds between two looks where there is nothing to block on."""
+
+_ARENA: Final = "the temporaries of a run"
+_RESULT: Final = "a result"
+_GATHER: Final = "an array that is gathered on its way to the host"
 
 
 def start(prepared: PreparedPlan, bindings: Bindings, spin: float) -> "CudaRun":
@@ -82,7 +88,8 @@ class CudaRun:
 
     __slots__ = (
         "__weakref__", "_bell", "_finished", "_finishing", "_kept", "_lock", "_notifier", "_played", "_reports",
-        "bases", "devices", "ends", "memory", "outcome", "prepared", "raw", "script", "streams",
+        "_timing", "actions", "bases", "devices", "ends", "memory", "outcome", "prepared", "puts", "raw", "script",
+        "streams",
     )  # fmt: skip
 
     def __init__(self, prepared: PreparedPlan, bindings: Bindings) -> None:
@@ -92,12 +99,17 @@ class CudaRun:
         self.bases = prepared.bases()
         self.outcome = Outcome()
         self.script: Script | None = None
+        self.actions: Sequence[Action] = ()
+        """The script's, or where the run is measured, those that measure them."""
+        self.puts = prepared.puts
+        """What has been put into each lane after its last MARK."""
         self.streams: list[CudaStream] = []
         self.raw: list[RawStream] = []
         self.ends: list[tuple[int, RawEvent]] = []
         """The event at the end of each lane, and its device's number; once played, of those that have not ended."""
         self._kept: list[object] = []
         self._reports: Block | None = None
+        self._timing: Timing | None = None
         self._lock = threading.Lock()
         self._played = False
         self._finishing = False
@@ -108,15 +120,19 @@ class CudaRun:
     # ---- before it is submitted ---------------------------------------------------------------------------------
 
     def take_memory(self) -> None:
-        """The arenas, and a block for each output. All or nothing."""
+        """The arenas, and a block for each output and for each copy that gathers. All or nothing."""
         prepared, bases, memory = self.prepared, self.bases, self.memory
         for number, size in prepared.arenas:
-            arena = self._take(number, size, None)
+            arena = self._take(number, size, _ARENA)
             self._kept.append(arena)
             bases[number] = arena.address
         for buffer, base, number, nbytes in prepared.outputs:
-            block = self._take(number, nbytes, buffer)
+            block = self._take(number, nbytes, _RESULT)
             memory[buffer] = block
+            bases[base] = block.address
+        for base, number, nbytes in prepared.gathers:
+            block = self._take(number, nbytes, _GATHER)
+            self._kept.append(block)
             bases[base] = block.address
         for buffer, base in prepared.inputs:
             given = memory[buffer]
@@ -127,14 +143,14 @@ class CudaRun:
             array_over(self._reports, self._reports.nbytes)[...] = 0
             bases[prepared.report_base] = self._reports.address
 
-    def _take(self, number: int, nbytes: int, output: int | None) -> Block:
+    def _take(self, number: int, nbytes: int, purpose: str) -> Block:
         device = self.devices[number]
         if number:
             with device.gpu.current():
-                return self._take_here(device, number, nbytes, output)
-        return self._take_here(device, number, nbytes, output)
+                return self._take_here(device, number, nbytes, purpose)
+        return self._take_here(device, number, nbytes, purpose)
 
-    def _take_here(self, device: CudaDevice, number: int, nbytes: int, output: int | None) -> Block:
+    def _take_here(self, device: CudaDevice, number: int, nbytes: int, purpose: str) -> Block:
         try:
             return device.memory.take(nbytes)
         except DeviceError as error:
@@ -146,7 +162,7 @@ class CudaRun:
         except DeviceError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
-            raise out_of_memory(self.prepared.plan, device, number, nbytes, output) from None
+            raise out_of_memory(self.prepared.plan, device, number, nbytes, purpose) from None
 
     def take_streams(self) -> None:
         """A stream for each lane, an event for each lane's end, and a script with this run's addresses."""
@@ -165,8 +181,14 @@ class CudaRun:
             self.streams = [next(parts[lane.device]) for lane in lanes]
             self.ends = [(lane.device, devices[lane.device].new_event()) for lane in lanes]
         self.raw = [stream.raw for stream in self.streams]
+        measured = recording(prepared.plan, self.streams)
+        if measured is not None:
+            self._timing = Timing(measured, devices, [lane.device for lane in prepared.plan.lanes])
         self.script = script = prepared.borrow_script()
         script.aim(self.bases)
+        self.actions = script.actions
+        if self._timing is not None:
+            self.actions, self.puts = self._timing.actions(script.actions), self._timing.puts
         for stream in self.streams:  # last: from here on the run has to end
             stream.users.add(self)
 
@@ -403,6 +425,8 @@ class CudaRun:
             self._blame_bounds(array_over(self._reports, self._reports.nbytes))
         if self.outcome.abnormal:
             self.outcome.sort(self.prepared.plan)
+        if self._timing is not None:
+            self._timing.collect()
         for stream in self.streams:
             stream.users.discard(self)
         self._kept.clear()

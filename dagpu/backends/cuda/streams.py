@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Final, final
 
-from dagpu.backends.cuda.driver import Gpu, RawEvent, RawStream
+from dagpu.backends.cuda.driver import Gpu, RawEvent, RawStream, TimingEvent
 from dagpu.backends.host.streams import HostStream
 from dagpu.errors import PlanError
 
@@ -114,6 +114,7 @@ class Streams:
         self._gpu = gpu
         self._pool: list[CudaStream] = []
         self._events: deque[RawEvent] = deque()
+        self._timing_events: deque[TimingEvent] = deque()
         self._notifiers: list[CudaStream] = []
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -186,3 +187,14 @@ class Streams:
     def give_back(self, event: RawEvent) -> None:
         """It has happened, and nobody waits for it any more."""
         self._events.append(event)
+
+    def timing_event(self) -> TimingEvent:
+        """The same, with timing. The context is current."""
+        try:
+            return self._timing_events.pop()
+        except IndexError:
+            return self._gpu.new_timing_event()
+
+    def give_back_timing(self, event: TimingEvent) -> None:
+        """Nobody wants its time any more."""
+        self._timing_events.append(event)

@@ -82,7 +82,7 @@ class Watch:
         """Look at each of them once."""
         for bell, sleeper in list(self._sleepers.items()):
             run = sleeper.run()
-            if run is not None and not run.done():
+            if run is not None and not _ended(run):
                 continue
             del run
             # The driver is about to close its pipe, unless a device was lost.
@@ -98,7 +98,7 @@ class Watch:
         """Look at some of those that have no pipe."""
         for _ in range(min(len(self._crowd), GLANCE)):
             run, wake = self._crowd.popleft()
-            if run.done():
+            if _ended(run):
                 wake()
             else:
                 self._crowd.append((run, wake))
@@ -118,6 +118,14 @@ class Watch:
                 elif now - busy > PATIENCE:
                     self._thread = None
                     return
+
+
+def _ended(run: "CudaRun") -> bool:
+    """Is it done, or in such a state that whoever waits for it had better look for himself?"""
+    try:
+        return run.done()
+    except Exception:  # he gets it too, and can raise it where it belongs
+        return True
 
 
 def identity(descriptor: int) -> tuple[int, int] | None:

@@ -57,9 +57,22 @@ class HostMemory:
         return f"<HostMemory of {self.nbytes} bytes>"
 
 
+@final
+class Part:
+    """Bytes of an arena, in which a buffer lies for a while. What is left there by others is still there."""
+
+    __slots__ = ("block",)
+
+    def __init__(self, arena: HostMemory, offset: int, nbytes: int) -> None:
+        self.block: Final = arena.block[offset : offset + nbytes]
+
+    def __repr__(self) -> str:
+        return f"<Part of {self.block.nbytes} bytes>"
+
+
 def writable(memory: object, layout: Layout) -> "np.ndarray[Any, np.dtype[Any]]":
-    """The array that `layout` describes in a `HostMemory`."""
-    assert isinstance(memory, HostMemory), f"{memory!r} is no memory of the host backend"
+    """The array that `layout` describes in a `HostMemory`, or in a part of one."""
+    assert isinstance(memory, HostMemory | Part), f"{memory!r} is no memory of the host backend"
     return np.ndarray(layout.shape, layout.dtype, memory.block, layout.offset, layout.strides)
 
 

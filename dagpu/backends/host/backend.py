@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.base import Bindings
-from dagpu.backends.host.arrays import Account
+from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.backends.host.replay import Batch, HostReplay
 from dagpu.backends.host.streams import HostStream, enqueue, process
+from dagpu.backends.recording import recording
 from dagpu.device import Device
-from dagpu.errors import NoDeviceError, PlanError
+from dagpu.errors import NoDeviceError, OutOfMemoryError, PlanError
+from dagpu.lowering.memory import describe_peak
 from dagpu.lowering.plan import Plan, Step
+from dagpu.lowering.program import HOST, Role
 
 SPREAD: Final = 8
 """Streams of a device's pool over which runs spread that are under way at once; a plan of more lanes has more."""
@@ -150,23 +153,48 @@ class HostBackend:
 class PreparedPlan:
     """A plan and the devices that it runs on. Implements `dagpu.backends.base.Prepared`."""
 
-    __slots__ = ("_drivers", "_plan")
+    __slots__ = ("_drivers", "_outputs", "_plan")
     before_first: ClassVar[None] = None
     """Nothing: the host has nothing to compile."""
 
     def __init__(self, plan: Plan, drivers: Sequence[HostDriver]) -> None:
         self._plan = plan
         self._drivers = drivers
+        self._outputs = [
+            (number, buffer.device, buffer.nbytes)
+            for number, buffer in enumerate(plan.buffers)
+            if buffer.role is Role.OUTPUT and buffer.device != HOST
+        ]
 
     def submit(self, bindings: Bindings, spin: float = 0.0) -> HostReplay:
-        """Start a run; see `Prepared.submit`."""
+        """Start a run; see `Prepared.submit`.
+
+        Raises:
+            OutOfMemoryError: there is too little memory; nothing has been started.
+        """
         plan, drivers = self._plan, self._drivers
-        work = _by_stream(plan.steps, _streams(plan, drivers))
-        replay = HostReplay(plan, bindings, [driver.account for driver in drivers], len(work))
+        streams = _streams(plan, drivers)
+        work = _by_stream(plan.steps, streams)
+        arenas = [self._take(device, nbytes) for device, nbytes in enumerate(plan.arena_bytes)]
+        for number, device, nbytes in self._outputs:
+            bindings.memory[number] = self._take(device, nbytes)
+        replay = HostReplay(plan, bindings, arenas, len(work), recording(plan, streams))
+        del arenas
         enqueue({stream: Batch(replay, steps) for stream, steps in work.items()})
         if spin:
             replay.poll(spin)
         return replay
+
+    def _take(self, device: int, nbytes: int) -> HostMemory:
+        try:
+            return HostMemory(self._drivers[device].account, nbytes)
+        except MemoryError:
+            plan = self._plan
+            raise OutOfMemoryError(
+                f"{plan.devices[device]}: no room for {nbytes:,} bytes ({nbytes / 2**30:.2f} GiB). A run takes "
+                f"{plan.peak_bytes:,} bytes; alive at the peak: {describe_peak(plan, device)}. Let go of handles that "
+                "are no longer needed, or cut the work into smaller pieces."
+            ) from None
 
 
 def _streams(plan: Plan, drivers: Sequence[HostDriver]) -> list[HostStream]:

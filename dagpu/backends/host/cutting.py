@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from dagpu.backends.host.arrays import HostMemory
+from dagpu.backends.host.arrays import HostMemory, Part
 from dagpu.dtypes import Shape
 from dagpu.layout import Layout
 from dagpu.lowering.program import Tiles
@@ -45,7 +45,7 @@ def whole(tiles: Tiles) -> Place:
 
 def cut_out(memory: object, layout: Layout, place: Place) -> Tile[Any]:
     """The tile at `place` of an output that lies in `memory`."""
-    assert isinstance(memory, HostMemory), f"{memory!r} is no memory of the host backend"
+    assert isinstance(memory, HostMemory | Part), f"{memory!r} is no memory of the host backend"
     shape, offset, at, number = place
     strides = layout.strides if len(shape) == len(layout.strides) else (layout.dtype.itemsize,)
     tile: Tile[Any] = Tile(shape, layout.dtype, memory.block, offset, strides)

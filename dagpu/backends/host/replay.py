@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import assert_never, final
 
 from dagpu.backends.base import Bindings, Failure
-from dagpu.backends.host.arrays import Account, HostMemory
-from dagpu.backends.host.execute import execute, out_of_memory
+from dagpu.backends.host.arrays import HostMemory, Part
+from dagpu.backends.host.execute import execute
 from dagpu.backends.host.streams import report_lost
 from dagpu.backends.host_work import without_our_frames
 from dagpu.backends.outcome import Outcome
+from dagpu.backends.recording import Recording
 from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
 
 
@@ -24,14 +25,22 @@ class HostReplay:
     """Implements `dagpu.backends.base.Replay`; the methods beyond it are for the workers."""
 
     __slots__ = (
-        "_accounts", "_bindings", "_blocked", "_done", "_gate", "_happened", "_lock", "_outcome", "_plan",
-        "_remaining", "_wakes",
+        "_arenas", "_bindings", "_blocked", "_done", "_gate", "_happened", "_lock", "_outcome", "_plan",
+        "_recording", "_remaining", "_wakes",
     )  # fmt: skip
 
-    def __init__(self, plan: Plan, bindings: Bindings, accounts: Sequence[Account], batches: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        bindings: Bindings,
+        arenas: Sequence[HostMemory],
+        batches: int,
+        recording: Recording | None = None,
+    ) -> None:
         self._plan: Plan | None = plan
         self._bindings: Bindings | None = bindings
-        self._accounts = accounts
+        self._arenas = arenas
+        self._recording = recording
         self._lock = threading.Lock()
         self._happened = [False] * plan.events
         self._blocked: dict[int, list[threading.Lock]] = {}
@@ -42,6 +51,9 @@ class HostReplay:
         self._wakes: list[Callable[[], None]] = []
         if self._done:
             self._plan = self._bindings = None
+            self._arenas = ()
+            if recording is not None:
+                recording.end()
 
     # ---- for the caller
     # ------------------------------------------------------------------------------------------
@@ -95,8 +107,12 @@ class HostReplay:
 
     def play(self, steps: Sequence[Step]) -> None:
         """Do the steps of one lane, in their order. Raises nothing."""
-        assert self._bindings is not None
-        memory, outcome = self._bindings.memory, self._outcome
+        plan, bindings = self._plan, self._bindings
+        assert plan is not None
+        assert bindings is not None
+        memory, outcome, arenas = bindings.memory, self._outcome, self._arenas
+        buffers, offsets = plan.buffers, plan.offsets
+        perform = execute if self._recording is None else self._recording.around(execute)
         for step in steps:
             match step:
                 case Execute():
@@ -104,7 +120,7 @@ class HostReplay:
                     if outcome.abnormal and outcome.skips(instruction):
                         continue
                     try:
-                        execute(instruction, memory)
+                        perform(instruction, memory)
                     except BaseException as error:  # SystemExit and the like too: a worker serves many runs
                         outcome.fail(instruction, without_our_frames(error))
                 case Record():
@@ -113,8 +129,10 @@ class HostReplay:
                     if not self._happened[step.event]:
                         self._block(step.event)
                 case Allocate():
-                    if not outcome.cancelled:
-                        self._allocate(step.buffer, memory)
+                    offset = offsets[step.buffer]
+                    if offset >= 0:  # else it is handed out, and has its own memory already
+                        about = buffers[step.buffer]
+                        memory[step.buffer] = Part(arenas[about.device], offset, about.nbytes)
                 case Release():
                     memory[step.buffer] = None
                 case _:
@@ -128,8 +146,11 @@ class HostReplay:
                 return
         assert self._plan is not None
         self._outcome.sort(self._plan)
+        if self._recording is not None:
+            self._recording.end()
         # Dropped before anybody learns of the end: whoever then lets go of what he holds frees it at once.
         self._plan = self._bindings = None
+        self._arenas = ()
         with self._lock:
             self._done = True
             gate, wakes, self._wakes = self._gate, self._wakes, []
@@ -156,19 +177,6 @@ class HostReplay:
                 return
             self._blocked.setdefault(event, []).append(gate)
         gate.acquire()
-
-    def _allocate(self, buffer: int, memory: list[object]) -> None:
-        assert self._plan is not None
-        about = self._plan.buffers[buffer]
-        try:
-            memory[buffer] = HostMemory(self._accounts[about.device], about.nbytes)
-        except MemoryError:
-            # Blamed on what would have used it, which is skipped. Looked for only now: plans do not say.
-            uses = [step.instruction for step in self._plan.steps if isinstance(step, Execute)]
-            user = next((use for use in uses if buffer in use.writes), None)
-            if user is None:
-                return  # nobody misses it
-            self._outcome.fail(user, out_of_memory(self._plan.devices[about.device], about.nbytes, user), (buffer,))
 
 
 @final

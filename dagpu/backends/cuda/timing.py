@@ -1,0 +1,119 @@
+"""Measuring a run on GPUs: an event with timing before and after each instruction, in its stream.
+
+The run's actions are replaced by ones that record them; the script itself stays as it is, for runs that nobody
+measures. Times are counted from an event that is recorded in an idle stream before the run, where the host's clock is
+read as well. A GPU's clock ticks every half microsecond or so (cuEventElapsedTime).
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, final
+
+from dagpu.backends.cuda.driver import TimingEvent
+from dagpu.backends.cuda.kinds import Kind
+from dagpu.backends.cuda.prepared import Action
+from dagpu.backends.cuda.streams import MARK_EVERY
+from dagpu.backends.recording import Recording
+from dagpu.lowering.program import Instruction
+
+if TYPE_CHECKING:
+    from dagpu.backends.cuda.device import CudaDevice
+
+ENTRIES = 3
+"""What a measured instruction puts into its stream: itself, and two events. It counts towards a full queue."""
+
+
+@final
+class Timing:
+    """The events of one run. Its threads may add to it at once."""
+
+    def __init__(self, recording: Recording, devices: "Sequence[CudaDevice]", device_of_lane: Sequence[int]) -> None:
+        self._recording = recording
+        self._devices = devices
+        self._device_of_lane = device_of_lane
+        self._taken: list[tuple[CudaDevice, TimingEvent]] = []
+        self._spans: list[tuple[Instruction, int, TimingEvent, TimingEvent]] = []
+        self._starts: list[tuple[TimingEvent, float]] = []
+        """Of each device an event that has happened, and when: seconds of `time.perf_counter`."""
+        try:
+            for device in devices:
+                self._starts.append(self._start(device))
+        except BaseException as error:
+            self._let_go()
+            raise self._devices[0].gpu.error(error) or error from None
+        self.puts = [0] * len(device_of_lane)
+        """Entries put into each lane after its last MARK."""
+
+    def _start(self, device: "CudaDevice") -> tuple[TimingEvent, float]:
+        with device.gpu.current():
+            event = self._take(device)
+            idle = device.streams.take_notifier()
+            try:
+                event.record(idle.raw)
+                event.synchronize()
+                return event, time.perf_counter()
+            finally:
+                device.streams.give_back_notifier(idle)
+
+    def _take(self, device: "CudaDevice") -> TimingEvent:
+        event = device.streams.timing_event()
+        self._taken.append((device, event))
+        return event
+
+    def actions(self, plain: Sequence[Action]) -> list[Action]:
+        """The same actions, measured, and with a MARK wherever so many entries have come together."""
+        found: list[Action] = []
+        for action in plain:
+            if action.kind is Kind.MARK:
+                continue
+            if action.instruction is None:
+                found.append(action)
+                continue
+            found.append(action._replace(a=self._measured(action, action.instruction)))
+            self.puts[action.lane] += ENTRIES
+            if self.puts[action.lane] >= MARK_EVERY:
+                found.append(Action(Kind.MARK, action.lane, None, self.puts[action.lane]))
+                self.puts[action.lane] = 0
+        return found
+
+    def _measured(self, action: Action, instruction: Instruction) -> Any:
+        """What the action calls, between two events. The stream is its last argument; the device's context is
+        current."""
+        call, number = action.a, self._device_of_lane[action.lane]
+        device, mark = self._devices[number], self._recording.mark
+        name = self._recording.name_of(instruction)
+
+        def measured(*arguments: Any) -> None:
+            stream = arguments[-1]
+            begin, end = self._take(device), self._take(device)
+            begin.record(stream)
+            with nullcontext() if mark is None else mark(name):
+                call(*arguments)
+            end.record(stream)
+            self._spans.append((instruction, number, begin, end))
+
+        return measured
+
+    def collect(self) -> None:
+        """The devices are done: tell the recording, and give the events back. On a lost device there is nothing to
+        tell."""
+        if all(device.lost is None for device in self._devices):
+            try:
+                for instruction, number, begin, end in self._spans:
+                    base, when = self._starts[number]
+                    with self._devices[number].gpu.current():
+                        times = begin.time_since(base), end.time_since(base)
+                    self._recording.add(instruction, when + times[0] * 1e-3, when + times[1] * 1e-3)
+            except Exception as error:
+                if self._devices[0].gpu.error(error) is None:
+                    raise  # a driver that fails here has failed the run as well
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """The events are free, unless their device is lost, and the recording has all that it will get."""
+        for device, event in self._taken:
+            if device.lost is None:
+                device.streams.give_back_timing(event)
+        self._spans, self._taken = [], []
+        self._recording.end()

@@ -1,0 +1,148 @@
+"""The explore backend: devices `explore:0`, `explore:1`, ..., which do nothing at the same time, in every order."""
+
+from collections.abc import Hashable, Sequence
+from itertools import count
+from typing import ClassVar, Literal, final
+
+from dagpu.backends.base import Bindings
+from dagpu.backends.explore.exploration import current
+from dagpu.backends.explore.replay import ExploreReplay
+from dagpu.backends.explore.script import script_of
+from dagpu.backends.explore.store import PoisonedStore
+from dagpu.backends.host.arrays import Account
+from dagpu.backends.host.backend import HostDriver
+from dagpu.backends.host.streams import process
+from dagpu.device import Device
+from dagpu.errors import NoDeviceError, OutOfMemoryError
+from dagpu.lowering.plan import Plan
+
+DEVICES = 8
+"""How many there are: as many as a test needs."""
+
+
+@final
+class OwnStream:
+    """A stream that somebody has asked for: a lane key, and nothing else."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<OwnStream {self._name}>"
+
+
+@final
+class ExploreDriver:
+    """One device. Implements `dagpu.device.Driver`."""
+
+    __slots__ = ("_host", "_index", "_numbers", "account")
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._numbers = count(1)
+        self._host = HostDriver(index)
+        self.account = Account()
+
+    def open_stream(self) -> Hashable:
+        """A new stream, which is no more than a name: a lane is whatever a plan calls one."""
+        return OwnStream(f"explore:{self._index}/own-{next(self._numbers)}")
+
+    def stream_handle(self, lane: Hashable) -> int:
+        """0: there is no CUstream."""
+        return 0
+
+    def memory_info(self) -> tuple[int, int]:
+        """Free and total memory of the machine, bytes."""
+        return self._host.memory_info()
+
+    def memory_used(self) -> int:
+        """Bytes that dagpu's handles and runs hold on this device."""
+        with process.tally:
+            return self.account.used
+
+
+@final
+class ExploreBackend:
+    """Plans are executed in an order that `exploring` chooses. Implements `dagpu.backends.base.Backend`."""
+
+    __slots__ = ("_devices",)
+
+    def __init__(self) -> None:
+        self._devices: dict[int, tuple[Device, ExploreDriver]] = {}
+
+    @property
+    def kind(self) -> Literal["explore"]:
+        return "explore"
+
+    def device_count(self) -> int:
+        """0: these devices are for those who ask for one by name."""
+        return 0
+
+    def device(self, index: int) -> Device:
+        """Device `explore:<index>`, always the same object.
+
+        Raises:
+            NoDeviceError: there are 8 of them.
+        """
+        return self._find(index)[0]
+
+    def prepare(self, plan: Plan) -> "PreparedExploration":
+        """See `Backend.prepare`."""
+        return PreparedExploration(plan, [self._named(name).account for name in plan.devices])
+
+    def spin(self) -> float:
+        """0: polling does the work, however long it takes."""
+        return 0.0
+
+    def _find(self, index: int) -> tuple[Device, ExploreDriver]:
+        found = self._devices.get(index)
+        if found is None:
+            if not 0 <= index < DEVICES:
+                raise NoDeviceError(
+                    f"there is no device explore:{index}. Use one of explore:0 to explore:{DEVICES - 1}."
+                )
+            driver = ExploreDriver(index)
+            found = self._devices.setdefault(index, (Device("explore", index, driver), driver))
+        return found
+
+    def _named(self, name: str) -> ExploreDriver:
+        kind, _, index = name.partition(":")
+        if kind != "explore" or not index.isdecimal():
+            raise NoDeviceError(
+                f"a plan for the explore backend names device {name!r}. Its devices are explore:0, explore:1, ..."
+            )
+        return self._find(int(index))[1]
+
+
+@final
+class PreparedExploration:
+    """A plan as a script. Implements `dagpu.backends.base.Prepared`."""
+
+    __slots__ = ("_accounts", "_script")
+    before_first: ClassVar[None] = None
+    """Nothing: there is nothing to compile."""
+
+    def __init__(self, plan: Plan, accounts: Sequence[Account]) -> None:
+        self._script = script_of(plan)
+        self._accounts = accounts
+
+    def submit(self, bindings: Bindings, spin: float = 0.0) -> ExploreReplay:
+        """Get ready to run; the run itself is done by whoever waits for it. See `Prepared.submit`.
+
+        Raises:
+            OutOfMemoryError: there is too little memory; nothing has been started.
+        """
+        plan, exploration = self._script.plan, current()
+        try:
+            store = PoisonedStore(self._script, bindings.memory, self._accounts)
+        except MemoryError:
+            raise OutOfMemoryError(
+                f"{', '.join(plan.devices)}: no room for {plan.peak_bytes:,} bytes, which a run takes beyond its "
+                "inputs. Let go of handles that are no longer needed, or cut the work into smaller pieces."
+            ) from None
+        replay = ExploreReplay(self._script, bindings, store, exploration)
+        if spin:
+            replay.poll(spin)
+        return replay

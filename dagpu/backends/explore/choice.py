@@ -1,0 +1,67 @@
+"""Who goes on: how an exploration chooses among the lanes that may."""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol, final
+
+from dagpu.errors import PlanError
+
+_FIXED: Final = 1 / 16
+"""How likely a seed's priorities last for the whole run: there are only lanes! such orders."""
+_SLOWEST: Final = 5
+"""Otherwise priorities last for 1 to 2**_SLOWEST steps on average, all magnitudes being equally likely."""
+
+
+class Choice(Protocol):
+    """Chooses the lane that goes on, given those that may: never none."""
+
+    def __call__(self, ready: Sequence[int]) -> int: ...
+
+
+@final
+class Seeded:
+    """Lanes have random priorities, which are drawn anew now and then.
+
+    A fair choice at each step hardly ever lets one lane run far ahead of another, and that is what a missing wait takes
+    to show. So a seed decides as well how long priorities last: after Burckhardt et al., A Randomized Scheduler with
+    Probabilistic Guarantees of Finding Bugs (ASPLOS 2010), where a race between two steps shows with a probability of
+    at least 1 / lanes in a run with fixed priorities.
+    """
+
+    __slots__ = ("_priority", "_random", "_rate")
+
+    def __init__(self, seed: int, lanes: int) -> None:
+        self._random = random.Random(seed).random
+        self._rate = 0.0 if self._random() < _FIXED else 2.0 ** (-_SLOWEST * self._random())
+        self._priority = [self._random() for _ in range(lanes)]
+
+    def __call__(self, ready: Sequence[int]) -> int:
+        if len(ready) == 1:
+            return ready[0]
+        if self._random() < self._rate:
+            draw = self._random
+            self._priority = [draw() for _ in self._priority]
+        return max(ready, key=self._priority.__getitem__)
+
+
+@final
+class Listed:
+    """The lane of each step, one by one; the lowest that may go on once the list is at its end."""
+
+    __slots__ = ("_lanes", "_taken")
+
+    def __init__(self, lanes: Iterable[int]) -> None:
+        self._lanes: Iterator[int] = iter(lanes)
+        self._taken = 0
+
+    def __call__(self, ready: Sequence[int]) -> int:
+        lane = next(self._lanes, None)
+        if lane is None:
+            return min(ready)
+        self._taken += 1
+        if lane not in ready:
+            raise PlanError(
+                f"choices[{self._taken - 1}] is lane {lane}, which may not go on there: it is at its end or waits for "
+                f"an event. Those that may: {sorted(ready)}. Choices belong to the plan they were made for."
+            )
+        return lane

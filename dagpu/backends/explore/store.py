@@ -1,0 +1,155 @@
+"""Poisoned memory: what a plan's buffers are while it is explored.
+
+All of a run's memory is there from its start to its end, as it is on a GPU, and every byte of it that means nothing is
+filled with a pattern that says why. Temporaries lie in one arena for each device, where the plan says; so bytes that
+two buffers share at one time come to harm.
+"""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.backends.explore.script import Script
+from dagpu.backends.host.arrays import Account, HostMemory, Part
+from dagpu.backends.host.execute import execute
+from dagpu.lowering.program import HOST, Instruction, Role
+from dagpu.ops.base import enter_closure, leave_closure
+
+FREED: Final = 0xFD
+"""Bytes that are nobody's: before the first buffer comes, and after a release."""
+FRESH: Final = 0xFB
+"""Allocated, and nothing written yet."""
+SPOILED: Final = 0xF9
+"""What an instruction that failed should have written."""
+
+_Block: TypeAlias = NDArray[np.uint8]
+_Memory: TypeAlias = HostMemory | Part
+
+_UNCOUNTED: Final = Account()
+"""Of the copies that instructions work on: they are the machine's, not the run's."""
+
+
+@final
+class PoisonedStore:
+    """Memory of one execution of a script at a time, over the list of a `Bindings`. A `Store`.
+
+    An instruction that has begun works on copies of what it writes until it is published; see dagpu.backends.explore.
+    script for why. With a single lane nothing can come in between, so there it works in place.
+    """
+
+    __slots__ = ("_alone", "_arenas", "_flights", "_memory", "_own", "_script", "_spare", "_taken")
+
+    def __init__(self, script: Script, memory: list[object], accounts: Sequence[Account]) -> None:
+        plan = script.plan
+        self._script = script
+        self._memory = memory
+        self._taken = frozenset(script.successor.values())
+        self._alone = len(script.lanes) == 1
+        self._flights: list[list[tuple[int, object, object]]] = [[] for _ in script.lanes]
+        self._spare: dict[int, list[HostMemory]] = {}
+        self._arenas = [HostMemory(account, size) for account, size in zip(accounts, plan.arena_bytes, strict=True)]
+        self._own: list[HostMemory] = []
+        for number, buffer in enumerate(plan.buffers):
+            if buffer.role is Role.INPUT or buffer.device == HOST:
+                continue
+            offset, account = plan.offsets[number], accounts[buffer.device]
+            if offset >= 0 and buffer.role is Role.TEMPORARY:
+                memory[number] = Part(self._arenas[buffer.device], offset, buffer.nbytes)
+            else:
+                memory[number] = own = HostMemory(account, buffer.nbytes)
+                self._own.append(own)
+        self.reset()
+
+    def reset(self) -> None:
+        """Poison everything that is not an input, for one more execution."""
+        for block in (*self._arenas, *self._own):
+            block.block[:] = FREED
+        for number, buffer in enumerate(self._script.plan.buffers):
+            if buffer.device == HOST and buffer.role is not Role.INPUT:
+                self._memory[number] = None
+
+    def close(self) -> None:
+        """Let go of all but inputs and outputs."""
+        for number, buffer in enumerate(self._script.plan.buffers):
+            if buffer.role is Role.TEMPORARY:
+                self._memory[number] = None
+        self._arenas, self._own, self._spare, self._flights = [], [], {}, []
+
+    def allocate(self, buffer: int) -> None:
+        if buffer not in self._taken:
+            self._block(buffer)[:] = FRESH
+
+    def release(self, buffer: int) -> None:
+        if buffer not in self._script.successor:
+            self._block(buffer)[:] = FREED
+
+    def begin(self, lane: int, instruction: Instruction) -> None:
+        memory = self._memory
+        if self._alone:
+            enter_closure()
+            try:
+                execute(instruction, memory)
+            finally:
+                leave_closure()
+            return
+        flight = self._flights[lane]
+        lent = [(buffer, memory[buffer]) for buffer in instruction.writes]
+        for buffer, live in lent:
+            if isinstance(live, _Memory):
+                memory[buffer] = self._copy(live)
+        over = self._written_over(instruction)
+        enter_closure()
+        try:
+            execute(instruction, memory)
+        finally:
+            leave_closure()
+            for buffer, live in lent:
+                flight.append((buffer, live, memory[buffer]))
+                memory[buffer] = live
+            for buffer, live in over:
+                memory[buffer] = live
+
+    def publish(self, lane: int, instruction: Instruction) -> None:
+        flight = self._flights[lane]
+        for buffer, live, made in flight:
+            if isinstance(live, _Memory):
+                assert isinstance(made, HostMemory)
+                live.block[:] = made.block
+                self._spare[len(made.block)].append(made)
+            else:
+                self._memory[buffer] = made
+        flight.clear()
+
+    def spoil(self, lane: int, instruction: Instruction) -> None:
+        self._flights[lane].clear()
+        for buffer in instruction.writes:
+            memory = self._memory[buffer]
+            if isinstance(memory, _Memory):
+                memory.block[:] = SPOILED
+            else:
+                self._memory[buffer] = None
+
+    def _written_over(self, instruction: Instruction) -> list[tuple[int, object]]:
+        """Inputs that lie where an output lies are read from the copy that is written: as they are in the arena."""
+        memory, successor, over = self._memory, self._script.successor, list[tuple[int, object]]()
+        if successor:
+            for buffer in set(instruction.reads):
+                out = successor.get(buffer)
+                if out is not None and out in instruction.writes:
+                    over.append((buffer, memory[buffer]))
+                    memory[buffer] = memory[out]
+        return over
+
+    def _copy(self, live: _Memory) -> HostMemory:
+        size = len(live.block)
+        spare = self._spare.setdefault(size, [])
+        copy = spare.pop() if spare else HostMemory(_UNCOUNTED, size)
+        copy.block[:] = live.block
+        return copy
+
+    def _block(self, buffer: int) -> _Block:
+        memory = self._memory[buffer]
+        assert isinstance(memory, _Memory), f"buffer {buffer} is bound to {memory!r}"
+        return memory.block

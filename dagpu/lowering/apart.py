@@ -1,0 +1,196 @@
+"""Independent branches of a plan that are not predicted to overlap, and why.
+
+A *branch* is a chain of instructions in which each is all that the one before it leads to, and needs nothing else. Two
+branches are independent if neither needs anything of the other.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final, final
+
+from dagpu.lowering.cost import COMPUTE
+from dagpu.lowering.forecast import Forecast
+from dagpu.lowering.order import Clock, Clocks
+
+MOST_BRANCHES: Final = 400
+"""The longest branches, which are held against each other; 400 give some 80,000 pairs, a second's work."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Pieces of a forecast, in order, and when the first begins and the last ends, in seconds."""
+
+    pieces: tuple[int, ...]
+    begin: float
+    end: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Two independent branches, the second of which begins only when the first has ended."""
+
+    first: Branch
+    second: Branch
+    cause: str
+    """`same stream`, `wait`, `memory`, `copy engine`, `busy stream` or `input`."""
+    why: str
+    lost: float
+    """Seconds that they could have run side by side: what the shorter one takes."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """What was found: the longest branches, how many there are in all, the independent pairs among the longest."""
+
+    longest: tuple[Branch, ...]
+    count: int
+    pairs: int
+    apart: tuple[Apart, ...]
+    """Those pairs that do not overlap: most lost first, those last whose second begins as soon as it can."""
+
+
+def branches_apart(plan: Forecast) -> Branches:
+    """Hold the branches of a plan against each other."""
+    chains, of_piece = _chains(plan)
+    by_length = sorted(range(len(chains)), key=lambda chain: -_work(plan, chains[chain]))
+    chosen = sorted(by_length[:MOST_BRANCHES])
+    above = _above(plan, chains, of_piece, chosen)
+    reasons = _Reasons(plan)
+    found: list[Apart] = []
+    pairs = 0
+    branches = {chain: _branch(plan, chains[chain]) for chain in chosen}
+    for (bit, one), (other_bit, other) in combinations(enumerate(chosen), 2):
+        if above[one] >> other_bit & 1 or above[other] >> bit & 1:
+            continue
+        pairs += 1
+        first, second = sorted((branches[one], branches[other]), key=lambda branch: (branch.begin, branch.end))
+        if second.begin >= first.end:
+            cause, why = reasons.of(first, second)
+            lost = min(_work(plan, first.pieces), _work(plan, second.pieces))
+            found.append(Apart(first, second, cause, why, lost))
+    found.sort(key=lambda apart: (apart.cause == "input", -apart.lost))
+    return Branches(tuple(branches.values()), len(chains), pairs, tuple(found))
+
+
+def _work(plan: Forecast, pieces: Sequence[int]) -> float:
+    return sum([plan.pieces[piece].seconds for piece in pieces])
+
+
+def _branch(plan: Forecast, pieces: Sequence[int]) -> Branch:
+    return Branch(tuple(pieces), plan.pieces[pieces[0]].begin, plan.pieces[pieces[-1]].end)
+
+
+def _chains(plan: Forecast) -> tuple[list[list[int]], list[int]]:
+    """All branches, and which one each piece is in."""
+    followers = [0] * len(plan.pieces)
+    for piece in plan.pieces:
+        for earlier in piece.inputs:
+            followers[earlier] += 1
+    chains: list[list[int]] = []
+    of_piece: list[int] = []
+    for index, piece in enumerate(plan.pieces):
+        if len(piece.inputs) == 1 and followers[piece.inputs[0]] == 1:
+            chain = of_piece[piece.inputs[0]]
+        else:
+            chain = len(chains)
+            chains.append([])
+        chains[chain].append(index)
+        of_piece.append(chain)
+    return chains, of_piece
+
+
+def _above(plan: Forecast, chains: list[list[int]], of_piece: list[int], chosen: Sequence[int]) -> list[int]:
+    """Of each branch the chosen ones that it needs, as a set of bits. Branches are numbered in the plan's order, and
+    one is needed at its end alone, and needs others at its beginning alone."""
+    bit = {chain: 1 << number for number, chain in enumerate(chosen)}
+    above: list[int] = []
+    for pieces in chains:
+        needed = 0
+        for earlier in plan.pieces[pieces[0]].inputs:
+            chain = of_piece[earlier]
+            needed |= above[chain] | bit.get(chain, 0)
+        above.append(needed)
+    return above
+
+
+@final
+class _Reasons:
+    """Why the second of two branches begins so late."""
+
+    def __init__(self, plan: Forecast) -> None:
+        self._plan = plan
+        self._clock: list[Clock] = []
+        """Before each piece."""
+        self._of_lane: list[list[int]] = [[] for _ in plan.lanes]
+        self._place: list[int] = []
+        self._engine: list[int] = []
+        """Of each piece the copy before it on its copy engine; -1 for none."""
+        latest: dict[tuple[int, int], int] = {}
+        clocks = Clocks(len(plan.lanes))
+        for index, piece in enumerate(plan.pieces):
+            for earlier in piece.waits:
+                clocks.join(piece.lane, plan.pieces[earlier].lane, earlier, self._clock[earlier])
+            self._clock.append(clocks.of[piece.lane])
+            self._place.append(len(self._of_lane[piece.lane]))
+            self._of_lane[piece.lane].append(index)
+            engine = plan.device_of_lane[piece.lane], piece.engine
+            self._engine.append(-1 if piece.engine == COMPUTE else latest.get(engine, -1))
+            latest[engine] = index
+
+    def of(self, first: Branch, second: Branch) -> tuple[str, str]:
+        """The cause, in a word and in a sentence."""
+        pieces = self._plan.pieces
+        last, head = first.pieces[-1], second.pieces[0]
+        piece = pieces[head]
+        late = max(piece.inputs, key=lambda other: pieces[other].end, default=-1)
+        if late >= 0 and piece.begin <= pieces[late].end:
+            return "input", f"#{piece.step} begins as soon as its input #{pieces[late].step} is there"
+        engine = self._engine[head]
+        if engine >= 0 and pieces[engine].end == piece.begin:
+            return "copy engine", f"the copy engine for #{piece.step} is busy with #{pieces[engine].step} until then"
+        if pieces[last].lane == piece.lane:
+            return "same stream", f"same stream {self._plan.lanes[piece.lane]}, {self._elsewhere(head)}"
+        if self._clock[head][pieces[last].lane] >= last:
+            return self._wait(last, head)
+        before = self._of_lane[piece.lane][: self._place[head]]
+        busy = f"with #{pieces[before[-1]].step}" if before else "waiting"
+        return "busy stream", f"nothing orders them, but {self._plan.lanes[piece.lane]} is busy {busy} until then"
+
+    def _elsewhere(self, head: int) -> str:
+        """Could the piece have begun earlier on another lane of its device?"""
+        plan, piece = self._plan, self._plan.pieces[head]
+        device = plan.device_of_lane[piece.lane]
+        ready = max([plan.pieces[other].end for other in piece.inputs], default=0.0)
+        others = [lane for lane, at in enumerate(plan.device_of_lane) if at == device and lane != piece.lane]
+        for lane in others:
+            if self._idle(lane, ready, min(ready + piece.seconds, piece.begin)):
+                return f"though {plan.lanes[lane]} is idle when #{piece.step} could begin"
+        return "and every other stream is busy when it could begin" if others else "the only one"
+
+    def _idle(self, lane: int, begin: float, end: float) -> bool:
+        """Does nothing run on a lane in this time?"""
+        pieces, of_lane = self._plan.pieces, self._of_lane[lane]
+        later = bisect_right(of_lane, begin, key=lambda piece: pieces[piece].end)
+        return later == len(of_lane) or pieces[of_lane[later]].begin >= end
+
+    def _wait(self, last: int, head: int) -> tuple[str, str]:
+        """The latest wait, at or before `head` in its lane, that puts it after `last`."""
+        pieces, home = self._plan.pieces, self._plan.pieces[last].lane
+        of_lane = self._of_lane[pieces[head].lane]
+        for place in range(self._place[head], -1, -1):
+            piece = pieces[of_lane[place]]
+            for earlier in piece.waits:
+                if earlier == last or self._comes_after(earlier, last, home):
+                    if earlier not in piece.inputs:
+                        return "memory", f"memory: #{piece.step} waits for #{pieces[earlier].step} to let go of bytes"
+                    name = self._plan.lanes[pieces[earlier].lane]
+                    return "wait", f"a wait through #{piece.step}, which needs #{pieces[earlier].step} on {name}"
+        return "wait", "a wait of the stream"
+
+    def _comes_after(self, piece: int, last: int, home: int) -> bool:
+        return (self._plan.pieces[piece].lane == home and piece >= last) or self._clock[piece][home] >= last

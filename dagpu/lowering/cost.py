@@ -1,0 +1,312 @@
+"""How long instructions take, by a model, and what that says of a program and of a plan.
+
+The model knows bytes and bandwidths, and kernel times where somebody has declared or measured them. It is for
+choosing between schedules, and for comparing them: it knows nothing of how kernels on several streams share a
+device, of the host's time to submit them, or of the cost of an event.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Final, Protocol, TypeAlias, final
+
+from dagpu.lowering.plan import Execute, Plan, Record, Wait
+from dagpu.lowering.program import (
+    Buffer,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Fill,
+    HostCall,
+    Instruction,
+    Launch,
+    Program,
+    Tiles,
+    View,
+)
+
+COMPUTE: Final = 0
+"""Kernels, fills, copies within a device and between devices, host calls: on any stream, beside each other."""
+UPLOAD: Final = 1
+"""Copies from the host: one engine a device, so one at a time."""
+DOWNLOAD: Final = 2
+"""Copies to the host: the same."""
+ENGINES: Final = 3
+
+_Learnt: TypeAlias = tuple[tuple[str, tuple[tuple[int, float, int], ...]], ...]
+"""For each kernel, by name: bytes, mean seconds and how many were measured, by growing bytes."""
+
+
+class _Buffered(Protocol):
+    """A `Program` or a `Plan`."""
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]: ...
+
+
+def engine_of(instruction: Instruction) -> int:
+    """Which part of its device an instruction keeps busy: `COMPUTE`, `UPLOAD` or `DOWNLOAD`."""
+    kind = type(instruction)
+    return UPLOAD if kind is CopyHtoD else DOWNLOAD if kind is CopyDtoH else COMPUTE
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Seconds that an instruction takes: `launch`, and its bytes at a bandwidth, or a kernel's own time.
+
+    A kernel's time is the declared one; else, where it has been measured, the mean at the same bytes, or that at
+    the nearest bytes (by ratio) scaled by the bytes; else its bytes, each view read or written counted whole and
+    once, at `bandwidth`. Immutable, and compared by value: `declare` and `learn` give another model.
+
+    The defaults are medians measured on one H200 (driver 580, CUDA 13.0, 21 November 2026). Only a copy between two
+    devices has not been measured: it is taken to be as slow as one to the host.
+    """
+
+    launch: float = 2.4e-6
+    """Seconds for each instruction on a device: of a chain of 1,000 tiny launches, submitted in C++."""
+    bandwidth: float = 4.29e12
+    """Bytes a second on a device, read plus written: a copy within it."""
+    host_bandwidth: float = 55e9
+    """Bytes a second between page-locked host memory and a device, either way."""
+    host_call: float = 107e-6
+    """Seconds of a `HostCall`: handing work to a thread and back. What the function takes is not known."""
+    declared: tuple[tuple[str, float], ...] = ()
+    learnt: _Learnt = ()
+
+    def __post_init__(self) -> None:
+        for name, number in (("bandwidth", self.bandwidth), ("host_bandwidth", self.host_bandwidth)):
+            if not number > 0:
+                raise ValueError(f"CostModel({name}={number}): a bandwidth is more than 0, in bytes a second.")
+        for name, number in (("launch", self.launch), ("host_call", self.host_call), *self.declared):
+            _check_seconds(name, number)
+
+    def declare(self, kernels: Mapping[str, float]) -> "CostModel":
+        """With these seconds on the device for each launch of the kernels of these names.
+
+        Raises `ValueError` where a time is negative or not finite.
+        """
+        return replace(self, declared=tuple(sorted({**dict(self.declared), **kernels}.items())))
+
+    def learn(self, measured: Iterable[tuple[str, int, float]]) -> "CostModel":
+        """With these times of earlier runs: kernel's name, bytes as `nbytes` counts them, seconds on the device.
+
+        Equal kernels and bytes are averaged, with what was learnt before. Raises `ValueError` where a time is
+        negative or not finite.
+        """
+        known = {name: {size: (mean, count) for size, mean, count in sizes} for name, sizes in self.learnt}
+        for name, nbytes, seconds in measured:
+            _check_seconds(name, seconds)
+            sizes = known.setdefault(name, {})
+            mean, count = sizes.get(nbytes, (0.0, 0))
+            sizes[nbytes] = (mean + (seconds - mean) / (count + 1), count + 1)
+        found = [
+            (name, tuple([(size, mean, count) for size, (mean, count) in sorted(sizes.items())]))
+            for name, sizes in sorted(known.items())
+        ]
+        return replace(self, learnt=tuple(found))
+
+    def nbytes(self, instruction: Instruction, program: _Buffered) -> int:
+        """Bytes that an instruction reads and writes on a device; across the host, bytes that it moves."""
+        return _bytes_of(instruction, program.buffers)
+
+    def seconds(self, instruction: Instruction, program: _Buffered) -> float:
+        """How long the instruction takes; `program` is the program or the plan that it belongs to."""
+        return _Clock(self, program).seconds(instruction)
+
+    def times(self, program: Program) -> list[float]:
+        """`seconds` of each instruction."""
+        return list(map(_Clock(self, program).seconds, program.instructions))
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{name} takes {seconds} seconds by what the cost model was given; give 0 or more, finite.")
+
+
+@final
+class _Clock:
+    """A cost model with its tables unfolded, for the instructions of one program."""
+
+    __slots__ = ("_buffers", "_byte", "_declared", "_host_byte", "_learnt", "_model")
+
+    def __init__(self, model: CostModel, program: _Buffered) -> None:
+        self._model = model
+        self._buffers = program.buffers
+        self._byte = 1 / model.bandwidth
+        self._host_byte = 1 / model.host_bandwidth
+        self._declared = dict(model.declared)
+        self._learnt = dict(model.learnt)
+
+    def seconds(self, instruction: Instruction) -> float:
+        kind = type(instruction)
+        model = self._model
+        if kind is HostCall:
+            return model.host_call
+        nbytes = _bytes_of(instruction, self._buffers)
+        if kind is CopyHtoD or kind is CopyDtoH:
+            return model.launch + nbytes * self._host_byte
+        if isinstance(instruction, Launch):
+            if self._declared or self._learnt:
+                return model.launch + self._kernel(instruction.kernel.name, nbytes)
+        elif isinstance(instruction, CopyDtoD) and self._crosses(instruction):
+            return model.launch + instruction.source.layout.nbytes * self._host_byte
+        return model.launch + nbytes * self._byte
+
+    def _kernel(self, name: str, nbytes: int) -> float:
+        seconds = self._declared.get(name)
+        if seconds is not None:
+            return seconds
+        sizes = self._learnt.get(name)
+        if not sizes:
+            return nbytes * self._byte
+        wanted = max(nbytes, 1)
+        size, mean, _ = min(sizes, key=lambda known: abs(math.log(max(known[0], 1) / wanted)))
+        return mean * wanted / max(size, 1)
+
+    def _crosses(self, copy: CopyDtoD) -> bool:
+        return self._buffers[copy.source.buffer].device != self._buffers[copy.out.buffer].device
+
+
+def _bytes_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
+    kind = type(instruction)
+    if isinstance(instruction, Launch):
+        total = 0
+        for arg in instruction.args:
+            what = type(arg)
+            if what is Tiles:
+                layout = arg.view.layout
+            elif what is View:
+                layout = arg.layout
+            else:
+                continue
+            total += prod(layout.shape) * layout.dtype.itemsize
+        if not instruction.args:  # a program written by hand may leave them out
+            for buffer in (*instruction.reads, *instruction.writes):
+                total += buffers[buffer].nbytes
+        return total
+    if kind is HostCall:
+        return 0
+    if isinstance(instruction, CopyDtoH):
+        return instruction.source.layout.nbytes
+    if isinstance(instruction, CopyDtoD):
+        return instruction.source.layout.nbytes + instruction.out.layout.nbytes
+    if isinstance(instruction, (Fill, CopyHtoD)):
+        return instruction.out.layout.nbytes
+    return 0
+
+
+# ---- what the model says of a program and of a plan
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What no schedule of a program can beat, in the model. Seconds."""
+
+    critical_path: float
+    """The longest chain of instructions that depend on each other."""
+    work: float
+    """The most that one device's streams, or one of its two copy engines, has to do, shared out evenly."""
+    between: float
+    """The same, of any part of that work, between the soonest that some of it can start, and the least that has to
+    follow all of it: the last copy in still has to be worked on. Never less than `work`."""
+
+    @property
+    def seconds(self) -> float:
+        return max(self.critical_path, self.between)
+
+
+def lower_bound(program: Program, costs: CostModel, streams: int) -> Bound:
+    """The bound for `streams` streams on each device, and an engine for the copies of each direction."""
+    times = costs.times(program)
+    before, after = _before(program, times), _after(program, times)
+    pools: dict[tuple[int, int], list[int]] = {}
+    for index, instruction in enumerate(program.instructions):
+        pools.setdefault((instruction.device, engine_of(instruction)), []).append(index)
+    work = between = 0.0
+    for (_, engine), members in pools.items():
+        count = streams if engine == COMPUTE else 1
+        total, least = 0.0, math.inf
+        for index in sorted(members, key=before.__getitem__, reverse=True):  # ever more of it, the latest first
+            total += times[index] / count
+            least = min(least, after[index])
+            between = max(between, before[index] + total + least)
+        work = max(work, total)
+    path = max([first + own + last for first, own, last in zip(before, times, after, strict=True)], default=0.0)
+    return Bound(path, work, between)
+
+
+def _before(program: Program, times: Sequence[float]) -> list[float]:
+    """Seconds until each instruction can start, if nothing has to queue."""
+    written, read = [0.0] * len(program.buffers), [0.0] * len(program.buffers)
+    found: list[float] = []
+    for seconds, instruction in zip(times, program.instructions, strict=True):
+        start = max(
+            [0.0, *(written[b] for b in instruction.reads), *(max(written[b], read[b]) for b in instruction.writes)]
+        )
+        for buffer in instruction.reads:
+            read[buffer] = max(read[buffer], start + seconds)
+        for buffer in instruction.writes:
+            written[buffer], read[buffer] = start + seconds, 0.0
+        found.append(start)
+    return found
+
+
+def _after(program: Program, times: Sequence[float]) -> list[float]:
+    """Seconds that have to follow each instruction: the longest path behind it. The mirror image of `_before`."""
+    write, read = [0.0] * len(program.buffers), [0.0] * len(program.buffers)  # from the next write's, reads' starts on
+    found: list[float] = []
+    for seconds, instruction in zip(reversed(times), reversed(program.instructions), strict=True):
+        rest = max([0.0, *(write[b] for b in instruction.reads), *(max(write[b], read[b]) for b in instruction.writes)])
+        for buffer in instruction.writes:
+            write[buffer], read[buffer] = rest + seconds, 0.0
+        for buffer in instruction.reads:
+            read[buffer] = max(read[buffer], rest + seconds)
+        found.append(rest)
+    found.reverse()
+    return found
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How a plan runs in the model. Seconds from its start."""
+
+    starts: tuple[float, ...]
+    """Of each step. A step that is no `Execute` takes no time."""
+    ends: tuple[float, ...]
+    makespan: float
+
+
+def simulate(plan: Plan, costs: CostModel) -> Timing:
+    """Run a plan by the model: lanes beside each other, waits for events, one copy at a time each way a device.
+
+    Copies of one direction take turns in the order of the steps.
+    """
+    clock = _Clock(costs, plan)
+    lane_free = [0.0] * len(plan.lanes)
+    engine_free: dict[tuple[int, int], float] = {}
+    happened = [0.0] * plan.events
+    starts: list[float] = []
+    ends: list[float] = []
+    for step in plan.steps:
+        lane = step.lane
+        start = end = lane_free[lane]
+        if isinstance(step, Execute):
+            instruction = step.instruction
+            engine = engine_of(instruction)
+            if engine != COMPUTE:
+                start = max(start, engine_free.get((instruction.device, engine), 0.0))
+            end = start + clock.seconds(instruction)
+            if engine != COMPUTE:
+                engine_free[instruction.device, engine] = end
+        elif isinstance(step, Wait):
+            start = end = max(start, happened[step.event])
+        elif isinstance(step, Record):
+            happened[step.event] = end
+        lane_free[lane] = end
+        starts.append(start)
+        ends.append(end)
+    return Timing(tuple(starts), tuple(ends), max(ends, default=0.0))

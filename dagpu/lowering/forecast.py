@@ -1,0 +1,213 @@
+"""What a plan is predicted to do: when each instruction begins and ends, given a cost for each.
+
+The times are those of `cost.simulate`; here each instruction also knows what it needs and waits for, so that what a
+plan does can be told, drawn, and held against what was measured.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from dagpu.frozen import plain
+from dagpu.lowering.cost import COMPUTE, CostModel, engine_of
+from dagpu.lowering.plan import Execute, Plan, Record, Wait
+from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program
+from dagpu.lowering.show import label
+from dagpu.origin import Origin
+
+
+@final
+@plain
+class Piece:
+    """One instruction of a plan, and when it is predicted to run. Holds nothing of the user's."""
+
+    step: int
+    """Its number among the plan's steps."""
+    label: str
+    name: str
+    """The label's last word: a kernel's or function's own name."""
+    kind: str
+    """`Launch`, `Fill`, `CopyHtoD`, `CopyDtoH`, `CopyDtoD` or `HostCall`."""
+    lane: int
+    engine: int
+    """Which part of its device it keeps busy: see `cost.engine_of`."""
+    origin: Origin
+    nbytes: int
+    """What it writes on devices."""
+    moved: int
+    """What it reads and writes, as `CostModel.nbytes` counts."""
+    begin: float
+    """Seconds from the start of the run; so is `end`."""
+    end: float
+    inputs: tuple[int, ...]
+    """The pieces that it has to come after for what they and it read and write: the direct ones."""
+    waits: tuple[int, ...]
+    """The pieces of other lanes that its lane waits for between the piece before it and this one."""
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The pieces in the plan's order; elsewhere a piece is named by its index in `pieces`."""
+
+    pieces: tuple[Piece, ...]
+    lanes: tuple[str, ...]
+    """`device/key` of each lane."""
+    device_of_lane: tuple[int, ...]
+    critical: tuple[int, ...]
+    """The pieces of a longest chain of dependencies, in order."""
+    critical_seconds: float
+    work_seconds: float
+    """The least time that the work takes: the most that one device's lanes with kernels, or one of its two copy
+    engines, has to do, shared out evenly."""
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the start to the end of the last piece."""
+        return max((piece.end for piece in self.pieces), default=0.0)
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no schedule on so many lanes can go below: max(critical path, work / lanes)."""
+        return max(self.critical_seconds, self.work_seconds)
+
+    @property
+    def overlap(self) -> float:
+        """See `overlap_of`."""
+        return overlap_of((piece.begin, piece.end) for piece in self.pieces)
+
+    def timed(self, seconds: Sequence[float], *, engines: bool = True) -> "Forecast":
+        """The same plan, where each piece takes so long. `engines`: a device has one copy engine each way."""
+        free = [0.0] * len(self.lanes)
+        busy: dict[tuple[int, int], float] = {}
+        spans: list[tuple[float, float]] = []
+        for piece, takes in zip(self.pieces, seconds, strict=True):
+            begin = max([free[piece.lane], *[spans[other][1] for other in piece.waits]])
+            engine = self.device_of_lane[piece.lane], piece.engine
+            if engines and piece.engine != COMPUTE:
+                begin = max(begin, busy.get(engine, 0.0))
+            free[piece.lane] = busy[engine] = begin + takes
+            spans.append((begin, begin + takes))
+        return self.at(spans)
+
+    def at(self, spans: Sequence[tuple[float, float]]) -> "Forecast":
+        """The same plan, where each piece begins and ends at these times, predicted or measured."""
+        pieces = [replace(piece, begin=begin, end=end) for piece, (begin, end) in zip(self.pieces, spans, strict=True)]
+        critical, length = _critical(pieces)
+        work = _work(pieces, self.device_of_lane)
+        return Forecast(tuple(pieces), self.lanes, self.device_of_lane, critical, length, work)
+
+
+def overlap_of(spans: Iterable[tuple[float, float]]) -> float:
+    """The part of the work that ran beside other work: 1 - (time in which anything runs) / (sum of all durations).
+
+    0 where nothing overlaps; (k - 1) / k where k spans run side by side throughout.
+    """
+    total, covered, until = 0.0, 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += end - begin
+        if end > until:
+            covered += end - max(begin, until)
+            until = end
+    return 1 - covered / total if total > 0 else 0.0
+
+
+def program_of(plan: Plan) -> Program:
+    """The program that a plan carries out; whose policy placed what is not known any more."""
+    instructions = tuple([step.instruction for step in plan.steps if type(step) is Execute])
+    return Program(plan.devices, plan.buffers, instructions, (None,), (0,) * len(instructions))
+
+
+def forecast(plan: Plan, costs: CostModel | None = None) -> Forecast:
+    """Predict a plan, its instructions costed by `costs` (`CostModel()` unless given)."""
+    inputs = dependencies(plan)
+    latest = [-1] * len(plan.lanes)
+    pending: list[list[int]] = [[] for _ in plan.lanes]
+    recorded = [-1] * plan.events
+    pieces: list[Piece] = []
+    for number, step in enumerate(plan.steps):
+        lane = step.lane
+        match step:
+            case Execute(instruction, _):
+                latest[lane] = len(pieces)
+                pieces.append(_piece(plan, number, instruction, lane, inputs[len(pieces)], tuple(pending[lane])))
+                pending[lane] = []
+            case Record(event, _):
+                recorded[event] = latest[lane]
+            case Wait(event, _):
+                if recorded[event] >= 0:
+                    pending[lane].append(recorded[event])
+            case _:
+                pass
+    names = tuple([f"{plan.devices[lane.device]}/{lane.key}" for lane in plan.lanes])
+    devices = tuple([lane.device for lane in plan.lanes])
+    bare = Forecast(tuple(pieces), names, devices, (), 0.0, 0.0)
+    return bare.timed((CostModel() if costs is None else costs).times(program_of(plan)))
+
+
+def _piece(
+    plan: Plan, number: int, instruction: Instruction, lane: int, inputs: tuple[int, ...], waits: tuple[int, ...]
+) -> Piece:
+    text = label(instruction)
+    written = sum([plan.buffers[buffer].nbytes for buffer in instruction.writes if plan.buffers[buffer].device != HOST])
+    name = text.split(" ", 1)[1] if isinstance(instruction, Launch | HostCall) else text
+    kind, engine, origin = type(instruction).__name__, engine_of(instruction), instruction.origin
+    moved = _COUNT.nbytes(instruction, plan)
+    return Piece(number, text, name, kind, lane, engine, origin, written, moved, 0.0, 0.0, inputs, waits)
+
+
+_COUNT = CostModel()
+"""Every cost model counts bytes in the same way."""
+
+
+def dependencies(plan: Plan) -> list[tuple[int, ...]]:
+    """Of each instruction the earlier ones that it has to come after: read after write, write after read or write."""
+    writer = [-1] * len(plan.buffers)
+    readers: list[list[int]] = [[] for _ in plan.buffers]
+    found: list[tuple[int, ...]] = []
+    for step in plan.steps:
+        if type(step) is not Execute:
+            continue
+        instruction, index = step.instruction, len(found)
+        before = {writer[buffer] for buffer in instruction.reads}
+        for buffer in instruction.writes:
+            before.update(readers[buffer] or (writer[buffer],))
+        before.discard(-1)
+        found.append(tuple(sorted(before)))
+        for buffer in instruction.reads:
+            readers[buffer].append(index)
+        for buffer in instruction.writes:
+            writer[buffer], readers[buffer] = index, []
+    return found
+
+
+def _critical(pieces: Sequence[Piece]) -> tuple[tuple[int, ...], float]:
+    """A longest chain of dependencies, and its length in seconds."""
+    finish: list[float] = []
+    before: list[int] = []
+    for piece in pieces:
+        last = max(piece.inputs, key=finish.__getitem__, default=-1)
+        before.append(last)
+        finish.append(piece.seconds + (finish[last] if last >= 0 else 0.0))
+    chain: list[int] = []
+    at = max(range(len(finish)), key=finish.__getitem__, default=-1)
+    length = finish[at] if at >= 0 else 0.0
+    while at >= 0:
+        chain.append(at)
+        at = before[at]
+    return tuple(reversed(chain)), length
+
+
+def _work(pieces: Sequence[Piece], device_of_lane: Sequence[int]) -> float:
+    work: dict[tuple[int, int], float] = {}
+    lanes: dict[tuple[int, int], set[int]] = {}
+    for piece in pieces:
+        place = device_of_lane[piece.lane], piece.engine
+        work[place] = work.get(place, 0.0) + piece.seconds
+        lanes.setdefault(place, set()).add(piece.lane)
+    shares = [seconds / (len(lanes[place]) if place[1] == COMPUTE else 1) for place, seconds in work.items()]
+    return max(shares, default=0.0)

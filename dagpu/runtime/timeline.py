@@ -1,0 +1,263 @@
+"""`with dagpu.trace(path):` measures the runs within it: a Chrome trace, and planned against measured overlap."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, final
+
+from dagpu.backends.profiler import nvtx_ranges
+from dagpu.backends.recording import Mark, Recording, reset_recorder, set_recorder
+from dagpu.lowering.apart import branches_apart
+from dagpu.lowering.cost import CostModel
+from dagpu.lowering.explain import duration
+from dagpu.lowering.forecast import Piece, forecast, overlap_of
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.show import table
+from dagpu.origin import describe
+
+_MOST_NAMED: Final = 5
+_MOST_ROWS: Final = 40
+
+
+@final
+class TracedRun:
+    """One measured run of a plan: what was predicted, and what came.
+
+    `predicted` has the times of the cost model. `possible` is the same plan, each instruction taking as long as it was
+    measured to take: what the plan's order allows. `measured` has the times that were measured, in seconds from the
+    trace's start. What failed, or was skipped after a failure or a cancellation, takes no time in the latter two.
+    """
+
+    def __init__(self, recording: Recording, start: float) -> None:
+        spans = recording.spans()
+        self.predicted = recording.forecast
+        self.streams = recording.streams
+        self.skipped = sum(span is None for span in spans)
+        begin = min([span[0] for span in spans if span], default=start)
+        self.measured = self.predicted.at([(x - start, y - start) for x, y in (s or (begin, begin) for s in spans)])
+        cuda = any(name.startswith("cuda") for name in self.predicted.lanes)
+        self.possible = self.predicted.timed([piece.seconds for piece in self.measured.pieces], engines=cuda)
+
+    @property
+    def begin(self) -> float:
+        """When the first instruction began, in seconds from the trace's start."""
+        return min([piece.begin for piece in self.measured.pieces], default=0.0)
+
+    @property
+    def seconds(self) -> float:
+        """From the begin of the first instruction to the end of the last."""
+        return max([piece.end for piece in self.measured.pieces], default=0.0) - self.begin
+
+    def spans(self) -> list[tuple[float, float]]:
+        """When each instruction began and ended, in seconds from the trace's start."""
+        return [(piece.begin, piece.end) for piece in self.measured.pieces]
+
+    def row(self, number: int) -> tuple[str, ...]:
+        """A line of the summary."""
+        columns = [(forecast.makespan, forecast.overlap) for forecast in (self.predicted, self.possible)]
+        columns.append((self.seconds, self.measured.overlap))
+        numbers = [text for seconds, share in columns for text in (duration(seconds), f"{share:.0%}")]
+        return str(number), str(len(self.predicted.pieces) - self.skipped), str(len(self.predicted.lanes)), *numbers
+
+
+@final
+class Trace:
+    """What `trace` has measured; complete when its `with` block has ended.
+
+    `str(trace)` compares, for each run, what the plan promised with what came; `save` writes the timeline.
+    """
+
+    def __init__(self, mark: Mark | None, costs: CostModel | None) -> None:
+        self._mark = mark
+        self._costs = costs
+        self._start = time.perf_counter()
+        self._recordings: list[Recording] = []
+        self._streams: dict[Any, tuple[int, str, int]] = {}
+        self._names: list[tuple[int, str, int]] = []
+        self._lock = threading.Lock()
+        self._open = True
+        self.runs: tuple[TracedRun, ...] = ()
+        """The runs that ended within the block, in the order in which they began."""
+        self.unfinished = 0
+        """Runs that began within the block and had not ended with it; they are left out."""
+
+    # ---- for backends -------------------------------------------------------------------------------------------
+
+    def begin(self, plan: Plan, streams: Sequence[object]) -> Recording | None:
+        """See `dagpu.backends.recording.Recorder`."""
+        predicted = forecast(plan, self._costs)
+        with self._lock:
+            if not self._open:
+                return None
+            numbers = [
+                self._number(plan.devices[lane.device], stream)
+                for lane, stream in zip(plan.lanes, streams, strict=True)
+            ]
+            recording = Recording(plan, predicted, numbers, self._mark)
+            self._recordings.append(recording)
+        return recording
+
+    def _number(self, device: str, stream: object) -> int:
+        """Of a stream, in the trace; kept while the block is open, so that it stays this stream's."""
+        found = self._streams.get(stream)
+        if found is None:
+            on_device = sum(name == device for _, name, _ in self._names)
+            found = self._streams[stream] = len(self._names), device, on_device
+            self._names.append(found)
+        return found[0]
+
+    def end(self) -> None:
+        """The block has ended: what comes later is not measured."""
+        with self._lock:
+            self._open = False
+            recordings, self._recordings, self._streams = self._recordings, [], {}
+        self.runs = tuple([TracedRun(recording, self._start) for recording in recordings if recording.ended])
+        self.unfinished = len(recordings) - len(self.runs)
+
+    # ---- what came of it ----------------------------------------------------------------------------------------
+
+    @property
+    def overlap(self) -> float:
+        """The part of all work, of all runs, that ran beside other work: 0 with no overlap, 0.75 with four streams
+        that are busy throughout."""
+        return overlap_of(span for run in self.runs for span in run.spans())
+
+    @property
+    def planned_overlap(self) -> float:
+        """The same, of what the plans allow: each run by itself, each instruction as long as it was measured."""
+        work = [sum([piece.seconds for piece in run.possible.pieces]) for run in self.runs]
+        total = sum(work)
+        shares = [seconds * run.possible.overlap for seconds, run in zip(work, self.runs, strict=True)]
+        return sum(shares) / total if total else 0.0
+
+    def kernel_times(self) -> list[tuple[str, int, float]]:
+        """Of each launch that ran: the kernel's name, the bytes that it moved, seconds. For `CostModel.learn`."""
+        pieces = [piece for run in self.runs for piece in run.measured.pieces]
+        return [
+            (piece.name, piece.moved, piece.seconds) for piece in pieces if piece.kind == "Launch" and piece.seconds
+        ]
+
+    def assert_overlap(self, at_least: float) -> None:
+        """For tests: `overlap` is at least this.
+
+        Raises:
+            AssertionError: it is less. Names branches that the plans leave side by side, and that ran one after the
+                other.
+        """
+        if self.overlap < at_least:
+            lost = self._lost()
+            named = "".join([f"\n  {line}" for line in lost[:_MOST_NAMED]]) or " none"
+            raise AssertionError(
+                f"{self.overlap:.0%} of the work ran beside other work, less than {at_least:.0%}; the plans allow "
+                f"{self.planned_overlap:.0%}. Side by side in the plan, but not when run:{named}"
+            )
+
+    def _lost(self) -> list[str]:
+        found: list[tuple[float, str]] = []
+        for run in self.runs:
+            planned = {(pair.first.pieces, pair.second.pieces) for pair in branches_apart(run.possible).apart}
+            for pair in branches_apart(run.measured).apart:
+                key = pair.first.pieces, pair.second.pieces
+                if key not in planned and key[::-1] not in planned:
+                    first, second = (run.measured.pieces[index] for index in (key[0][0], key[1][0]))
+                    found.append((pair.lost, f"{_told(first)}, {_told(second)}: {duration(pair.lost)}"))
+        return [text for _, text in sorted(found, key=lambda one: -one[0])]
+
+    def __str__(self) -> str:
+        heads = ("#", "ran", "lanes", "predicted", "overlap", "plan allows", "overlap", "measured", "overlap")
+        rows = [run.row(number) for number, run in enumerate(self.runs[:_MOST_ROWS], 1)]
+        count = sum([len(run.predicted.pieces) - run.skipped for run in self.runs])
+        head = f"Trace: {len(self.runs)} runs, {count:,} instructions; {self.overlap:.0%} of the work overlapped"
+        lines = [f"{head}, the plans allow {self.planned_overlap:.0%}", *(table(heads, rows) if rows else [])]
+        if len(self.runs) > _MOST_ROWS:
+            lines.append(f"... {len(self.runs) - _MOST_ROWS:,} more runs")
+        if self.unfinished:
+            lines.append(f"{self.unfinished} runs had not ended with the block, and are left out")
+        return "\n".join(lines)
+
+    # ---- the timeline -------------------------------------------------------------------------------------------
+
+    def events(self) -> list[dict[str, Any]]:
+        """The timeline as events of Chrome's trace format: a process for each device, a thread for each stream, a
+        complete event for each instruction, a flow for each wait. Times in microseconds from the trace's start."""
+        devices = list(dict.fromkeys(device for _, device, _ in self._names))
+        found: list[dict[str, Any]] = []
+        for pid, device in enumerate(devices):
+            found.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": device}})
+        for tid, device, on_device in self._names:
+            name = {"name": f"stream {on_device}"}
+            found.append({"ph": "M", "name": "thread_name", "pid": devices.index(device), "tid": tid, "args": name})
+        pids = [devices.index(device) for _, device, _ in self._names]
+        flows = 0
+        for number, run in enumerate(self.runs, 1):
+            pieces = run.measured.pieces
+            ran = {index for index, piece in enumerate(pieces) if piece.end > piece.begin}
+            places = [{"pid": pids[run.streams[p.lane]], "tid": run.streams[p.lane]} for p in pieces]
+            for index in sorted(ran):
+                found.append(_complete(run, number, index) | places[index])
+                for other in sorted(ran.intersection(pieces[index].waits)):
+                    flows += 1
+                    flow = {"name": "wait", "cat": "wait", "id": flows}
+                    source = pieces[other]
+                    leaves = source.end - min(source.seconds / 2, 1e-9)  # within the span, to which it is bound
+                    found.append({"ph": "s", "ts": leaves * 1e6} | flow | places[other])
+                    found.append({"ph": "f", "bp": "e", "ts": pieces[index].begin * 1e6} | flow | places[index])
+        return found
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the timeline as JSON, for ui.perfetto.dev or chrome://tracing."""
+        import json
+
+        whole = {"traceEvents": self.events(), "displayTimeUnit": "ns"}
+        Path(path).write_text(json.dumps(whole), encoding="utf-8")
+
+
+def _complete(run: TracedRun, number: int, index: int) -> dict[str, Any]:
+    piece = run.measured.pieces[index]
+    args = {
+        "op": piece.label,
+        "origin": describe(piece.origin),
+        "run": number,
+        "step": piece.step,
+        "lane": run.predicted.lanes[piece.lane],
+        "bytes": piece.nbytes,
+        "predicted_us": run.predicted.pieces[index].seconds * 1e6,
+    }
+    span = {"ts": piece.begin * 1e6, "dur": piece.seconds * 1e6}
+    return {"ph": "X", "name": piece.name, "cat": piece.kind, "args": args} | span
+
+
+def _told(piece: Piece) -> str:
+    return f"{piece.name} at {describe(piece.origin)}"
+
+
+@contextmanager
+def trace(
+    path: str | PathLike[str] | None = None, *, nvtx: bool = False, costs: CostModel | None = None
+) -> Iterator[Trace]:
+    """Measure the runs that this task, and those that it starts within the block, begin within the block.
+
+    On the host a clock is read around each instruction; on a GPU an event is recorded before and after each, which
+    costs a few microseconds an instruction. Of two blocks, one within the other, the inner one measures.
+
+    Args:
+        path: where the timeline is written when the block ends, however it ends: JSON for ui.perfetto.dev or
+            chrome://tracing. Nowhere if not given; `Trace.save` writes it later.
+        nvtx: also tell NVIDIA's profilers the name of each instruction.
+        costs: what predicts the plans; `CostModel()` unless given.
+
+    Raises:
+        DagpuError: `nvtx` is asked for, and the package nvtx is not there.
+    """
+    found = Trace(nvtx_ranges() if nvtx else None, costs)
+    token = set_recorder(found)
+    try:
+        yield found
+    finally:
+        reset_recorder(token)
+        found.end()
+        if path is not None:
+            found.save(path)

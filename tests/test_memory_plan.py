@@ -1,0 +1,454 @@
+"""Where memory lies: what is used again and what is not, in place, within a limit, and said before a run begins."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dagpu import (
+    In,
+    Out,
+    RoundRobin,
+    SingleStream,
+    StreamInterpreter,
+    Tile,
+    empty,
+    f32,
+    from_host,
+    i32,
+    kernel,
+    plan_of,
+    use_interpreter,
+    zeros,
+    zip_ops,
+)
+from dagpu.backends.base import Bindings
+from dagpu.backends.host import HostBackend
+from dagpu.errors import OutOfMemoryError, PlanError
+from dagpu.layout import Layout, contiguous
+from dagpu.lowering.memory import alive_at_peak
+from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Plan, Record, Wait, may_write_over
+from dagpu.lowering.program import HOST, Buffer, Launch, Program, Role, Tiles, View
+from dagpu.lowering.schedule import schedule
+from dagpu.lowering.verify import verify
+from tests.alive import most_alive
+from tests.arithmetic import add, scale
+from tests.programs import (
+    Keys,
+    chain,
+    fork_join,
+    launch,
+    layers,
+    output,
+    program,
+    programs,
+    scattered,
+    sized,
+    temporary,
+)
+
+MIB = 1 << 20
+
+
+# ---- how little ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("shape", ["chain", "fork", "layers", "random"])
+def test_the_arena_is_hardly_larger_than_what_is_alive_at_once(shape: str, lanes: int) -> None:
+    """Buffers of many sizes: within 1.15 of the most bytes that some execution of the plan holds at once, taken over
+    some programs; within 1.25 in each of them."""
+    policy = RoundRobin(lanes)
+    taken = needed = 0
+    for seed in range(4):
+        source = {
+            "chain": lambda: chain(150, policy),
+            "fork": lambda: fork_join(12, policy, depth=6),
+            "layers": lambda: layers(8, 20, policy),
+            "random": lambda: scattered(150, seed, policy),  # noqa: B023  # called at once
+        }[shape]()
+        plan = schedule(sized(source, seed))
+        verify(plan)
+        least = most_alive(plan)
+        assert plan.arena_bytes[0] <= 1.25 * least
+        taken, needed = taken + plan.arena_bytes[0], needed + least
+    assert taken <= 1.15 * needed
+
+
+@settings(max_examples=40)
+@given(programs(max_instructions=30))
+def test_no_arena_is_smaller_than_what_is_alive_at_once(source: Program) -> None:
+    """The bound is one: no plan that verifies is below it, whatever its sizes."""
+    plan = schedule(sized(source, 1))
+    verify(plan)
+    for device, nbytes in enumerate(plan.arena_bytes):
+        assert nbytes > most_alive(plan, device) - ALIGNMENT
+
+
+def test_a_chain_needs_two_places() -> None:
+    """However long it is."""
+    plan = schedule(chain(100))
+    assert set(plan.offsets[:-1]) == {0, ALIGNMENT}
+    assert plan.offsets[-1] == -1  # it is handed out
+    assert plan.arena_bytes == (ALIGNMENT + 64,)
+
+
+def test_a_place_is_used_again_across_lanes_only_where_an_order_is_there() -> None:
+    """Lane 1 waits for lane 0 because it reads from it: then it may have what ended there before; lane 2 may not."""
+    # lane 0: 0 -> 1 -> 2; lane 1 reads 2 and writes 3; lane 2 writes 4 on its own
+    source = program(
+        [launch((), (0,)), launch((0,), (1,)), launch((1,), (2,)), launch((2,), (3,), 0), launch((), (4,))],
+        [temporary()] * 5,
+        Keys((0, 0, 0, 1, 2)),
+    )
+    plan = schedule(source)
+    verify(plan)
+    assert plan.offsets[3] in plan.offsets[:2]
+    assert plan.offsets[4] not in plan.offsets[:4]
+    assert plan.events == 1  # and no wait for the sake of memory
+
+
+def test_small_buffers_fill_the_hole_of_a_large_one() -> None:
+    """Bytes are used again in parts, and parts that have come free are one hole again."""
+    sizes = [4096, 512, 512, 3072, 4096]
+    source = program(
+        [
+            launch((), (0,)), launch((0,), ()), launch((), (1, 2, 3)), launch((1, 2, 3), ()),
+            launch((), (4,)), launch((4,), ()),
+        ],
+        [temporary(size) for size in sizes],
+    )  # fmt: skip
+    plan = schedule(source)
+    verify(plan)
+    assert plan.arena_bytes == (4096,)
+
+
+def test_empty_buffers_take_nothing() -> None:
+    """A temporary of no bytes has a place, which is nobody's."""
+    plan = schedule(program([launch((), (0, 1))], [temporary(0), temporary(0)]))
+    verify(plan)
+    assert plan.arena_bytes == (0,)
+    assert plan.peak_bytes == 0
+
+
+@settings(max_examples=50)
+@given(programs(max_instructions=20))
+def test_the_peak_is_what_a_run_takes(source: Program) -> None:
+    """The arenas and the results; temporaries lie in arenas, nothing else does."""
+    plan = schedule(source)
+    used = {step.buffer for step in plan.steps if isinstance(step, Allocate)}
+    for number, buffer in enumerate(plan.buffers):
+        inside = number in used and buffer.role is Role.TEMPORARY
+        assert (plan.offsets[number] >= 0) == inside
+    results = sum(b.nbytes for b in plan.buffers if b.role is Role.OUTPUT and b.device != HOST)
+    assert plan.peak_bytes == sum(plan.arena_bytes) + results
+
+
+# ---- in place -----------------------------------------------------------------------------------------------------
+
+DOUBLE = "__global__ void double_over(Tile<float, 2> y, View<const float, 2> x) { for (auto i : y) y[i] = 2 * x[i]; }"
+
+
+@kernel(cuda=DOUBLE, in_place=True)
+def double_over(y: Out[f32], x: In[f32]) -> None:
+    """y = 2 x, over x where nobody else needs it."""
+
+
+@double_over.host
+def _(y: Tile[f32], x: NDArray[f32]) -> None:
+    y[...] = 2 * x[y.at]
+
+
+@kernel(cuda=DOUBLE.replace("double_over", "double_beside"))
+def double_beside(y: Out[f32], x: In[f32]) -> None:
+    """The same, never over x."""
+
+
+@double_beside.host
+def _(y: Tile[f32], x: NDArray[f32]) -> None:
+    y[...] = 2 * x[y.at]
+
+
+@kernel(
+    cuda="__global__ void halve(Tile<int, 2> y, View<const float, 2> x) { for (auto i : y) y[i] = x[i] / 2; }",
+    in_place=True,
+)
+def halve(y: Out[i32], x: In[f32]) -> None:
+    """y = x / 2, of another type and the same size."""
+
+
+@halve.host
+def _(y: Tile[i32], x: NDArray[f32]) -> None:
+    y[...] = x[y.at] // 2
+
+
+N = 64
+SHAPE = (N, N)
+NBYTES = N * N * 4
+
+
+def _numbers() -> NDArray[f32]:
+    return np.arange(N * N, dtype=f32).reshape(SHAPE)
+
+
+def _run(k: Any, x: Any, dtype: Any = f32) -> Any:
+    return k(empty(SHAPE, dtype).partition((16, 16)), x).first().unpartition()
+
+
+def _overwritten(plan: Plan) -> list[tuple[int, int]]:
+    """Pairs of an input and an output of one launch that lie at one place."""
+    return [
+        (source, out)
+        for step in plan.steps
+        if isinstance(step, Execute)
+        for source in step.instruction.reads
+        for out in step.instruction.writes
+        if plan.offsets[source] == plan.offsets[out] >= 0
+    ]
+
+
+def test_a_chain_in_place_takes_one_place() -> None:
+    """Each output lies where its input did, and the numbers are right; kernels that say nothing take two places."""
+    for k, places in ((double_over, 1), (double_beside, 2)):
+        op: Any = from_host(_numbers())
+        for _ in range(5):
+            op = _run(k, op)
+        op = op.to_host()
+        plan = plan_of(op)
+        assert plan.arena_bytes == (places * NBYTES,)
+        assert len(_overwritten(plan)) == (5 if places == 1 else 0)
+        assert (op.sync() == 32 * _numbers()).all()
+
+
+def test_another_type_of_the_same_size_is_written_in_place() -> None:
+    """Four bytes over four bytes."""
+    op = _run(halve, from_host(_numbers()), i32).to_host()
+    assert len(_overwritten(plan_of(op))) == 1
+    assert (op.sync() == _numbers() // 2).all()
+
+
+def test_what_somebody_else_needs_is_not_written_over() -> None:
+    """An input that is remembered, and that another launch reads as well, later or on another lane."""
+    for policy in (SingleStream(), RoundRobin(2)):
+        with use_interpreter(StreamInterpreter(policy=policy)):
+            x = from_host(_numbers()).shared()
+            op = zip_ops(_run(double_over, x).to_host(), _run(double_over, x).to_host())
+            plan = plan_of(op)
+            verify(plan)
+            assert not _overwritten(plan)  # it is remembered: nobody ends it
+            for result in op.sync():
+                assert (result == 2 * _numbers()).all()
+
+
+def test_elements_at_other_places_are_not_written_over() -> None:
+    """An input seen in another shape: its element of the same index lies elsewhere."""
+    op = _run(double_over, from_host(_numbers().reshape(2 * N, N // 2)).reshape(SHAPE)).to_host()
+    assert len(_overwritten(plan_of(op))) == 1  # reshaped as a whole, elements stay in order
+    there = contiguous(SHAPE, np.dtype(f32))
+    turned = Layout(there.dtype, SHAPE, there.strides[::-1], 0)
+    spec = double_over.spec
+    for layout, may in ((there, True), (turned, False), (replace(there, shape=(N, N - 1)), False)):
+        args = (Tiles(View(1, there), SHAPE, (1, 1)), View(0, layout))
+        assert may_write_over(Launch(spec, args, (1, 1), (0,), (1,), 0, None), 0, 1) == may
+
+
+def test_results_and_what_was_lent_are_never_written_over() -> None:
+    """Only temporaries are: a result has a block of its own, and a lender keeps what he lent."""
+    lent = from_host(_numbers()).sync()
+    op = _run(double_over, lent.borrow())
+    assert not _overwritten(plan_of(op))
+    assert (op.to_host().sync() == 2 * _numbers()).all()
+    assert (lent.to_host().sync() == _numbers()).all()
+
+
+def _in_place_plan() -> Plan:
+    op = _run(double_over, _run(double_over, from_host(_numbers()))).to_host()
+    return plan_of(op)
+
+
+def test_only_a_kernel_that_says_so_may_write_in_place() -> None:
+    """The same plan for a kernel that does not is refused, and the message names launch, buffers and bytes."""
+    plan = _in_place_plan()
+    verify(plan)
+    (source, out), *_ = _overwritten(plan)
+    steps = [
+        Execute(replace(step.instruction, kernel=double_beside.spec), step.lane)  # type: ignore[arg-type]  # reason: it is a launch
+        if isinstance(step, Execute) and out in step.instruction.writes
+        else step
+        for step in plan.steps
+    ]
+    with pytest.raises(
+        PlanError, match=rf"of buffer {out}, .* takes bytes 0 to 16,384 .* from buffer {source}, .* may not write"
+    ):
+        verify(replace(plan, steps=tuple(steps)))
+
+
+def test_what_was_written_over_is_not_read_again() -> None:
+    """A second read of the input, behind the launch that wrote over it, is refused."""
+    plan = _in_place_plan()
+    (source, out), *_ = _overwritten(plan)
+    at = next(n for n, s in enumerate(plan.steps) if isinstance(s, Execute) and out in s.instruction.writes)
+    again = Execute(launch((source,), ()), plan.steps[at].lane)
+    with pytest.raises(PlanError, match="which a launch before it has written over in place"):
+        verify(replace(plan, steps=(*plan.steps[: at + 1], again, *plan.steps[at + 1 :])))
+
+
+# ---- a limit ------------------------------------------------------------------------------------------------------
+
+
+def _forks(limit: int | None) -> Program:
+    return replace(
+        fork_join(16, RoundRobin(4, memory_limit=limit), depth=4), buffers=(temporary(MIB),) * 65 + (output(MIB),)
+    )
+
+
+def test_a_memory_limit_gives_up_overlap() -> None:
+    """Streams are given up until it fits, no more than are needed."""
+    free = schedule(_forks(None))
+    tight = schedule(_forks(free.peak_bytes - 1))
+    verify(tight)
+    assert len(tight.lanes) < len(free.lanes)
+    assert tight.peak_bytes < free.peak_bytes
+    assert schedule(_forks(free.peak_bytes)) == replace(free)
+
+
+def test_an_order_that_goes_depth_first_takes_less() -> None:
+    """Leaves first, and then their sums: within a limit each pair is summed as soon as it is there."""
+    leaves = 32
+    instructions = [launch((), (leaf,)) for leaf in range(leaves)]
+    ends = list(range(leaves))
+    while len(ends) > 1:
+        for one, other in zip(ends[::2], ends[1::2], strict=True):
+            instructions.append(launch((one, other), (len(instructions),)))
+        ends = list(range(len(instructions) - len(ends) // 2, len(instructions)))
+    buffers = [temporary(MIB)] * (len(instructions) - 1) + [output(MIB)]
+    assert schedule(program(instructions, buffers, RoundRobin(4))).peak_bytes > leaves * MIB
+    plan = schedule(program(instructions, buffers, RoundRobin(4, memory_limit=8 * MIB)))
+    verify(plan)
+    assert plan.peak_bytes <= 8 * MIB
+    assert len(instructions) == sum(isinstance(step, Execute) for step in plan.steps)
+
+
+@given(programs(max_instructions=25), st.integers(0, 5000))
+@settings(max_examples=60)
+def test_whatever_the_limit_a_plan_keeps_it_or_is_refused(source: Program, limit: int) -> None:
+    """And verifies: with its instructions in an order that their buffers allow."""
+    limited = replace(source, policies=(RoundRobin(4, memory_limit=limit),), policy_of=(0,) * len(source.instructions))
+    try:
+        plan = schedule(limited)
+    except PlanError as error:
+        assert "memory_limit" in str(error)  # noqa: PT017  # which of the two comes is not known
+        return
+    verify(plan)
+    assert plan.peak_bytes <= limit
+
+
+def test_a_limit_that_cannot_be_kept_is_said_before_the_run() -> None:
+    """With what it takes, the limit, and what is alive at the peak."""
+    with pytest.raises(
+        PlanError, match=r"takes [\d,]+ bytes, and the policy's memory_limit is 1,048,576.*Alive at once: Launch step"
+    ):
+        schedule(_forks(MIB))
+
+
+# ---- too little ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_alive_at_the_peak_comes_largest_first() -> None:
+    """Each with the instruction that first writes it."""
+    first, second, third = launch((), (0,)), launch((0,), (1,)), launch((1,), (2,))
+    plan = schedule(program([first, second, third], [temporary(10), temporary(1000), temporary(5)]))
+    assert alive_at_peak(plan, 0) == [(Buffer(1000, 0, Role.TEMPORARY), second), (Buffer(10, 0, Role.TEMPORARY), first)]
+
+
+def test_a_run_that_cannot_fit_begins_nothing() -> None:
+    """The error names the ops that are alive at the peak, with their lines; the op may be run again."""
+    ran: list[int] = []
+    huge = (1 << 30, 1 << 28)
+    op = zip_ops(
+        zeros((4, 4)).to_host().host_map(lambda a: ran.append(1)),
+        add(zeros(huge).partition((1, 1)), zeros(huge), zeros(huge)),
+    )
+    for _ in range(2):
+        with pytest.raises(OutOfMemoryError, match=r"alive at the peak: .*Fill at .*test_memory_plan.py:\d+"):
+            op.sync()
+    assert ran == []
+
+
+def test_the_host_runs_in_the_arena() -> None:
+    """A plan that puts two living buffers at one place gives wrong results on the host as well."""
+    backend = HostBackend()
+    op = add(zeros((4, 4)).partition((4, 4)), from_host(np.ones((4, 4), f32)), from_host(np.full((4, 4), 2, f32)))
+    plan = plan_of(op.first().unpartition().to_host())
+
+    def run(plan: Plan) -> Any:
+        bindings = Bindings(len(plan.buffers))
+        arrays = iter([np.ones((4, 4), f32), np.full((4, 4), 2, f32)])
+        for number, buffer in enumerate(plan.buffers):
+            if buffer.role is Role.INPUT:
+                bindings.memory[number] = next(arrays)
+        replay = backend.prepare(plan).submit(bindings)
+        assert replay.wait(30)
+        assert not replay.failures()
+        (result,) = [bindings.memory[n] for n, b in enumerate(plan.buffers) if b.role is Role.OUTPUT]
+        return result
+
+    assert (run(plan) == 3).all()
+    wrong = replace(plan, offsets=tuple(min(offset, 0) for offset in plan.offsets))
+    assert (run(wrong) != 3).all()
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 3), st.integers(1, 3))
+def test_in_place_and_overlap_give_the_same_numbers(depth: int, lanes: int) -> None:
+    """Branches of kernels that work in place beside others, whatever the lanes."""
+    with use_interpreter(StreamInterpreter(policy=RoundRobin(lanes))):
+        root = from_host(_numbers() % 8).shared()
+        branches = []
+        for k in (double_over, double_beside, double_over):
+            op: Any = _run(k, root)
+            for _ in range(depth):
+                op = _run(k, op)
+            branches.append(scale(zeros(SHAPE).partition((16, 16)), 1.0, op).first().unpartition().to_host())
+        for result in zip_ops(*branches).sync():
+            assert (result == np.fmod(_numbers() % 8 * 2 ** (depth + 1), 64)).all()
+
+
+@st.composite
+def _in_place_programs(draw: st.DrawFn) -> Program:
+    """Launches of kernels that may work in place and of some that may not, all over tensors of one shape."""
+    layout = contiguous((256,), np.dtype(f32))
+    instructions = []
+    for out in range(draw(st.integers(1, 25))):
+        kernel = draw(st.sampled_from([double_over, double_over, double_beside])).spec
+        reads = tuple(draw(st.lists(st.integers(0, out - 1), max_size=2, unique=True))) if out else ()
+        args = (Tiles(View(out, layout), (256,), (1,)), *[View(buffer, layout) for buffer in reads])
+        instructions.append(Launch(kernel, args, (1,), reads, (out,), 0, None))
+    lanes = draw(st.tuples(*[st.integers(0, 3)] * len(instructions)))
+    return program(instructions, [temporary(1024)] * len(instructions), Keys(lanes))
+
+
+@settings(max_examples=80)
+@given(_in_place_programs(), st.randoms(use_true_random=False))
+def test_every_read_finds_what_was_written(source: Program, random: Random) -> None:
+    """Played in any order that lanes and events allow, each launch reads its inputs, and nothing else, there."""
+    plan = schedule(source)
+    verify(plan)
+    queues = [[step for step in plan.steps if step.lane == lane] for lane in range(len(plan.lanes))]
+    recorded: set[int] = set()
+    bytes_at: dict[int, int] = {}
+    while any(queues):
+        ready = [q for q in queues if q and not (isinstance(q[0], Wait) and q[0].event not in recorded)]
+        step = random.choice(ready).pop(0)
+        if isinstance(step, Record):
+            recorded.add(step.event)
+        elif isinstance(step, Execute):
+            for buffer in step.instruction.reads:
+                assert bytes_at[plan.offsets[buffer]] == buffer
+            for buffer in step.instruction.writes:
+                bytes_at[plan.offsets[buffer]] = buffer
