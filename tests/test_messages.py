@@ -13,15 +13,19 @@ from numpy.typing import NDArray
 
 import dagpu
 from dagpu import (
+    CostModel,
     DeviceOp,
     In,
     KernelArgumentError,
     KernelBoundsError,
+    ListSchedule,
     MovedError,
     NotReadyError,
     Out,
     OwnershipError,
+    RoundRobin,
     ShapeError,
+    SingleStream,
     Tensor,
     Tile,
     arange,
@@ -34,6 +38,7 @@ from dagpu import (
     kernel,
     memcpy,
     ones,
+    trace,
     value,
     zeros,
     zip_ops,
@@ -411,3 +416,38 @@ def test_unzip_into_the_wrong_number_of_names() -> None:
 
     assert refused(ValueError, wrong) == "not enough values to unpack (expected 3, got 2)"
     assert issubclass(dagpu.KernelArgumentError, TypeError)
+
+
+# ---- policies and pictures of them ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("policy", [ListSchedule, RoundRobin])
+@pytest.mark.parametrize("limit", ["3M", -1, 1.5])
+def test_a_memory_limit_is_a_number_of_bytes(policy: Any, limit: object) -> None:
+    """Refused where the policy is made, with an example."""
+    with pytest.raises(ValueError, match=r"memory_limit=.* is no number of bytes. Give a whole number: 8 << 20"):
+        policy(memory_limit=limit)
+
+
+def test_a_policy_is_an_object() -> None:
+    """The class itself is a slip of the pen."""
+    with pytest.raises(TypeError, match=r"that is a class. Make one: SingleStream\(\)"):
+        zeros((4,)).schedule(SingleStream)  # type: ignore[arg-type]  # reason: that is the mistake
+
+
+def test_explain_takes_the_costs_of_the_ops_own_policy() -> None:
+    """What was declared for a kernel is what the makespan is made of."""
+    slow = ListSchedule(costs=CostModel().declare({"add": 5e-3}))
+    op = add(zeros((4,)).partition((2,)), ones((4,)))
+    assert "Makespan, predicted: 5.0" in op.schedule(slow).explain()
+    assert "Makespan, predicted: 5.0" not in op.explain()
+
+
+def test_overlap_of_nothing_is_said_to_be_that() -> None:
+    """A trace in which nothing ran, and a plan that allows no overlap."""
+    with trace() as nothing:
+        pass
+    with pytest.raises(AssertionError, match="no run ended within the trace"):
+        nothing.assert_overlap(0.5)
+    with trace() as chain:
+        zeros((4,)).sync()
+    with pytest.raises(AssertionError, match=r"the plans allow no more than 0%.*op.explain\(\) says why"):
+        chain.assert_overlap(0.5)

@@ -70,6 +70,7 @@ def _time(found: Forecast) -> list[str]:
     return [
         f"Critical path, predicted: {path} in {_count(len(steps), 'instruction')}: {_on_a_line(steps, ' -> ')}",
         f"Makespan, predicted: {duration(found.makespan)}, {against}",
+        "Predicted by bytes and launches on an H200, but for kernels declared to or learnt by the policy's CostModel.",
     ]
 
 

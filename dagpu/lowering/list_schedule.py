@@ -24,7 +24,7 @@ from operator import neg
 from typing import Final, TypeAlias, final
 
 from dagpu.lowering.cost import COMPUTE, ENGINES, UPLOAD, CostModel, engine_of
-from dagpu.lowering.policies import owned_by
+from dagpu.lowering.policies import check_limit, owned_by
 from dagpu.lowering.program import Program
 
 _GOOD: Final = 1.05
@@ -60,6 +60,7 @@ class ListSchedule:
                 f"ListSchedule(streams={self.streams}) has no stream to place work on; "
                 "give at least 1 (the default is 4)"
             )
+        check_limit(self.memory_limit, "ListSchedule")
 
     def place(self, program: Program) -> Sequence[Hashable]:
         return self.arrange(program)[0]

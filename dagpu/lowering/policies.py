@@ -100,6 +100,14 @@ class SingleStream:
         return (0,) * len(program.instructions)
 
 
+def check_limit(memory_limit: object, policy: str) -> None:
+    """Refuse a limit that is no number of bytes, where the policy is made."""
+    if memory_limit is not None and (type(memory_limit) is not int or memory_limit < 0):
+        raise ValueError(
+            f"{policy}(memory_limit={memory_limit!r}) is no number of bytes. Give a whole number: 8 << 20 is 8 MiB."
+        )
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class RoundRobin:
@@ -120,6 +128,7 @@ class RoundRobin:
             raise ValueError(
                 f"RoundRobin(streams={self.streams}) has no stream to place work on; give at least 1 (the default is 4)"
             )
+        check_limit(self.memory_limit, "RoundRobin")
 
     def place(self, program: Program) -> Sequence[Hashable]:
         owned = owned_by(program, self)

@@ -230,6 +230,8 @@ def placed(op: DeviceOp[Any, Any, Any], place: Any, origin: Origin) -> On[Any, A
             f"on({place!r}) at {describe(origin)}: that is no place. Give a device (device('host:1') or its name) or a "
             "scheduling policy (an object with a method place(program))."
         )
+    if isinstance(place, type):
+        raise TypeError(f"on({place.__name__}) at {describe(origin)}: that is a class. Make one: {place.__name__}().")
     return On(op, place, origin)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, final
 
 import trio
 
-from dagpu.device import Device
+from dagpu.device import Device, Stream
 from dagpu.errors import NestedRunError
 from dagpu.lowering.cost import CostModel
 from dagpu.lowering.explain import explain
@@ -17,6 +17,7 @@ from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.policies import SchedulingPolicy
 from dagpu.ops.base import DeviceOp, install_runner, is_inside_closure
+from dagpu.ops.compose import On
 from dagpu.origin import describe, here, place_of
 from dagpu.runtime import run
 from dagpu.runtime.completion import BlockingWaits, TrioWaits
@@ -78,9 +79,18 @@ class StreamInterpreter:
         return run.plan_of(op, self._settings())
 
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
-        """That plan in words, its times by the policy's cost model where it has one."""
-        costs = getattr(self._policy, "costs", None)
+        """That plan in words. Its times are by the cost model of the policy that the op as a whole is placed by."""
+        costs = getattr(_policy_of(op, self._policy), "costs", None)
         return explain(self.plan_of(op), costs if isinstance(costs, CostModel) else None)
+
+
+def _policy_of(op: DeviceOp[Any, Any, Any], otherwise: Any) -> Any:
+    """What places an op: the innermost `.schedule(...)` or `.on(policy)` around it."""
+    while isinstance(op, On):
+        if not isinstance(op.place, Device | Stream | str):
+            otherwise = op.place
+        op = op.source
+    return otherwise
 
 
 def _refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:

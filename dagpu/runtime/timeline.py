@@ -147,7 +147,14 @@ class Trace:
             AssertionError: it is less. Names branches that the plans leave side by side, and that ran one after the
                 other.
         """
+        if not self.runs:
+            raise AssertionError("no run ended within the trace, so nothing overlapped: run an op in its block")
         if self.overlap < at_least:
+            if self.planned_overlap < at_least:
+                raise AssertionError(
+                    f"{self.overlap:.0%} of the work ran beside other work, and the plans allow no more than "
+                    f"{self.planned_overlap:.0%}, less than {at_least:.0%}: op.explain() says why"
+                )
             lost = self._lost()
             named = "".join([f"\n  {line}" for line in lost[:_MOST_NAMED]]) or " none"
             raise AssertionError(
