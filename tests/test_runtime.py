@@ -899,3 +899,28 @@ def test_planning_runs_nothing_and_takes_nothing() -> None:
     assert ran == []
     assert op.sync()[0].tolist() == [1.0] * 4
     assert ran == [1]
+
+
+def test_a_failed_run_gives_its_memory_back_without_the_collector() -> None:
+    """The error that it raised keeps nothing of it, once the error itself is gone."""
+    where = current_device()
+    op = zip_ops(ones((1000,)), zeros((3,)).to_host().host_map(boom))
+    gc.collect()
+    before = where.memory_used()
+
+    async def in_a_task() -> None:
+        try:
+            await op
+        except KeyError:
+            return
+        raise AssertionError("it should have failed")
+
+    gc.disable()
+    try:
+        with pytest.raises(KeyError):
+            op.sync()
+        assert where.memory_used() == before
+        trio.run(in_a_task)
+        assert where.memory_used() == before
+    finally:
+        gc.enable()

@@ -67,7 +67,7 @@ class Replay(Protocol):
         ...
 
     def failures(self) -> list[Failure]:
-        """Once done: what failed, in the order of the plan's steps. What depended on it was skipped."""
+        """Once done: what failed, in the order of the plan's steps, handed over. What depended on it was skipped."""
         ...
 
 

@@ -54,8 +54,15 @@ class Outcome:
             self.abnormal = True
 
     def failures(self) -> list[Failure]:
-        """What has failed."""
-        return list(self._failures)
+        """What has failed; it is handed over. A run that kept its errors would be kept by them: their tracebacks lead
+        to whoever waited for it, and so to all its memory."""
+        with self._lock:
+            found, self._failures = self._failures, []
+        return found
+
+    def errors(self) -> list[BaseException]:
+        """The errors so far, which stay here."""
+        return [failure.error for failure in self._failures]
 
     def sort(self, plan: Plan) -> None:
         """Put the failures into the order of the plan's steps."""

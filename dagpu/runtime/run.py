@@ -249,7 +249,13 @@ async def _replay(replay: Replay, spin: float, waits: Waits) -> None:
 
 
 def _raise(failures: list[Failure]) -> None:
-    """One failure as itself, several as a group."""
-    if len(failures) == 1:
-        raise failures[0].error
-    raise BaseExceptionGroup(f"{len(failures)} ops of one run failed", [failure.error for failure in failures])
+    """One failure as itself, several as a group. Empties the list: an error whose traceback led to a list with itself
+    in it would keep the run's memory until the cyclic collector comes."""
+    errors = [failure.error for failure in failures]
+    failures.clear()
+    try:
+        if len(errors) == 1:
+            raise errors[0]
+        raise BaseExceptionGroup(f"{len(errors)} ops of one run failed", errors)
+    finally:
+        del errors

@@ -106,8 +106,8 @@ class ExploreReplay:
             self._outcome.fail(blocked, stuck)
         self._outcome.sort(self._script.plan)
         note = self._exploration.again()
-        for failure in self._outcome.failures():
-            error = without_our_frames(failure.error)
+        for failed in self._outcome.errors():
+            error = without_our_frames(failed)
             if note not in getattr(error, "__notes__", ()):
                 error.add_note(note)
         assert self._store is not None
