@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagpu.backends.cuda.kinds import Kind
-from dagpu.backends.cuda.prepared import Action
+from dagpu.backends.cuda.script import Action, Kind
 from dagpu.backends.cuda.turns import in_turn
 from dagpu.lowering.program import HostCall, Instruction
 

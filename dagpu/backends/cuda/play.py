@@ -15,8 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
 
-from dagpu.backends.cuda.kinds import Kind
-from dagpu.backends.cuda.prepared import Action
+from dagpu.backends.cuda.script import Action, Kind
 from dagpu.backends.host.streams import enqueue
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from dagpu.backends.cuda.driver import OUT_OF_MEMORY, RawEvent, RawStream
 from dagpu.backends.cuda.memory import Block
 from dagpu.backends.cuda.packing import REPORT
 from dagpu.backends.cuda.play import hand_over, play, play_on_threads
-from dagpu.backends.cuda.prepared import Action, Place, PreparedPlan, Script
+from dagpu.backends.cuda.prepared import PreparedPlan
+from dagpu.backends.cuda.script import Action, Place, Script
 from dagpu.backends.cuda.streams import CudaStream
 from dagpu.backends.cuda.timing import Timing
 from dagpu.backends.cuda.transfers import array_over, prompt

@@ -11,8 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, final
 
 from dagpu.backends.cuda.driver import TimingEvent
-from dagpu.backends.cuda.kinds import Kind
-from dagpu.backends.cuda.prepared import Action
+from dagpu.backends.cuda.script import Action, Kind
 from dagpu.backends.cuda.streams import MARK_EVERY
 from dagpu.backends.recording import Recording
 from dagpu.lowering.program import Instruction

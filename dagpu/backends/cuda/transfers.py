@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dagpu.backends.cuda.device import CudaDevice
     from dagpu.backends.cuda.driver import Gpu, RawStream
     from dagpu.backends.cuda.memory import Block
-    from dagpu.backends.cuda.prepared import Do, Place
     from dagpu.backends.cuda.run import CudaRun
+    from dagpu.backends.cuda.script import Do, Place
 
 PROMPT_IN: Final = 256 << 10
 """Bytes: an array that is not pinned is staged by the thread that submits up to this size: some 20 us."""

@@ -7,15 +7,11 @@ before anybody waits for it.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from dagpu.backends.cuda.kinds import Kind
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.prepared import Action
+from dagpu.backends.cuda.script import Action, Kind
 
 
-def in_turn(actions: "Sequence[Action]", lanes: int) -> "list[Action]":
+def in_turn(actions: Sequence[Action], lanes: int) -> list[Action]:
     """The same actions. A lane whose next one waits for an event gets no turn until that is recorded."""
     queues: list[deque[Action]] = [deque() for _ in range(lanes)]
     for action in actions:
@@ -34,11 +30,11 @@ def in_turn(actions: "Sequence[Action]", lanes: int) -> "list[Action]":
 
 
 def _submit_one(
-    queue: "deque[Action]",
-    found: "list[Action]",
+    queue: deque[Action],
+    found: list[Action],
     recorded: set[int],
-    blocked: "dict[int, list[deque[Action]]]",
-    turns: "deque[deque[Action]]",
+    blocked: dict[int, list[deque[Action]]],
+    turns: deque[deque[Action]],
 ) -> int | None:
     """One instruction of a lane, and the events and marks around it. Gives back the event that it has to wait for."""
     submitted = False
