@@ -1,7 +1,8 @@
 """Runs on simulated GPUs that find too little memory, or that fail: what is said, and what goes on. Nothing sleeps."""
 
 import gc
-from typing import Any
+import os
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,9 +27,14 @@ from dagpu import (
     kernel,
     ones,
     rand,
+    value,
     zeros,
     zip_ops,
 )
+from dagpu.backends.cuda import play, streams
+from dagpu.backends.cuda import run as run_module
+from dagpu.backends.cuda.run import CudaRun
+from dagpu.backends.cuda.watch import Watch, identity
 from tests.arithmetic import add, axpy, scale
 from tests.simulated_cuda import driver, installed
 from tests.simulated_machine import Machine, SimulatedEvent
@@ -147,32 +153,26 @@ def test_any_call_may_fail(
 
 
 def test_a_lost_device_fails_every_run(machine: Machine, sleepy: None) -> None:
-    """Those that sleep are woken, with the reason; later ones are refused at once, and so is everything else.
-
-    A run that is complete before the device is lost has its result.
-    """
+    """Those that sleep are woken, with the reason; later ones are refused at once, and so is everything else."""
     errors: list[BaseException] = []
-    complete = 0
+    stream = device("cuda:0").stream()  # all on one, so that none is over before the one that goes wrong
 
     async def compute(op: Any) -> None:
-        nonlocal complete
-        try:
-            await op
-            complete += 1
-        except DeviceLostError as error:
-            errors.append(error)
+        with pytest.raises(DeviceLostError) as raised:
+            await op.on(stream)
+        errors.append(raised.value)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             with machine.hold():
                 nursery.start_soon(compute, wild(empty((4,)).partition((4,))))
+                await wait_all_tasks_blocked()
                 for _ in range(3):
-                    nursery.start_soon(compute, chain(150).to_host())
+                    nursery.start_soon(compute, chain(20).to_host())
                 await wait_all_tasks_blocked()
 
     trio.run(main)
-    assert errors
-    assert len({id(error) for error in errors}) + complete == 4
+    assert len({id(error) for error in errors}) == 4
     assert all("cuda:0 was lost while a run was under way" in str(error) for error in errors)
     for use in (lambda: zeros((3,)).sync(), lambda: device("cuda:0").stream(), lambda: device("cuda:0").memory_info()):
         with pytest.raises(DeviceLostError, match="cannot be used any more by this process"):
@@ -237,3 +237,68 @@ def test_a_violation_is_reported(machine: Machine, sleepy: None, under_trio: boo
     with pytest.raises(KernelBoundsError, match=r"'stray'.*argument 'y' was accessed at \(9, 2\).*\(6, 4\)"):
         trio.run(awaited, op) if under_trio else op.sync()
     assert (stray(empty((6, 4)).partition((2, 4)), 7).first().unpartition().to_host().sync() == 1).all()
+
+
+# ---- what cannot be begun, or ended ---------------------------------------------------------------------------------
+def no_thread(_work: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_run_whose_threads_cannot_be_started_is_over(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is raised, nothing of the run is left, and later runs are as ever."""
+    before = driver().memory_used()
+    with monkeypatch.context() as patch:
+        patch.setattr(play, "enqueue", no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            zip_ops(ones((100,)), value(1).host_map(str)).sync()
+    assert not driver().live
+    assert driver().memory_used() == before
+    assert full((2,), 3).to_host().sync().sum() == 6
+
+
+def test_a_full_queue_without_a_thread_is_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that submits then waits itself, rather than lose the run."""
+    monkeypatch.setattr(streams, "MARKS", 1)
+    monkeypatch.setattr(play, "enqueue", no_thread)
+    assert chain(600).to_host().sync()[0, 0] == 600 % 64
+    assert driver().lost is None
+
+
+def test_an_error_at_the_end_of_a_run_is_raised_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the run is over: nobody waits for ever, and what it held is free."""
+
+    def broken(_launches: object, _reports: object) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(run_module, "violations", broken)
+    before = driver().memory_used()
+    with pytest.raises(ZeroDivisionError):
+        stray(empty((6, 4)).partition((2, 4)), 1).sync()
+    gc.collect()
+    assert not driver().live
+    assert driver().memory_used() == before
+
+
+class Waited:
+    """As much of a run as a watch needs."""
+
+    devices = ()
+
+    def done(self) -> bool:
+        return False
+
+
+def test_a_descriptor_that_was_closed_hides_no_other() -> None:
+    """Its number may belong to another run's pipe by now: that one is still watched."""
+    watch = Watch()
+    read, write = os.pipe()
+    mine, other = cast(CudaRun, Waited()), cast(CudaRun, Waited())
+    try:
+        pipe = identity(write)
+        assert pipe is not None
+        watch.add(mine, write, pipe)
+        watch.add(other, write, (pipe[0], pipe[1] + 1))
+        assert watch._sleepers[write].run() is mine
+    finally:
+        os.close(read)
+        os.close(write)

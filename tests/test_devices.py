@@ -230,6 +230,8 @@ def test_arrays_from_and_to_the_host_are_copies_that_die() -> None:
         out = t.to_host().sync()
         assert (out == 1).all()
         assert out.flags.writeable
+        out[:] = 7
+        assert (t.to_host().sync() == 1).all()
         again = weakref.ref(out)
         del out
         assert again() is None

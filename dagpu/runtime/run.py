@@ -183,20 +183,17 @@ async def _run_again(
     kept: Kept, bindings: Bindings, wanted: dict[Storage, bool], settings: Settings, waits: Waits
 ) -> Any:
     """Run a plan that an earlier run has left: no trace, no schedule; what this costs is its inputs and outputs."""
-    if not wanted:
-        await waits.before_submit()
-        spin = _spin(kept.driver, settings)
-        await _replay(kept.prepared.submit(bindings, spin), 0.0, waits)
-        return kept.repeat.result(bindings.memory)
-    locks = Locks(here())
-    locks.acquire(wanted)
+    locks = Locks(here()) if wanted else None  # most have nothing to lock, and looking up the place takes 1 us
+    if locks is not None:
+        locks.acquire(wanted)
     try:
         await waits.before_submit()
         spin = _spin(kept.driver, settings)
         await _replay(kept.prepared.submit(bindings, spin), 0.0, waits)
         return kept.repeat.result(bindings.memory)
     finally:
-        locks.release()
+        if locks is not None:
+            locks.release()
 
 
 async def _run_plan(

@@ -56,9 +56,14 @@ def play(run: "CudaRun", begin: int, patient: bool = False) -> None:
                     if patient:
                         stream.drain()
                     elif stream.full():
-                        _leave(entered)
-                        hand_over(run, number + 1)
-                        return
+                        try:
+                            hand_over(run, number + 1)
+                        except RuntimeError:  # no thread can be started: better late than not at all
+                            patient = True
+                            stream.drain()
+                        else:
+                            _leave(entered)
+                            return
                 else:
                     leaving, entered = entered, None
                     _leave(leaving)
@@ -84,21 +89,29 @@ def hand_over(run: "CudaRun", begin: int) -> None:
     switches = [action.a for action in islice(run.actions, begin) if action.kind is Kind.SWITCH]
     device = run.devices[switches[-1] if switches else 0]
 
-    for stream in run.streams:
-        stream.behind.add(run)
-
     def go_on() -> None:
-        with run.devices[0].gpu.current(), device.gpu.current():
-            try:
-                for stream in run.streams:
-                    stream.drain()
-            except BaseException as error:
-                run.failed(Action(_RECORD, 0), error)
-            play(run, begin, patient=True)
+        try:
+            with run.devices[0].gpu.current(), device.gpu.current():
+                try:
+                    for stream in run.streams:
+                        stream.drain()
+                except BaseException as error:
+                    run.failed(Action(_RECORD, 0), error)
+                play(run, begin, patient=True)
+        finally:
+            let_others_pass()
+
+    def let_others_pass() -> None:
         for stream in run.streams:
             stream.behind.discard(run)
 
-    enqueue({run.streams[0].worker: _Work(go_on)})
+    for stream in run.streams:
+        stream.behind.add(run)
+    try:
+        enqueue({run.streams[0].worker: _Work(go_on)})
+    except BaseException:  # there is no thread for it
+        let_others_pass()
+        raise
 
 
 def play_on_threads(run: "CudaRun") -> None:

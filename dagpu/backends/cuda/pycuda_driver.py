@@ -31,6 +31,9 @@ from dagpu.errors import DeviceError, NoDeviceError
 
 _INSTALL: Final = "pip install 'dagpu[cuda]'"
 
+EXIT_SECONDS: Final = 2.0
+"""How long the interpreter waits at its end for threads that are in the driver."""
+
 
 def open_gpus() -> list[Gpu]:
     """Every CUDA device that this process may use.
@@ -341,6 +344,7 @@ class _Ending:
         self.inside: list[None] = []
         """As long as there are threads within `with gpu.current()`; appending and popping are atomic."""
         atexit.register(self._begin)
+        os.register_at_fork(after_in_child=self.inside.clear)  # those threads are the parent's
 
     def _begin(self) -> None:
         self.begun = True
@@ -353,8 +357,5 @@ class _Ending:
         if threading.current_thread() is not threading.main_thread():
             threading.Event().wait()
 
-
-EXIT_SECONDS: Final = 2.0
-"""How long the interpreter waits at its end for threads that are in the driver."""
 
 _ending = _Ending()

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, final
 
 import numpy as np
@@ -62,9 +63,9 @@ def start(prepared: PreparedPlan, bindings: Bindings, spin: float) -> "CudaRun":
         for device in devices:
             device.live.add(run)
         if prepared.blocking or (prepared.copies_in and not all(prompt(run, copy) for copy in prepared.copies_in)):
-            play_on_threads(run)
+            run.begin_elsewhere(play_on_threads)
         elif run.congested():
-            hand_over(run, 0)
+            run.begin_elsewhere(partial(hand_over, begin=0))
         else:
             play(run, 0)
             if spin:
@@ -199,6 +200,20 @@ class CudaRun:
             if stream.congested():
                 return True
         return False
+
+    def begin_elsewhere(self, begin: "Callable[[CudaRun], None]") -> None:
+        """Have threads submit it. If they cannot be started, the run is over, and nothing of it has begun."""
+        try:
+            begin(self)
+        except BaseException:
+            assert self.script is not None
+            self.prepared.return_script(self.script)
+            for number, event in self.ends:
+                self.devices[number].streams.give_back(event)
+            self.ends.clear()
+            self.outcome.cancel()
+            self._finish()
+            raise
 
     # ---- while it is submitted ----------------------------------------------------------------------------------
 
@@ -420,14 +435,19 @@ class CudaRun:
                 return
             self._finishing = True
             bell, self._bell = self._bell, None
+        try:
+            if self._reports is not None and not self.outcome.cancelled:
+                self._blame_bounds(array_over(self._reports, self._reports.nbytes))
+            if self.outcome.abnormal:
+                self.outcome.sort(self.prepared.plan)
+            if self._timing is not None:
+                self._timing.collect()
+        finally:  # whoever looked gets what was raised; whoever waits must not wait for ever
+            self._give_back(bell)
+
+    def _give_back(self, bell: int | None) -> None:
         for device in self.devices:
             device.live.discard(self)
-        if self._reports is not None and not self.outcome.cancelled:
-            self._blame_bounds(array_over(self._reports, self._reports.nbytes))
-        if self.outcome.abnormal:
-            self.outcome.sort(self.prepared.plan)
-        if self._timing is not None:
-            self._timing.collect()
         for stream in self.streams:
             stream.users.discard(self)
         self._kept.clear()

@@ -68,10 +68,12 @@ class Watch:
             self._start()
 
     def add(self, run: "CudaRun", bell: int, pipe: tuple[int, int]) -> None:
-        """Look at this run until the writing end of its pipe is closed."""
+        """Look at this run until the writing end of its pipe is closed. If it is already, there may be a sleeper of
+        another run under that number, which stays."""
         with self._lock:
-            self._sleepers[bell] = _Sleeper(weakref.ref(run), run.devices, pipe)
-            self._start()
+            if identity(bell) == pipe:
+                self._sleepers[bell] = _Sleeper(weakref.ref(run), run.devices, pipe)
+                self._start()
 
     def _start(self) -> None:
         if self._thread is None:
