@@ -222,7 +222,7 @@ def test_arrays_from_and_to_the_host_are_copies_that_die() -> None:
         array = np.ones(512, np.float32)
         alive = weakref.ref(array)
         op = from_host(array)
-        t = op.sync()
+        t = op.sync().share()
         array[:] = 5
         assert (op.to_host().sync() == 5).all()  # each run reads it anew
         del array, op
