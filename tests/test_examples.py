@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 # A file without a main part is a script's helper, and runs with it.
 SCRIPTS = sorted(file for file in (ROOT / "examples").glob("*.py") if "__main__" in file.read_text(encoding="utf-8"))
-# Trains for up to a minute; the suite runs its short form.
-LONG = {"digits.py"}
+# Take longer than a test may; the suite runs their short forms.
+LONG = {"cholesky.py", "digits.py", "flash_attention.py", "life.py", "photo.py", "server.py"}
 # Far above what any takes: only ends a run that hangs.
 DEADLINE_S = 120
 
