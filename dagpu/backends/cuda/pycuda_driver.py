@@ -7,11 +7,12 @@ pool them), and memory is held by its address.
 
 import atexit
 import ctypes
+import importlib
 import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,14 @@ from dagpu.backends.cuda.driver import (
 )
 from dagpu.errors import DeviceError, NoDeviceError
 
+if TYPE_CHECKING:
+    # At run time `_Libraries` binds it, when a device is first asked for: where there is no PyCUDA, this module is
+    # imported all the same. A module kept in an attribute would be Any to mypy.
+    import pycuda.driver as cuda  # noqa: TC004 - more than a type, and bound later
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 _INSTALL: Final = "pip install 'dagpu[cuda]'"
 
 EXIT_SECONDS: Final = 2.0
@@ -42,7 +51,7 @@ def open_gpus() -> list[Gpu]:
         NoDeviceError: PyCUDA, cuda.bindings, the driver or a device is missing; it says which.
     """
     libraries = _Libraries()
-    return [PyCudaGpu(libraries, index) for index in range(libraries.pycuda.Device.count())]
+    return [PyCudaGpu(libraries, index) for index in range(cuda.Device.count())]
 
 
 @final
@@ -51,17 +60,17 @@ class _Libraries:
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self.pycuda: Any = _imported("pycuda.driver", "PyCUDA", "needs a C++ compiler and the CUDA toolkit to build")
-        self.bindings: Any = _imported("cuda.bindings.driver", "cuda.bindings", "comes as a wheel")
+        _import_pycuda()
+        self.bindings: Any = _import_bindings()
         try:
-            self.pycuda.init()
+            cuda.init()
         except Exception as error:
             raise NoDeviceError(
                 f"there is no CUDA device here: {error}. See that the NVIDIA driver is loaded (nvidia-smi) and that "
                 "CUDA_VISIBLE_DEVICES hides no device.",
                 self.code_of(error),
             ) from None
-        _keep_for_ever(self.pycuda)
+        _keep_for_ever(cuda)
         self.close: int = _address_of_close()
 
     def code_of(self, error: BaseException) -> int:
@@ -85,16 +94,27 @@ def _reason(error: BaseException) -> str:
     return str(error).partition(" failed: ")[2].partition(" - ")[0]
 
 
-def _imported(name: str, what: str, how: str) -> Any:
-    import importlib
-
+def _import_pycuda() -> None:
+    global cuda
     try:
-        return importlib.import_module(name)
+        import pycuda.driver as cuda
     except ImportError as error:
-        raise NoDeviceError(
-            f"{what} cannot be imported ({error}), so there are no CUDA devices here. Install it: {_INSTALL} ({what} "
-            f"{how}), on a machine with an NVIDIA driver."
-        ) from None
+        raise _missing("PyCUDA", error, "needs a C++ compiler and the CUDA toolkit to build") from None
+
+
+def _import_bindings() -> Any:
+    try:
+        # By name: the module has no types.
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise _missing("cuda.bindings", error, "comes as a wheel") from None
+
+
+def _missing(what: str, error: ImportError, how: str) -> NoDeviceError:
+    return NoDeviceError(
+        f"{what} cannot be imported ({error}), so there are no CUDA devices here. Install it: {_INSTALL} ({what} "
+        f"{how}), on a machine with an NVIDIA driver."
+    )
 
 
 def _address_of_close() -> int:
@@ -115,23 +135,22 @@ class PyCudaGpu:
 
     def __init__(self, libraries: _Libraries, index: int) -> None:
         self._libraries = libraries
-        self._cuda = libraries.pycuda
         self._bindings = libraries.bindings
-        self._device = self._cuda.Device(index)
+        self._device = cuda.Device(index)
         self.index = index
-        self.name: str = self._device.name()
+        self.name = self._device.name()
         major, minor = self._device.compute_capability()
         self.arch = f"sm_{major}{minor}"
         self.limits = self._read_limits()
         self._context: _Context | None = None
-        self._pushed: Any = None
+        self._pushed: cuda.Context | None = None
         self._gate = threading.Lock()
 
     def _read_limits(self) -> Limits:
-        names = self._cuda.device_attribute
+        attributes = cuda.device_attribute.names
 
         def read(name: str) -> int:
-            return int(self._device.get_attribute(getattr(names, name)))
+            return self._device.get_attribute(attributes[name])
 
         def extents(name: str) -> Extents:
             return read(f"{name}_X"), read(f"{name}_Y"), read(f"{name}_Z")
@@ -167,20 +186,24 @@ class PyCudaGpu:
         _keep_for_ever(self._pushed)
         return self._checked("cuDevicePrimaryCtxRetain", self._bindings.cuDevicePrimaryCtxRetain(self.index))[0]
 
-    def _made(self, make: Callable[..., Any], *arguments: Any) -> Any:
+    def _pycuda_context(self) -> "cuda.Context":
+        assert self._pushed is not None, "every call is made within `with gpu.current()`"
+        return self._pushed
+
+    def _made(self, make: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
         """An object of PyCUDA's, which lives as long as the process."""
-        self._pushed.push()
+        self._pycuda_context().push()
         try:
-            made = self._guarded(make, *arguments)
+            made = self._guarded(make, *arguments, **named)
         finally:
-            self._cuda.Context.pop()
+            cuda.Context.pop()
         _keep_for_ever(made)
         return made
 
     def error(self, error: BaseException) -> DeviceError | None:
         if isinstance(error, DeviceError):
             return error
-        if not isinstance(error, self._cuda.Error):
+        if not isinstance(error, cuda.Error):
             return None
         return device_error(str(error).partition(" failed: ")[0], self._libraries.code_of(error), _reason(error))
 
@@ -191,11 +214,11 @@ class PyCudaGpu:
             raise device_error(call, code, self._bindings.cuGetErrorString(returned[0])[1].decode())
         return returned[1:]
 
-    def _guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _guarded(self, call: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
         """Call PyCUDA, with its errors as ours."""
         try:
-            return call(*arguments)
-        except self._cuda.Error as error:
+            return call(*arguments, **named)
+        except cuda.Error as error:
             ours = self.error(error)
             assert ours is not None
             raise ours from None
@@ -203,16 +226,13 @@ class PyCudaGpu:
     # ---- streams and events -------------------------------------------------------------------------------------
 
     def new_stream(self) -> RawStream:
-        stream: RawStream = self._made(self._cuda.Stream, 1)  # CU_STREAM_NON_BLOCKING
-        return stream
+        return self._made(cuda.Stream, 1)  # CU_STREAM_NON_BLOCKING
 
     def new_event(self) -> RawEvent:
-        event: RawEvent = self._made(self._cuda.Event, self._cuda.event_flags.DISABLE_TIMING)
-        return event
+        return self._made(cuda.Event, cuda.event_flags.DISABLE_TIMING)
 
     def new_timing_event(self) -> TimingEvent:
-        event: TimingEvent = self._made(self._cuda.Event)
-        return event
+        return self._made(cuda.Event)
 
     def close_when_reached(self, stream: RawStream, descriptor: int) -> None:
         bindings = self._bindings
@@ -220,7 +240,7 @@ class PyCudaGpu:
         self._checked("cuLaunchHostFunc", bindings.cuLaunchHostFunc(stream.handle, function, descriptor))
 
     def synchronize(self) -> None:
-        self._guarded(self._cuda.Context.synchronize)
+        self._guarded(cuda.Context.synchronize)
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
@@ -238,8 +258,7 @@ class PyCudaGpu:
         self._checked("cuMemFreeHost", self._bindings.cuMemFreeHost(address))
 
     def memory_info(self) -> tuple[int, int]:
-        free, total = self._guarded(self._cuda.mem_get_info)
-        return int(free), int(total)
+        return self._guarded(cuda.mem_get_info)
 
     def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
         wanted = self._bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
@@ -249,23 +268,23 @@ class PyCudaGpu:
     # ---- copies ---------------------------------------------------------------------------------------------------
 
     def copy_in(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
-        self._guarded(self._cuda.memcpy_htod_async, address, source, stream)
+        self._guarded(cuda.memcpy_htod_async, address, source, _pycuda_stream(stream))
 
     def copy_out(self, target: NDArray[Any], address: int, stream: RawStream) -> None:
-        self._guarded(self._cuda.memcpy_dtoh_async, target, address, stream)
+        self._guarded(cuda.memcpy_dtoh_async, target, address, _pycuda_stream(stream))
 
     def copy(self, target: int, source: int, nbytes: int, stream: RawStream) -> None:
-        self._guarded(self._cuda.memcpy_dtod_async, target, source, nbytes, stream)
+        self._guarded(cuda.memcpy_dtod_async, target, source, nbytes, _pycuda_stream(stream))
 
     def copy_pitched(
         self, target: int, source: int, width: int, height: int, pitches: tuple[int, int], stream: RawStream
     ) -> None:
-        copy = self._cuda.Memcpy2D()
+        copy = cuda.Memcpy2D()
         copy.set_src_device(source)
         copy.set_dst_device(target)
         copy.dst_pitch, copy.src_pitch = pitches
         copy.width_in_bytes, copy.height = width, height
-        self._guarded(copy, stream)
+        self._guarded(copy, _pycuda_stream(stream))
 
     def reach_peer(self, peer: Gpu) -> bool:
         assert isinstance(peer, PyCudaGpu)
@@ -274,7 +293,7 @@ class PyCudaGpu:
         peer.current()  # it has its context
         already = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED: another library was first
         try:
-            self._guarded(self._cuda.Context.enable_peer_access, peer._pushed)
+            self._guarded(cuda.Context.enable_peer_access, peer._pycuda_context())
         except DeviceError as error:
             if error.code == NOT_SUPPORTED:
                 return False
@@ -283,26 +302,32 @@ class PyCudaGpu:
         return True
 
     def fill(self, address: int, width: int, value: int, count: int, stream: RawStream) -> None:
-        call = {1: self._cuda.memset_d8_async, 2: self._cuda.memset_d16_async, 4: self._cuda.memset_d32_async}[width]
-        self._guarded(call, address, value, count, stream)
+        call = {1: cuda.memset_d8_async, 2: cuda.memset_d16_async, 4: cuda.memset_d32_async}[width]
+        self._guarded(call, address, value, count, _pycuda_stream(stream))
 
     # ---- kernels --------------------------------------------------------------------------------------------------
 
     def load(self, cubin: bytes, symbol: str) -> Function:
-        module = self._made(self._cuda.module_from_buffer, cubin)
+        module = self._made(cuda.module_from_buffer, cubin)
         function = self._made(module.get_function, symbol)
-        wanted = self._cuda.function_attribute
+        wanted = cuda.function_attribute
 
         def allow_shared(nbytes: int) -> None:
             self._guarded(function.set_attribute, wanted.MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
 
         return Function(
             function._launch_kernel,
-            int(function.get_attribute(wanted.MAX_THREADS_PER_BLOCK)),
-            int(function.get_attribute(wanted.SHARED_SIZE_BYTES)),
-            int(function.get_attribute(wanted.NUM_REGS)),
+            function.get_attribute(wanted.MAX_THREADS_PER_BLOCK),
+            function.get_attribute(wanted.SHARED_SIZE_BYTES),
+            function.get_attribute(wanted.NUM_REGS),
             allow_shared,
         )
+
+
+def _pycuda_stream(stream: RawStream) -> "cuda.Stream":
+    """The stream as what it is: `new_stream` makes them all."""
+    assert isinstance(stream, cuda.Stream)
+    return stream
 
 
 @final

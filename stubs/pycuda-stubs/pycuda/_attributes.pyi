@@ -1,0 +1,127 @@
+# What PyCUDA serves by __getattr__: the values of device_attribute and function_attribute, under their names in lower
+# case. Written out, so that a misspelt one is an error. There is no such module at run time.
+from typing import type_check_only
+
+from pycuda._driver import compute_mode as compute_mode_
+
+@type_check_only
+class DeviceAttributes:
+    max_threads_per_block: int
+    max_block_dim_x: int
+    max_block_dim_y: int
+    max_block_dim_z: int
+    max_grid_dim_x: int
+    max_grid_dim_y: int
+    max_grid_dim_z: int
+    max_shared_memory_per_block: int
+    shared_memory_per_block: int
+    total_constant_memory: int
+    warp_size: int
+    max_pitch: int
+    max_registers_per_block: int
+    registers_per_block: int
+    clock_rate: int
+    texture_alignment: int
+    gpu_overlap: int
+    multiprocessor_count: int
+    kernel_exec_timeout: int
+    integrated: int
+    can_map_host_memory: int
+    compute_mode: compute_mode_
+    maximum_texture1d_width: int
+    maximum_texture2d_width: int
+    maximum_texture2d_height: int
+    maximum_texture3d_width: int
+    maximum_texture3d_height: int
+    maximum_texture3d_depth: int
+    maximum_texture2d_array_width: int
+    maximum_texture2d_layered_width: int
+    maximum_texture2d_array_height: int
+    maximum_texture2d_layered_height: int
+    maximum_texture2d_array_numslices: int
+    maximum_texture2d_layered_layers: int
+    surface_alignment: int
+    concurrent_kernels: int
+    ecc_enabled: int
+    pci_device_id: int
+    tcc_driver: int
+    memory_clock_rate: int
+    global_memory_bus_width: int
+    l2_cache_size: int
+    max_threads_per_multiprocessor: int
+    async_engine_count: int
+    unified_addressing: int
+    maximum_texture1d_layered_width: int
+    maximum_texture1d_layered_layers: int
+    maximum_texture2d_gather_width: int
+    maximum_texture2d_gather_height: int
+    maximum_texture3d_width_alternate: int
+    maximum_texture3d_height_alternate: int
+    maximum_texture3d_depth_alternate: int
+    pci_domain_id: int
+    texture_pitch_alignment: int
+    maximum_texturecubemap_width: int
+    maximum_texturecubemap_layered_width: int
+    maximum_texturecubemap_layered_layers: int
+    maximum_surface1d_width: int
+    maximum_surface2d_width: int
+    maximum_surface2d_height: int
+    maximum_surface3d_width: int
+    maximum_surface3d_height: int
+    maximum_surface3d_depth: int
+    maximum_surface1d_layered_width: int
+    maximum_surface1d_layered_layers: int
+    maximum_surface2d_layered_width: int
+    maximum_surface2d_layered_height: int
+    maximum_surface2d_layered_layers: int
+    maximum_surfacecubemap_width: int
+    maximum_surfacecubemap_layered_width: int
+    maximum_surfacecubemap_layered_layers: int
+    maximum_texture1d_linear_width: int
+    maximum_texture2d_linear_width: int
+    maximum_texture2d_linear_height: int
+    maximum_texture2d_linear_pitch: int
+    maximum_texture2d_mipmapped_width: int
+    maximum_texture2d_mipmapped_height: int
+    compute_capability_major: int
+    compute_capability_minor: int
+    maximum_texture1d_mipmapped_width: int
+    stream_priorities_supported: int
+    global_l1_cache_supported: int
+    local_l1_cache_supported: int
+    max_shared_memory_per_multiprocessor: int
+    max_registers_per_multiprocessor: int
+    managed_memory: int
+    multi_gpu_board: int
+    multi_gpu_board_group_id: int
+    host_native_atomic_supported: int
+    single_to_double_precision_perf_ratio: int
+    pageable_memory_access: int
+    concurrent_managed_access: int
+    compute_preemption_supported: int
+    can_use_host_pointer_for_registered_mem: int
+    max_shared_memory_per_block_optin: int
+    pageable_memory_access_uses_host_page_tables: int
+    direct_managed_mem_access_from_host: int
+    handle_type_posix_file_descriptor_supported: int
+    handle_type_win32_handle_supported: int
+    handle_type_win32_kmt_handle_supported: int
+    max_blocks_per_multiprocessor: int
+    generic_compression_supported: int
+    max_persisting_l2_cache_size: int
+    reserved_shared_memory_per_block: int
+    read_only_host_register_supported: int
+    memory_pools_supported: int
+
+@type_check_only
+class FunctionAttributes:
+    max_threads_per_block: int
+    shared_size_bytes: int
+    const_size_bytes: int
+    local_size_bytes: int
+    num_regs: int
+    ptx_version: int
+    binary_version: int
+    cache_mode_ca: int
+    max_dynamic_shared_size_bytes: int
+    preferred_shared_memory_carveout: int
