@@ -23,7 +23,8 @@ from dagpu import (
 from dagpu.layout import contiguous
 from dagpu.lowering import apart
 from dagpu.lowering.apart import Apart, branches_apart
-from dagpu.lowering.cost import lower_bound, simulate
+from dagpu.lowering.bound import lower_bound
+from dagpu.lowering.cost import simulate
 from dagpu.lowering.explain import duration, explain
 from dagpu.lowering.floor import least_bytes
 from dagpu.lowering.forecast import dependencies, forecast, overlap_of, program_of
@@ -35,7 +36,7 @@ from tests.named_dags import NAMED
 from tests.places import place
 from tests.programs import Keys, chain, fork_join, launch, output, program, programs, temporary
 
-EACH = CostModel(launch=1.0, bandwidth=1e30, host_bandwidth=1e30)
+EACH = CostModel(launch=1.0, bandwidth=1e30, host_bandwidth=1e30, host_call=1.0)
 """A second for every instruction."""
 
 

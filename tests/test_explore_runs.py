@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import (
+    DagpuError,
     DeviceError,
     NestedRunError,
     NoDeviceError,
@@ -51,8 +52,10 @@ def explored(seed: int, policy: SchedulingPolicy | None = None) -> Iterator[None
     before = os.environ["DAGPU_DEVICE"]
     os.environ["DAGPU_DEVICE"] = HERE
     try:
-        with use_device(HERE), use_interpreter(StreamInterpreter(HERE, policy)), exploring(seed=seed):
+        with use_device(HERE), use_interpreter(StreamInterpreter(HERE, policy)), exploring(seed=seed) as found:
             yield
+            if not found.explored:  # an op that does no work on a device may be among those that a strategy draws
+                ones((1,)).sync()
     finally:
         os.environ["DAGPU_DEVICE"] = before
 
@@ -156,11 +159,31 @@ def test_a_seed_replays_exactly() -> None:
 def test_the_environment_has_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """DAGPU_EXPLORE_SEED is the seed of runs that nobody gave one; it must be a number."""
     monkeypatch.setenv("DAGPU_EXPLORE_SEED", "41")
-    with exploring() as found:
+    with use_device(HERE), exploring() as found:
         assert found.seed == 41
+        ones((1,)).sync()
     monkeypatch.setenv("DAGPU_EXPLORE_SEED", "x")
     with pytest.raises(ValueError, match="DAGPU_EXPLORE_SEED='x' is no whole number"), use_device(HERE):
         ones((1,)).sync()
+
+
+@pytest.mark.parametrize("runs", [0, 1])
+def test_exploring_nothing_is_an_error(runs: int) -> None:
+    """A block that explores no run, since it has none or they went to another device, says so, with the cure; but
+    not where something else has gone wrong."""
+
+    def explore() -> None:
+        with exploring(seed=1):
+            for _ in range(runs):
+                ones((1,)).sync()
+
+    with use_device("host:0"):
+        with pytest.raises(DagpuError, match=r"nothing within the block ran on an explore device.*Put use_device\("):
+            explore()
+        with pytest.raises(ZeroDivisionError), exploring(seed=1):
+            _ = 1 // 0
+    with exploring(seed=1):
+        ones((1,)).on(HERE).sync()
 
 
 def test_a_seed_and_choices_exclude_each_other() -> None:

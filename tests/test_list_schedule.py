@@ -1,5 +1,6 @@
 """`ListSchedule`: what it keeps over random programs, and what it chooses in programs made by hand."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -12,7 +13,10 @@ from hypothesis import strategies as st
 from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, zeros, zip_ops
 from dagpu.errors import PlanError
 from dagpu.layout import contiguous
-from dagpu.lowering.cost import COMPUTE, engine_of, lower_bound, simulate
+from dagpu.lowering.attempt import Attempt
+from dagpu.lowering.bound import lower_bound
+from dagpu.lowering.cost import COMPUTE, engine_of, simulate
+from dagpu.lowering.dependences import Dependences
 from dagpu.lowering.plan import Execute, Plan, Wait
 from dagpu.lowering.policies import Arranged, OnStream, SchedulingPolicy, arranged
 from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Fill, Instruction, Program, Role, View
@@ -20,7 +24,7 @@ from dagpu.lowering.schedule import schedule
 from dagpu.lowering.verify import verify
 from dagpu.ops.recipes import Constant
 from tests.expressions import Expr
-from tests.programs import chain, fork_join, host_call, launch, layers, output, program, programs, temporary
+from tests.programs import chain, fork_join, host_call, launch, layers, output, program, programs, scattered, temporary
 from tests.strategies import descriptions
 from tests.test_random_dags import expected, run
 
@@ -94,7 +98,7 @@ def test_the_makespan_keeps_grahams_bound(source: Program, count: int) -> None:
     makespan = simulate(plan, costs).makespan
     assert bound.seconds * (1 - 1e-9) <= makespan <= most * (1 + 1e-9)
     if len(source.devices) == 1:
-        assert makespan <= (2 - 1 / count) * bound.seconds * (1 + 1e-9)
+        assert makespan <= (2 - 1 / count) * max(bound.critical_path, bound.work) * (1 + 1e-9)
 
 
 @settings(max_examples=40)
@@ -165,6 +169,23 @@ def test_independent_ops_overlap_by_default() -> None:
     """With nothing said, branches of a `zip_ops` are on streams of their own."""
     plan = plan_of(zip_ops(zeros((4,)), zeros((5,)), zeros((6,))))
     assert len(plan.lanes) == 3
+
+
+def test_an_attempt_is_given_up_only_if_it_is_late() -> None:
+    """One with a limit ends as one without, or it is sure to take longer than that; and then it mostly stops early."""
+    given_up = 0
+    for seed in range(20):
+        source = scattered(300, seed)
+        on = Dependences(source, COSTS.times(source), [True])
+        whole = Attempt(on, 2, on.by_path(), hold_back=True)
+        for share in (0.5, 0.9, 1.0, 1.1):
+            found = Attempt(on, 2, on.by_path(), hold_back=True, limit=share * whole.makespan)
+            if found.makespan < math.inf:
+                assert (whole.keys, whole.order, whole.makespan) == (found.keys, found.order, found.makespan)
+            else:
+                assert share < 1
+                given_up += len(found.order) < 300
+    assert given_up > 20
 
 
 # ---- copies

@@ -1,4 +1,4 @@
-"""The tracer: long chains, stages, what closures may not do, what a run that fails gives back, and origins."""
+"""The tracer: stages, what closures may not do, what a run that fails gives back, and origins."""
 
 import gc
 import sys
@@ -46,7 +46,6 @@ from dagpu import (
 )  # fmt: skip
 
 Op = DeviceOp[Any, Any, Any]
-LONG = 100_000
 UNTYPED: Callable[[Any], Op] = value
 """`value`, for mistakes that a checker would see."""
 
@@ -79,119 +78,6 @@ def bumped(t: Op, a: Any = 1.0) -> Op:
 def line() -> int:
     """The line of whoever calls this."""
     return sys._getframe(1).f_lineno
-
-
-# ---- long chains
-
-
-def long_maps() -> Op:
-    op: Op = value(0)
-    for _ in range(LONG):
-        op = op.map(lambda x: x + 1)
-    return op
-
-
-def long_thens() -> Op:
-    op: Op = value(0)
-    for _ in range(LONG):
-        op = op.then(lambda x: value(x + 1))
-    return op
-
-
-def long_launches() -> Op:
-    op = zeros((2,)).partition((2,))
-    for _ in range(LONG // 2):
-        op = bump(op, 1.0).first()
-    return op.unpartition().to_host().map(lambda a: int(a[0]) * 2)
-
-
-def long_lazy_numbers() -> Op:
-    number: Op = value(1.0)
-    for _ in range(LONG // 2):
-        number = number.inspect(lambda x: None).map(lambda x: x)
-    return bumped(zeros((2,)), number).to_host().map(lambda a: int(a[0]) * LONG)
-
-
-def long_nested_thens() -> Op:
-    """A closure gives an op with a closure that gives an op ..., 100,000 deep."""
-
-    def step(x: int) -> Op:
-        return value(x + 1).then(step) if x < LONG else value(x)
-
-    return value(0).then(step)
-
-
-def long_mixture() -> Op:
-    op: Op = value(0)
-    for _ in range(LONG // 5):
-        op = zip_ops(op, value(4)).shared().unzip()[0].on("host:0").map(lambda x: x + 5)
-    return op
-
-
-LONG_CHAINS = [long_maps, long_thens, long_launches, long_lazy_numbers, long_nested_thens, long_mixture]
-
-
-@pytest.mark.parametrize("build", LONG_CHAINS)
-def test_a_long_chain_meets_no_recursion_limit(build: Callable[[], Op]) -> None:
-    """100,000 ops are built, drawn, planned, printed, run and dropped."""
-    op = build()
-    assert repr(op).startswith("<")
-    assert op.to_dot().endswith("}")
-    assert op.explain().startswith("Plan:")
-    assert op.sync() == LONG
-    del op
-    gc.collect()
-
-
-@pytest.mark.parametrize("build", LONG_CHAINS)
-def test_a_long_chain_is_dropped_unrun(build: Callable[[], Op]) -> None:
-    """The same chain, dropped by the garbage collector without ever having been run."""
-    op = build()
-    holder: list[Any] = [op]
-    holder.append(holder)
-    del op, holder
-    gc.collect()
-
-
-def test_a_long_chain_of_stages() -> None:
-    """1,000 stages, one after the other: the cost of a stage does not grow with those before it."""
-    op: Op = value(0)
-    for _ in range(1_000):
-        op = op.host_map(lambda x: x + 1)
-    assert op.map(lambda x: x).sync() == 1_000
-
-
-def test_a_long_chain_that_waits_is_suspended_and_resumed() -> None:
-    """10,000 maps behind host data that is still to come."""
-    op: Op = value(0).host_map(lambda x: x)
-    for _ in range(10_000):
-        op = op.map(lambda x: x + 1)
-    assert op.sync() == 10_000
-
-
-def nested_zips(op: Op) -> int:
-    """How deep the tuple of 10,000 nested zips is."""
-    for _ in range(10_000):
-        op = zip_ops(op)
-    result, depth = op.sync(), 0
-    while result:
-        (result,), depth = result, depth + 1
-    return depth
-
-
-def test_zips_nested_deep() -> None:
-    """A zip of a zip of a zip ..., 10,000 deep, is traced and dropped."""
-    assert nested_zips(value(0)) == 10_000
-
-
-def test_zips_nested_deep_over_host_data_to_come() -> None:
-    """The same where the innermost value is still being made while the zips are traced."""
-    assert nested_zips(value(0).host_map(lambda x: x)) == 10_000
-
-
-def test_a_wide_zip() -> None:
-    """100,000 branches side by side."""
-    assert zip_ops(*[value(i) for i in range(LONG)]).map(sum).sync() == sum(range(LONG))
 
 
 # ---- stages

@@ -1,4 +1,4 @@
-"""How long instructions take, by a model, and what that says of a program and of a plan.
+"""How long instructions take, by a model, and what that says of a plan.
 
 The model knows bytes and bandwidths, and kernel times where somebody has declared or measured them. It is for
 choosing between schedules, and for comparing them: it knows nothing of how kernels on several streams share a
@@ -197,76 +197,7 @@ def _bytes_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
     return 0
 
 
-# ---- what the model says of a program and of a plan
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What no schedule of a program can beat, in the model. Seconds."""
-
-    critical_path: float
-    """The longest chain of instructions that depend on each other."""
-    work: float
-    """The most that one device's streams, or one of its two copy engines, has to do, shared out evenly."""
-    between: float
-    """The same, of any part of that work, between the soonest that some of it can start, and the least that has to
-    follow all of it: the last copy in still has to be worked on. Never less than `work`."""
-
-    @property
-    def seconds(self) -> float:
-        return max(self.critical_path, self.between)
-
-
-def lower_bound(program: Program, costs: CostModel, streams: int) -> Bound:
-    """The bound for `streams` streams on each device, and an engine for the copies of each direction."""
-    times = costs.times(program)
-    before, after = _before(program, times), _after(program, times)
-    pools: dict[tuple[int, int], list[int]] = {}
-    for index, instruction in enumerate(program.instructions):
-        pools.setdefault((instruction.device, engine_of(instruction)), []).append(index)
-    work = between = 0.0
-    for (_, engine), members in pools.items():
-        count = streams if engine == COMPUTE else 1
-        total, least = 0.0, math.inf
-        for index in sorted(members, key=before.__getitem__, reverse=True):  # ever more of it, the latest first
-            total += times[index] / count
-            least = min(least, after[index])
-            between = max(between, before[index] + total + least)
-        work = max(work, total)
-    path = max([first + own + last for first, own, last in zip(before, times, after, strict=True)], default=0.0)
-    return Bound(path, work, between)
-
-
-def _before(program: Program, times: Sequence[float]) -> list[float]:
-    """Seconds until each instruction can start, if nothing has to queue."""
-    written, read = [0.0] * len(program.buffers), [0.0] * len(program.buffers)
-    found: list[float] = []
-    for seconds, instruction in zip(times, program.instructions, strict=True):
-        start = max(
-            [0.0, *(written[b] for b in instruction.reads), *(max(written[b], read[b]) for b in instruction.writes)]
-        )
-        for buffer in instruction.reads:
-            read[buffer] = max(read[buffer], start + seconds)
-        for buffer in instruction.writes:
-            written[buffer], read[buffer] = start + seconds, 0.0
-        found.append(start)
-    return found
-
-
-def _after(program: Program, times: Sequence[float]) -> list[float]:
-    """Seconds that have to follow each instruction: the longest path behind it. The mirror image of `_before`."""
-    write, read = [0.0] * len(program.buffers), [0.0] * len(program.buffers)  # from the next write's, reads' starts on
-    found: list[float] = []
-    for seconds, instruction in zip(reversed(times), reversed(program.instructions), strict=True):
-        rest = max([0.0, *(write[b] for b in instruction.reads), *(max(write[b], read[b]) for b in instruction.writes)])
-        for buffer in instruction.writes:
-            write[buffer], read[buffer] = rest + seconds, 0.0
-        for buffer in instruction.reads:
-            read[buffer] = max(read[buffer], rest + seconds)
-        found.append(rest)
-    found.reverse()
-    return found
+# ---- what the model says of a plan
 
 
 @final

@@ -5,24 +5,24 @@ another one if the release of the first happens before the allocation of the sec
 are on different lanes, that is so through waits which the data flow has put there anyway: none is ever added for the
 sake of memory. What comes later in the plan's steps alone may well run earlier.
 
-Freed bytes are *holes*. Each remembers the one release that freed it: whoever had those bytes before was released
-before that. A buffer goes into the smallest hole that its lane may use, best fit; else over neighbouring holes that it
-may use; else to the arena's end. Best fit meets buffers in the plan's order, so a large one may come to find its bytes
-cut up. Where that has cost memory and the plan is small, all are placed anew, large first, and the better of the two is
-kept.
+Freed bytes are kept by size first, since mostly a buffer takes the place of one of its own size. Where there is none
+that its lane may use, all that is free becomes *holes*, which are joined and cut: see `dagpu.lowering.holes`. A buffer
+goes into the smallest hole that its lane may use, best fit; else over neighbouring holes that it may use; else to the
+arena's end. Best fit meets buffers in the plan's order, so a large one may come to find its bytes cut up. Where that
+has cost memory and the plan is small, all are placed anew, large first, and the better of the two is kept.
 
-Cost: a binary search over the sizes of holes for each buffer and lane. Placing anew is the square of the number of
-temporaries, which is why it is bounded.
+Cost: a look at each lane for each buffer, and a binary search over the sizes of its holes where none has the same size.
+Placing anew is the square of the number of temporaries, which is why it is bounded.
 """
 
 from collections.abc import Sequence
 from typing import Final, final
 
-from dagpu.lowering.holes import Space
+from dagpu.lowering.arena import Arena
 from dagpu.lowering.large_first import Lifetime, large_first
 from dagpu.lowering.order import Clock, Clocks
 from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Plan, Record, Release, Step, Wait, may_write_over
-from dagpu.lowering.program import HOST, Buffer, Instruction, Launch, Role
+from dagpu.lowering.program import Buffer, Instruction, Launch, Role
 from dagpu.lowering.show import label
 from dagpu.origin import describe
 
@@ -47,12 +47,17 @@ def lay_out(
     walk = _Walk(buffers, devices, lanes, events)
     walk.run(steps)
     offsets = walk.offsets
-    for device, lives in enumerate(walk.lives):
-        top, most = walk.spaces[device].top, walk.most[device]
-        if lives and top > max(_ENOUGH * most, most + _WASTE):
-            found, end = large_first(lives, lanes, _ENOUGH * most)
+    lives: list[list[Lifetime]] | None = None
+    for device, arena in enumerate(walk.arenas):
+        top, most = arena.top, walk.most[device]
+        if top > max(_ENOUGH * most, most + _WASTE) and walk.count[device] <= _SMALL:
+            if lives is None:  # hardly ever asked for: to note them the first time would be a tenth of the walk
+                again = _Walk(buffers, devices, lanes, events, lifetimes=True)
+                again.run(steps)
+                lives = again.lives
+            found, end = large_first(lives[device], lanes, _ENOUGH * most)
             if end < top:
-                for live, offset in zip(lives, found, strict=True):
+                for live, offset in zip(lives[device], found, strict=True):
                     for buffer in live.buffers:
                         offsets[buffer] = offset
     ends = [0] * devices
@@ -66,24 +71,24 @@ def lay_out(
 class _Walk:
     """One walk over the steps, which places each temporary where it is allocated."""
 
-    def __init__(self, buffers: Sequence[Buffer], devices: int, lanes: int, events: int) -> None:
+    def __init__(
+        self, buffers: Sequence[Buffer], devices: int, lanes: int, events: int, *, lifetimes: bool = False
+    ) -> None:
         self._buffers = buffers
         self._clocks = Clocks(lanes)
         self._events: list[tuple[int, int, Clock] | None] = [None] * events
         self._held = [0] * devices
         self._lost = bytearray(len(buffers))  # true of a buffer that another one has been written over
+        self._lifetimes = lifetimes
         self._live: dict[int, Lifetime] = {}
         self.most = [0] * devices
         """The most bytes that are held at once in the plan's order."""
         self.offsets = [-1] * len(buffers)
-        self.spaces = [Space(lanes) for _ in range(devices)]
+        self.arenas = [Arena(lanes) for _ in range(devices)]
+        self.count = [0] * devices
+        """How many temporaries each device has."""
         self.lives: list[list[Lifetime]] = [[] for _ in range(devices)]
-        """Of each device with so few temporaries that all may be placed a second time."""
-        count = [0] * devices
-        for buffer in buffers:
-            if buffer.role is Role.TEMPORARY and buffer.device != HOST:
-                count[buffer.device] += 1
-        self._few = [each <= _SMALL for each in count]
+        """Theirs, where they were asked for."""
 
     def run(self, steps: Sequence[Step]) -> None:
         """Fills in what is public."""
@@ -114,11 +119,12 @@ class _Walk:
     def _place(self, buffer: int, lane: int, clock: Clock, at: int) -> None:
         about = self._buffers[buffer]
         device, nbytes = about.device, -(-about.nbytes // ALIGNMENT) * ALIGNMENT
-        self.offsets[buffer] = self.spaces[device].take(lane, clock, nbytes) if nbytes else 0
+        self.offsets[buffer] = self.arenas[device].take(lane, clock, nbytes) if nbytes else 0
         held = self._held[device] = self._held[device] + nbytes
         if held > self.most[device]:
             self.most[device] = held
-        if self._few[device]:
+        self.count[device] += 1
+        if self._lifetimes:
             live = self._live[buffer] = Lifetime(nbytes, at, clock, [buffer])
             self.lives[device].append(live)
 
@@ -128,9 +134,9 @@ class _Walk:
         about = self._buffers[buffer]
         device, nbytes = about.device, -(-about.nbytes // ALIGNMENT) * ALIGNMENT
         if nbytes:
-            self.spaces[device].give(self.offsets[buffer], nbytes, lane, at)
+            self.arenas[device].give(self.offsets[buffer], nbytes, lane, at)
             self._held[device] -= nbytes
-        if self._few[device]:
+        if self._lifetimes:
             live = self._live[buffer]
             live.lane, live.end = lane, at
 
@@ -149,7 +155,7 @@ class _Walk:
                 if not self._lost[source] and self._buffers[source] == about and may_write_over(launch, source, out):
                     self._lost[source] = True
                     self.offsets[out] = self.offsets[source]
-                    if self._few[about.device]:
+                    if self._lifetimes:
                         live = self._live[out] = self._live[source]
                         live.buffers.append(out)
                     break

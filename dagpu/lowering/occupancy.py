@@ -4,7 +4,7 @@ Invariant: `_starts` is sorted, and `_spans[start]` is the end of the span that 
 not overlap. To put a holder somewhere removes what lay there, so the work is linear in the spans that are put.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from typing import final
 
 
@@ -20,12 +20,26 @@ class Occupancy:
 
     def put(self, start: int, end: int, holder: int) -> list[tuple[int, bool]]:
         """Give bytes to a holder, who takes them from those that are given back; is it just their whole span?"""
-        spans = self._spans
+        spans, starts = self._spans, self._starts
         there = spans.get(start)
-        if there is not None and there[0] == end:  # mostly: a place is used again by one of the same size
+        if there is not None:
+            if there[0] == end:  # mostly: a place is used again by one of the same size
+                spans[start] = end, holder
+                return [(there[1], True)]
+            if there[0] > end:  # a smaller one takes the first of its bytes
+                spans[start] = end, holder
+                spans[end] = there
+                insort(starts, end)
+                return [(there[1], False)]
+        elif not starts or start >= spans[starts[-1]][0]:
             spans[start] = end, holder
-            return [(there[1], True)]
-        starts = self._starts
+            starts.append(start)
+            return []
+        return self._put_over(start, end, holder)
+
+    def _put_over(self, start: int, end: int, holder: int) -> list[tuple[int, bool]]:
+        """Whatever lies there: what sticks out at either end stays whose it is."""
+        spans, starts = self._spans, self._starts
         low = bisect_right(starts, start) - 1
         if low < 0 or spans[starts[low]][0] <= start:
             low += 1

@@ -22,19 +22,25 @@ END = sys.maxsize
 class Clocks:
     """The clock of each lane, in `of`. Memory is the square of the number of lanes, which are few."""
 
-    __slots__ = ("of",)
+    __slots__ = ("_first", "of")
 
     def __init__(self, lanes: int) -> None:
         self.of: list[Clock] = [[-1] * lanes for _ in range(lanes)]
         for lane, clock in enumerate(self.of):
             clock[lane] = END
+        self._first = self.of.copy()
+        """The clock of each lane before its first wait: it knows of itself alone, as the stream of copies in does."""
 
     def join(self, lane: int, other: int, at: int, clock: Clock) -> Clock:
         """`lane` waits for number `at` of lane `other`, whose clock was `clock` then. Gives its new clock."""
         before = self.of[lane]
         if other == lane:
             return before
-        after = list(map(max, before, clock))
+        if clock is self._first[other]:
+            after = before.copy()
+        else:
+            # Calls of `max` take twice as long, and this is a tenth of planning.
+            after = [known if known > news else news for known, news in zip(before, clock, strict=True)]  # noqa: FURB136
         after[other] = max(before[other], at)  # clock[other] is END: `other` may have gone on since
         self.of[lane] = after
         return after

@@ -96,6 +96,10 @@ class _Order:
         Latest first: an instruction can be covered only by a later one, so each is held against all that
         might.
         """
+        if len(late) == 1:  # mostly
+            clocks.join(lane, lane_of[late[0]], late[0], at[late[0]])
+            self.recorded.add(late[0])
+            return late
         late.sort(reverse=True)
         chosen: list[int] = []
         clock = clocks.of[lane]
@@ -137,8 +141,7 @@ def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
     readers: list[list[int]] = [[] for _ in program.buffers]  # since the last write
     clock_at: list[Clock] = []
     joins: list[list[int]] = [[] for _ in range(lanes)]  # instructions before which the lane waits
-    for index, instruction in enumerate(program.instructions):
-        lane = lane_of[index]
+    for index, (instruction, lane) in enumerate(zip(program.instructions, lane_of, strict=True)):
         clock = clocks.of[lane]
         late: list[int] = []
         for buffer in instruction.reads:
@@ -179,6 +182,9 @@ def _release(
 ) -> None:
     """Put the release of `buffer` where all `users`, the last ones in program order, lie before it."""
     last = users[-1]
+    if len(users) == 1:
+        order.release_after.setdefault(last, []).append(buffer)
+        return
     needs = {lane_of[user]: user for user in users}  # the latest on each lane stands for those before it
     pairs = list(needs.items())
     if _covers(clock_at[last], pairs):
@@ -245,35 +251,33 @@ def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hash
     fresh = [buffer.device != HOST and buffer.role is not Role.INPUT for buffer in buffers]
     unwritten = _allocate_unwritten(program, fresh, number)
 
-    def allocate(buffer: int, lane: int) -> None:
-        fresh[buffer] = False
-        steps.append(Allocate(buffer, lane))
-
-    def release(released: list[int], lane: int) -> None:
-        steps.extend([Release(buffer, lane) for buffer in released])
-
+    put = steps.append
     for buffer, lane in unwritten:
-        allocate(buffer, lane)
+        fresh[buffer] = False
+        put(Allocate(buffer, lane))
     waits, recorded = order.waits, order.recorded
     before, after = order.release_before, order.release_after
-    for index, instruction in enumerate(program.instructions):
-        lane = lane_of[index]
+    for index, (instruction, lane) in enumerate(zip(program.instructions, lane_of, strict=True)):
         if index in waits:
-            steps.extend([Wait(event_of[earlier], lane) for earlier in waits[index]])
+            for earlier in waits[index]:
+                put(Wait(event_of[earlier], lane))
         if index in before:
-            release(before[index], lane)
+            for buffer in before[index]:
+                put(Release(buffer, lane))
         for buffer in instruction.writes:
             if fresh[buffer]:
-                allocate(buffer, lane)
-        steps.append(Execute(instruction, lane))
+                fresh[buffer] = False
+                put(Allocate(buffer, lane))
+        put(Execute(instruction, lane))
         if index in after:
-            release(after[index], lane)
+            for buffer in after[index]:
+                put(Release(buffer, lane))
         if index in recorded:  # behind the releases: who waits for it may have that memory
-            event_of[index] = len(event_of)
-            steps.append(Record(event_of[index], lane))
+            event = event_of[index] = len(event_of)
+            put(Record(event, lane))
     for lane, late, buffer in order.tail:
         steps.extend([Wait(event_of[earlier], lane) for earlier in late])
-        release([buffer], lane)
+        put(Release(buffer, lane))
     lanes = tuple([Lane(device, key) for device, key in number])
     offsets, arenas = lay_out(buffers, steps, len(program.devices), len(lanes), len(event_of))
     handed_out = sum([b.nbytes for b in buffers if b.role is Role.OUTPUT and b.device != HOST])

@@ -5,8 +5,8 @@ over the steps meets each after all that happens before it. What is proved of ev
 
 1. Two accesses to one buffer, one of them a write, are ordered by happens-before. `Allocate` and `Release`
    count as writes. It is enough to hold each access against the *direct* ones before it: a read against the
-   last write, a write against the last write and the reads since. Any earlier one lies before these, as was
-   found when they were met.
+   last write, a write against the reads since the last write, or that write where there are none. Any earlier
+   one lies before these, as was found when they were met.
 2. Nothing is read that has not been written, but for inputs. Device memory of temporaries and outputs is
    allocated once, before all its accesses; that of temporaries is released once, after all of them; outputs
    and inputs are not released, inputs not allocated. An output cell has been written.
@@ -36,7 +36,7 @@ from dagpu.errors import PlanError
 from dagpu.lowering.occupancy import Occupancy
 from dagpu.lowering.order import Clocks
 from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Wait, may_write_over
-from dagpu.lowering.program import HOST, Buffer, Instruction, Launch, Role
+from dagpu.lowering.program import HOST, Instruction, Launch, Role
 from dagpu.lowering.settling import Group, Moment
 from dagpu.lowering.step_names import CURE, name_of
 from dagpu.lowering.tables import check_tables
@@ -70,6 +70,7 @@ class _Walk:
         "_events",
         "_groups",
         "_holders",
+        "_lane_of",
         "_leftover",
         "_over",
         "_plan",
@@ -83,6 +84,7 @@ class _Walk:
 
     def __init__(self, plan: Plan, without: int = -1, in_place: dict[int, list[int]] | None = None) -> None:
         self._plan = plan
+        self._lane_of = [step.lane for step in plan.steps]
         self._without = without
         self._state = [
             _DEFINED if buffer.role is Role.INPUT else _BLANK if buffer.device == HOST else _ABSENT
@@ -102,24 +104,24 @@ class _Walk:
 
     def run(self) -> list[int]:
         """Raises `PlanError`, or gives back the waits that are not settled as needed."""
-        lanes = len(self._plan.lanes)
-        for at, step in enumerate(self._plan.steps):
-            if not 0 <= step.lane < lanes:
-                raise PlanError(f"{name_of(self._plan, at)} is on lane {step.lane} of {lanes}. {CURE}")
-            match step:
-                case Execute():
-                    self._execute(at, step)
-                case Record():
-                    self._record(at, step)
-                case Wait():
-                    if at != self._without:
-                        self._wait(at, step)
-                case Allocate():
-                    self._allocate(at, step)
-                case Release():
-                    self._release(at, step)
-                case _:
-                    assert_never(step)
+        lanes, lane_of = len(self._plan.lanes), self._lane_of
+        if lane_of and not 0 <= min(lane_of) <= max(lane_of) < lanes:
+            at = next(at for at, lane in enumerate(lane_of) if not 0 <= lane < lanes)
+            raise PlanError(f"{name_of(self._plan, at)} is on lane {lane_of[at]} of {lanes}. {CURE}")
+        for at, step in enumerate(self._plan.steps):  # `match` takes twice as long to tell the kinds apart
+            if type(step) is Execute:
+                self._execute(at, step)
+            elif type(step) is Wait:
+                if at != self._without:
+                    self._wait(at, step)
+            elif type(step) is Record:
+                self._record(at, step)
+            elif type(step) is Release:
+                self._release(at, step)
+            elif type(step) is Allocate:
+                self._allocate(at, step)
+            else:
+                assert_never(step)
         self._check_end()
         for group in self._groups:
             if group is not None:
@@ -128,31 +130,28 @@ class _Walk:
 
     def _execute(self, at: int, step: Execute) -> None:
         instruction, lane = step.instruction, step.lane
-        plan, state, writer, readers = self._plan, self._state, self._writer, self._readers
-        if instruction.device != plan.lanes[lane].device:
+        state, writer, readers, lane_of = self._state, self._writer, self._readers, self._lane_of
+        if instruction.device != self._plan.lanes[lane].device:
             raise PlanError(
-                f"{name_of(plan, at)} belongs on device {instruction.device}, but its lane is on device "
-                f"{plan.lanes[lane].device}. {CURE}"
+                f"{name_of(self._plan, at)} belongs on device {instruction.device}, but its lane is on device "
+                f"{self._plan.lanes[lane].device}. {CURE}"
             )
-        clock = self._clocks.of[lane]
-        group = self._groups[lane]
-        steps = plan.steps
+        clock, group, count = self._clocks.of[lane], self._groups[lane], len(state)
         for buffer in instruction.reads:
-            if not 0 <= buffer < len(state) or state[buffer] != _DEFINED:
+            if not 0 <= buffer < count or state[buffer] != _DEFINED:
                 raise self._no_access(at, "reads", buffer)
             earlier = writer[buffer]
-            if earlier >= 0:
-                other = steps[earlier].lane
-                if other != lane:
-                    if clock[other] < earlier:
-                        raise self._unordered(earlier, at, buffer)
-                    if group is not None:
-                        group.credit(other, earlier)
+            if earlier >= 0 and (other := lane_of[earlier]) != lane:
+                if clock[other] < earlier:
+                    raise self._unordered(earlier, at, buffer)
+                if group is not None and group.unsettled:
+                    group.credit(other, earlier)
         for buffer in instruction.writes:
-            if not 0 <= buffer < len(state) or not _BLANK <= state[buffer] <= _DEFINED:
+            if not 0 <= buffer < count or not _BLANK <= state[buffer] <= _DEFINED:
                 raise self._no_access(at, "writes", buffer)
-            self._after_all(at, lane, buffer)
-        if self._over or self.in_place:
+            if readers[buffer] or lane_of[writer[buffer]] != lane:  # else the lane's own order is enough
+                self._after_all(at, lane, buffer)
+        if self._over or at in self.in_place:
             self._write_over(at, lane, instruction)
         # Only now: an instruction that reads what it writes has nothing to wait for in itself.
         for buffer in instruction.reads:
@@ -164,22 +163,17 @@ class _Walk:
                 readers[buffer] = []
 
     def _after_all(self, at: int, lane: int, buffer: int) -> None:
-        """Step `at` writes or releases a buffer: every access so far must lie before it."""
-        steps, clock, group = self._plan.steps, self._clocks.of[lane], self._groups[lane]
-        earlier = self._writer[buffer]
-        if earlier >= 0:
-            other = steps[earlier].lane
-            if other != lane:
+        """Step `at` writes or releases a buffer: every access so far must lie before it.
+
+        The reads since the last write lie after that: where there are any, they stand for it. What brings word of one
+        of them brings word of the write as well, so they stand for it in what they settle, too.
+        """
+        lane_of, clock, group = self._lane_of, self._clocks.of[lane], self._groups[lane]
+        for earlier in self._readers[buffer] or (self._writer[buffer],):
+            if earlier >= 0 and (other := lane_of[earlier]) != lane:
                 if clock[other] < earlier:
                     raise self._unordered(earlier, at, buffer)
-                if group is not None:
-                    group.credit(other, earlier)
-        for earlier in self._readers[buffer]:
-            other = steps[earlier].lane
-            if other != lane:
-                if clock[other] < earlier:
-                    raise self._unordered(earlier, at, buffer)
-                if group is not None:
+                if group is not None and group.unsettled:
                     group.credit(other, earlier)
 
     def _record(self, at: int, step: Record) -> None:
@@ -201,31 +195,35 @@ class _Walk:
         other, recorded, clock = moment
         group = self._groups[lane]
         if group is None or not group.unsettled:
-            group = self._groups[lane] = Group(self._clocks.of[lane], {}, set())
-        group.waits[at] = moment
-        group.unsettled.add(at)
+            self._groups[lane] = Group(self._clocks.of[lane], {at: moment}, {at})
+        else:
+            group.waits[at] = moment
+            group.unsettled.add(at)
         self._clocks.join(lane, other, recorded, clock)
 
     def _allocate(self, at: int, step: Allocate) -> None:
-        buffer = step.buffer
+        buffer, plan = step.buffer, self._plan
         if not 0 <= buffer < len(self._state) or self._state[buffer] != _ABSENT:
             raise self._no_access(at, "allocates", buffer)
         self._state[buffer] = _BLANK
         self._writer[buffer] = at
-        about, offset = self._plan.buffers[buffer], self._plan.offsets[buffer]
+        about = plan.buffers[buffer]
         if about.role is Role.TEMPORARY:
+            offset = plan.offsets[buffer]
             if offset < 0:
-                raise PlanError(f"{name_of(self._plan, at)}, but no place is set for it in an arena. {CURE}")
+                raise PlanError(f"{name_of(plan, at)}, but no place is set for it in an arena. {CURE}")
             if about.nbytes and self._holders:
-                self._occupy(at, step, offset, about)
+                before = self._holders[about.device].put(offset, offset + about.nbytes, buffer)
+                if before:
+                    self._take_over(at, step, before)
 
-    def _occupy(self, at: int, step: Allocate, offset: int, about: Buffer) -> None:
+    def _take_over(self, at: int, step: Allocate, before: list[tuple[int, bool]]) -> None:
         """A temporary takes its bytes from whoever had them last."""
-        state, clock, steps = self._state, self._clocks.of[step.lane], self._plan.steps
-        for other, whole in self._holders[about.device].put(offset, offset + about.nbytes, step.buffer):
+        state, clock = self._state, self._clocks.of[step.lane]
+        for other, whole in before:
             if state[other] == _RELEASED:
                 released = self._writer[other]
-                if clock[steps[released].lane] < released:
+                if clock[self._lane_of[released]] < released:
                     raise self._shared(
                         at, step.buffer, f"and nothing orders {name_of(self._plan, released)} before that", other
                     )
@@ -257,8 +255,8 @@ class _Walk:
         buffer = step.buffer
         if not 0 <= buffer < len(self._state) or not _BLANK <= self._state[buffer] <= _OVERWRITTEN:
             raise self._no_access(at, "releases", buffer)
-        what = self._plan.buffers[buffer]
-        if what.role is not Role.TEMPORARY or what.device == HOST:
+        about = self._plan.buffers[buffer]
+        if about.role is not Role.TEMPORARY or about.device == HOST:
             raise self._no_access(at, "releases", buffer)
         self._after_all(at, step.lane, buffer)
         if self._over or self._under:
@@ -275,7 +273,7 @@ class _Walk:
         other = self._under.pop(buffer, -1)
         if other >= 0:
             released = self._writer[other]
-            known = self._clocks.of[step.lane][self._plan.steps[released].lane]
+            known = self._clocks.of[step.lane][self._lane_of[released]]
             if self._state[other] != _RELEASED or known < released:
                 raise PlanError(
                     f"{name_of(self._plan, at)} gives back bytes of buffer {other}, which it was written over, and "
@@ -288,12 +286,13 @@ class _Walk:
             if moment is None:
                 raise PlanError(f"event {event} is never recorded. {CURE}")
         for number, (buffer, state) in enumerate(zip(self._plan.buffers, self._state, strict=True)):
-            if buffer.role is Role.OUTPUT and (state == _ABSENT or (state == _BLANK and buffer.device == HOST)):
+            role = buffer.role
+            if role is Role.OUTPUT and (state == _ABSENT or (state == _BLANK and buffer.device == HOST)):
                 verb = "written" if buffer.device == HOST else "allocated"
                 raise PlanError(f"buffer {number} is handed out but never {verb}. {CURE}")
             if state == _ABSENT and self._plan.offsets[number] >= 0:
                 raise PlanError(f"buffer {number} has a place in an arena, but is never allocated. {CURE}")
-            if buffer.role is Role.TEMPORARY and buffer.device != HOST and _BLANK <= state <= _OVERWRITTEN:
+            if role is Role.TEMPORARY and _BLANK <= state <= _OVERWRITTEN and buffer.device != HOST:
                 raise PlanError(
                     f"buffer {number}, allocated by {name_of(self._plan, self._allocation(number))}, "
                     f"is never released. {CURE}"

@@ -1,7 +1,7 @@
 """Who goes on: how an exploration chooses among the lanes that may."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, final
 
 from dagpu.errors import PlanError
@@ -51,12 +51,17 @@ class Listed:
     __slots__ = ("_lanes", "_taken")
 
     def __init__(self, lanes: Iterable[int]) -> None:
-        self._lanes: Iterator[int] = iter(lanes)
+        self._lanes = tuple(lanes)
         self._taken = 0
 
+    @property
+    def coming(self) -> int:
+        """The lane that is to go on next; -1 at the end of the list."""
+        return self._lanes[self._taken] if self._taken < len(self._lanes) else -1
+
     def __call__(self, ready: Sequence[int]) -> int:
-        lane = next(self._lanes, None)
-        if lane is None:
+        lane = self.coming
+        if lane < 0:
             return min(ready)
         self._taken += 1
         if lane not in ready:

@@ -11,10 +11,11 @@ from typing import Final, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from dagpu.backends.explore.element_wise import check_element_wise
 from dagpu.backends.explore.script import Script
 from dagpu.backends.host.arrays import Account, HostMemory, Part
 from dagpu.backends.host.execute import execute
-from dagpu.lowering.program import HOST, Instruction, Role
+from dagpu.lowering.program import HOST, Instruction, Launch, Role
 from dagpu.ops.base import enter_closure, leave_closure
 
 FREED: Final = 0xFD
@@ -35,20 +36,20 @@ _UNCOUNTED: Final = Account()
 class PoisonedStore:
     """Memory of one execution of a script at a time, over the list of a `Bindings`. A `Store`.
 
-    An instruction that has begun works on copies of what it writes until it is published; see dagpu.backends.explore.
-    script for why. With a single lane nothing can come in between, so there it works in place.
+    An instruction that has begun works on copies of what it writes until it is published, of which the caller's tensors
+    may be: another run may have its turn in between. See dagpu.backends.explore.script for why.
     """
 
-    __slots__ = ("_alone", "_arenas", "_flights", "_memory", "_own", "_script", "_spare", "_taken")
+    __slots__ = ("_arenas", "_checked", "_flights", "_memory", "_own", "_script", "_spare", "_taken")
 
     def __init__(self, script: Script, memory: list[object], accounts: Sequence[Account]) -> None:
         plan = script.plan
         self._script = script
         self._memory = memory
         self._taken = frozenset(script.successor.values())
-        self._alone = len(script.lanes) == 1
         self._flights: list[list[tuple[int, object, object]]] = [[] for _ in script.lanes]
         self._spare: dict[int, list[HostMemory]] = {}
+        self._checked: set[int] = set()
         self._arenas = [HostMemory(account, size) for account, size in zip(accounts, plan.arena_bytes, strict=True)]
         self._own: list[HostMemory] = []
         for number, buffer in enumerate(plan.buffers):
@@ -86,30 +87,35 @@ class PoisonedStore:
             self._block(buffer)[:] = FREED
 
     def begin(self, lane: int, instruction: Instruction) -> None:
-        memory = self._memory
-        if self._alone:
-            enter_closure()
-            try:
-                execute(instruction, memory)
-            finally:
-                leave_closure()
-            return
-        flight = self._flights[lane]
+        enter_closure()
+        try:
+            if isinstance(instruction, Launch) and instruction.kernel.in_place:
+                self._check(instruction)
+            self._execute(lane, instruction)
+        finally:
+            leave_closure()
+
+    def _execute(self, lane: int, instruction: Instruction) -> None:
+        memory, flight = self._memory, self._flights[lane]
         lent = [(buffer, memory[buffer]) for buffer in instruction.writes]
         for buffer, live in lent:
             if isinstance(live, _Memory):
                 memory[buffer] = self._copy(live)
         over = self._written_over(instruction)
-        enter_closure()
         try:
             execute(instruction, memory)
         finally:
-            leave_closure()
             for buffer, live in lent:
                 flight.append((buffer, live, memory[buffer]))
                 memory[buffer] = live
             for buffer, live in over:
                 memory[buffer] = live
+
+    def _check(self, launch: Launch) -> None:
+        """Once for each launch of a script, however often that is executed."""
+        if id(launch) not in self._checked:
+            self._checked.add(id(launch))
+            check_element_wise(launch, self._memory)
 
     def publish(self, lane: int, instruction: Instruction) -> None:
         flight = self._flights[lane]

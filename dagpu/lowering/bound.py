@@ -1,0 +1,117 @@
+"""What no schedule of a program can beat, in a cost model: what benchmarks and tests hold schedules against.
+
+Every instruction has a *head*, before which it cannot start, and a *tail*, which has to follow it. Both begin as
+longest paths. They grow by what a path does not see: that copies of one direction go one at a time, and no more
+instructions at once than there are streams. If all of a set S is done by one pool of m streams, the last of it ends no
+sooner than
+
+    (least head of S) + (seconds of S) / m,       and then its tail has to follow.
+
+So an instruction that needs all of S starts no sooner than that, plus the shortest of the paths from S to it. This is
+the bound of J. Carlier for one machine ("The one-machine sequencing problem", European Journal of Operational Research
+11, 1982), with m streams in its place. Of all sets S, those are tried that hold the longest tails, or the latest heads.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.lowering.cost import CostModel
+from dagpu.lowering.dependences import Dependences, streams_of
+from dagpu.lowering.program import Program
+
+_Seconds: TypeAlias = NDArray[np.float64]
+
+LARGEST: Final = 2_048
+"""Instructions of a program of which pools are looked at before each instruction; that takes the square of them."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What no schedule of a program can beat, in the model. Seconds."""
+
+    critical_path: float
+    """The longest chain of instructions that depend on each other."""
+    work: float
+    """The most that one device's streams, or one of its two copy engines, has to do, shared out evenly."""
+    between: float
+    """The same of any part of that work, between its heads and its tails. Never less than `work`."""
+
+    @property
+    def seconds(self) -> float:
+        return max(self.critical_path, self.between)
+
+
+def lower_bound(program: Program, costs: CostModel, streams: int) -> Bound:
+    """The bound for `streams` streams on each device, and an engine for the copies of each direction.
+
+    Of a program of more than `LARGEST` instructions, heads and tails are longest paths alone.
+    """
+    on = Dependences(program, costs.times(program), [True] * len(program.policies))
+    times: _Seconds = np.array(on.times, dtype=np.float64)
+    before: list[list[int]] = [[] for _ in on.after]
+    for index, later in enumerate(on.after):
+        for follower in later:
+            before[follower].append(index)
+    last = on.count - 1
+    mirrored = [[last - follower for follower in later] for later in reversed(on.after)]
+    pools = {pool: np.flatnonzero(np.array(on.pool) == pool) for pool in on.work}
+    shares = {pool: streams_of(pool, streams) for pool in on.work}
+    heads = _heads(before, times, [(shares[pool], found) for pool, found in pools.items()])
+    tails = _heads(mirrored, times[::-1], [(shares[pool], last - found[::-1]) for pool, found in pools.items()])[::-1]
+    between = max([_least(heads[m], times[m], tails[m], shares[p]) for p, m in pools.items()], default=0.0)
+    path = max(on.rest, default=0.0)
+    work = max([seconds / shares[pool] for pool, seconds in on.work.items()], default=0.0)
+    return Bound(path, work, max(between, float((heads + times + tails).max(initial=0.0))))
+
+
+def _heads(before: list[list[int]], times: _Seconds, pools: "list[tuple[int, NDArray[Any]]]") -> _Seconds:
+    """Of each instruction the seconds before which it cannot start. `before`: what it needs, directly."""
+    count = len(times)
+    heads: _Seconds = np.zeros(count)
+    ways = [_Ways(members, times) for _, members in pools] if count <= LARGEST else []
+    for index in range(count):
+        head = max([heads[earlier] + times[earlier] for earlier in before[index]], default=0.0)
+        for (streams, members), way in zip(pools, ways, strict=False):
+            there, paths = way.to(index, before[index])
+            found = members[there]
+            head = max(head, _least(heads[found], times[found], paths, streams))
+        heads[index] = head
+    return heads
+
+
+@final
+class _Ways:
+    """The longest path from the end of each instruction of one pool to the end of each instruction; -inf for none."""
+
+    def __init__(self, members: "NDArray[Any]", times: _Seconds) -> None:
+        self._place = {int(member): place for place, member in enumerate(members)}
+        self._times = times
+        self._to_end: _Seconds = np.full((len(times), len(members)), -math.inf)
+
+    def to(self, index: int, before: list[int]) -> tuple["NDArray[Any]", _Seconds]:
+        """Which of the pool an instruction needs, and the paths from their ends to its start."""
+        paths = self._to_end[index]
+        for earlier in before:
+            np.maximum(paths, self._to_end[earlier], out=paths)
+        there = np.flatnonzero(paths > -math.inf)
+        found = paths[there]
+        paths += self._times[index]
+        if index in self._place:
+            paths[self._place[index]] = 0.0
+        return there, found
+
+
+def _least(heads: _Seconds, times: _Seconds, tails: _Seconds, streams: int) -> float:
+    """The soonest that all of a set can be done, with the tails: the most over those of its parts that are tried."""
+    if not len(heads):
+        return 0.0
+    order = np.argsort(-tails, kind="stable")
+    by_tail = np.minimum.accumulate(heads[order]) + np.cumsum(times[order]) / streams + tails[order]
+    order = np.argsort(-heads, kind="stable")
+    by_head = heads[order] + np.cumsum(times[order]) / streams + np.minimum.accumulate(tails[order])
+    return float(max(by_tail.max(), by_head.max()))

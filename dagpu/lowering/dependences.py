@@ -1,0 +1,126 @@
+"""What depends on what in a program, by whole buffers, and how long it takes: what list scheduling goes by."""
+
+from operator import neg
+from typing import Final, final
+
+from dagpu.lowering.cost import COMPUTE, ENGINES, engine_of
+from dagpu.lowering.program import Program
+
+ANYWHERE: Final = -1
+"""The pool of what another policy places, on a stream that is not known here: it starts as soon as it can."""
+
+
+@final
+class Dependences:
+    """What depends on what, and where it may run: each engine of a device has a *pool* of streams."""
+
+    __slots__ = (
+        "after", "count", "devices", "feeds", "gate", "leaves_of", "pool", "producers", "rest", "times", "work",
+    )  # fmt: skip
+
+    def __init__(self, program: Program, times: list[float], owned: list[bool]) -> None:
+        self.times = times
+        self.count = count = len(times)
+        self.devices = len(program.devices)
+        all_owned = all(owned)
+        self.pool = [
+            i.device * ENGINES + engine_of(i) if all_owned or owned[policy] else ANYWHERE
+            for i, policy in zip(program.instructions, program.policy_of, strict=True)
+        ]
+        self.after: list[list[int]] = [[] for _ in range(count)]
+        """The instructions that depend on each one, directly; without those that only follow from others, mostly."""
+        self.producers = [0] * count
+        """How many instructions each depends on, directly."""
+        self.leaves_of: dict[int, list[int]] = {}
+        """The leaves that are held back for an instruction."""
+        self.feeds: dict[int, list[int]] = {}
+        """The instructions with leaves that an instruction is a producer of."""
+        self.gate: dict[int, int] = {}
+        """How many such producers an instruction with leaves has."""
+        self.rest: list[float] = []
+        self.work: dict[int, float] = {}
+        """Of each pool with something to do, the seconds that it takes."""
+        self._connect(program)
+        self._measure()
+
+    def _connect(self, program: Program) -> None:
+        after, producers = self.after, self.producers
+        writer = [-1] * len(program.buffers)
+        readers: list[list[int]] = [[] for _ in program.buffers]  # since the last write
+        for index, instruction in enumerate(program.instructions):
+            reads = instruction.reads
+            before: list[int] = []
+            for buffer in reads:
+                if writer[buffer] >= 0:
+                    before.append(writer[buffer])  # noqa: PERF401  # a comprehension takes longer for so few
+            for buffer in instruction.writes:
+                # Readers lie after the last write: where there are any, they stand for it.
+                if readers[buffer]:
+                    before += readers[buffer]
+                    readers[buffer] = []
+                elif writer[buffer] >= 0:
+                    before.append(writer[buffer])
+                writer[buffer] = index
+            for buffer in reads:
+                if writer[buffer] != index:
+                    readers[buffer].append(index)
+            if not before:
+                continue
+            if len(before) > 1:
+                before = list(dict.fromkeys(before))
+                self._hold_back(index, before)
+            producers[index] = len(before)
+            for earlier in before:
+                after[earlier].append(index)
+
+    def _hold_back(self, index: int, before: list[int]) -> None:
+        """Note which of the producers `before` of an instruction are leaves that wait for the others to start.
+
+        A leaf belongs to the first that takes it. Copies are no leaves: they have a stream to run ahead on.
+        """
+        producers, pool = self.producers, self.pool
+        leaves = [leaf for leaf in before if not producers[leaf] and not self.after[leaf] and pool[leaf] % ENGINES == 0]
+        if leaves:
+            others = [earlier for earlier in before if producers[earlier]]
+            if others:
+                self.leaves_of[index] = leaves
+                self.gate[index] = len(others)
+                for earlier in others:
+                    self.feeds.setdefault(earlier, []).append(index)
+
+    def _measure(self) -> None:
+        """`rest`: for each instruction, the seconds of the longest path from its start. And `work`."""
+        work = dict.fromkeys(sorted(set(self.pool) - {ANYWHERE}), 0.0)
+        for pool, seconds in zip(self.pool, self.times, strict=True):
+            if pool >= 0:
+                work[pool] += seconds
+        self.work = work
+        rest = self.rest = self.times.copy()
+        after = self.after
+        for index in range(self.count - 1, -1, -1):
+            longest = 0.0
+            for later in after[index]:
+                if rest[later] > longest:
+                    longest = rest[later]
+            rest[index] += longest
+
+    def bounds(self, streams: int) -> tuple[float, float]:
+        """What no schedule can beat, and what list scheduling never passes; seconds.
+
+        The first: the critical path, or what one pool has to do, shared out over its streams. The second: Graham's
+        argument with several pools. At any moment either the longest chain goes on, or the pool that it needs is
+        full; so it is the sum of the pools' shares, and of the path what a pool's other streams leave over.
+        """
+        shares = [total / streams_of(pool, streams) for pool, total in self.work.items()]
+        path = max(self.rest, default=0.0)
+        alone = 0.0 if ANYWHERE in self.pool else 1 / streams
+        return max([path, *shares]), sum(shares) + path * (1 - alone)
+
+    def by_path(self) -> list[int]:
+        """The instructions by falling `rest`, then in program order."""
+        return sorted(range(self.count), key=list(map(neg, self.rest)).__getitem__)
+
+
+def streams_of(pool: int, streams: int) -> int:
+    """How many streams a pool has: one for the copies of each direction, which take turns on their engine."""
+    return streams if pool % ENGINES == COMPUTE else 1

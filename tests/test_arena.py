@@ -1,0 +1,50 @@
+"""The bytes of an arena: who gets which, and what becomes of them in between."""
+
+from dagpu.lowering.arena import Arena
+from dagpu.lowering.order import END, Clock
+
+ALONE: Clock = [END, -1]
+"""Of lane 0, which has waited for nobody."""
+
+
+def test_a_lane_takes_its_own_latest_of_the_same_size() -> None:
+    """Without a search, and whatever else is free."""
+    arena = Arena(2)
+    starts = [arena.take(0, ALONE, size) for size in (512, 512, 1024)]
+    assert starts == [0, 512, 1024]
+    for number, (start, size) in enumerate(zip(starts, (512, 512, 1024), strict=True)):
+        arena.give(start, size, 0, number)
+    assert [arena.take(0, ALONE, 512) for _ in range(2)] == [512, 0]
+    assert arena.top == 2048
+
+
+def test_of_another_lane_it_takes_what_is_released_before_in_every_execution() -> None:
+    """Its clock must cover the release; the earliest of them is the likeliest."""
+    arena = Arena(2)
+    starts = [arena.take(1, [-1, END], 512) for _ in range(3)]
+    for start, number in zip(starts, (10, 20, 30), strict=True):
+        arena.give(start, 512, 1, number)
+    top = arena.top
+    assert arena.take(0, [END, 9], 512) == top
+    assert arena.take(0, [END, 10], 512) == 0
+    assert arena.take(0, [END, 15], 512) == arena.top - 512 > top
+    assert arena.take(0, [END, 30], 512) == 512
+
+
+def test_a_lane_that_waits_for_nobody_leaves_free_bytes_whole() -> None:
+    """They are not for it; so they are there, in one piece, for whoever may have them."""
+    arena = Arena(2)
+    arena.give(arena.take(1, [-1, END], 2048), 2048, 1, 5)
+    assert arena.take(0, ALONE, 512) == 2048
+    assert arena.take(0, [END, 5], 2048) == 0
+
+
+def test_bytes_of_several_sizes_are_joined_and_cut() -> None:
+    """Where none is of the size that is asked for: neighbours together, and the rest stays free."""
+    arena = Arena(2)
+    for number, start in enumerate([arena.take(0, ALONE, 512), arena.take(0, ALONE, 1024)]):
+        arena.give(start, (512, 1024)[number], 0, number)
+    assert arena.take(0, ALONE, 1536) == 0
+    arena.give(0, 1536, 0, 7)
+    assert sorted(arena.take(0, ALONE, 512) for _ in range(3)) == [0, 512, 1024]
+    assert arena.top == 1536
