@@ -2,16 +2,17 @@
 #   make demo      train on real handwritten digits, on the CPU
 #   make test      run the test suite
 # PYTHON=python3.12 chooses an interpreter, VENV=dir where the environment goes, JOBS=n how many test processes.
+# `make gpu PYTHON=...`, with an interpreter that has dagpu[cuda,dev], runs what needs a GPU: suite, sanitizer, benchmarks.
 
 VENV ?= .venv
 JOBS ?= 2
 BIN := $(VENV)/bin
 PYTHONS := $(or $(PYTHON),python3 python python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: help demo test lint types bench check clean
+.PHONY: help demo test lint types bench gpu check clean
 
 help:
-	@sed -n '2,4s/^# //p' Makefile
+	@sed -n '2,3s/^# //p' Makefile
 
 # --- set-up: a stamp for each extra, made anew when pyproject.toml changes ----------------------------
 
@@ -54,6 +55,15 @@ types: $(VENV)/.stamp-dev
 
 bench: $(VENV)/.stamp-bench
 	"$(BIN)/python" benchmarks/overhead.py
+
+GPU_BENCHMARKS := launch forkjoin wake copies graph decoding
+
+gpu:
+	"$(PYTHON)" -m pytest -q -n 8 -m "not exclusive" tests/gpu
+	"$(PYTHON)" -m pytest -q -m exclusive tests/gpu
+	"$(PYTHON)" tests/gpu/sanitize.py
+	DAGPU_DEVICE=cuda:0 "$(PYTHON)" examples/digits.py
+	for each in $(GPU_BENCHMARKS); do "$(PYTHON)" benchmarks/$$each.py || exit 1; done
 
 check: test lint types
 

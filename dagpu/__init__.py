@@ -48,8 +48,10 @@ from dagpu.ops.memory import (
 )
 from dagpu.ops.zipping import zip_ops
 from dagpu.origin import record_origins
+from dagpu.runtime.cuda_graph import CudaGraph, Module, Scope
 from dagpu.runtime.device import current_device, device, devices, use_device
 from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
+from dagpu.runtime.pipeline import Pipeline, pipeline
 from dagpu.runtime.spawn import Pending, spawn
 from dagpu.runtime.timeline import Trace, trace
 from dagpu.tile import Tile
@@ -57,14 +59,14 @@ from dagpu.tile import Tile
 __version__ = "0.1.0"
 
 __all__ = [
-    "BorrowError", "Borrowed", "CaptureError", "CompileError", "CostModel", "DagpuError", "Device", "DeviceError",
-    "DeviceLostError", "DeviceOp", "In", "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError",
-    "KernelOp", "Lazy", "ListSchedule", "MayAlloc", "MovedError", "NestedRunError", "NoAlloc", "NoDeviceError",
-    "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError", "Partition",
-    "PartitionError", "Pending", "PlanError", "RoundRobin", "SchedulingPolicy", "Shape", "ShapeError",
-    "SharedTensor", "SingleStream", "Static", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef",
-    "Tile", "Trace", "arange", "bf16", "bool_", "convert", "current_device", "device", "devices", "dup", "empty", "eye",
-    "f16", "f32", "f64", "fill", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "linspace", "memcpy",
-    "ones", "plan_of", "rand", "randn", "record_origins", "spawn", "trace", "u8", "u16", "u32", "u64", "use_device",
-    "use_interpreter", "value", "zeros", "zip_ops",
+    "BorrowError", "Borrowed", "CaptureError", "CompileError", "CostModel", "CudaGraph", "DagpuError", "Device",
+    "DeviceError", "DeviceLostError", "DeviceOp", "In", "Interpreter", "Kernel", "KernelArgumentError",
+    "KernelBoundsError", "KernelOp", "Lazy", "ListSchedule", "MayAlloc", "Module", "MovedError", "NestedRunError",
+    "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
+    "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "SchedulingPolicy", "Scope",
+    "Shape", "ShapeError", "SharedTensor", "SingleStream", "Static", "Stream", "StreamInterpreter", "Tensor",
+    "TensorMut", "TensorRef", "Tile", "Trace", "arange", "bf16", "bool_", "convert", "current_device", "device",
+    "devices", "dup", "empty", "eye", "f16", "f32", "f64", "fill", "from_host", "full", "i8", "i16", "i32", "i64",
+    "kernel", "linspace", "memcpy", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "spawn",
+    "trace", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "zeros", "zip_ops",
 ]  # fmt: skip

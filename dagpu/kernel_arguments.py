@@ -40,7 +40,7 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
                 _refuse_form(spec, param, arg, origin)
             continue
         if param.form == "scalar":
-            _check_scalar(spec, param, arg, origin)
+            check_scalar_argument(spec, param, arg, origin)
             continue
         kind = type(arg)
         if (kind is not Partition) if is_output else (kind not in _INPUTS):
@@ -168,7 +168,12 @@ def _form_cure(param: Param, arg: Any) -> str:
     return f"Make a tensor of it, from_host(np.asarray(...)){cut}, or check the order of the arguments"
 
 
-def _check_scalar(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> None:
+def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> None:
+    """Check one number.
+
+    Raises:
+        KernelArgumentError: it is none, or does not fit the declared C type.
+    """
     if type(arg) in _HANDLES or isinstance(arg, np.ndarray | DeviceOp):
         _refuse_form(spec, param, arg, origin)
     if param.check is None:

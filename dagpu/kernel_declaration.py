@@ -17,6 +17,7 @@ from dagpu.dtypes import FLOATING
 from dagpu.errors import KernelArgumentError
 from dagpu.kernel_signature import PySignature, declaration_error, declared_at
 from dagpu.ops.launch import Param
+from dagpu.standins import SymbolicNumber
 
 
 # ---- the source ---------------------------------------------------------------------------
@@ -122,6 +123,9 @@ class ScalarCheck:
     def __call__(self, value: object) -> int | float | bool:
         if type(value) is self.kind and self.low <= value <= self.high:
             return value
+        if type(value) is SymbolicNumber:
+            self(value.number)  # each call's number is checked; what goes on is what stands for them all
+            return cast("int | float", value)
         return check_scalar(value, self._param, kernel=self._kernel)
 
 

@@ -93,6 +93,17 @@ class Locks:
                 storage.holder = self._origin
                 self._held[storage] = exclusive
 
+    def adopt(self, other: "Locks") -> None:
+        """Take over what another has locked: nobody can come between."""
+        with self._gate:
+            for storage, exclusive in other._held.items():
+                if exclusive:
+                    storage.writer = self
+                elif storage in self._held:
+                    storage.readers -= 1
+                self._held[storage] = exclusive or self._held.get(storage, False)
+            other._held.clear()
+
     def _check(self, storage: Storage, exclusive: bool) -> None:
         mine = storage in self._held
         taken = storage.writer is not None or (exclusive and storage.readers > mine)

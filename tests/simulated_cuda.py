@@ -30,6 +30,7 @@ from dagpu.layout import Layout
 from dagpu.lowering.program import Launch
 from dagpu.ops.launch import KernelSpec
 from dagpu.runtime.device import backend
+from dagpu.runtime.kept import plans
 from tests import places
 from tests.simulated_gpu import LIMITS, SimulatedGpu
 from tests.simulated_kernels import PLAIN, Loaded, placed, refuse
@@ -80,6 +81,11 @@ class SimulatedLibrary:
         return self._own
 
     def _launch(self, grid: Extents, block: Extents, parameters: Any, shared: int, stream: Any) -> None:
+        with self.gpu.bound("cuLaunchKernel"):
+            stream.put(self.act(grid, block, parameters, shared), takes_room=True)
+
+    def act(self, grid: Extents, block: Extents, parameters: Any, shared: int) -> Callable[[], None]:
+        """What a launch of one of dagpu's own kernels does."""
         text = bytes(parameters)
         made, act = OWN[int.from_bytes(text[-8:], "little")]
         addresses = [int.from_bytes(text[at : at + 8], "little") for at in made.pointers]
@@ -88,9 +94,8 @@ class SimulatedLibrary:
             plain[at : at + 8] = bytes(8)
         assert plain == made.arguments
         assert (grid, block) == (made.grid, made.block)
-        with self.gpu.bound("cuLaunchKernel"):
-            refuse(self.gpu, grid, block, shared)
-            stream.put(lambda: act(self.gpu, *addresses), takes_room=True)
+        refuse(self.gpu, grid, block, shared)
+        return lambda: act(self.gpu, *addresses)
 
 
 # ---- what is not in the parameters --------------------------------------------------------------------------------
@@ -130,14 +135,14 @@ def _fill(recipe: Any, layout: Layout) -> Any:
     return _numbered(builtin.fill(recipe, layout), act)
 
 
-def _copy(out: Layout, source: Layout) -> Any:
+def _copy(out: Layout, source: Layout, *, rows: bool = True) -> Any:
     def act(gpu: SimulatedGpu, to: int, origin: int) -> None:
         target, values = _array(gpu, to, out), _array(gpu, origin, source)
         if target is not None and values is not None:
             with np.errstate(all="ignore"):
                 np.copyto(target, values, casting="unsafe")
 
-    return _numbered(builtin.copy(out, source), act)
+    return _numbered(builtin.copy(out, source, rows=rows), act)
 
 
 # ---- in the place of the driver ---------------------------------------------------------------------------------
@@ -186,6 +191,7 @@ def installed(
             yield machine
         finally:
             machine.shut_down()
+            plans.clear()  # they are of this machine
     assert not machine.problems
     assert machine.no_context_left()
 

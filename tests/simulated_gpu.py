@@ -10,14 +10,25 @@ every call needs its device's context. What breaks these rules is also listed in
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.cuda.driver import STICKY, Function, Gpu, Limits, RawEvent, RawStream, TimingEvent, device_error
+from dagpu.backends.cuda.driver import (
+    STICKY,
+    Function,
+    Gpu,
+    GraphNode,
+    Limits,
+    RawEvent,
+    RawGraph,
+    RawStream,
+    TimingEvent,
+    device_error,
+)
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.errors import DeviceError
 from tests.simulated_machine import Machine, SimulatedEvent, SimulatedStream
@@ -72,6 +83,8 @@ class SimulatedGpu:
         self.calls: Counter[str] = Counter()
         self.lost = 0
         """The CUresult of every call from now on; 0 while the device is well."""
+        self.graphs = 0
+        """Executable ones that are alive."""
         self.reached: set[int] = set()
         self._faults: dict[str, list[tuple[int, int]]] = {}
         self._next = (index + 1) << 44
@@ -148,6 +161,11 @@ class SimulatedGpu:
             self.timing_events += 1
             return SimulatedEvent(self, timing=True)
 
+    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> RawGraph:
+        from tests.simulated_graphs import SimulatedGraph
+
+        return SimulatedGraph(self, nodes)
+
     def close_when_reached(self, stream: Any, descriptor: int) -> None:
         with self.call("cuLaunchHostFunc"):
             stream.put(lambda: self.machine.closed(descriptor))
@@ -212,14 +230,15 @@ class SimulatedGpu:
 
     # ---- copies ----------------------------------------------------------------------------------------------------
 
-    def _copy(self, call: str, stream: Any, target: int, source: int, nbytes: int) -> None:
-        def act() -> None:
-            to, origin = self.bytes_at(target, nbytes, peers=True), self.bytes_at(source, nbytes, peers=True)
-            if to is not None and origin is not None:
-                to[...] = origin
+    def copied(self, target: int, source: int, nbytes: int) -> None:
+        """What a copy does."""
+        to, origin = self.bytes_at(target, nbytes, peers=True), self.bytes_at(source, nbytes, peers=True)
+        if to is not None and origin is not None:
+            to[...] = origin
 
+    def _copy(self, call: str, stream: Any, target: int, source: int, nbytes: int) -> None:
         with self.call(call):
-            stream.put(act, takes_room=True)
+            stream.put(lambda: self.copied(target, source, nbytes), takes_room=True)
 
     def copy_in(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
         assert source.flags.c_contiguous
@@ -259,14 +278,15 @@ class SimulatedGpu:
         with self.call("cuMemcpy2DAsync"):
             stream.put(act, takes_room=True)
 
-    def fill(self, address: int, width: int, value: int, count: int, stream: Any) -> None:
-        def act() -> None:
-            to = self.bytes_at(address, width * count)
-            if to is not None:
-                to.view(f"u{width}")[...] = value
+    def filled(self, address: int, width: int, value: int, count: int) -> None:
+        """What a fill does."""
+        to = self.bytes_at(address, width * count)
+        if to is not None:
+            to.view(f"u{width}")[...] = value
 
+    def fill(self, address: int, width: int, value: int, count: int, stream: Any) -> None:
         with self.call("cuMemsetAsync"):
-            stream.put(act, takes_room=True)
+            stream.put(lambda: self.filled(address, width, value, count), takes_room=True)
 
     def reach_peer(self, peer: Gpu) -> bool:
         with self.call("cuCtxEnablePeerAccess"):

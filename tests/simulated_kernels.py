@@ -6,6 +6,7 @@ pointers are not in them: for these `tests.simulated_cuda` puts a number behind 
 """
 
 import struct
+from collections.abc import Callable
 from math import prod
 from typing import Any, Final, final
 
@@ -80,12 +81,17 @@ class Loaded:
 
     def launch(self, grid: Extents, block: Extents, parameters: Any, shared: int, stream: Any) -> None:
         """Put it into the stream; the parameters are read now, as by the driver."""
-        text, gpu = bytes(parameters), self._gpu
+        gpu = self._gpu
         with gpu.bound("cuLaunchKernel"):
-            refuse(gpu, grid, block, shared)
             if stream.gpu is not gpu:
                 gpu.machine.problem("a kernel is launched in a stream of another device")
-            stream.put(lambda: self.run(grid, text), takes_room=True)
+            stream.put(self.act(grid, block, parameters, shared), takes_room=True)
+
+    def act(self, grid: Extents, block: Extents, parameters: Any, shared: int) -> Callable[[], None]:
+        """What such a launch does, in a stream or in a graph."""
+        refuse(self._gpu, grid, block, shared)
+        text = bytes(parameters)
+        return lambda: self.run(grid, text)
 
     def run(self, grid: Extents, text: bytes) -> None:
         """All blocks."""

@@ -10,7 +10,7 @@ import random
 import threading
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
@@ -119,6 +119,38 @@ class SimulatedStream:
 
 
 @final
+class GraphRun:
+    """One launch of a graph, under way: its nodes happen in any order that their needs allow."""
+
+    def __init__(
+        self, gpu: "SimulatedGpu", acts: Sequence[Callable[[], None]], needs: Sequence[Sequence[int]], end: Record
+    ) -> None:
+        self.gpu = gpu
+        self.end = end
+        self._acts = acts
+        self._left = [len(each) for each in needs]
+        self._after: list[list[int]] = [[] for _ in needs]
+        for node, each in enumerate(needs):
+            for other in each:
+                self._after[other].append(node)
+        self._ready = [node for node, each in enumerate(needs) if not each]
+        self._count = len(needs)
+
+    def step(self, choose: random.Random) -> None:
+        """One node, or the end."""
+        if self._ready:
+            node = self._ready.pop(choose.randrange(len(self._ready)))
+            for other in self._after[node]:
+                self._left[other] -= 1
+                if not self._left[other]:
+                    self._ready.append(other)
+            self._count -= 1
+            self._acts[node]()
+        if not self._count:
+            self.end.done = True
+
+
+@final
 class Machine:
     """The GPUs, the memory and the scheduler. All of its state is guarded by `changed`."""
 
@@ -140,6 +172,8 @@ class Machine:
         """Microseconds: every piece of work takes one."""
         self._engine: threading.Thread | None = None
         self.streams: list[SimulatedStream] = []
+        self.graphs: list[GraphRun] = []
+        """Those under way."""
         self.gpus: list[SimulatedGpu] = []
 
     def problem(self, what: str) -> None:
@@ -200,13 +234,20 @@ class Machine:
             for stream in self.streams
             if stream.queue and not stream.gpu.lost and ((needs := stream.queue[0].needs) is None or needs.done)
         ]
-        if not ready or self._held:
+        graphs = [graph for graph in self.graphs if not graph.gpu.lost]
+        if not (ready or graphs) or self._held:
             return False
-        stream = self._random.choice(ready)
-        work = stream.queue.popleft()
-        stream.pending -= work.takes_room
         self.now += 1
-        work.act()
+        choices: list[SimulatedStream | GraphRun] = [*ready, *graphs]
+        chosen = self._random.choice(choices)
+        if isinstance(chosen, GraphRun):
+            chosen.step(self._random)
+            if chosen.end.done:
+                self.graphs.remove(chosen)
+        else:
+            work = chosen.queue.popleft()
+            chosen.pending -= work.takes_room
+            work.act()
         self.changed.notify_all()
         return True
 

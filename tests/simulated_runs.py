@@ -16,6 +16,7 @@ from dagpu import (
     ones,
 )
 from dagpu.backends.cuda.device import CudaDevice
+from dagpu.runtime.kept import plans
 from tests.arithmetic import add, axpy, scale
 from tests.simulated_cuda import driver, installed
 from tests.simulated_kernels import Violation
@@ -41,18 +42,22 @@ def descriptors() -> int:
 
 
 def assert_nothing_is_held() -> None:
-    """No memory, no stream and no event is in use on any device."""
+    """No memory, no stream, no event and no graph is in use on any device."""
+    plans.clear()
     gc.collect()
     for number in range(2):
         found = driver(number)
         found.watch.look()
         for run in list(found.live):
             run.done()
+        with found.gpu.current():
+            found.destroy_retired()
         assert found.memory.used == 0
         assert found.pinned.used == 0
         assert not found.live
         assert events_in_use(found) == 0
         gpu: Any = found.gpu
+        assert gpu.graphs == 0
         assert gpu.timing_events == len(found.streams._timing_events)
         assert not any(stream.users for stream in found.streams._pool)
 

@@ -31,8 +31,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.cuda import play, streams
-from dagpu.backends.cuda import run as run_module
+from dagpu.backends.cuda import bounds, play, streams
 from dagpu.backends.cuda.run import CudaRun
 from dagpu.backends.cuda.watch import Watch, identity
 from tests.arithmetic import add, axpy, scale
@@ -270,7 +269,7 @@ def test_an_error_at_the_end_of_a_run_is_raised_once(machine: Machine, monkeypat
     def broken(_launches: object, _reports: object) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(run_module, "violations", broken)
+    monkeypatch.setattr(bounds, "violations", broken)
     before = driver().memory_used()
     with pytest.raises(ZeroDivisionError):
         stray(empty((6, 4)).partition((2, 4)), 1).sync()

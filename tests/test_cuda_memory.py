@@ -107,6 +107,25 @@ def test_a_dropped_block_is_given_out_again() -> None:
     assert len(store.sizes) == 1
 
 
+def test_the_block_that_is_wanted_is_given_if_it_is_idle() -> None:
+    """Whatever came back later; else the latest. One that is in use, or of another size, is nobody else's."""
+    pool = Pool((store := Store()).allocate, store.free)
+    blocks = [pool.take(1000) for _ in range(4)]
+    other = pool.take(5000).address
+    addresses = [block.address for block in blocks]
+    assert not pool.has(1000)
+    blocks.clear()
+    assert pool.has(1000)
+    assert pool.has(900)
+    assert not pool.has(LARGE)
+    first = pool.take(1000, wanted=addresses[1])
+    assert first.address == addresses[1]
+    second, third = pool.take(1000, wanted=addresses[1]), pool.take(1000, wanted=other)
+    assert first.address not in (second.address, third.address)
+    assert {second.address, third.address} <= set(addresses)
+    assert len(store.sizes) == 5
+
+
 def test_an_error_that_is_no_want_of_memory_is_passed_on() -> None:
     """Nothing is trimmed for it, and nothing is counted."""
 

@@ -23,11 +23,12 @@ from dagpu.backends.cuda.packing import (
     macros,
     pack,
 )
+from dagpu.backends.cuda.parameters import Parameters, Patches
 from dagpu.cuda_signature import CudaParam
 from dagpu.dtypes import Shape
 from dagpu.kernel_declaration import ScalarCheck
 from dagpu.layout import Layout, contiguous, sliced, tiling
-from dagpu.lowering.program import Launch, Tiles, View
+from dagpu.lowering.program import Cell, Launch, Tiles, View
 from dagpu.ops.launch import KernelSpec, Param
 from tests.simulated_gpu import LIMITS
 
@@ -157,6 +158,33 @@ def test_parameters_lie_as_in_c(drawn: list[tuple[Param, Any]], checked: bool, l
     guards = [at + type(values[n]).guard.offset for at, n in zip(places, arrays, strict=True)] if checked else []
     assert list(found.form.reports) == guards
     assert bool(variant & STRIDED) == any(not v.layout.contiguous for v in views)
+
+
+@settings(max_examples=100)
+@given(st.lists(arguments(), min_size=1, max_size=6))
+def test_numbers_in_cells_come_where_numbers_lie(drawn: list[tuple[Param, Any]]) -> None:
+    """When the parameters are aimed at a run; what has not changed since is left as it is."""
+    params, args = tuple(p for p, _ in drawn), tuple(a for _, a in drawn)
+    cells = tuple(Cell(n) if param.form == "scalar" else argument for n, (param, argument) in enumerate(drawn))
+    grid = next((a.grid for a in args if type(a) is Tiles), (1,))
+    wanted, found = packed(launch_of(args, params, grid)), packed(launch_of(cells, params, grid))
+    patches = Patches([], {cell: [(0, at, convert)] for at, cell, convert in found.cells})
+    parameters = Parameters([found.parameters], patches)
+    assert parameters.aim([], args) == list(range(len(found.cells)))
+    assert found.parameters == wanted.parameters
+    assert parameters.aim([], args) == []
+    assert parameters.copy().aim([], args) == list(range(len(found.cells)))
+
+
+def test_a_number_of_which_only_bits_differ_is_written() -> None:
+    """-0.0 equals 0.0, and is another number to a kernel."""
+    launch = launch_of((Cell(0),), (scalar_param(np.dtype(np.float64)),))
+    found = packed(launch)
+    patches = Patches([], {cell: [(0, at, convert)] for at, cell, convert in found.cells})
+    parameters = Parameters([found.parameters], patches)
+    parameters.aim([], [0.0])
+    parameters.aim([], [-0.0])
+    assert found.parameters == np.float64(-0.0).tobytes()
 
 
 def test_a_launch_of_the_same_form_gets_its_own_numbers() -> None:

@@ -91,16 +91,17 @@ def test_runs_that_are_submitted_at_once_have_a_script_each(machine: Machine) ->
     """With addresses and events of its own; one that is new aims at nothing that it does not write itself."""
     prepared = backend("cuda").prepare(plan_of(chain(3)))
     assert isinstance(prepared, PreparedPlan)
+    numbers = [1.0] * len(prepared.plan.buffers)
     first = prepared.borrow_script()
-    first.aim([1 << 20] * len(first.bases))
+    first.parameters.aim([1 << 20] * prepared.bases, numbers)
     second = prepared.borrow_script()
-    second.aim([1 << 20] * len(second.bases))
+    second.parameters.aim([1 << 20] * prepared.bases, numbers)
     launches = [
         (a.parameters, b.parameters) for a, b in zip(first.actions, second.actions, strict=True) if a.parameters
     ]
     assert len(launches) == 3
     assert all(a == b and a is not b for a, b in launches)
-    second.aim([1 << 21] * len(second.bases))
+    second.parameters.aim([1 << 21] * prepared.bases, numbers)
     assert all(int.from_bytes(b[:8], "little") - int.from_bytes(a[:8], "little") == 1 << 20 for a, b in launches)
     assert not set(map(id, first.events)) & set(map(id, second.events))
     assert first.events

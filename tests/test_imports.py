@@ -19,7 +19,7 @@ PACKAGE = ROOT / "dagpu"
 
 # From the lowest to the highest. A name stands for the module or for all of the package of that name.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "origin", "frozen", "dtypes", "layout", "tile"}),
+    frozenset({"errors", "origin", "frozen", "dtypes", "layout", "standins", "tile"}),
     frozenset({"device"}),
     frozenset({"storage"}),
     frozenset({"handles", "ownership"}),
@@ -39,6 +39,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 # Names of types from a higher layer, for annotations alone, where the public contract has them.
 TYPING_ONLY: dict[tuple[str, str], str] = {
     ("dagpu.handles", "dagpu.ops.base"): "`to_host()` of a handle is an op",
+    ("dagpu.ops.base", "dagpu.runtime.cuda_graph"): "`graph()` of an op gives a CudaGraph",
 }
 
 # Who alone may import what; an empty tuple says nobody.

@@ -80,16 +80,41 @@ class Prepared(Protocol):
         more). It may be done on any thread, and raises what is wrong with the plan's kernels."""
         ...
 
-    def submit(self, bindings: Bindings, spin: float = 0.0) -> Replay:
+    @property
+    def before_graph(self) -> Callable[[], None] | None:
+        """Slow work that has to be done once before the first `submit` with `graph`: instantiating a large one; None if
+        there is none (any more). It may be done on any thread."""
+        ...
+
+    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run of the plan and return at once, or after polling for its end for at most `spin` seconds.
 
-        `bindings` are kept alive until it is done.
+        `bindings` are kept alive until it is done. An output that they hold already is written where it is: memory of
+        the backend's own, or for a cell a NumPy array of the right shape and element type.
 
         A failing instruction fails the buffers that it writes; instructions that read or write those are skipped and
         fail theirs; all others run. So what fails depends on the plan's data flow, never on its timing.
 
+        Args:
+            bindings: the inputs.
+            spin: seconds.
+            graph: launch it as one CUDA graph. Whatever may differ from run to run (addresses, numbers in cells) is
+                written into the graph's nodes first. It means nothing where there are no graphs, and for a plan that
+                cannot be one (functions of the host, several devices), or while all its instances are in use.
+
         Raises:
             DeviceError: nothing could be started, for want of memory, say. Nothing is left running.
+        """
+        ...
+
+    def freeze(self, bindings: Bindings) -> object:
+        """The plan with this memory for good, for `GraphLaunch` instructions: `bindings` hold the inputs and the
+        outputs; the memory of its temporaries is taken now. One launch of it at a time. It keeps what it refers to
+        alive.
+
+        Raises:
+            DeviceError: there is too little memory.
+            CaptureError: the plan cannot be launched as a whole.
         """
         ...
 

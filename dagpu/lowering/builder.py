@@ -9,17 +9,36 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, final
 
+import numpy as np
+
 from dagpu.device import Device
-from dagpu.errors import BorrowError, MovedError, NotReadyError
+from dagpu.errors import BorrowError, CaptureError, MovedError, NotReadyError
+from dagpu.frozen import plain
 from dagpu.handles import Partition, Tensor, TensorMut, TensorRef
 from dagpu.layout import Layout
-from dagpu.lowering.program import HOST, Buffer, Fill, Instruction, Program, Role, Tiles, View
+from dagpu.lowering.program import HOST, Buffer, Fill, GraphLaunch, HostCall, Instruction, Program, Role, Tiles, View
+from dagpu.lowering.scalars import ScalarUse
+from dagpu.ops.captured import Captured
+from dagpu.ops.memory import Alloc
 from dagpu.ops.recipes import Constant
 from dagpu.origin import Origin, describe
 from dagpu.ownership import storage_of
+from dagpu.standins import SymbolicArray, SymbolicNumber
 from dagpu.storage import Storage
 
 _CELL_IN, _CELL_OUT = Buffer(0, HOST, Role.INPUT), Buffer(0, HOST, Role.OUTPUT)
+
+
+@final
+@plain
+class _Mark:
+    """How far a program has come."""
+
+    instructions: int
+    buffers: int
+    locks: dict[Storage, bool]
+    lent: dict[int, tuple[Any, Storage]]
+    graphs: list[Captured]
 
 
 @final
@@ -36,19 +55,34 @@ class Builder:
         "_tiles",
         "_undefined",
         "_views",
+        "arrays",
+        "graphs",
         "inputs",
         "instructions",
+        "lent",
         "locks",
+        "numbers",
         "policies",
         "policy_of",
+        "symbolic",
     )  # fmt: skip
 
-    def __init__(self, policies: list[Any], loans: dict[Storage, object]) -> None:
+    def __init__(self, policies: list[Any], loans: dict[Storage, object], *, symbolic: bool = False) -> None:
         self.policies = policies
+        self.symbolic = symbolic
+        """May there be stand-ins among the arguments of kernels?"""
         self.instructions: list[Instruction] = []
         self.policy_of: list[int] = []
         self.inputs: dict[int, object] = {}
         """Memory and values that buffers hold from the start."""
+        self.arrays: list[tuple[int, np.ndarray[Any, Any], int | None]] = []
+        """Of each array that is copied from: its cell, itself, and its number among the leaves."""
+        self.numbers: dict[tuple[int, int], tuple[int, ScalarUse]] = {}
+        """Each number that may differ from run to run, by its index and its type in CUDA: its cell, and a use."""
+        self.graphs: list[Captured] = []
+        """The graphs that are launched."""
+        self.lent: dict[int, tuple[Any, Storage]] = {}
+        """The handles from outside that do not move, by id, with their memory."""
         self.locks: dict[Storage, bool] = {}
         """Storages from outside the run, exclusively where true."""
         self._devices: dict[Device, int] = {}
@@ -85,8 +119,25 @@ class Builder:
         self._buffers.append(_CELL_OUT)
         return len(self._buffers) - 1
 
-    def cell_of(self, value: object) -> int:
-        """A cell that holds `value` from the start."""
+    def array_cell(self, array: Any, leaf: int | None) -> int:
+        """A cell that holds a NumPy array from the start: leaf number `leaf`, None where it is none."""
+        if type(array) is SymbolicArray:
+            array, leaf = array.source, array.index
+        cell = self._given_cell(array)
+        self.arrays.append((cell, array, leaf))
+        return cell
+
+    def number_cell(self, number: SymbolicNumber, use: ScalarUse) -> int:
+        """A cell that holds a number from the start, as the kernel parameter `use` takes it."""
+        check = use.check
+        found = self.numbers.get((number.index, id(check)))
+        if found is not None:
+            return found[0]
+        cell = self._given_cell(check(number.number))
+        self.numbers[number.index, id(check)] = cell, use
+        return cell
+
+    def _given_cell(self, value: object) -> int:
         self._buffers.append(_CELL_IN)
         self.inputs[len(self._buffers) - 1] = value
         return len(self._buffers) - 1
@@ -156,9 +207,26 @@ class Builder:
             raise _not_there(storage, handle)
         self._check_loan(storage, handle)
         self.locks[storage] = exclusive or self.locks.get(storage, False)
+        if type(handle) is not Tensor:
+            self.lent[id(handle)] = handle, storage
+
+    def launch(self, graph: Captured) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Bring in the memory of a graph; gives what it reads and what it writes.
+
+        Its accesses are ordered with those of the op around it, in the order of the trace: it is no second borrower.
+        """
+        self.graphs.append(graph)
+        for storage, exclusive in graph.locks().items():
+            self.locks[storage] = exclusive or self.locks.get(storage, False)
+        buffers = {storage: self._imported(storage) for storage in graph.storages}
+        written = tuple(buffers[storage] for storage, exclusive in graph.storages.items() if exclusive)
+        return tuple(buffer for buffer in buffers.values() if buffer not in written), written
 
     def _import(self, storage: Storage, handle: Any, *, exclusive: bool) -> int:
         self._lock(storage, handle, exclusive=exclusive)
+        return self._imported(storage)
+
+    def _imported(self, storage: Storage) -> int:
         index = self._external.get(storage)
         if index is None:
             index = self._external[storage] = len(self._buffers)
@@ -179,6 +247,37 @@ class Builder:
                 f"{handle!r} borrowed at {describe(handle._made)}: another part of the same op borrows that tensor, "
                 "one of the two for writing. Run them one after the other, or give one its own copy with dup(t)."
             )
+
+    # ---- several ops in one program
+
+    def lend_anew(self, loans: dict[Storage, object]) -> None:
+        """Another op follows: what was lent to the one before is back, since the two run one after the other."""
+        self._loans = loans
+
+    def mark(self) -> "_Mark":
+        """How far the program has come."""
+        return _Mark(len(self.instructions), len(self._buffers), dict(self.locks), dict(self.lent), list(self.graphs))
+
+    def roll_back(self, mark: "_Mark") -> None:
+        """Forget what was added since."""
+        del self.instructions[mark.instructions :], self.policy_of[mark.instructions :], self._buffers[mark.buffers :]
+        self.locks, self.lent, self.graphs = mark.locks, mark.lent, mark.graphs
+        self._external = {storage: index for storage, index in self._external.items() if index < mark.buffers}
+        self.inputs = {index: held for index, held in self.inputs.items() if index < mark.buffers}
+        for kept in (self._made, self._undefined, self._views, self._tiles):
+            for index in [index for index in kept if index >= mark.buffers]:
+                del kept[index]
+
+    def refuse_made(self, mark: "_Mark", how: str, where: Origin) -> None:
+        """Raise `CaptureError` if memory has been made since, calls of the host, or launches of other graphs."""
+        for instruction in self.instructions[mark.instructions :]:
+            new = [buffer for buffer in instruction.writes if buffer >= mark.buffers and buffer not in self.inputs]
+            if new or isinstance(instruction, HostCall | GraphLaunch):
+                what = "launches another graph" if isinstance(instruction, GraphLaunch) else "makes memory of its own"
+                raise _not_alone(what, type(instruction).__name__, instruction.origin, how, where)
+        for buffer, (_, _, _, origin) in self._undefined.items():  # `empty`, which nobody has written
+            if buffer >= mark.buffers:
+                raise _not_alone("makes memory of its own", Alloc.__name__, origin, how, where)
 
     # ---- instructions
 
@@ -223,6 +322,14 @@ class Builder:
         """The stage failed: handles to what it would have made say so from now on."""
         for _, storage in self.outputs():
             storage.lost, storage.run = reason, None
+
+
+def _not_alone(what: str, kind: str, origin: Origin, how: str, where: Origin) -> CaptureError:
+    return CaptureError(
+        f"the op {how} at {describe(where)} {what}: {kind} built at {describe(origin)}. Such an op works on tensors "
+        "that were made before, and lent: t.borrow(), t.borrow_mut().partition(tile). op.graph() captures ops that "
+        "make memory."
+    )
 
 
 def _not_there(storage: Storage, handle: Any) -> Exception:

@@ -1,5 +1,6 @@
 """Nodes that do device work, as instructions. Their inputs are there: handles, and values of the host."""
 
+from pathlib import PurePath
 from typing import Any
 
 from dagpu.device import Device
@@ -10,13 +11,27 @@ from dagpu.kernel_arguments import fits
 from dagpu.layout import contiguous
 from dagpu.lowering.builder import Builder
 from dagpu.lowering.later import FromCell, Later
-from dagpu.lowering.program import HOST, Cell, CopyDtoD, CopyDtoH, CopyHtoD, Fill, HostCall, Items, Launch, View
-from dagpu.ops import launch, memory
+from dagpu.lowering.program import (
+    HOST,
+    Cell,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Fill,
+    GraphLaunch,
+    HostCall,
+    Items,
+    Launch,
+    View,
+)
+from dagpu.lowering.scalars import ScalarUse
+from dagpu.ops import graph, launch, memory
 from dagpu.ops.compose import HostCall as HostCallNode
 from dagpu.ops.compose import ToHost
 from dagpu.ops.recipes import Constant
-from dagpu.origin import describe
+from dagpu.origin import describe, place_of
 from dagpu.ownership import handles_in, storage_of
+from dagpu.standins import SymbolicNumber
 
 
 def emit_alloc(node: memory.Alloc[Any], b: Builder, device: Device, policy: int) -> Tensor[Any, Any]:
@@ -32,11 +47,13 @@ def emit_alloc(node: memory.Alloc[Any], b: Builder, device: Device, policy: int)
     return tensor
 
 
-def emit_from_host(node: memory.FromHost[Any], b: Builder, device: Device, policy: int) -> Tensor[Any, Any]:
-    """A NumPy array to a new tensor."""
+def emit_from_host(
+    node: memory.FromHost[Any], leaf: int | None, b: Builder, device: Device, policy: int
+) -> Tensor[Any, Any]:
+    """A NumPy array to a new tensor. `leaf` is its number among the leaves, None where it is none."""
     array = node.array
     tensor = b.new_tensor(device, contiguous(array.shape, array.dtype), node.origin)
-    cell, out = b.cell_of(array), b.write(tensor)
+    cell, out = b.array_cell(array, leaf), b.write(tensor)
     b.emit(CopyHtoD(out, cell, (cell,), (out.buffer,), b.device(device), node.origin), policy)
     return tensor
 
@@ -99,6 +116,10 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: Builder, policy: 
         device = at
     for index, check in spec.lazy:  # a number that stood in the call was converted there
         operands[index] = check(args[index])
+    if b.symbolic:
+        for index, operand in enumerate(operands):
+            if type(operand) is SymbolicNumber:
+                operands[index] = Cell(b.number_cell(operand, ScalarUse(spec, spec.params[index], node.origin)))
     if device == HOST:
         raise KernelArgumentError(
             f"{spec.name}() at {describe(node.origin)} has neither input nor output, so it would run nowhere. "
@@ -119,6 +140,17 @@ def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentEr
         f"{node.kernel.name}() at {describe(node.origin)}: its tensors lie on several devices: {lie}. "
         f'Copy them to one first, dup(t).on("{home}"), or make them there: op.on("{home}").'
     )
+
+
+def emit_graph_launch(node: graph.GraphLaunch, b: Builder, policy: int) -> None:
+    """A captured graph, on its own stream."""
+    captured = node.captured
+    captured.check()
+    reads, writes = b.launch(captured)
+    device = b.device(captured.stream.device)
+    place = place_of(captured.origin)
+    name = "" if place is None else f"{PurePath(place[0]).name}:{place[1]}"
+    b.emit(GraphLaunch(captured.frozen, reads, writes, device, node.origin, name), policy)
 
 
 def emit_host_call(node: HostCallNode[Any], argument: Any, b: Builder, device: Device, policy: int) -> Later:

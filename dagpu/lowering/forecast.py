@@ -27,7 +27,7 @@ class Piece:
     name: str
     """The label's last word: a kernel's or function's own name."""
     kind: str
-    """`Launch`, `Fill`, `CopyHtoD`, `CopyDtoH`, `CopyDtoD` or `HostCall`."""
+    """`Launch`, `Fill`, `CopyHtoD`, `CopyDtoH`, `CopyDtoD`, `HostCall` or `GraphLaunch`."""
     lane: int
     engine: int
     """Which part of its device it keeps busy: see `cost.engine_of`."""

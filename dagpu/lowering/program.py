@@ -64,7 +64,8 @@ class Tiles:
 @final
 @plain
 class Cell:
-    """In the argument of a `HostCall`: the value of that cell."""
+    """The value of that cell: in the argument of a `HostCall` when it is called, as a number among the arguments of a
+    `Launch` when the run is submitted."""
 
     buffer: int
 
@@ -84,7 +85,8 @@ class Launch:
 
     kernel: KernelSpec
     args: tuple[Any, ...]
-    """In the order of the kernel's parameters: `View` (input), `Tiles` (output) or a number."""
+    """In the order of the kernel's parameters: `View` (input), `Tiles` (output), a number, or a `Cell` that holds one
+    from the start: such a number may differ from run to run of the plan. It stands in no `reads`."""
     grid: tuple[int, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
@@ -161,7 +163,22 @@ class HostCall:
     origin: Origin
 
 
-Instruction: TypeAlias = Launch | Fill | CopyHtoD | CopyDtoH | CopyDtoD | HostCall
+@final
+@plain
+class GraphLaunch:
+    """A plan with memory of its own, launched as a whole: on CUDA, a graph."""
+
+    graph: object
+    """What `Prepared.freeze` made of the plan."""
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    device: int
+    origin: Origin
+    name: str = ""
+    """Where it was captured, for people: `file.py:12`."""
+
+
+Instruction: TypeAlias = Launch | Fill | CopyHtoD | CopyDtoH | CopyDtoD | HostCall | GraphLaunch
 
 
 @final

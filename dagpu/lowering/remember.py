@@ -102,6 +102,17 @@ class Memory:
                     if taker() is None:
                         parts[index] = Taken(None)
 
+    def left_over(self) -> Unzip[Any] | None:
+        """An op that may still ask for a component that this run has made and not given."""
+        for once, split in self._splits.items():
+            parts = self._claims.get(once)
+            if type(parts) is list:
+                for part, taker in zip(parts, split.takers, strict=True):
+                    op = taker()
+                    if op is not None and not isinstance(part, Taken):
+                        return op
+        return None
+
     def publish(self) -> None:
         """Remember what is complete, for other runs and for the next."""
         for once, kept in list(self._claims.items()):

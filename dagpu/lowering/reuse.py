@@ -1,39 +1,40 @@
-"""What a later run of the same op needs in place of a trace: its inputs, and how its result is put together.
+"""What a later run needs in place of a trace: its inputs, and how its result is put together.
 
-A trace may be spared where a second one would give the same program, whatever has happened in between. It gives the
-same program if nothing in the op
+A trace may be spared where a second one would give the same program, whatever has happened in between. For two runs of
+the same op that is so if nothing in the op
     calls a function of the user's (`then`, `map`, `inspect`, `host_map`): it may read what has changed since;
     remembers (`Shared`, `Unzip`): its second run takes another way than its first;
     moves (an owned `Tensor`, a `TensorMut`, a `Partition`): the second run is a `MovedError`;
     can be changed in place (a list in a `Value`);
     waits for host data: then there is more than one program.
+For runs of different ops of one key (dagpu.lowering.structure) the leaves of the key may move, and numbers differ. A
+pipeline's function may call functions: that its result follows from its arguments is what `@pipeline` says.
+
 The tracer sees all of this in passing. What may still change between two runs is looked at in each of them (`bind`):
 handles may have been moved or lost, and arrays may have got another shape. Then the op is traced anew, and that trace
 says what is wrong, in the words that it always uses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, final
 
-import numpy as np
-
-from dagpu.dtypes import SUPPORTED, Shape
-from dagpu.handles import Partition, SharedTensor, Tensor, TensorRef
+from dagpu.errors import KernelArgumentError
+from dagpu.handles import OWNING, Partition, SharedTensor, Tensor, TensorMut, TensorRef, move_in
+from dagpu.kernel_arguments import check_scalar_argument
 from dagpu.layout import Layout
 from dagpu.lowering.builder import Builder
 from dagpu.lowering.later import FromCell, FromItems, Later
+from dagpu.lowering.leaves import Given, Leaves, storage_of_leaf
+from dagpu.lowering.scalars import ScalarUse
+from dagpu.lowering.structure import PLAIN
+from dagpu.ops.captured import Captured
+from dagpu.origin import Origin
+from dagpu.ownership import Undo
+from dagpu.standins import SymbolicArray, SymbolicNumber, without_standins
 from dagpu.storage import Holders, Storage
 
-Make: TypeAlias = Callable[[list[Any]], Any]
-"""Makes (a part of) a run's result of the memory that the run leaves."""
-
-Given: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
-"""The handles that do not move."""
-
-PLAIN: Final = frozenset(
-    {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED}
-)
-"""The types of values that nobody can change, and that know nothing of anything else."""
+Make: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
+"""Makes (a part of) a run's result of the memory that the run leaves, and of its leaves, moved into it."""
 
 _DEEPEST: Final = 20
 """A result whose tuples are nested deeper is made by a trace."""
@@ -47,31 +48,81 @@ def is_fixed(value: Any, depth: int = 0) -> bool:
 
 
 @final
+class Bound:
+    """The inputs of one run, in their places."""
+
+    __slots__ = ("_undo", "graphs", "leaves", "locks")
+
+    def __init__(self, locks: dict[Storage, bool], leaves: Sequence[Any], graphs: Sequence[Captured]) -> None:
+        self.locks = locks
+        self.graphs = graphs
+        self.leaves = leaves
+        self._undo: list[Undo] = []
+
+    def take(self, origin: Origin) -> None:
+        """Move the leaves that move into the run. They are not gone yet: see `undo`."""
+        if any(type(leaf) in OWNING for leaf in self.leaves):
+            self.leaves = [self._taken(leaf, origin) for leaf in self.leaves]
+
+    def _taken(self, leaf: Any, origin: Origin) -> Any:
+        if type(leaf) not in OWNING:
+            return leaf
+        undo = Undo(leaf)
+        taken = move_in(leaf, "a run of the op that owned it, started", origin)
+        self._undo.append(undo)
+        return taken
+
+    def undo(self) -> None:
+        """Nothing was submitted: the op has its handles back."""
+        for undo in reversed(self._undo):
+            undo.undo()
+
+
+@final
 class Repeat:
     """Immutable, and of no run in particular: any number of runs may use it at once.
 
     It refers to handles that the op holds anyway, never to their memory: that goes when they are moved and dropped.
     """
 
-    __slots__ = ("_arrays", "_given", "buffers", "result")
+    __slots__ = ("_arrays", "_given", "_graphs", "_held", "_leaves", "_numbers", "buffers", "result")
 
     def __init__(
         self,
         buffers: int,
         given: tuple[tuple[Given, int], ...],
-        arrays: tuple[tuple[int, Any, Layout], ...],
+        leaves: tuple[tuple[int, int, bool | None, Storage | None], ...],
+        graphs: tuple[tuple["Captured | int", tuple[int, ...]], ...],
+        builder: Builder,
         result: Make,
     ) -> None:
         self.buffers = buffers
         """How many the program has."""
         self._given = given
-        """Each handle with the buffer that its memory is; -1 where the program has no use for it."""
-        self._arrays = arrays
-        """Each array that is copied from, with its cell, and the shape and element type that it was traced with."""
+        """Each handle that is no leaf, with the buffer that its memory is; -1 where the program has no use for it."""
+        self._graphs = graphs
+        """The graphs that are launched, or their numbers among the leaves, with the buffers that their memory is. A
+        graph has the plans of those who launch it, so they do not have it."""
+        self._held = {handle._storage for handle, _ in given}
+        self._leaves = leaves
+        """Of each leaf with memory: its number; the buffer, likewise; whether that is locked for writing, None where
+        it is not locked; and the memory itself where the op holds that in another way too."""
+        self._arrays: list[tuple[int, Any, int, tuple[int, ...], Any]] = []
+        """Of each array that is copied from: its cell; itself where it is no leaf; the leaf's number; and the
+        shape and element type that it was traced with."""
+        self._numbers: list[tuple[int, int, ScalarUse]] = [
+            (cell, index, use) for (index, _), (cell, use) in builder.numbers.items()
+        ]
+        """Each cell of a number, with the number of the leaf, and a kernel that takes it."""
         self.result = result
 
-    def bind(self, memory: list[Any]) -> dict[Storage, bool] | None:
-        """Put this run's inputs in their places; gives back what it must lock.
+    def copies(self, cell: int, array: Any, index: int | None) -> None:
+        """Tell of an array that is copied from: a leaf where it has an index."""
+        kept, number = (array, -1) if index is None else (None, index)
+        self._arrays.append((cell, kept, number, array.shape, array.dtype))
+
+    def bind(self, memory: list[Any], leaves: Sequence[Any] = ()) -> Bound | None:
+        """Put this run's inputs in their places.
 
         None where only a trace will do: something has been moved, or lost, or changed.
         """
@@ -85,24 +136,73 @@ class Repeat:
                     return None
                 memory[buffer] = storage.memory
                 locks[storage] = False
-        for cell, array, layout in self._arrays:
-            if array.shape != layout.shape or array.dtype != layout.dtype:
+        graphs = self._bind_graphs(memory, leaves, locks)
+        if not self._bind_leaves(memory, leaves, locks, graphs):
+            return None
+        for cell, kept, index, shape, dtype in self._arrays:
+            array = leaves[index] if kept is None else kept
+            if array.shape != shape or array.dtype != dtype:
                 return None
             memory[cell] = array
-        return locks
+        for cell, index, use in self._numbers:
+            memory[cell] = _checked(leaves[index], use)
+        return Bound(locks, leaves, graphs)
+
+    def _bind_graphs(self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool]) -> Sequence[Captured]:
+        found: list[Captured] = []
+        for graph, buffers in self._graphs:
+            captured: Captured = leaves[graph] if isinstance(graph, int) else graph
+            captured.check()
+            locks.update(captured.locks())
+            for storage, buffer in zip(captured.storages, buffers, strict=True):
+                memory[buffer] = storage.memory
+            found.append(captured)
+        return found
+
+    def _bind_leaves(
+        self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool], graphs: Sequence[Captured]
+    ) -> bool:
+        """False where one has been moved or lost, or where two tensors have become one, or the other way round."""
+        for index, buffer, exclusive, held in self._leaves:
+            storage = storage_of_leaf(leaves[index])
+            if storage is None or storage.memory is None:
+                return False
+            if storage is not held and (held is not None or storage in self._held or _uses(graphs, storage)):
+                return False
+            if buffer >= 0:
+                memory[buffer] = storage.memory
+            if exclusive is not None:
+                locks[storage] = exclusive or locks.get(storage, False)
+        return True
 
 
-def repeat_of(root: Any, given: list[Given], layouts: list[Layout], builder: Builder) -> Repeat | None:
+def _uses(graphs: Sequence[Captured], storage: Storage) -> bool:
+    return any(storage in graph.storages for graph in graphs)
+
+
+def _checked(number: float, use: ScalarUse) -> object:
+    """A number as the kernel takes it; `KernelArgumentError` where it does not fit."""
+    try:
+        return use.check(number)
+    except KernelArgumentError:
+        check_scalar_argument(use.spec, use.param, number, use.origin)  # the same, with the place
+        raise
+
+
+def repeat_of(root: Any, traced: Leaves, builder: Builder) -> Repeat | None:
     """What to keep of a trace that could be spared; None where its result cannot be put together without it.
 
-    `root` is what the trace gave, not settled yet; `given` are the handles that stand in the op; `layouts` those of
-    the arrays that are copied from, in the order of their cells.
+    `root` is what the trace gave, not settled yet.
     """
-    result = _Template(builder, given).part(root, 0)
+    given = traced.given
+    assert given is not None
+    result = _Template(builder, given, traced).part(root, 0)
     if result is None:
         return None
     external = builder.external()
-    if any(builder.locks.values()) or not builder.locks.keys() <= external.keys():
+    locked = {storage for graph in traced.graphs for storage in graph.locks()} | traced.storages.keys()
+    others = {storage: lock for storage, lock in builder.locks.items() if storage not in locked}
+    if any(others.values()) or not others.keys() <= external.keys():
         return None
     read: list[tuple[Given, int]] = []
     for handle in given:
@@ -110,30 +210,44 @@ def repeat_of(root: Any, given: list[Given], layouts: list[Layout], builder: Bui
         if storage is None:  # moved meanwhile, by another thread
             return None
         read.append((handle, external.get(storage, -1)))
-    arrays: list[tuple[int, Any, Layout]] = []
-    if layouts:
-        imported = set(external.values())
-        held = [(cell, array) for cell, array in builder.inputs.items() if cell not in imported]
-        arrays = [(cell, array, layout) for (cell, array), layout in zip(held, layouts, strict=True)]
-    return Repeat(builder.size(), tuple(read), tuple(arrays), result)
+    graphs: list[tuple[Captured | int, tuple[int, ...]]] = []
+    for graph in dict.fromkeys(traced.graphs):
+        index = traced.index_of(graph)
+        graphs.append((graph if index is None else index, tuple(external[storage] for storage in graph.storages)))
+    held = {handle._storage for handle in given} | {storage for graph in traced.graphs for storage in graph.storages}
+    leaves = tuple(
+        (index, external.get(storage, -1), builder.locks.get(storage), storage if storage in held else None)
+        for storage, index in traced.storages.items()
+    )
+    repeat = Repeat(builder.size(), tuple(read), leaves, tuple(graphs), builder, result)
+    for cell, array, leaf in builder.arrays:
+        repeat.copies(cell, array, leaf)
+    return repeat
 
 
 @final
 class _Template:
     """Reads off a traced value how to make another of its kind."""
 
-    __slots__ = ("_builder", "_given", "_used")
+    __slots__ = ("_builder", "_given", "_traced", "_used")
 
-    def __init__(self, builder: Builder, given: list[Given]) -> None:
+    def __init__(self, builder: Builder, given: list[Given], traced: Leaves) -> None:
         self._builder = builder
         self._given = set(map(id, given))
-        self._used: set[int] = set()
+        self._traced = traced
+        self._used: set[Storage] = set()
 
     def part(self, value: Any, depth: int) -> Make | None:
         """How to make this part of the result; None if that is not known."""
         kind = type(value)
-        if kind is Tensor:
-            return self._tensor(value)
+        if kind is SymbolicNumber or kind is SymbolicArray:
+            return _leaf(value.index)
+        if kind is SharedTensor or kind is TensorRef:
+            index = self._traced.index_of_result(value)
+            if index is not None:
+                return _leaf(index)
+        if kind is Tensor or kind is TensorMut or kind is SharedTensor:
+            return _Same(value) if id(value) in self._given else self._tensor(value)
         if kind in PLAIN or id(value) in self._given:
             return _Same(value)
         if kind is tuple:
@@ -143,10 +257,8 @@ class _Template:
                 return _cell(value.cause.buffer)
             return self._items(value.cause.items, None, depth) if type(value.cause) is FromItems else None
         if kind is Partition:
-            inner = self._tensor(value._inner) if type(value._inner) is Tensor else None
+            inner = self._tensor(value._inner) if value._inner is not None else None
             return None if inner is None else _partition(inner, value._cut, value._grid)
-        if kind is SharedTensor:
-            return self._shared(value)
         return None  # such as a new handle to memory from outside: `reshape` of a SharedTensor
 
     def _items(self, items: tuple[Any, ...], whole: object, depth: int) -> Make | None:
@@ -160,36 +272,18 @@ class _Template:
             parts.append(part)
         if whole is not None and all(type(part) is _Same for part in parts):
             return _Same(whole)
-        return lambda memory: tuple([part(memory) for part in parts])
+        return lambda memory, leaves: tuple([part(memory, leaves) for part in parts])
 
-    def _own(self, storage: Storage) -> bool:
-        """Was this memory made by the trace, and is it met for the first time? Each storage gets one handle."""
-        if storage.run is not self._builder or storage.buffer in self._used:
-            return False
-        self._used.add(storage.buffer)
-        return True
-
-    def _tensor(self, tensor: "Tensor[Any, Any]") -> Make | None:
-        storage, layout, made = tensor._storage, tensor._layout, tensor._made
-        if storage is None or not self._own(storage):
+    def _tensor(self, value: Any) -> Make | None:
+        """A handle that the run makes: on memory that it makes, or on that of a leaf. Each memory gets one handle."""
+        storage: Storage | None = value._storage
+        if storage is None or storage in self._used:
             return None
-        device, nbytes, buffer = storage.device, storage.nbytes, storage.buffer
-
-        def make(memory: list[Any]) -> Any:
-            return Tensor(Storage(device, nbytes, None, buffer, memory[buffer]), layout, made)
-
-        return make
-
-    def _shared(self, shared: "SharedTensor[Any, Any]") -> Make | None:
-        storage, layout, made = shared._storage, shared._layout, shared._made
-        if storage is None or not self._own(storage):
-            return None
-        device, nbytes, buffer = storage.device, storage.nbytes, storage.buffer
-
-        def make(memory: list[Any]) -> Any:
-            return SharedTensor(Storage(device, nbytes, None, buffer, memory[buffer]), layout, made, Holders())
-
-        return make
+        self._used.add(storage)
+        if storage.run is self._builder:
+            return _new(type(value), storage, value._layout, value._made)
+        index = self._traced.source_of(value)
+        return None if index is None else _on_leaf(type(value), index, value._layout)
 
 
 @final
@@ -201,13 +295,45 @@ class _Same:
     def __init__(self, value: object) -> None:
         self._value = value
 
-    def __call__(self, memory: list[Any]) -> Any:
+    def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
         return self._value
 
 
+def _leaf(index: int) -> Make:
+    return lambda memory, leaves: leaves[index]
+
+
 def _cell(buffer: int) -> Make:
-    return lambda memory: memory[buffer]
+    return lambda memory, leaves: without_standins(memory[buffer])
 
 
-def _partition(inner: Make, tile: Shape, grid: Shape) -> Make:
-    return lambda memory: Partition(inner(memory), tile, grid)
+def _new(kind: type[Any], storage: Storage, layout: Layout, made: Origin) -> Make | None:
+    device, nbytes, buffer = storage.device, storage.nbytes, storage.buffer
+
+    def tensor(memory: list[Any], leaves: Sequence[Any]) -> Any:
+        return Tensor(Storage(device, nbytes, None, buffer, memory[buffer]), layout, made)
+
+    def shared(memory: list[Any], leaves: Sequence[Any]) -> Any:
+        return SharedTensor(Storage(device, nbytes, None, buffer, memory[buffer]), layout, made, Holders())
+
+    return tensor if kind is Tensor else shared if kind is SharedTensor else None
+
+
+def _on_leaf(kind: type[Any], index: int, layout: Layout) -> Make:
+    """A handle on the memory of a leaf that has moved into the run, or is shared."""
+
+    def make(memory: list[Any], leaves: Sequence[Any]) -> Any:
+        leaf = leaves[index]
+        inner: Any = leaf._inner if type(leaf) is Partition else leaf
+        storage, made = inner._live(), inner._made
+        if kind is Tensor:
+            return Tensor(storage, layout, made)
+        if kind is TensorMut:
+            return TensorMut(storage, layout, made, inner._lender, inner._loan)
+        return SharedTensor(storage, layout, made, inner._holders if type(inner) is SharedTensor else Holders())
+
+    return make
+
+
+def _partition(inner: Make, tile: tuple[int, ...], grid: tuple[int, ...]) -> Make:
+    return lambda memory, leaves: Partition(inner(memory, leaves), tile, grid)

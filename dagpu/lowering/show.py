@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Wait
-from dagpu.lowering.program import HOST, Buffer, HostCall, Instruction, Launch, Program
+from dagpu.lowering.program import HOST, Buffer, GraphLaunch, HostCall, Instruction, Launch, Program
 from dagpu.origin import Origin, place_of
 
 
@@ -14,6 +14,8 @@ def label(instruction: Instruction) -> str:
         return f"Launch {instruction.kernel.name}"
     if isinstance(instruction, HostCall):
         return f"HostCall {getattr(instruction.function, '__name__', type(instruction.function).__name__)}"
+    if isinstance(instruction, GraphLaunch) and instruction.name:
+        return f"GraphLaunch {instruction.name}"
     return type(instruction).__name__
 
 

@@ -18,16 +18,26 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeAlias, assert_never, final
 
 from dagpu.device import Device, Stream
-from dagpu.errors import MovedError, NestedRunError
-from dagpu.handles import HANDLES, OWNING, SharedTensor, TensorRef, move_in
-from dagpu.layout import Layout
+from dagpu.errors import CaptureError, MovedError, NestedRunError
+from dagpu.handles import HANDLES, SharedTensor, TensorRef
 from dagpu.lowering.builder import Builder
-from dagpu.lowering.emit import emit_alloc, emit_copy, emit_from_host, emit_host_call, emit_launch, emit_to_host
+from dagpu.lowering.emit import (
+    emit_alloc,
+    emit_copy,
+    emit_from_host,
+    emit_graph_launch,
+    emit_host_call,
+    emit_launch,
+    emit_to_host,
+)
 from dagpu.lowering.later import NOT_YET, PENDING, Foreign, FromCell, FromItems, Later, Suspended, resolved, template
+from dagpu.lowering.leaves import Leaves
 from dagpu.lowering.policies import OnStream
-from dagpu.lowering.program import Program
+from dagpu.lowering.program import Items, Program
 from dagpu.lowering.remember import Memory, Remembering, once_of, own_result
-from dagpu.lowering.reuse import Given, Repeat, is_fixed, repeat_of
+from dagpu.lowering.reuse import Repeat, is_fixed, repeat_of
+from dagpu.lowering.structure import Inputs
+from dagpu.lowering.takings import Takings
 from dagpu.ops.base import DeviceOp, enter_closure, leave_closure
 from dagpu.ops.compose import (
     BUILT_IN,
@@ -36,6 +46,7 @@ from dagpu.ops.compose import (
     Item,
     Map,
     On,
+    Pure,
     Shared,
     Then,
     ToHost,
@@ -43,12 +54,14 @@ from dagpu.ops.compose import (
     Value,
     Zip,
 )  # fmt: skip
+from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
 from dagpu.ops.nodes import Node
-from dagpu.ops.once import Once
+from dagpu.ops.once import Once, newest
 from dagpu.origin import Origin, describe, here
-from dagpu.ownership import Undo, map_handles, moves
+from dagpu.ownership import handles_in, moves
+from dagpu.standins import SymbolicNumber, has_arrays, is_self_contained, without_standins
 from dagpu.storage import Storage
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
@@ -73,22 +86,33 @@ RESTORE: Final = _Mark("the placement below holds again")
 class Stage:
     """What one call of `Tracer.stage` found: a program, what its inputs are, and what it must lock."""
 
-    __slots__ = ("inputs", "locks", "program")
+    __slots__ = ("graphs", "inputs", "locks", "program")
 
-    def __init__(self, program: Program, inputs: dict[int, object], locks: dict[Storage, bool]) -> None:
+    def __init__(self, program: Program, builder: Builder) -> None:
         self.program = program
-        self.inputs = inputs
-        self.locks = locks
+        self.inputs = builder.inputs
+        self.locks = builder.locks
+        self.graphs = builder.graphs
 
 
 @final
 class Tracer:
     """The trace of one run of one op.
 
-    `find` finds a device by its name; `policy` and `device` place what no `On` places.
+    `find` finds a device by its name; `policy` and `device` place what no `On` places. `inputs` are the leaves of the
+    op, where its plan may serve runs with others. `after` is the trace of an op whose program this one continues.
     """
 
-    def __init__(self, op: AnyOp, device: Device, policy: Any, find: Callable[[str], Device]) -> None:
+    def __init__(
+        self,
+        op: AnyOp,
+        device: Device,
+        policy: Any,
+        find: Callable[[str], Device],
+        inputs: Inputs | None = None,
+        *,
+        after: "Tracer | None" = None,
+    ) -> None:
         self.thread = threading.get_ident()
         """Where the run is driven: who blocks that thread must not wait for it."""
         self._find = find
@@ -97,19 +121,25 @@ class Tracer:
         self._policy_numbers: dict[Hashable, int] = {id(policy): 0}
         self._place: Placement = (device, 0, False)
         self._loans: dict[Storage, object] = {}
-        self._builder = Builder(self._policies, self._loans)
+        self._leaves = Leaves(inputs)
+        self._builder = Builder(self._policies, self._loans, symbolic=inputs is not None)
+        if after is not None:
+            self._policies, self._policy_numbers = after._policies, after._policy_numbers
+            self._builder = after._builder
+            self._builder.lend_anew(self._loans)
         self._todo: list[Any] = [op]
         self._done: list[Any] = []
         self._seen: set[AnyOp] = set()
         self._suspended: list[Later] = []
         self._cells: list[Later] = []
-        self._undo: list[Undo | Callable[[], None]] | None = []
+        self._takings = Takings(self._leaves, self._loans, self._origin)
         self._memory = Memory()
         self._root: Any = PENDING
-        self._given: list[Given] | None = []
-        """The handles that the op holds and keeps; None as soon as a second trace might differ from this one."""
-        self._arrays: list[Layout] = []
-        """Of the arrays that are copied from."""
+        self._pure = inputs is not None
+        """May functions of the user's be called whose results follow from the leaves?"""
+        self._began = newest()
+        self.reads: set[int] = set()
+        """The numbers among the leaves that something needed the value of: the trace holds for that alone."""
 
     # ---- stages
 
@@ -122,7 +152,7 @@ class Tracer:
     @property
     def result(self) -> Any:
         """The value of the op, once `finished`."""
-        return self._root
+        return self._leaves.given_back(without_standins(self._root)) if self._pure else self._root
 
     def stage(self) -> Stage:
         """Trace as far as it goes without running anything."""
@@ -130,29 +160,75 @@ class Tracer:
             self._walk()
             self._root = self._done.pop()
         self._resume()
+        if not self._suspended:
+            self._seen.clear()  # ops that closures have built hold borrows, which would pass for outputs
         self._memory.forget_unreachable()
         program = self._builder.program()
-        return Stage(program, self._builder.inputs, self._builder.locks)
+        return Stage(program, self._builder)
 
     def repeat(self) -> Repeat | None:
         """Between the first stage's trace and its end: what spares later runs of the same op their trace.
 
         None where that cannot be; the rules are those of dagpu.lowering.reuse.
         """
-        given, self._given = self._given, None
-        if given is None:
+        if self._leaves.given is None:
             return None
         for later in self._suspended:
             if type(later.cause) is not FromItems:
                 return None
-        return repeat_of(self._root, given, self._arrays, self._builder)
+        repeat = repeat_of(self._root, self._leaves, self._builder)
+        self._leaves.forbid()
+        return repeat
+
+    @property
+    def ends_here(self) -> bool:
+        """Will the result be there when the stage that was traced has run?"""
+        return all(type(later.cause) is FromItems for later in self._suspended)
+
+    def left_over(self) -> Unzip[Any] | None:
+        """An op outside this one that might ask for a part of what the stage makes."""
+        return self._memory.left_over()
+
+    def outputs(self) -> dict[Storage, bool]:
+        """The memory that the stage makes and somebody refers to, as what is locked exclusively."""
+        return {storage: True for _, storage in self._builder.outputs()}
+
+    @property
+    def lent(self) -> list[tuple[Any, Storage]]:
+        """The handles from outside that the stage uses and does not move, with their memory."""
+        return list(self._builder.lent.values())
+
+    def record(self, how: str) -> Any:
+        """Trace the op into the builder that it shares with earlier ones, and give its value. It must be there at once:
+        handles to memory from outside, plain values. `how` says to the user where the op was put.
+
+        Raises:
+            CaptureError: the op makes memory, or waits for the host.
+        """
+        mark = self._builder.mark()
+        try:
+            self._walk()
+            value = self._done.pop()
+            self._builder.refuse_made(mark, how, self._origin)
+            if type(resolved(value)) is Later or self._suspended:
+                raise CaptureError(
+                    f"the op {how} at {describe(self._origin)} waits for data of the host, and nothing waits here. "
+                    "Leave to_host() and host_map() to an op that runs after the launch."
+                )
+        except BaseException:
+            self._builder.roll_back(mark)
+            raise
+        self._memory.abandon()
+        self._root = value
+        return value
 
     def submitted(self) -> None:
         """From now on nothing that was taken can be given back."""
-        self._undo = None
+        self._takings.submitted()
 
-    def settle(self, memory: list[Any]) -> None:
-        """The stage is complete; `memory[i]` is what buffer i holds now."""
+    def settle(self, memory: list[Any], *, publish: bool = True) -> None:
+        """The stage is complete; `memory[i]` is what buffer i holds now. With `publish`, what `Shared` and `Unzip` ops
+        have made is there for other runs too."""
         for index, storage in self._builder.outputs():
             storage.settle(memory[index])
         for later in self._cells:
@@ -160,8 +236,11 @@ class Tracer:
             if type(cause) is FromCell:
                 later.value = memory[cause.buffer]
         self._cells.clear()
-        self._builder = Builder(self._policies, self._loans)
-        self._memory.publish()
+        self._builder = Builder(self._policies, self._loans, symbolic=self._pure)
+        if publish:
+            self._memory.publish()
+        else:
+            self._memory.abandon()
 
     def waits_for(self) -> list[Once]:
         """What other runs are making and this one cannot go on without."""
@@ -176,9 +255,7 @@ class Tracer:
     def abandon(self, reason: str) -> None:
         """The run failed or was cancelled: give back what can be given back, and forget the claims."""
         self._builder.lose(reason)
-        if self._undo is not None:
-            for undo in reversed(self._undo):
-                undo.undo() if isinstance(undo, Undo) else undo()
+        self._takings.give_back()
         self._memory.abandon()
         self._todo.clear()
         self._done.clear()
@@ -242,13 +319,16 @@ class Tracer:
             case Alloc():
                 self._done.append(emit_alloc(node, self._builder, self._place[0], self._place[1]))
             case FromHost():
-                tensor = emit_from_host(node, self._builder, self._place[0], self._place[1])
-                self._arrays.append(tensor._layout)
-                self._done.append(tensor)
+                leaf = None if self._leaves.inputs is None else self._leaves.inputs.arrays.get(id(node))
+                self._done.append(emit_from_host(node, leaf, self._builder, self._place[0], self._place[1]))
             case Copy():
-                source, into = self._take(node.source), self._take(node.into)
+                source, into = self._takings.take(node.source, node), self._takings.take(node.into, node)
                 device, policy, chosen = self._place
                 self._done.append(emit_copy(node, source, into, self._builder, device if chosen else None, policy))
+            case GraphLaunch():
+                emit_graph_launch(node, self._builder, self._on_stream(node.captured.stream))
+                self._leaves.graphs.append(node.captured)
+                self._done.append(None)
             case Zip():
                 todo += (len(self._done), node, FINISH, *reversed(node.sources))
             case On():
@@ -305,8 +385,8 @@ class Tracer:
             case ToHost():
                 self._later(emit_to_host(node, inputs[0], builder, policy))
             case HostCall():
-                self._given = None
-                self._later(emit_host_call(node, template(inputs[0]), builder, device, policy))
+                argument = self._host_argument(node, template(inputs[0]))
+                self._later(emit_host_call(node, argument, builder, device, policy))
             case Zip():
                 self._done.append(inputs)
             case Shared():
@@ -314,7 +394,7 @@ class Tracer:
             case Unzip():
                 self._memory.keep_split(node.split, inputs[0], node.origin)
                 self._done.append(self._memory.component(node))
-            case Value() | Alloc() | FromHost() | Copy() | On():
+            case Value() | Alloc() | FromHost() | Copy() | On() | GraphLaunch():
                 raise AssertionError(f"{node!r} has no inputs to wait for")
             case _:
                 assert_never(node)
@@ -403,40 +483,23 @@ class Tracer:
     # ---- one node
 
     def _value(self, node: Value[Any]) -> Any:
-        held = node.held
+        held, leaves = node.held, self._leaves
+        if leaves.inputs is not None and id(node) in leaves.inputs.starts:
+            start = leaves.inputs.starts[id(node)]
+            return leaves.arguments(held, start, lambda handle: self._takings.take(handle, node), self.reads)
         if type(held) is SharedTensor or type(held) is TensorRef:
-            held._live()
-            self._keeps(held)
+            self._takings.keep(held, node)
         elif is_fixed(held):
             pass
         elif moves(held):
             if node in self._seen:
                 raise self._twice(node)
             self._seen.add(node)
-            held = self._take(held)
+            held = self._takings.take(held, node)
+        elif self._pure:
+            held = self._takings.take(held, node)
         else:
-            self._given = None
-        return held
-
-    def _keeps(self, handle: Given) -> None:
-        if self._given is not None:
-            self._given.append(handle)
-
-    def _take(self, held: Any) -> Any:
-        """Move handles out of the op that owns them, so that its next run finds them gone."""
-        kind = type(held)
-        if kind in OWNING:
-            self._given = None
-            undo = Undo(held)
-            taken = move_in(held, "a run of the op that owned it, started", self._origin)
-            if self._undo is not None:  # only now: a handle that was gone before keeps its note of where it went
-                self._undo.append(undo)
-            return taken
-        if kind is tuple or kind is list or kind is dict:
-            return map_handles(self._take, held)
-        if kind in HANDLES:
-            held._live()
-            self._keeps(held)
+            leaves.forbid()
         return held
 
     def _lazy_arguments(self, node: Launch) -> list[AnyOp]:
@@ -461,23 +524,47 @@ class Tracer:
                 given[index] = inputs[used]
                 used += 1
             elif type(arg) in HANDLES:
-                given[index] = self._take(arg)
+                given[index] = self._takings.take(arg, node)
+        leaves = self._leaves.inputs
+        if leaves is not None and leaves.places:
+            for index, arg in enumerate(given):
+                leaf = leaves.places.get((id(node), index))
+                if leaf is not None:
+                    given[index] = SymbolicNumber(leaf, arg, self.reads)
         args = tuple(given)
         emit_launch(node, args, self._builder, self._place[1])
         return args
 
     def _call(self, node: AnyOp, f: Any, argument: Any) -> Any:
         """Call a closure. An exception keeps its type, and gets a note that says whose closure it was."""
-        self._given = None
+        if not self._pure:
+            self._leaves.forbid()
         enter_closure()
         try:
             return f(argument)
         except Exception as error:
-            word = "then" if isinstance(node, Then) else "inspect" if isinstance(f, Inspect) else "map"
-            error.add_note(f"dagpu: in the closure of .{word} at {describe(node.origin)}")
+            error.add_note(f"dagpu: in {_whose(node, f)} at {describe(node.origin)}")
             raise
         finally:
             leave_closure()
+
+    def _host_argument(self, node: HostCall[Any], argument: Any) -> Any:
+        """What a function of `host_map` gets. It is called in every run of the plan, with this very object."""
+        if not self._pure:
+            self._leaves.forbid()
+            return argument
+        assert self._leaves.inputs is not None
+        if not is_self_contained(node.f) or any(True for _ in handles_in(argument)):
+            self._leaves.forbid()
+        self.reads.update(self._leaves.inputs.numbers())  # the function may have any of them in its closure
+        return self._without_standins(argument)
+
+    def _without_standins(self, argument: Any) -> Any:
+        if type(argument) is Items:
+            return Items(tuple(map(self._without_standins, argument.items)))
+        if has_arrays(argument):
+            self._leaves.forbid()
+        return without_standins(argument)
 
     def _placed(self, node: On[Any]) -> Placement:
         device, policy, _ = self._place
@@ -487,10 +574,13 @@ class Tracer:
         if isinstance(place, str):
             return self._find(place), policy, True
         if isinstance(place, Stream):
-            device, chosen = place.device, True
-            policy_of_stream = OnStream(device.name, place.lane)
-            return device, self._number(policy_of_stream, (device.name, place.lane)), chosen
+            return place.device, self._on_stream(place), True
         return device, self._number(place, id(place)), self._place[2]
+
+    def _on_stream(self, stream: Stream) -> int:
+        """The number of the policy that puts everything on one stream."""
+        name = stream.device.name
+        return self._number(OnStream(name, stream.lane), (name, stream.lane))
 
     def _number(self, policy: Any, key: Hashable) -> int:
         """The number of a policy in the program. By identity, which needs no hash; `_policies` keeps it alive."""
@@ -510,8 +600,11 @@ class Tracer:
 
     def _visit_once(self, node: Remembering, source: AnyOp) -> None:
         """Use what is remembered, or evaluate it, or leave it to the run that is at it already."""
-        self._given = None
         once = once_of(node)
+        # What the function of a pipeline has made just now is remembered for nobody else, and what a `Shared` has
+        # remembered before is a constant: these two are so in the next run too.
+        if not self._pure or (once.number < self._began and (type(node) is Unzip or not once.remembers())):
+            self._leaves.forbid()
         if self._memory.has(once):
             self._done.append(self._memory.again(node))
             return
@@ -520,15 +613,11 @@ class Tracer:
                 self._memory.begin(once)
                 self._todo += (len(self._done), node, FINISH, source)
             case "done":
-                self._done.append(self._take(self._memory.recall(node, self._may_undo)))
+                self._done.append(self._takings.take(self._memory.recall(node, self._takings.may_undo), node))
             case "busy":
                 later = Later(Foreign(node, self._place))
                 self._suspended.append(later)
                 self._done.append(later)
-
-    def _may_undo(self, undo: Callable[[], None]) -> None:
-        if self._undo is not None:
-            self._undo.append(undo)
 
     def _await_components(self, node: Unzip[Any], made: Later) -> None:
         """The source's tuple is still to come: each component is an item of it, to be picked then."""
@@ -540,3 +629,10 @@ class Tracer:
             parts.append(later)
         self._memory.keep_split(split, parts, node.origin)
         self._done.append(self._memory.component(node))
+
+
+def _whose(node: AnyOp, f: Any) -> str:
+    """A closure, in words."""
+    if type(f) is Pure:
+        return f"pipeline {f.owner!r}, called"
+    return f"the closure of .{'then' if isinstance(node, Then) else 'inspect' if isinstance(f, Inspect) else 'map'}"

@@ -23,6 +23,7 @@ from dagpu.origin import Origin, describe, here
 
 if TYPE_CHECKING:
     from dagpu.ops import compose as _nodes  # noqa: TC004  # reason: at run time install_nodes sets it
+    from dagpu.runtime.cuda_graph import CudaGraph  # the result type of graph(); imported by no running code
 
 
 class Borrowed:
@@ -286,6 +287,21 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         """A new NumPy array with the contents of the result."""
         return _nodes.ToHost(self, here())
 
+    # ---- capturing
+
+    def graph(self) -> "CudaGraph[_T_co]":
+        """Run it, block until its result is there, and keep what it did as a graph, to be launched again as a whole:
+        one CUDA graph on a GPU, a replayed plan on the host.
+
+        Raises:
+            CaptureError: part of it cannot be in a graph: `host_map`, a closure that waits for data of the host.
+        """
+        return _runner.graph(self, None)
+
+    def graph_on(self, stream: Stream) -> "CudaGraph[_T_co]":
+        """`graph()`, to be launched on this stream."""
+        return _runner.graph(self, stream)
+
     # ---- looking
 
     def explain(self) -> str:
@@ -344,6 +360,7 @@ class Runner(Protocol):
 
     def run(self, op: "DeviceOp[_T, Any, Any]", /) -> Coroutine[Any, Any, _T]: ...
     def run_sync(self, op: "DeviceOp[_T, Any, Any]", /) -> _T: ...
+    def graph(self, op: "DeviceOp[_T, Any, Any]", stream: Stream | None, /) -> "CudaGraph[_T]": ...
     def explain(self, op: "DeviceOp[Any, Any, Any]", /) -> str: ...
 
 

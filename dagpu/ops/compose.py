@@ -210,6 +210,21 @@ class Inspect:
         return x
 
 
+@final
+@plain
+class Pure:
+    """A function of the user's of which he says that its result follows from its arguments: a pipeline's.
+
+    `owner` is the pipeline. A trace of it may be kept for other arguments.
+    """
+
+    f: Callable[..., DeviceOp[Any, Any, Any]]
+    owner: Any
+
+    def __call__(self, arguments: tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]) -> DeviceOp[Any, Any, Any]:
+        return self.f(*arguments[0], **dict(arguments[1]))
+
+
 FIRST, LAST, UNCUT, SHARE = Item(0), Item(-1), Uncut(), Share()
 BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item))
 

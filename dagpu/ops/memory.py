@@ -17,6 +17,7 @@ from dagpu.ops.compose import ToHost, Value
 from dagpu.ops.recipes import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
 from dagpu.origin import Origin, describe, here
 from dagpu.ownership import storage_key
+from dagpu.standins import value_of
 
 _D = TypeVar("_D", bound=np.generic)
 _E = TypeVar("_E", bound=np.generic)
@@ -121,7 +122,7 @@ def full(
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor with `fill_value` in every element."""
-    return _alloc(shape, dtype, Constant(fill_value), "full")
+    return _alloc(shape, dtype, Constant(value_of(fill_value)), "full")
 
 
 def arange(
@@ -139,7 +140,8 @@ def linspace(
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor of `num` evenly spaced values from `start` to `stop`, both included, of shape (num,)."""
-    return _alloc((num,), dtype, Linspace(start, stop, num), "linspace")
+    count = value_of(num)
+    return _alloc((count,), dtype, Linspace(value_of(start), value_of(stop), count), "linspace")
 
 
 def eye(
@@ -183,11 +185,11 @@ def randn(
     seed: int | None = None,
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor of normal random numbers, by Box and Muller over Philox numbers of their own."""
-    return _floating(_alloc(shape, dtype, Normal(mean, std, _seed(seed)), "randn"), "randn")
+    return _floating(_alloc(shape, dtype, Normal(value_of(mean), value_of(std), _seed(seed)), "randn"), "randn")
 
 
 def _seed(seed: int | None) -> int:
-    return secrets.randbits(63) if seed is None else seed & (1 << 64) - 1
+    return secrets.randbits(63) if seed is None else value_of(seed) & (1 << 64) - 1
 
 
 def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
@@ -274,8 +276,9 @@ def fill(t: Tensor[_D], fill_value: complex) -> DeviceOp[Tensor[_D], Static, NoA
             f"fill at {describe(origin)}: {_kind(t)} is no owned Tensor. "
             + _handle_cure(t, "fill(t, fill_value)", "Use a kernel, or memcpy(...).")
         )
-    _check(Constant(fill_value), t.dtype, t.shape, origin, "fill")
-    return Copy(Constant(fill_value), move_in(t, "fill()", origin), None, origin)
+    constant = Constant(value_of(fill_value))
+    _check(constant, t.dtype, t.shape, origin, "fill")
+    return Copy(constant, move_in(t, "fill()", origin), None, origin)
 
 
 def _build_to_host(handle: Any) -> object:

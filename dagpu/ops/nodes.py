@@ -3,6 +3,7 @@
 from typing import Any, TypeAlias
 
 from dagpu.ops.compose import HostCall, Map, On, Shared, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
 
@@ -14,6 +15,7 @@ Node: TypeAlias = (
     | Unzip[Any]
     | Shared[Any]
     | Launch
+    | GraphLaunch
     | Alloc[Any]
     | FromHost[Any]
     | ToHost[Any]

@@ -8,23 +8,27 @@ States and how they change, always under the lock:
 Whoever finds it CLAIMED leaves a wake-up and comes back when it is called.
 """
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any, Final, Literal, final
 
 Claim = Literal["claimed", "done", "busy"]
 NOTHING: Final = object()
+_numbers = itertools.count()
 
 
 @final
 class Once:
     """A remembered value, made single-flight."""
 
-    __slots__ = ("_lock", "_waiting", "owner", "value")
+    __slots__ = ("_lock", "_waiting", "number", "owner", "value")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[Callable[[], None]] = []
+        self.number = next(_numbers)
+        """Later ones have larger numbers."""
         self.owner: object = None
         """The run that is making the value."""
         self.value: Any = NOTHING
@@ -60,6 +64,10 @@ class Once:
             old, self.value[index] = self.value[index], new
         return old
 
+    def remembers(self) -> bool:
+        """Is the value there?"""
+        return self.value is not NOTHING
+
     def settled(self) -> bool:
         """Is nobody making it just now?"""
         return self.owner is None
@@ -71,3 +79,8 @@ class Once:
                 self._waiting.append(wake)
                 return
         wake()
+
+
+def newest() -> int:
+    """A number larger than that of any `Once` so far, and smaller than that of any later one."""
+    return next(_numbers)

@@ -12,6 +12,7 @@ from typing import Any, Final, final
 from dagpu.ops import svg
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall, ToHost, label_of, sources_of
+from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
 from dagpu.origin import place_of
@@ -204,5 +205,7 @@ def _kind(op: _Op) -> str:
             return "CopyDtoD"
         case HostCall():
             return "HostCall"
+        case GraphLaunch():
+            return "GraphLaunch"
         case _:
             return "other"

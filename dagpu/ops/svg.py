@@ -16,6 +16,7 @@ KINDS = {
     "CopyDtoH": ("#b0641b", "#e0954a"),
     "CopyDtoD": ("#80711a", "#c4b243"),
     "HostCall": ("#8a4bb3", "#b884dd"),
+    "GraphLaunch": ("#b35a00", "#f0a050"),
     "other": ("#5f6b7a", "#7c8898"),
 }
 """The colour of each kind, on light and on dark: `fill-<kind>`."""

@@ -10,8 +10,8 @@ readable, and one system task hands the wake-ups out. A thousand waiting runs co
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import NoReturn, Protocol, final
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, Protocol, TypeVar, final
 
 import trio
 
@@ -19,6 +19,8 @@ from dagpu.backends.base import Replay
 from dagpu.errors import NestedRunError
 from dagpu.ops.once import Once
 from dagpu.origin import describe, here
+
+_T = TypeVar("_T")
 
 
 class Waits(Protocol):
@@ -34,6 +36,10 @@ class Waits(Protocol):
 
     async def replay(self, replay: Replay, spin: float) -> None:
         """Until the replay is done. If cancelled: skip what has not begun, drain, then raise."""
+        ...
+
+    async def drain(self, replay: Replay) -> None:
+        """Until a replay is done that others have started. Nothing of it is skipped, whatever is cancelled."""
         ...
 
     async def once(self, onces: list[Once]) -> None:
@@ -64,6 +70,9 @@ class BlockingWaits:
             replay.wait()
             raise
 
+    async def drain(self, replay: Replay) -> None:
+        replay.wait()
+
     async def once(self, onces: list[Once]) -> None:
         settled = threading.Event()
         for once in onces:
@@ -79,6 +88,16 @@ class BlockingWaits:
 
     async def finish(self, waited: bool) -> None:
         return
+
+
+def drive(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that waits through `BlockingWaits`, which never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+    raise AssertionError("BlockingWaits never suspends")
 
 
 @final
@@ -202,6 +221,10 @@ class TrioWaits:
             return False
 
         await _suspend(replay.when_done, drain)
+
+    async def drain(self, replay: Replay) -> None:
+        with trio.CancelScope(shield=True):
+            await self.replay(replay, 0.0)
 
     async def once(self, onces: list[Once]) -> None:
         def register(wake: Callable[[], None]) -> None:

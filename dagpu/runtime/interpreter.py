@@ -10,18 +10,19 @@ from typing import Any, Protocol, TypeVar, final
 import trio
 
 from dagpu.device import Device, Stream
-from dagpu.errors import NestedRunError
 from dagpu.lowering.cost import CostModel
 from dagpu.lowering.explain import explain
 from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.policies import SchedulingPolicy
-from dagpu.ops.base import DeviceOp, install_runner, is_inside_closure
+from dagpu.ops.base import DeviceOp, install_runner
 from dagpu.ops.compose import On
 from dagpu.origin import describe, here, place_of
 from dagpu.runtime import run
-from dagpu.runtime.completion import BlockingWaits, TrioWaits
+from dagpu.runtime.completion import BlockingWaits, TrioWaits, drive
+from dagpu.runtime.cuda_graph import CudaGraph, graph_of, refuse_nested
 from dagpu.runtime.device import current_device, device
+from dagpu.runtime.kept import Settings
 
 _T = TypeVar("_T")
 
@@ -41,42 +42,51 @@ class StreamInterpreter:
         device: where ops run that say nothing else; the current device unless given.
         policy: places them on streams; `ListSchedule(4)` unless given.
         verify: prove every plan before it runs; on, unless DAGPU_VERIFY is 0. It costs about as much as scheduling.
+        graph_from: the run of one plan, counted from 1, from which on it is launched as one CUDA graph; None for never.
+            To make a graph costs about as much as to launch its kernels twice. Pipelines have their own number.
     """
 
     def __init__(
-        self, device: Device | str | None = None, policy: SchedulingPolicy | None = None, *, verify: bool | None = None
+        self,
+        device: Device | str | None = None,
+        policy: SchedulingPolicy | None = None,
+        *,
+        verify: bool | None = None,
+        graph_from: int | None = 3,
     ) -> None:
         self._device = device
+        self._graph_from = graph_from
         self._policy = ListSchedule() if policy is None else policy
         self._verify = os.environ.get("DAGPU_VERIFY", "1") != "0" if verify is None else verify
 
-    def _settings(self) -> run.Settings:
+    def settings(self) -> Settings:
+        """What its runs go by, now."""
         asked = self._device
         where = current_device() if asked is None else device(asked) if isinstance(asked, str) else asked
-        return run.Settings(where, self._policy, self._verify)
+        return Settings(where, self._policy, self._verify, self._graph_from)
 
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op in a trio task. A checkpoint; cancellation drains what has been submitted."""
-        _refuse_nested(op)
+        refuse_nested(op)
         _need_trio(op)
-        return await run.execute(op, self._settings(), TrioWaits())
+        return await run.execute(op, self.settings(), TrioWaits())
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op, and block until its result is there."""
-        _refuse_nested(op)
-        _warn_in_task()
-        coroutine = run.execute(op, self._settings(), BlockingWaits())
-        try:
-            coroutine.send(None)
-        except StopIteration as end:
-            result: _T = end.value
-            return result
-        raise AssertionError("BlockingWaits never suspends")
+        refuse_nested(op)
+        _warn_in_task("sync()", "Use await.")
+        return drive(run.execute(op, self.settings(), BlockingWaits()))
+
+    def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
+        """Run an op, block until its result is there, and keep what it did for later launches."""
+        refuse_nested(op)
+        _warn_in_task("graph()", "Capture before trio.run(...), or in a thread.")
+        return graph_of(op, stream, self.settings())
 
     def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan:
         """The plan of the op's first stage: all it does until a closure needs host data. Nothing is run."""
-        _refuse_nested(op)
-        return run.plan_of(op, self._settings())
+        refuse_nested(op)
+        return run.plan_of(op, self.settings())
 
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
         """That plan in words. Its times are by the cost model of the policy that the op as a whole is placed by."""
@@ -93,14 +103,6 @@ def _policy_of(op: DeviceOp[Any, Any, Any], otherwise: Any) -> Any:
     return otherwise
 
 
-def _refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
-    if is_inside_closure():
-        raise NestedRunError(
-            f"{op!r} was run at {describe(here())}, inside a closure or host_map of another run. "
-            "Return the op from .then instead: it becomes part of that run."
-        )
-
-
 def _need_trio(op: DeviceOp[Any, Any, Any]) -> None:
     if not trio.lowlevel.in_trio_task():
         raise RuntimeError(
@@ -112,8 +114,8 @@ def _need_trio(op: DeviceOp[Any, Any, Any]) -> None:
 _warned: set[object] = set()
 
 
-def _warn_in_task() -> None:
-    """`sync()` in a trio task blocks all others: say so, once for each place."""
+def _warn_in_task(call: str, cure: str) -> None:
+    """What waits in a trio task without `await` blocks all others: say so, once for each place."""
     if not trio.lowlevel.in_trio_task():
         return
     origin = here()
@@ -121,7 +123,7 @@ def _warn_in_task() -> None:
     if place not in _warned:
         _warned.add(place)
         file, line = ("dagpu", 0) if place is None else place
-        message = f"sync() at {describe(origin)} in a trio task blocks every other task until it is done. Use await."
+        message = f"{call} at {describe(origin)} in a trio task blocks every other task until it is done. {cure}"
         warnings.warn_explicit(message, RuntimeWarning, file, line)
 
 
@@ -147,6 +149,13 @@ def plan_of(op: DeviceOp[Any, Any, Any]) -> Plan:
     return _planner().plan_of(op)
 
 
+def current_settings(where: Device) -> Settings:
+    """What runs of the current interpreter go by, on this device."""
+    settings = _planner().settings()
+    settings.device = where
+    return settings
+
+
 def _planner() -> StreamInterpreter:
     """The current interpreter where it makes plans, else the default one."""
     current = _current.get()
@@ -162,6 +171,9 @@ class _CurrentInterpreter:
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         return _current.get().run_sync(op)
+
+    def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
+        return _planner().graph(op, stream)
 
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
         return _planner().explain(op)

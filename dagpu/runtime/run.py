@@ -1,55 +1,29 @@
 """One run of one op: trace, lock, schedule, verify, submit, wait; stage by stage."""
 
 import gc
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
-from dagpu.backends.base import Backend, Bindings, Failure, Prepared, Replay
-from dagpu.device import Device
+from dagpu.backends.base import Backend, Bindings, Failure, Replay
 from dagpu.errors import DeviceError
-from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.plan import Plan
-from dagpu.lowering.policies import RoundRobin, SingleStream, arranged
+from dagpu.lowering.policies import arranged
 from dagpu.lowering.program import Program
-from dagpu.lowering.reuse import Repeat
+from dagpu.lowering.reuse import Bound
 from dagpu.lowering.schedule import schedule
+from dagpu.lowering.structure import Inputs, inputs_of
 from dagpu.lowering.trace import Stage, Tracer
 from dagpu.lowering.verify import verify
-from dagpu.ops.base import DeviceOp, keep_for_later_runs, kept_from_earlier_runs
+from dagpu.ops.base import DeviceOp
 from dagpu.origin import here
 from dagpu.runtime.completion import Waits
 from dagpu.runtime.device import backend, device
-from dagpu.runtime.environment import Variable
-from dagpu.storage import Locks, Storage
+from dagpu.runtime.kept import Kept, PlanCache, Settings, Submitted, cache_of, keep, kept_by, most_nodes
+from dagpu.runtime.updates import Enqueued
+from dagpu.storage import Locks
 
 _T = TypeVar("_T")
-
-
-@final
-class Settings:
-    """What a run needs to know of its interpreter."""
-
-    __slots__ = ("device", "policy", "spin", "verify")
-
-    def __init__(self, where: Device, policy: Any, check: bool) -> None:
-        self.device = where
-        self.policy = policy
-        self.verify = check
-        self.spin = _spin_seconds()
-
-
-_SPIN = Variable("DAGPU_SPIN_US")
-
-
-def _spin_seconds() -> float | None:
-    asked = _SPIN.get()
-    if asked is None:
-        return None
-    try:
-        return max(0.0, float(asked)) * 1e-6
-    except ValueError:
-        raise ValueError(f"DAGPU_SPIN_US={asked!r} is no number. Give microseconds, such as 20.") from None
 
 
 @contextmanager
@@ -78,58 +52,11 @@ def plan_program(program: Program, check: bool) -> Plan:
 
 def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
     """The plan of the op's first stage, with nothing run: what the op owns, it owns still."""
-    tracer = Tracer(op, settings.device, settings.policy, device)
+    tracer = Tracer(op, settings.device, settings.policy, device, inputs_of(op))
     try:
         return plan_program(tracer.stage().program, settings.verify)
     finally:
         tracer.abandon("it was only planned")
-
-
-@final
-class Kept:
-    """What a run leaves for later runs of the same op: the plan, made ready by its backend, and how to run it again.
-
-    Immutable, and used by any number of runs at once. It hangs on the op, and dies with it.
-    """
-
-    __slots__ = ("device", "driver", "policy", "prepared", "repeat", "verify")
-
-    def __init__(self, settings: Settings, repeat: Repeat, driver: Backend, prepared: Prepared) -> None:
-        self.device = settings.device
-        self.policy = settings.policy
-        self.verify = settings.verify
-        self.repeat = repeat
-        self.driver = driver
-        self.prepared = prepared
-
-    def suits(self, settings: Settings) -> bool:
-        """Would these settings give the same plan? A policy of the user's is asked once; it is known by identity."""
-        policy = settings.policy
-        return (
-            self.device is settings.device
-            and (self.policy is policy or (type(policy) in _BY_VALUE and self.policy == policy))
-            and self.verify is settings.verify
-        )
-
-
-_BY_VALUE = frozenset((SingleStream, RoundRobin, ListSchedule))
-_KEPT_PER_OP = 8
-"""For how many devices and policies an op keeps a plan: the latest."""
-
-
-def _find_kept(op: DeviceOp[Any, Any, Any], settings: Settings) -> Kept | None:
-    kept: Kept
-    for kept in kept_from_earlier_runs(op) or ():
-        if kept.suits(settings):
-            return kept
-    return None
-
-
-def _keep(op: DeviceOp[Any, Any, Any], new: Kept, settings: Settings) -> None:
-    """Of two first runs that are under way at once the later one's is kept: one plan for each setting."""
-    before = kept_from_earlier_runs(op)
-    others = [kept for kept in before if not kept.suits(settings)] if before else ()
-    keep_for_later_runs(op, (new, *others[: _KEPT_PER_OP - 1]))
 
 
 def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits) -> Coroutine[Any, Any, _T]:
@@ -137,19 +64,36 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits) -> Cor
 
     Whatever happens, nothing is left running, and every lock and claim is given back.
     """
-    kept = _find_kept(op, settings)
-    if kept is not None:
-        bindings = Bindings(kept.repeat.buffers)
-        wanted = kept.repeat.bind(bindings.memory)
-        if wanted is not None:
-            return _run_again(kept, bindings, wanted, settings, waits)
-    return _run_anew(op, settings, waits)
+    found = kept_by(op, settings)
+    if found is not None:
+        again = _again(found[0], found[1], settings, waits)
+        if again is not None:
+            return again
+    inputs = inputs_of(op, most_nodes(op))
+    cache = None if inputs is None else cache_of(inputs, settings)
+    if inputs is not None and cache is not None:
+        kept = cache.find(inputs, settings)
+        if kept is not None:
+            again = _again(kept, inputs.leaves, settings, waits)
+            if again is not None:
+                return again
+    return _run_anew(op, settings, waits, inputs, cache)
 
 
-async def _run_anew(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits) -> _T:
+def _again(kept: Kept, leaves: Sequence[Any], settings: Settings, waits: Waits) -> Coroutine[Any, Any, Any] | None:
+    """A run of a plan that an earlier run has left; None if it does not suit these leaves as they are now."""
+    bindings = Bindings(kept.repeat.buffers)
+    bound = kept.repeat.bind(bindings.memory, leaves)
+    return None if bound is None else _run_again(kept, bindings, bound, settings, waits)
+
+
+async def _run_anew(
+    op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, inputs: Inputs | None, cache: PlanCache | None
+) -> _T:
     """Trace, plan, run; stage by stage."""
-    tracer = Tracer(op, settings.device, settings.policy, device)
+    tracer = Tracer(op, settings.device, settings.policy, device, inputs)
     locks = Locks(here())
+    updates = Enqueued()
     waited = False
     try:
         while True:
@@ -157,8 +101,18 @@ async def _run_anew(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits
                 stage = tracer.stage()
                 plan = plan_program(stage.program, settings.verify) if stage.program.instructions else None
             if plan is not None:
+                for graph in stage.graphs:
+                    graph.updates.hand_over(locks, updates)
                 locks.acquire(stage.locks)
-                await _run_plan(op, plan, stage, tracer, settings, waits)
+                submitted = await submit(plan, stage, tracer, waits)
+                # Now, while the device is at work. However this run ends, the plan was right.
+                repeat = tracer.repeat()
+                if repeat is not None:
+                    kept = Kept(settings, repeat, submitted.driver, submitted.prepared, tracer.reads)
+                    keep(op, kept, settings, inputs, cache)
+                await settled(submitted, settings, waits)
+                await _drain(updates, waits)
+                tracer.settle(submitted.bindings.memory)
                 waited = True
             else:
                 tracer.settle([])
@@ -176,30 +130,59 @@ async def _run_anew(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits
         tracer.abandon("the run that was to make them failed or was cancelled")
         raise
     finally:
-        locks.release()
-
-
-async def _run_again(
-    kept: Kept, bindings: Bindings, wanted: dict[Storage, bool], settings: Settings, waits: Waits
-) -> Any:
-    """Run a plan that an earlier run has left: no trace, no schedule; what this costs is its inputs and outputs."""
-    locks = Locks(here()) if wanted else None  # most have nothing to lock, and looking up the place takes 1 us
-    if locks is not None:
-        locks.acquire(wanted)
-    try:
-        await waits.before_submit()
-        spin = _spin(kept.driver, settings)
-        await _replay(kept.prepared.submit(bindings, spin), 0.0, waits)
-        return kept.repeat.result(bindings.memory)
-    finally:
-        if locks is not None:
+        try:
+            await _drain(updates, waits)
+        finally:
             locks.release()
 
 
-async def _run_plan(
-    op: DeviceOp[Any, Any, Any], plan: Plan, stage: Stage, tracer: Tracer, settings: Settings, waits: Waits
-) -> None:
-    driver = backend(_kind_of(plan))
+async def _run_again(kept: Kept, bindings: Bindings, bound: Bound, settings: Settings, waits: Waits) -> Any:
+    """Run a plan that an earlier run has left: no trace, no schedule; what this costs is its inputs and outputs."""
+    origin = here() if bound.locks else None  # most have nothing to lock, and looking up the place takes 1 us
+    locks = Locks(origin) if bound.locks else None
+    updates = Enqueued()
+    submitted = False
+    try:
+        if locks is not None:
+            for captured in bound.graphs:
+                captured.updates.hand_over(locks, updates)
+            locks.acquire(bound.locks)
+            bound.take(origin)
+        graph = kept.wants_graph()
+        if graph and (instantiate := kept.prepared.before_graph) is not None:
+            await waits.slowly(instantiate)
+        await waits.before_submit()
+        replay = kept.prepared.submit(bindings, _spin(kept.driver, settings), graph=graph)
+        submitted = True
+        await _replay(replay, 0.0, waits)
+        if bound.graphs:
+            await _drain(updates, waits)
+        return kept.repeat.result(bindings.memory, bound.leaves)
+    except BaseException:
+        if not submitted:
+            bound.undo()
+        raise
+    finally:
+        if locks is not None:
+            try:
+                await _drain(updates, waits)
+            finally:
+                locks.release()
+
+
+async def _drain(updates: Enqueued, waits: Waits) -> None:
+    """Until what was enqueued before a graph's launch is done; empties it. Raises its failures."""
+    while updates.replays:
+        replay = updates.replays.pop(0)
+        await waits.drain(replay)
+        updates.failures += replay.failures()
+    if updates.failures:
+        _raise(updates.failures)
+
+
+async def submit(plan: Plan, stage: Stage, tracer: Tracer, waits: Waits) -> Submitted:
+    """Make a plan ready, and start it."""
+    driver = backend(kind_of(plan))
     prepared = driver.prepare(plan)
     if prepared.before_first is not None:
         await waits.slowly(prepared.before_first)
@@ -209,15 +192,10 @@ async def _run_plan(
         bindings.memory[index] = held
     replay = prepared.submit(bindings)
     tracer.submitted()
-    # Now, while the device is at work. However this run ends, the plan was right.
-    repeat = tracer.repeat()
-    if repeat is not None:
-        _keep(op, Kept(settings, repeat, driver, prepared), settings)
-    await _replay(replay, _spin(driver, settings), waits)
-    tracer.settle(bindings.memory)
+    return Submitted(driver, prepared, bindings, replay)
 
 
-def _kind_of(plan: Plan) -> str:
+def kind_of(plan: Plan) -> str:
     """The kind of all devices of a plan: one backend runs it."""
     first, *others = plan.devices
     kind = first.partition(":")[0]
@@ -233,6 +211,11 @@ def _kind_of(plan: Plan) -> str:
 def _spin(driver: Backend, settings: Settings) -> float:
     """For how long to poll before sleeping."""
     return driver.spin() if settings.spin is None else settings.spin
+
+
+async def settled(submitted: Submitted, settings: Settings, waits: Waits) -> None:
+    """Until a stage is done, or has been drained; raises its failures."""
+    await _replay(submitted.replay, _spin(submitted.driver, settings), waits)
 
 
 async def _replay(replay: Replay, spin: float, waits: Waits) -> None:

@@ -6,8 +6,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dagpu.backends.cuda.blame import instructions_of
 from dagpu.backends.cuda.packing import REPORT
+from dagpu.backends.outcome import Outcome
 from dagpu.errors import KernelBoundsError
+from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import Launch
 from dagpu.origin import describe
 
@@ -22,6 +25,16 @@ _KINDS: Final = {
     1: "outside the tensor, of shape {extent}",
     2: "outside this block's tile, of extents {extent}",
 }
+
+
+def blame(plan: Plan, launches: Sequence[Launch], reports: NDArray[np.uint8], outcome: Outcome) -> None:
+    """Fail the launches that went out of bounds, but for those that only did so on another's wrong results."""
+    found = {id(launch): error for launch, error in violations(launches, reports)}
+    if not found:
+        return
+    for instruction in instructions_of(plan):
+        if not (outcome.abnormal and outcome.skips(instruction)) and (error := found.get(id(instruction))):
+            outcome.fail(instruction, error)
 
 
 def violations(launches: Sequence[Launch], reports: NDArray[np.uint8]) -> Iterator[tuple[Launch, KernelBoundsError]]:

@@ -2,22 +2,17 @@
 
 Nothing here needs a GPU. A kernel's text is put together from prelude/*.cuh and depends on the kind of work and the
 element types alone, so that few modules are ever compiled; all else is in its parameters.
-
-The two arrays of a walk, the output and the source (of a fill: the elements' numbers), are reduced on the host first:
-axes of extent 1 go, all steps in the output are made positive, the axes are put in the order of the output's memory,
-and neighbours that lie alike in both become one. Most of what is left has one or two axes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from pathlib import Path
 from struct import pack
 from typing import Any, Final, NamedTuple, TypeAlias, assert_never, final
 
 import numpy as np
 
+from dagpu.backends.cuda.walk import Start, Walk, packed, reduced, room_for
 from dagpu.backends.host.recipes import write
 from dagpu.dtypes import strides_of
 from dagpu.errors import ShapeError
@@ -27,10 +22,6 @@ from dagpu.ops.recipes import Arange, Constant, Eye, Linspace, Normal, Recipe, U
 THREADS: Final = 256
 MAX_BLOCKS: Final = 1 << 14
 """A thread does several shares of what is larger: 15 or more rounds on an H200, so that the last is a small part."""
-
-FEW_AXES: Final = 4
-"""With so many, and fewer than 2**31 elements, places are found by multiplication instead of division."""
-MAX_AXES: Final = 32
 
 MIN_ROW: Final = 64
 """Bytes: rows shorter than two memory transactions are copied by a kernel, not by `cuMemcpy2D`."""
@@ -104,11 +95,12 @@ def fill(recipe: Recipe, layout: Layout) -> Builtin | Memset:
 
 
 @lru_cache(maxsize=1024)
-def copy(out: Layout, source: Layout) -> Builtin | Memcpy | Memcpy2D:
+def copy(out: Layout, source: Layout, *, rows: bool = True) -> Builtin | Memcpy | Memcpy2D:
     """What copies `source` to `out`, of the same shape, and converts its elements as NumPy's `casting="unsafe"` does.
 
     Two things are open, as in C: a floating number outside the range of an integer type (the GPU gives the nearest end
-    of the range, of NaN 0 or the least), and the sign and payload of a NaN. The layouts share no memory.
+    of the range, of NaN 0 or the least), and the sign and payload of a NaN. The layouts share no memory. With `rows`
+    False a kernel does what `Memcpy2D` would.
 
     Raises:
         ShapeError: other shapes, or more than `MAX_AXES` axes that cannot be merged.
@@ -117,22 +109,22 @@ def copy(out: Layout, source: Layout) -> Builtin | Memcpy | Memcpy2D:
         raise ShapeError(f"cannot copy {source.shape} to {out.shape}. Give both the same shape.")
     if out.size == 0:
         return Memcpy(0, out.offset, source.offset)
-    walk = _reduced(out.shape, _Start(out.offset, source.offset), out.strides, source.strides)
+    walk = reduced(out.shape, Start(out.offset, source.offset), out.strides, source.strides)
     types = _c_type(out.dtype), _c_type(source.dtype)
     dense = walk.dense(out.dtype.itemsize, source.dtype.itemsize)
     if _same_bits(out.dtype, source.dtype):
         if dense:
             return Memcpy(out.nbytes, *walk.start)
-        if (rows := _rows(walk, out.dtype.itemsize)) is not None:
-            return rows
+        if rows and (pitched := _rows(walk, out.dtype.itemsize)) is not None:
+            return pitched
         types = (_UNSIGNED[out.dtype.itemsize],) * 2
     text = _text("numbers", "walk", "copy") + _COPY_ENTRIES.format(out=types[0], source=types[1])
     if dense:
         lanes = 16 // max(out.dtype.itemsize, source.dtype.itemsize)
         arguments = pack("<QQqqQ", 0, 0, *walk.start, walk.size)
         return Builtin(text, "dagpu_copy_dense", _grid(walk.size, lanes), (THREADS, 1, 1), arguments, (0, 8))
-    room, name = _room(walk, "dagpu_copy")
-    return Builtin(text, name, _grid(walk.size, 1), (THREADS, 1, 1), pack("<QQ", 0, 0) + _packed(walk, room), (0, 8))
+    room, name = room_for(walk, "dagpu_copy")
+    return Builtin(text, name, _grid(walk.size, 1), (THREADS, 1, 1), pack("<QQ", 0, 0) + packed(walk, room), (0, 8))
 
 
 @lru_cache(maxsize=1024)
@@ -143,7 +135,7 @@ def _fill(_exact: str, recipe: Recipe, layout: Layout) -> Builtin | Memset:
         return Memset(min(itemsize, 4), 0, 0, layout.offset)
     # Equal elements have no order: instead of by their numbers, axes are merged by the output alone.
     numbers = layout.strides if isinstance(recipe, Constant) else strides_of(layout.shape, 1)
-    walk = _reduced(layout.shape, _Start(layout.offset, 0), layout.strides, numbers)
+    walk = reduced(layout.shape, Start(layout.offset, 0), layout.strides, numbers)
     if isinstance(recipe, Constant):
         bits, dense = _bits(recipe, layout.dtype), walk.dense(itemsize, itemsize)
         if dense and itemsize < 8:
@@ -161,8 +153,8 @@ def _fill(_exact: str, recipe: Recipe, layout: Layout) -> Builtin | Memset:
     if dense:
         arguments = pack("<QqQ", 0, walk.start.out, walk.size) + formula.packed
         return Builtin(text, "dagpu_fill_dense", _grid(walk.size, formula.lanes), (THREADS, 1, 1), arguments, (0,))
-    room, name = _room(walk, "dagpu_fill")
-    arguments = pack("<Q", 0) + _packed(walk, room) + formula.packed
+    room, name = room_for(walk, "dagpu_fill")
+    arguments = pack("<Q", 0) + packed(walk, room) + formula.packed
     return Builtin(text, name, _grid(walk.size, 1), (THREADS, 1, 1), arguments, (0,))
 
 
@@ -232,60 +224,8 @@ def _same_bits(out: _DType, source: _DType) -> bool:
     return out.itemsize == source.itemsize and out.kind in "iu" and source.kind in "iub"
 
 
-# ---- walks ------------------------------------------------------------------------------------------
-class _Start(NamedTuple):
-    """Where a walk starts, in bytes (of a fill's numbers: in elements)."""
-
-    out: int
-    source: int
-
-
-class _Axis(NamedTuple):
-    """So many elements, each this far from the one before in the output and in the source."""
-
-    extent: int
-    out: int
-    source: int
-
-
-class _Walk(NamedTuple):
-    """`Walk` in walk.cuh; the axis with the smallest step in the output comes first."""
-
-    size: int
-    start: _Start
-    axes: tuple[_Axis, ...]
-
-    def dense(self, out_size: int, source_size: int) -> bool:
-        """Do both arrays lie in one piece, in the same order?"""
-        return not self.axes or (len(self.axes) == 1 and self.axes[0][1:] == (out_size, source_size))
-
-
-def _reduced(shape: Sequence[int], start: _Start, out: Sequence[int], source: Sequence[int]) -> _Walk:
-    """The walk through two arrays of this shape, none of its extents 0, by their strides."""
-    out_start, source_start = start
-    axes: list[_Axis] = []
-    for extent, a, b in zip(shape, out, source, strict=True):
-        if extent == 1:
-            continue
-        if a < 0:
-            out_start, source_start = out_start + (extent - 1) * a, source_start + (extent - 1) * b
-        axes.append(_Axis(extent, a, b) if a >= 0 else _Axis(extent, -a, -b))
-    merged: list[_Axis] = []
-    for axis in sorted(axes, key=lambda axis: axis.out):
-        inner = merged[-1] if merged else None
-        if inner is not None and axis[1:] == (inner.out * inner.extent, inner.source * inner.extent):
-            merged[-1] = inner._replace(extent=inner.extent * axis.extent)
-        else:
-            merged.append(axis)
-    if len(merged) > MAX_AXES:
-        raise ShapeError(
-            f"{len(merged)} axes that cannot be merged, in shape {tuple(shape)}. At most {MAX_AXES} can be walked "
-            "through: copy or fill it in parts."
-        )
-    return _Walk(prod(shape), _Start(out_start, source_start), tuple(merged))
-
-
-def _rows(walk: _Walk, itemsize: int) -> Memcpy2D | None:
+# ---- copies of rows, grids ----------------------------------------------------------------------
+def _rows(walk: Walk, itemsize: int) -> Memcpy2D | None:
     """The walk as rows that lie a pitch apart, if it is that."""
     if len(walk.axes) != 2 or walk.axes[0][1:] != (itemsize, itemsize):
         return None
@@ -293,22 +233,6 @@ def _rows(walk: _Walk, itemsize: int) -> Memcpy2D | None:
     if width < MIN_ROW or not all(width <= pitch <= MAX_PITCH for pitch in (out_pitch, source_pitch)):
         return None
     return Memcpy2D(width, height, out_pitch, source_pitch, *walk.start)
-
-
-def _room(walk: _Walk, name: str) -> tuple[int, str]:
-    """For how many axes the kernel's parameter has room, and the kernel."""
-    few = len(walk.axes) <= FEW_AXES and walk.size < 1 << 31
-    return (FEW_AXES, f"{name}_few") if few else (MAX_AXES, f"{name}_many")
-
-
-def _packed(walk: _Walk, room: int) -> bytes:
-    parts = [pack("<QqqQ", walk.size, *walk.start, len(walk.axes))]
-    for axis in walk.axes:
-        # Granlund and Montgomery's multiplier for a 32-bit division, less its top bit; see walk.cuh.
-        shift = (axis.extent - 1).bit_length()
-        multiplier = ((1 << 32) * ((1 << shift) - axis.extent)) // axis.extent + 1 if shift < 32 else 0
-        parts.append(pack("<QqqII", *axis, multiplier, shift))
-    return b"".join(parts).ljust(32 + 32 * room, b"\0")
 
 
 def _grid(count: int, lanes: int) -> tuple[int, int, int]:

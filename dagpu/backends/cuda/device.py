@@ -2,11 +2,12 @@
 
 import os
 import threading
+from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from dagpu.backends.cuda.compiler import Compiler
-from dagpu.backends.cuda.driver import Gpu, RawEvent
+from dagpu.backends.cuda.driver import Gpu, RawEvent, RawGraph
 from dagpu.backends.cuda.library import Library
 from dagpu.backends.cuda.memory import Pool, Slabs
 from dagpu.backends.cuda.streams import OwnStream, Streams
@@ -37,6 +38,8 @@ class CudaDevice:
         self.library = Library(gpu, compiler)
         self.watch = Watch()
         self.live: set[CudaRun] = set()
+        self.retired: deque[RawGraph] = deque()
+        """Graphs that nobody has any more, to be destroyed by the next who calls the driver anyway."""
         self.lost: DeviceLostError | None = None
         self._peers: dict[int, bool] = {}
         self._lock = threading.Lock()
@@ -80,7 +83,23 @@ class CudaDevice:
         self.gpu.synchronize()
         for run in list(self.live):
             run.done()
+        self.destroy_retired()
         self.memory.trim()
+
+    def destroy_retired(self) -> None:
+        """Give the driver back the graphs that nobody has any more. None of them runs. The context is current."""
+        while self.retired:
+            try:
+                graph = self.retired.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            if self.lost is None:
+                try:
+                    graph.destroy()
+                except DeviceLostError:
+                    raise
+                except DeviceError:
+                    pass  # whatever it still is, nobody can use it
 
     def reach(self, peer: "CudaDevice", instruction: CopyDtoD) -> None:
         """Let kernels of this device read the peer's memory.

@@ -6,10 +6,10 @@ thousands of times for each run (a kernel's `launch`, those of streams and event
 `Gpu.error` makes a `DeviceError` of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, final
+from typing import Any, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,72 @@ class Limits:
     """The same without asking."""
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelNode:
+    """A launch, in a graph."""
+
+    function: Function
+    grid: Extents
+    block: Extents
+    parameters: bytearray
+    """Read when the graph is made, and at each `update_kernel`. It lives, where it is, as long as the graph does."""
+    shared: int
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyNode:
+    """A contiguous copy, in a graph: `in` from page-locked memory to the device, `out` the other way, or `within`."""
+
+    kind: Literal["in", "out", "within"]
+    target: int
+    source: int
+    nbytes: int
+    """Not 0."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class FillNode:
+    """`count` (not 0) elements of `width` (1, 2, 4) bytes, in a graph."""
+
+    address: int
+    width: int
+    value: int
+    count: int
+
+
+GraphNode: TypeAlias = KernelNode | CopyNode | FillNode
+
+
+class RawGraph(Protocol):
+    """An executable graph. Nodes are named by their place in what `Gpu.make_graph` got.
+
+    It is changed, launched and destroyed only when none of its launches is under way, but for launches in one stream.
+    """
+
+    def update_kernel(self, node: int) -> None:
+        """A kernel's parameters have been written anew: launches from now on take them."""
+        ...
+
+    def update_copy(self, node: int, to: CopyNode) -> None:
+        """Other addresses. All else is as it was."""
+        ...
+
+    def update_fill(self, node: int, to: FillNode) -> None:
+        """Another address, likewise."""
+        ...
+
+    def upload(self, stream: RawStream) -> None:
+        """Do ahead what the first launch would do else."""
+        ...
+
+    def launch(self, stream: RawStream) -> None: ...
+
+    def destroy(self) -> None: ...
+
+
 class Gpu(Protocol):
     """One device and its primary context."""
 
@@ -184,6 +250,13 @@ class Gpu(Protocol):
 
     def fill(self, address: int, width: int, value: int, count: int, stream: RawStream) -> None:
         """`count` elements of `width` (1, 2, 4) bytes."""
+        ...
+
+    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> RawGraph:
+        """An executable graph of these nodes, each after those of the nodes before it that are named with it.
+
+        `DeviceError` where the driver refuses it; then nothing is left of it.
+        """
         ...
 
     def close_when_reached(self, stream: RawStream, descriptor: int) -> None:

@@ -108,22 +108,23 @@ class Pool:
 
     Invariants, under `_lock`:
         each address is in use (a `Block` has it), in `dropped`, or idle
-        `_idle[size]` has the idle addresses of that size; `_sizes` has its keys in order
+        `_idle[size]` has the idle addresses of that size, the latest last; `_sizes` has its keys in order
     """
 
     def __init__(self, allocate: Callable[[int], int], free: Callable[[int], None]) -> None:
         self._allocate = allocate
         self._free = free
         self._lock = threading.Lock()
-        self._idle: dict[int, list[int]] = {}
+        self._idle: dict[int, dict[int, None]] = {}
         self._sizes: list[int] = []
         self._used = 0
         self._held = 0
         self.dropped: deque[tuple[int, int, int]] = deque()
         """Address, bytes asked for, size: of blocks that were dropped and are not sorted in yet."""
 
-    def take(self, nbytes: int, room: int | None = None) -> Block:
-        """A block of at least `nbytes`. Trims the pool before it gives up.
+    def take(self, nbytes: int, room: int | None = None, wanted: int = 0) -> Block:
+        """A block of at least `nbytes`: the one at the address `wanted` if it is idle and fits, else the one that came
+        back last. Trims the pool before it gives up.
 
         With `room`, the pool may hold at most so many bytes together, in use and idle.
 
@@ -135,11 +136,19 @@ class Pool:
         size = rounded(nbytes)
         with self._lock:
             self._sort_in()
-            found = self._fitting(size)
+            found = self._fitting(size, wanted)
             if found is None:
                 found = self._fresh(size, room)
             self._used += nbytes
         return Block(self, found[0], nbytes, found[1])
+
+    def has(self, nbytes: int) -> bool:
+        """Would it serve this from what is idle?"""
+        with self._lock:
+            self._sort_in()
+            size = rounded(nbytes)
+            at = bisect_left(self._sizes, size)
+            return at < len(self._sizes) and self._sizes[at] - size <= size // WASTE
 
     def trim(self) -> None:
         """Give all that is idle back to the driver."""
@@ -168,12 +177,12 @@ class Pool:
                 self._used -= nbytes
                 addresses = self._idle.get(size)
                 if addresses is None:
-                    self._idle[size] = [address]
+                    self._idle[size] = {address: None}
                     insort(self._sizes, size)
                 else:
-                    addresses.append(address)
+                    addresses[address] = None
 
-    def _fitting(self, size: int) -> tuple[int, int] | None:
+    def _fitting(self, size: int, wanted: int) -> tuple[int, int] | None:
         at = bisect_left(self._sizes, size)
         if at == len(self._sizes):
             return None
@@ -181,7 +190,11 @@ class Pool:
         if found - size > size // WASTE:
             return None
         addresses = self._idle[found]
-        address = addresses.pop()
+        if wanted in addresses:
+            del addresses[wanted]
+            address = wanted
+        else:
+            address = addresses.popitem()[0]
         if not addresses:
             del self._idle[found], self._sizes[at]
         return address, found

@@ -18,7 +18,7 @@ from dagpu.dtypes import bf16
 from dagpu.errors import KernelArgumentError
 from dagpu.kernel_declaration import ScalarCheck
 from dagpu.layout import Layout
-from dagpu.lowering.program import Launch, Tiles, View
+from dagpu.lowering.program import Cell, Launch, Tiles, View
 from dagpu.ops.launch import KernelSpec
 from dagpu.origin import describe
 
@@ -73,10 +73,13 @@ class Packed:
 
     form: Form
     parameters: bytearray
+    cells: list[tuple[int, int, "Callable[[Any], bytes]"]]
+    """Numbers that each run brings: byte in the parameters, the cell, what makes bytes of its value."""
 
 
 def pack(launch: Launch, limits: Limits) -> Packed | None:
-    """A launch, but for its addresses. None where its grid is empty, so that there is nothing to launch.
+    """A launch, but for its addresses and for numbers that are in cells. None where its grid is empty, so that there is
+    nothing to launch.
 
     Raises:
         KernelArgumentError: plain pointers are wanted of a strided view.
@@ -86,10 +89,15 @@ def pack(launch: Launch, limits: Limits) -> Packed | None:
     if form is None:
         return None
     parameters = bytearray(form.template)
+    cells = []
     for at, number, convert in form.scalars:
-        value = convert(arguments[number])
+        argument = arguments[number]
+        if type(argument) is Cell:
+            cells.append((at, argument.buffer, convert))
+            continue
+        value = convert(argument)
         parameters[at : at + len(value)] = value
-    return Packed(form, parameters)
+    return Packed(form, parameters, cells)
 
 
 _forms: dict[tuple[object, ...], Form] = {}
@@ -159,7 +167,7 @@ def _make_form(launch: Launch, limits: Limits) -> Form:
         else:
             assert isinstance(param.check, ScalarCheck)
             convert = _converter(param.check.dtype)
-            value = convert(argument)
+            value = bytes(param.check.dtype.itemsize)
             template.extend(bytes(-len(template) % len(value)))
             scalars.append((len(template), number, convert))
             template += value

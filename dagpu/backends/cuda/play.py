@@ -1,4 +1,4 @@
-"""Submitting a run: its actions go to the driver, in the plan's order.
+"""Submitting a run: its graph is launched, or its actions go to the driver one by one, in the plan's order.
 
 Mostly the thread that starts the run does it all. Two things can hold that thread up, and then others go on:
 
@@ -78,6 +78,20 @@ def play(run: "CudaRun", begin: int, patient: bool = False) -> None:
     run.all_played()
 
 
+def play_graph(run: "CudaRun") -> None:
+    """Launch the run's graph. The context is current."""
+    graph = run.graph
+    assert graph is not None
+    try:
+        if not run.outcome.abnormal:
+            graph.aim(run.held.bases, run.memory)
+            graph.launch(run.raw[0])
+    except BaseException as error:
+        run.graph_failed(graph, error)
+    _end_lanes(run, (0,))
+    run.all_played()
+
+
 def _leave(entered: AbstractContextManager[object] | None) -> None:
     if entered is not None:
         entered.__exit__(None, None, None)
@@ -85,7 +99,6 @@ def _leave(entered: AbstractContextManager[object] | None) -> None:
 
 def hand_over(run: "CudaRun", begin: int) -> None:
     """Have another thread submit the rest: here the next launch might block the loop."""
-    assert run.script is not None
     switches = [action.a for action in islice(run.actions, begin) if action.kind is Kind.SWITCH]
     device = run.devices[switches[-1] if switches else 0]
 
@@ -97,7 +110,10 @@ def hand_over(run: "CudaRun", begin: int) -> None:
                         stream.drain()
                 except BaseException as error:
                     run.failed(Action(_RECORD, 0), error)
-                play(run, begin, patient=True)
+                if run.graph is not None:
+                    play_graph(run)
+                else:
+                    play(run, begin, patient=True)
         finally:
             let_others_pass()
 

@@ -2,29 +2,31 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any, assert_never, final
 
-from dagpu.backends.cuda import transfers
-from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memcpy2D, Memset, copy, fill
+from dagpu.backends.cuda.begin import start
+from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memcpy2D, copy, fill
 from dagpu.backends.cuda.driver import Function
-from dagpu.backends.cuda.packing import REPORT, Packed, check_limits, pack
-from dagpu.backends.cuda.script import Action, Do, Kind, Place, Script
-from dagpu.backends.cuda.streams import MARK_EVERY
-from dagpu.backends.cuda.turns import in_turn
+from dagpu.backends.cuda.frozen_plan import FrozenPlan, LaunchFrozen, freeze
+from dagpu.backends.cuda.graphs import Graphs
+from dagpu.backends.cuda.packing import pack
+from dagpu.backends.cuda.parameters import Place
+from dagpu.backends.cuda.script import Script
+from dagpu.backends.cuda.transfers import PROMPT_IN, CopyIn, CopyOut
+from dagpu.backends.cuda.writer import NOTHING, write
 from dagpu.layout import contiguous
-from dagpu.lowering.plan import Execute, Plan, Record, Wait
+from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import (
     HOST,
     CopyDtoD,
     CopyDtoH,
     CopyHtoD,
     Fill,
+    GraphLaunch,
     HostCall,
     Instruction,
     Launch,
     Role,
-    View,
 )
 
 if TYPE_CHECKING:
@@ -43,8 +45,9 @@ class PreparedPlan:
         self.plan = plan
         self.devices = devices
         self.keys = [lane.key for lane in plan.lanes]
+        self.bases = len(devices)
+        """How many there are."""
         self._places: list[Place | None] = [None] * len(plan.buffers)
-        self._count_bases = len(devices)
         for buffer, offset in enumerate(plan.offsets):
             if offset >= 0:
                 self._places[buffer] = Place(plan.buffers[buffer].device, offset)
@@ -64,14 +67,16 @@ class PreparedPlan:
         self.reports: list[Launch] = []
         """The launches that report a violation of bounds, in the order of their reports."""
         self.report_base = self._new_base()
-        self.puts = [0] * len(plan.lanes)
-        """Instructions put into each lane after its last MARK."""
-        self.copies_in: list[CopyHtoD] = []
+        self.copies_in: list[CopyIn] = []
+        self.copies_out: list[CopyOut] = []
         self.blocking = False
         """May playing it take long, whatever its inputs? Then threads do."""
+        self.graphs = Graphs(plan, devices)
         self._wanted: dict[object, Callable[[], Function]] = {}
         self._scripts: deque[Script] = deque()
         self._first: Script | None = None
+        self.written = NOTHING
+        """What came of the steps, once every kernel was there."""
         self._steps = [self._prepare(step.instruction) if type(step) is Execute else None for step in plan.steps]
         if not self._wanted:
             self._write()
@@ -81,13 +86,22 @@ class PreparedPlan:
         """Compiles, where a kernel has not been compiled yet."""
         return None if self._first is not None else self._compile
 
-    def submit(self, bindings: "Bindings", spin: float = 0.0) -> "CudaRun":
-        """Start a run; see `Prepared.submit`."""
-        from dagpu.backends.cuda.run import start
+    @property
+    def before_graph(self) -> Callable[[], None] | None:
+        """Instantiates the first graph, where that takes long."""
+        return self._prepare_graph if self.graphs.slow else None
 
+    def submit(self, bindings: "Bindings", spin: float = 0.0, *, graph: bool = False) -> "CudaRun":
+        """Start a run; see `Prepared.submit`."""
         if self._first is None:
             self._compile()
-        return start(self, bindings, spin)
+        return start(self, bindings, spin, graph)
+
+    def freeze(self, bindings: "Bindings") -> FrozenPlan:
+        """A graph with this memory for good; see `Prepared.freeze`."""
+        if self._first is None:
+            self._compile()
+        return freeze(self, bindings.memory)
 
     def borrow_script(self) -> Script:
         """A script for one submission. Give it back when everything has been submitted."""
@@ -125,12 +139,19 @@ class PreparedPlan:
                 return self._prepare_copy(instruction, device)
             case CopyDtoH():
                 return self._prepare_copy_out(instruction, device)
-            case CopyHtoD():
-                self.copies_in.append(instruction)
-                return None
+            case CopyHtoD(out=out):
+                place = self.place(out.buffer)
+                copied = CopyIn(instruction, Place(place.base, place.offset + out.layout.offset), self._new_base())
+                self.copies_in.append(copied)
+                return copied
             case HostCall():
                 self.blocking = True
                 return None
+            case GraphLaunch(graph=frozen):
+                assert isinstance(frozen, FrozenPlan)
+                assert frozen.device is device
+                self.blocking |= frozen.staged_bytes > PROMPT_IN
+                return LaunchFrozen(instruction, frozen)
             case _:
                 assert_never(instruction)
 
@@ -139,18 +160,26 @@ class PreparedPlan:
         made = copy(instruction.out.layout, instruction.source.layout)
         if source.device != out.device and not isinstance(made, Memcpy):
             device.reach(self.devices[source.device], instruction)
+        if isinstance(made, Memcpy2D):
+            return made, copy(instruction.out.layout, instruction.source.layout, rows=False)
         return self._builtin(device, made)
 
     def _prepare_copy_out(self, instruction: CopyDtoH, device: "CudaDevice") -> Any:
         """A strided source is gathered on the device first."""
-        layout = instruction.source.layout
-        self.blocking |= layout.nbytes > transfers.PROMPT_OUT
+        layout, place = instruction.source.layout, self.place(instruction.source.buffer)
+        made: Any = None
         if layout.contiguous:
-            return None
-        dense = contiguous(layout.shape, layout.dtype)
-        base = self._new_base()
-        self.gathers.append((base, instruction.device, layout.nbytes))
-        return dense, Place(base, 0), self._builtin(device, copy(dense, layout))
+            place = Place(place.base, place.offset + layout.offset)
+        else:
+            dense = contiguous(layout.shape, layout.dtype)
+            made = copy(dense, layout)
+            if isinstance(made, Memcpy2D):
+                made = made, copy(dense, layout, rows=False)
+            layout, place = dense, Place(self._new_base(), 0)
+            self.gathers.append((place.base, instruction.device, layout.nbytes))
+        copied = CopyOut(instruction, layout, place, self._new_base())
+        self.copies_out.append(copied)
+        return self._builtin(device, made), copied
 
     def _builtin(self, device: "CudaDevice", made: Any) -> Any:
         if isinstance(made, Builtin) and device.library.builtin_found(made) is None:
@@ -166,158 +195,25 @@ class PreparedPlan:
         if self._first is None:
             self._write()
 
+    def _prepare_graph(self) -> None:
+        if self._first is None:
+            self._compile()
+        self.graphs.prepare_first(self)
+
+    def _write(self) -> None:
+        """All actions, now that every kernel is there."""
+        self.written = written = write(self, self._steps)
+        self._wanted.clear()
+        self._steps = []
+        recorders = [self.devices[number] for number in written.device_of_event]
+        self._first = Script(written.actions, written.parameters, recorders)
+        self._scripts.append(self._first)
+
     def _new_base(self) -> int:
-        self._count_bases += 1
-        return self._count_bases - 1
+        self.bases += 1
+        return self.bases - 1
 
     def _own_base(self, buffer: int) -> int:
         base = self._new_base()
         self._places[buffer] = Place(base, 0)
         return base
-
-    # ---- the script ---------------------------------------------------------------------------------------------
-
-    def _write(self) -> None:
-        """All actions, now that every kernel is there."""
-        writer = _Writer(self)
-        device_of_event = [0] * self.plan.events
-        for step, made in zip(self.plan.steps, self._steps, strict=True):
-            match step:
-                case Execute(instruction=instruction, lane=lane):
-                    writer.instruction(instruction, lane, made)
-                case Record(event=event, lane=lane):
-                    device_of_event[event] = self.plan.lanes[lane].device
-                    writer.add(Action(Kind.RECORD, lane, None, event))
-                case Wait(event=event, lane=lane):
-                    writer.add(Action(Kind.WAIT, lane, None, event))
-                case _:
-                    pass  # where memory lies has been settled
-        self.puts = writer.puts
-        self._wanted.clear()
-        self._steps = []
-        recorders = [self.devices[number] for number in device_of_event]
-        self._first = Script(writer.script(), writer.patches, [0] * self._count_bases, recorders)
-        self._scripts.append(self._first)
-
-    def bases(self) -> list[int]:
-        """A list with room for every base of a run."""
-        return [0] * self._count_bases
-
-
-@final
-class _Writer:
-    """Writes a script."""
-
-    def __init__(self, prepared: PreparedPlan) -> None:
-        self._prepared = prepared
-        self.actions: list[Action] = []
-        self.patches: list[list[tuple[bytearray, int, int]]] = [[] for _ in prepared.bases()]
-        self.puts = [0] * len(prepared.plan.lanes)
-
-    def add(self, action: Action) -> None:
-        """Append an action."""
-        self.actions.append(action)
-
-    def script(self) -> list[Action]:
-        """All actions in the order in which they are submitted, with switches between devices."""
-        lanes = self._prepared.plan.lanes
-        actions = in_turn(self.actions, len(lanes)) if len(lanes) > 1 else self.actions
-        if len(self._prepared.devices) == 1:
-            return actions
-        here, found = 0, []
-        for action in actions:
-            device = lanes[action.lane].device
-            if device != here:
-                here = device
-                found.append(Action(Kind.SWITCH, action.lane, None, device))
-            found.append(action)
-        return found
-
-    def instruction(self, instruction: Instruction, lane: int, made: Any) -> None:
-        """Append what an instruction takes."""
-        prepared = self._prepared
-        match instruction:
-            case Launch():
-                if made is not None:
-                    self._launch(instruction, lane, made)
-            case Fill(out=out):
-                self._made(instruction, lane, made, [prepared.place(out.buffer)])
-            case CopyDtoD(out=out, source=source):
-                self._made(instruction, lane, made, [prepared.place(out.buffer), prepared.place(source.buffer)])
-            case CopyHtoD(out=out):
-                self._do(instruction, lane, transfers.copy_in(instruction, prepared.place(out.buffer)))
-            case CopyDtoH(source=source):
-                layout, place = source.layout, prepared.place(source.buffer)
-                if made is not None:
-                    dense, gathered, gather = made
-                    self._made(instruction, lane, gather, [gathered, place])
-                    layout, place = dense, gathered
-                self._do(instruction, lane, transfers.copy_out(instruction, layout, place))
-            case HostCall():
-                self.add(Action(Kind.HOST, lane, instruction, transfers.host_call(instruction)))
-            case _:
-                assert_never(instruction)
-
-    def _launch(self, launch: Launch, lane: int, packed: Packed) -> None:
-        prepared = self._prepared
-        device = prepared.devices[launch.device]
-        form, parameters = packed.form, packed.parameters
-        function = device.library.found(launch.kernel, form.variant)
-        assert function is not None
-        block = form.block
-        if launch.kernel.block is None and prod(block) > function.max_threads:
-            block = max(function.max_threads // 32, 1) * 32, 1, 1  # ours to choose, so no error
-        check_limits(launch, form, block, function, device.gpu.limits, device.name)
-        for at, number, distance in form.pointers:
-            argument = launch.args[number]
-            place = prepared.place(argument.buffer if type(argument) is View else argument.view.buffer)
-            self.patches[place.base].append((parameters, at, place.offset + distance))
-        if form.reports:
-            report = len(prepared.reports) * REPORT
-            prepared.reports.append(launch)
-            for at in form.reports:
-                self.patches[prepared.report_base].append((parameters, at, report))
-        self._put(launch, lane, function, form.grid, block, parameters, launch.kernel.shared_bytes)
-
-    def _made(self, instruction: Instruction, lane: int, made: Any, places: list[Place]) -> None:
-        """One of dagpu's own kernels, or a copy or fill by the driver. `places`: of the output and the source."""
-        prepared = self._prepared
-        device = prepared.devices[prepared.plan.lanes[lane].device]
-        match made:
-            case Builtin():
-                function = device.library.builtin(made)
-                parameters = bytearray(made.arguments)
-                for at, place in zip(made.pointers, places, strict=True):
-                    self.patches[place.base].append((parameters, at, place.offset))
-                self._put(instruction, lane, function, made.grid, made.block, parameters, 0)
-            case Memset():
-                self._do(instruction, lane, transfers.memset(made, places[0], device.gpu))
-            case Memcpy():
-                self._do(instruction, lane, transfers.memcpy(made, places[0], places[1], device.gpu))
-            case Memcpy2D():
-                self._do(instruction, lane, transfers.memcpy_pitched(made, places[0], places[1], device.gpu))
-            case _:
-                raise AssertionError(made)
-
-    def _put(
-        self,
-        instruction: Instruction,
-        lane: int,
-        function: Function,
-        grid: Any,
-        block: Any,
-        parameters: Any,
-        shared: int,
-    ) -> None:
-        self.add(Action(Kind.LAUNCH, lane, instruction, function.launch, grid, block, parameters, shared))
-        self._count(lane)
-
-    def _do(self, instruction: Instruction, lane: int, do: Do) -> None:
-        self.add(Action(Kind.DO, lane, instruction, do))
-        self._count(lane)
-
-    def _count(self, lane: int) -> None:
-        self.puts[lane] += 1
-        if self.puts[lane] == MARK_EVERY:
-            self.puts[lane] = 0
-            self.add(Action(Kind.MARK, lane, None, MARK_EVERY))

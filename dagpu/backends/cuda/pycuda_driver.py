@@ -5,13 +5,11 @@ interpreter's life the last reference goes; so streams, events and modules are k
 pool them), and memory is held by its address.
 """
 
-import atexit
 import ctypes
 import importlib
 import os
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
 
 import numpy as np
@@ -22,12 +20,16 @@ from dagpu.backends.cuda.driver import (
     Extents,
     Function,
     Gpu,
+    GraphNode,
+    KernelNode,
     Limits,
     RawEvent,
     RawStream,
     TimingEvent,
     device_error,
 )
+from dagpu.backends.cuda.pycuda_context import Context
+from dagpu.backends.cuda.pycuda_graphs import PyCudaGraph, function_of
 from dagpu.errors import DeviceError, NoDeviceError
 
 if TYPE_CHECKING:
@@ -39,9 +41,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _INSTALL: Final = "pip install 'dagpu[cuda]'"
-
-EXIT_SECONDS: Final = 2.0
-"""How long the interpreter waits at its end for threads that are in the driver."""
 
 
 def open_gpus() -> list[Gpu]:
@@ -142,9 +141,12 @@ class PyCudaGpu:
         major, minor = self._device.compute_capability()
         self.arch = f"sm_{major}{minor}"
         self.limits = self._read_limits()
-        self._context: _Context | None = None
+        self._context: Context | None = None
         self._pushed: cuda.Context | None = None
         self._gate = threading.Lock()
+        self._handles: dict[Function, Any] = {}
+        """The CUfunctions of kernels that were in a graph. Both live as long as the process."""
+        self._capturing: RawStream | None = None
 
     def _read_limits(self) -> Limits:
         attributes = cuda.device_attribute.names
@@ -164,14 +166,14 @@ class PyCudaGpu:
             default,
         )
 
-    def current(self) -> "_Context":
+    def current(self) -> Context:
         """Push the primary context, shared with every other library in the process, and pop it at the end."""
         found = self._context
         if found is None:
             with self._gate:
                 found = self._context
                 if found is None:
-                    found = self._context = _Context(self._bindings, self._retained())
+                    found = self._context = Context(self._bindings, self._retained())
         if os.getpid() != self._libraries.process:
             raise DeviceError(
                 "CUDA was used before this process was forked off, and cannot be used in the child. Start children "
@@ -305,6 +307,22 @@ class PyCudaGpu:
         call = {1: cuda.memset_d8_async, 2: cuda.memset_d16_async, 4: cuda.memset_d32_async}[width]
         self._guarded(call, address, value, count, _pycuda_stream(stream))
 
+    # ---- graphs -----------------------------------------------------------------------------------------------------
+
+    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> PyCudaGraph:
+        context = self.current().context
+        return PyCudaGraph(self._bindings, context, self._checked, self._handle_of, nodes)
+
+    def _handle_of(self, node: KernelNode) -> Any:
+        found = self._handles.get(node.function)
+        if found is None:
+            with self._gate:
+                if self._capturing is None:
+                    self._capturing = self.new_stream()
+                found = self._guarded(function_of, self._bindings, self._checked, node, self._capturing)
+                self._handles[node.function] = found
+        return found
+
     # ---- kernels --------------------------------------------------------------------------------------------------
 
     def load(self, cubin: bytes, symbol: str) -> Function:
@@ -328,59 +346,3 @@ def _pycuda_stream(stream: RawStream) -> "cuda.Stream":
     """The stream as what it is: `new_stream` makes them all."""
     assert isinstance(stream, cuda.Stream)
     return stream
-
-
-@final
-class _Context:
-    """A `with` block in which a context is current. One object serves all threads: it holds no state of theirs.
-
-    It is the driver's own stack, not PyCUDA's: that aborts the process if a thread ends with something on it, as
-    daemon threads do when the interpreter ends.
-    """
-
-    __slots__ = ("_context", "_pop", "_push")
-
-    def __init__(self, bindings: Any, context: Any) -> None:
-        self._context = context
-        self._push: Callable[[Any], tuple[Any, ...]] = bindings.cuCtxPushCurrent
-        self._pop: Callable[[], tuple[Any, ...]] = bindings.cuCtxPopCurrent
-
-    def __enter__(self) -> None:
-        if _ending.begun:
-            _ending.stop_other_threads()
-        _ending.inside.append(None)
-        code = self._push(self._context)[0]
-        if code:
-            _ending.inside.pop()
-            raise device_error("cuCtxPushCurrent", int(code), "the context cannot be made current")
-
-    def __exit__(self, *_error: object) -> None:
-        self._pop()
-        _ending.inside.pop()
-
-
-@final
-class _Ending:
-    """The end of the interpreter. It ends daemon threads wherever they are, by unwinding their stacks; if that is in
-    the driver, or in PyCUDA's C++, the process crashes. So they are stopped before, where nothing is on the stack."""
-
-    def __init__(self) -> None:
-        self.begun = False
-        self.inside: list[None] = []
-        """As long as there are threads within `with gpu.current()`; appending and popping are atomic."""
-        atexit.register(self._begin)
-        os.register_at_fork(after_in_child=self.inside.clear)  # those threads are the parent's
-
-    def _begin(self) -> None:
-        self.begun = True
-        deadline = time.monotonic() + EXIT_SECONDS
-        while self.inside and time.monotonic() < deadline:
-            time.sleep(1e-3)
-
-    def stop_other_threads(self) -> None:
-        """Let the main thread pass, which may have more to do at the end, and nobody else ever again."""
-        if threading.current_thread() is not threading.main_thread():
-            threading.Event().wait()
-
-
-_ending = _Ending()

@@ -8,191 +8,79 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, final
 
 from dagpu.backends.base import Bindings, Failure
-from dagpu.backends.cuda.blame import instructions_of, out_of_memory, what
-from dagpu.backends.cuda.bounds import violations
+from dagpu.backends.cuda.bell import open_bell, ring
+from dagpu.backends.cuda.blame import instructions_of, what
+from dagpu.backends.cuda.bounds import blame
 from dagpu.backends.cuda.device import CudaDevice
-from dagpu.backends.cuda.driver import OUT_OF_MEMORY, RawEvent, RawStream
-from dagpu.backends.cuda.memory import Block
-from dagpu.backends.cuda.packing import REPORT
-from dagpu.backends.cuda.play import hand_over, play, play_on_threads
-from dagpu.backends.cuda.prepared import PreparedPlan
-from dagpu.backends.cuda.script import Action, Place, Script
+from dagpu.backends.cuda.driver import RawEvent, RawStream
+from dagpu.backends.cuda.frozen_plan import LaunchFrozen
+from dagpu.backends.cuda.graphs import Instance
+from dagpu.backends.cuda.parameters import Place
+from dagpu.backends.cuda.run_memory import RunMemory
+from dagpu.backends.cuda.script import Action, Script
 from dagpu.backends.cuda.streams import CudaStream
 from dagpu.backends.cuda.timing import Timing
-from dagpu.backends.cuda.transfers import array_over, prompt
-from dagpu.backends.cuda.watch import identity
+from dagpu.backends.cuda.transfers import array_over
 from dagpu.backends.host_work import without_our_frames
 from dagpu.backends.outcome import Outcome
-from dagpu.backends.recording import recording
 from dagpu.errors import DeviceError, DeviceLostError
+
+if TYPE_CHECKING:
+    from dagpu.backends.cuda.prepared import PreparedPlan
 
 NAP: Final = 50e-6
 """Seconds between two looks where there is nothing to block on."""
-
-_ARENA: Final = "the temporaries of a run"
-_RESULT: Final = "a result"
-_GATHER: Final = "an array that is gathered on its way to the host"
-
-
-def start(prepared: PreparedPlan, bindings: Bindings, spin: float) -> "CudaRun":
-    """Take memory, streams and events, submit, and look for the end for at most `spin` seconds.
-
-    Raises:
-        OutOfMemoryError: there is too little memory; nothing has been submitted.
-        DeviceLostError: a device was lost before.
-    """
-    devices = prepared.devices
-    for device in devices:
-        if device.lost is not None:
-            device.refuse_if_lost()
-    with devices[0].gpu.current():
-        run = CudaRun(prepared, bindings)
-        try:
-            run.take_memory()
-            run.take_streams()
-        except BaseException as error:
-            run.lost_in(error)
-            raise
-        for device in devices:
-            device.live.add(run)
-        if prepared.blocking or (prepared.copies_in and not all(prompt(run, copy) for copy in prepared.copies_in)):
-            run.begin_elsewhere(play_on_threads)
-        elif run.congested():
-            run.begin_elsewhere(partial(hand_over, begin=0))
-        else:
-            play(run, 0)
-            if spin:
-                try:
-                    run.look_for(spin)
-                except BaseException:  # an interrupt: nobody else could wait for the run
-                    run.cancel()
-                    run.wait()
-                    raise
-    return run
 
 
 @final
 class CudaRun:
     """Implements `dagpu.backends.base.Replay`; the rest is for those who submit it.
 
-    Invariants, under `_lock` where more than one thread may write:
-        _played      =>  nothing more is submitted, and each lane has ended with its event in `ends`
-        _finishing   =>  the devices are done with all of it
-        _finished    =>  what the run held has been given back, and all its failures are known
+    Invariants, under `lock` where more than one thread may write:
+        played       =>  nothing more is submitted, and each lane has ended with its event in `ends`
+        finishing    =>  the devices are done with all of it
+        finished     =>  what the run held has been given back, and all its failures are known
     """
 
     __slots__ = (
-        "__weakref__", "_bell", "_finished", "_finishing", "_kept", "_lock", "_notifier", "_played", "_reports",
-        "_timing", "actions", "bases", "devices", "ends", "memory", "outcome", "prepared", "puts", "raw", "script",
-        "streams",
+        "__weakref__", "actions", "bell", "devices", "ends", "finished", "finishing", "graph", "held", "launched",
+        "lock", "memory", "notifier", "outcome", "played", "prepared", "puts", "raw", "script", "streams", "timing",
     )  # fmt: skip
 
-    def __init__(self, prepared: PreparedPlan, bindings: Bindings) -> None:
+    def __init__(self, prepared: "PreparedPlan", bindings: Bindings) -> None:
         self.prepared = prepared
         self.devices = prepared.devices
         self.memory = bindings.memory
-        self.bases = prepared.bases()
+        self.held = RunMemory(prepared, bindings.memory)
         self.outcome = Outcome()
         self.script: Script | None = None
         self.actions: Sequence[Action] = ()
         """The script's, or where the run is measured, those that measure them."""
-        self.puts = prepared.puts
+        self.graph: Instance | None = None
+        """What is launched instead of a script. The run has it until it is over."""
+        self.launched: list[LaunchFrozen] = []
+        """The frozen plans that it has launched."""
+        self.timing: Timing | None = None
+        self.puts: Sequence[int] = prepared.written.puts
         """What has been put into each lane after its last MARK."""
         self.streams: list[CudaStream] = []
         self.raw: list[RawStream] = []
         self.ends: list[tuple[int, RawEvent]] = []
         """The event at the end of each lane, and its device's number; once played, of those that have not ended."""
-        self._kept: list[object] = []
-        self._reports: Block | None = None
-        self._timing: Timing | None = None
-        self._lock = threading.Lock()
-        self._played = False
-        self._finishing = False
-        self._finished = False
-        self._bell: int | None = None
-        self._notifier: CudaStream | None = None
+        self.lock = threading.Lock()
+        self.played = False
+        """Has all been submitted?"""
+        self.finishing = False
+        self.finished = False
+        self.bell: int | None = None
+        """The writing end of a pipe that somebody sleeps on, until the driver is told to close it."""
+        self.notifier: CudaStream | None = None
+        """The stream in which the driver closes it, if that is none of the run's own."""
 
-    # ---- before it is submitted ---------------------------------------------------------------------------------
-
-    def take_memory(self) -> None:
-        """The arenas, and a block for each output and for each copy that gathers. All or nothing."""
-        prepared, bases, memory = self.prepared, self.bases, self.memory
-        for number, size in prepared.arenas:
-            arena = self._take(number, size, _ARENA)
-            self._kept.append(arena)
-            bases[number] = arena.address
-        for buffer, base, number, nbytes in prepared.outputs:
-            block = self._take(number, nbytes, _RESULT)
-            memory[buffer] = block
-            bases[base] = block.address
-        for base, number, nbytes in prepared.gathers:
-            block = self._take(number, nbytes, _GATHER)
-            self._kept.append(block)
-            bases[base] = block.address
-        for buffer, base in prepared.inputs:
-            given = memory[buffer]
-            assert isinstance(given, Block), f"{given!r} is no memory of the CUDA backend"
-            bases[base] = given.address
-        if prepared.reports:
-            self._reports = self.devices[0].pinned.take(len(prepared.reports) * REPORT)
-            array_over(self._reports, self._reports.nbytes)[...] = 0
-            bases[prepared.report_base] = self._reports.address
-
-    def _take(self, number: int, nbytes: int, purpose: str) -> Block:
-        device = self.devices[number]
-        if number:
-            with device.gpu.current():
-                return self._take_here(device, number, nbytes, purpose)
-        return self._take_here(device, number, nbytes, purpose)
-
-    def _take_here(self, device: CudaDevice, number: int, nbytes: int, purpose: str) -> Block:
-        try:
-            return device.memory.take(nbytes)
-        except DeviceError as error:
-            if error.code != OUT_OF_MEMORY:
-                raise
-        device.reclaim()
-        try:
-            return device.memory.take(nbytes)
-        except DeviceError as error:
-            if error.code != OUT_OF_MEMORY:
-                raise
-            raise out_of_memory(self.prepared.plan, device, number, nbytes, purpose) from None
-
-    def take_streams(self) -> None:
-        """A stream for each lane, an event for each lane's end, and a script with this run's addresses."""
-        prepared, devices = self.prepared, self.devices
-        if len(devices) == 1:
-            streams = devices[0].streams
-            self.streams = streams.take(prepared.keys)
-            self.ends = [(0, streams.event()) for _ in prepared.keys]
-        else:
-            lanes = prepared.plan.lanes
-            parts = []
-            for number, device in enumerate(devices):
-                keys = [lane.key for lane in lanes if lane.device == number]
-                with device.gpu.current():
-                    parts.append(iter(device.streams.take(keys) if keys else ()))
-            self.streams = [next(parts[lane.device]) for lane in lanes]
-            self.ends = [(lane.device, devices[lane.device].new_event()) for lane in lanes]
-        self.raw = [stream.raw for stream in self.streams]
-        measured = recording(prepared.plan, self.streams)
-        if measured is not None:
-            self._timing = Timing(measured, devices, [lane.device for lane in prepared.plan.lanes])
-        self.script = script = prepared.borrow_script()
-        script.aim(self.bases)
-        self.actions = script.actions
-        if self._timing is not None:
-            self.actions, self.puts = self._timing.actions(script.actions), self._timing.puts
-        for stream in self.streams:  # last: from here on the run has to end
-            stream.users.add(self)
+    # ---- while it is submitted ----------------------------------------------------------------------------------
 
     def congested(self) -> bool:
         """Might the first launch block, or overtake what came before?"""
@@ -206,8 +94,7 @@ class CudaRun:
         try:
             begin(self)
         except BaseException:
-            assert self.script is not None
-            self.prepared.return_script(self.script)
+            self.let_go_of_script()
             for number, event in self.ends:
                 self.devices[number].streams.give_back(event)
             self.ends.clear()
@@ -215,19 +102,15 @@ class CudaRun:
             self._finish()
             raise
 
-    # ---- while it is submitted ----------------------------------------------------------------------------------
-
     def all_played(self) -> None:
         """Nothing more will be submitted."""
-        assert self.script is not None
-        self.prepared.return_script(self.script)
-        with self._lock:
-            self.script = None
-            self._played = True
-            awaited = self._bell is not None
+        self.let_go_of_script()
+        with self.lock:
+            self.played = True
+            awaited = self.bell is not None
         if awaited:
             with self.devices[0].gpu.current():
-                self._ring()
+                ring(self)
 
     def failed(self, action: Action, error: BaseException) -> bool:
         """An action raised this. Is it to be done again, because it was only interrupted and the run relies on it?"""
@@ -244,13 +127,27 @@ class CudaRun:
             self.outcome.fail(instruction, type(ours)(f"{what(instruction)}: {ours}", ours.code))
         return False
 
+    def graph_failed(self, graph: Instance, error: BaseException) -> None:
+        """Writing a node of its graph, or launching it, has raised this: the graph is not used again."""
+        graph.broken = True
+        node, instructions = graph.touched, instructions_of(self.prepared.plan)
+        blamed = instructions[0] if node is None else node.instruction
+        ours = self.devices[0].gpu.error(error)
+        if ours is None:
+            self.outcome.fail(blamed, without_our_frames(error))
+        elif isinstance(ours, DeviceLostError):
+            self._lose(0, ours)
+        else:
+            whole = f"the CUDA graph of {len(instructions)} instructions, of them {what(blamed)}"
+            self.outcome.fail(blamed, type(ours)(f"{whole}: {ours}", ours.code))
+
     def keep(self, thing: object) -> None:
         """Keep this alive until the run is done."""
-        self._kept.append(thing)
+        self.held.kept.append(thing)
 
     def address(self, place: Place) -> int:
         """Where something lies in this run."""
-        return self.bases[place.base] + place.offset
+        return self.held.bases[place.base] + place.offset
 
     def device_of_lane(self, lane: int) -> CudaDevice:
         """The device that a lane is on."""
@@ -260,16 +157,16 @@ class CudaRun:
 
     def done(self) -> bool:
         """Has everything happened?"""
-        if self._finished:
+        if self.finished:
             return True
-        if not self._played:
+        if not self.played:
             return False
         with self.devices[0].gpu.current():
             return self._look()
 
     def poll(self, seconds: float) -> bool:
         """Look for the end for at most so long."""
-        if self._finished:
+        if self.finished:
             return True
         with self.devices[0].gpu.current():
             return self.look_for(seconds)
@@ -277,20 +174,20 @@ class CudaRun:
     def look_for(self, seconds: float) -> bool:
         """The same, with the context current."""
         deadline = time.perf_counter() + seconds
-        while not (self._played and self._look()):
+        while not (self.played and self._look()):
             if time.perf_counter() >= deadline:
-                return self._finished
+                return self.finished
         return True
 
     def _look(self) -> bool:
         happened = []
         try:
-            with self._lock:
+            with self.lock:
                 ends = self.ends
                 while ends and ends[-1][1].query():
                     happened.append(ends.pop())
                 if ends:
-                    return self._finished
+                    return self.finished
         except BaseException as error:
             if not self.lost_in(error, relied_on=True):
                 raise
@@ -298,7 +195,7 @@ class CudaRun:
             for number, event in happened:
                 self.devices[number].streams.give_back(event)
         self._finish()
-        return self._finished
+        return self.finished
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until done, at most `timeout` seconds. Other threads run meanwhile."""
@@ -306,7 +203,7 @@ class CudaRun:
         while not self.done():
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            if self._played and deadline is None:
+            if self.played and deadline is None:
                 self._synchronize()
             else:
                 time.sleep(NAP)
@@ -326,60 +223,7 @@ class CudaRun:
 
     def readable(self) -> int | None:
         """The reading end of a pipe whose other end the driver closes; None where there are many already."""
-        if self.devices[0].watch.crowded:
-            return None
-        try:
-            read, write = os.pipe()
-        except OSError:  # the process has too many files open
-            return None
-        pipe = identity(write)
-        assert pipe is not None
-        with self._lock:
-            finishing, played = self._finishing, self._played
-            if not finishing:
-                self._bell = write
-        if finishing:
-            os.close(write)
-            return read
-        try:
-            if played:
-                with self.devices[0].gpu.current():
-                    self._ring()
-        except BaseException:
-            os.close(read)
-            raise
-        self.devices[0].watch.add(self, write, pipe)
-        return read
-
-    def _ring(self) -> None:
-        """Have the driver close the pipe when all lanes are at their end: in the stream itself where the run has one to
-        itself, else on a stream that waits for its ends alone."""
-        device = self.devices[0]
-        with self._lock:  # of the driver and `_finish` one closes it
-            bell, self._bell = self._bell, None
-            events = [event for _, event in self.ends]
-        if bell is None:
-            return
-        try:
-            if len(self.streams) == 1 and len(self.streams[0].users) == 1:
-                device.gpu.close_when_reached(self.raw[0], bell)
-                return
-            notifier = device.streams.take_notifier()
-            for event in events:
-                notifier.raw.wait_for_event(event)
-            device.gpu.close_when_reached(notifier.raw, bell)
-        except BaseException as error:
-            os.close(bell)  # whoever sleeps on it waits for the run himself
-            if device.gpu.error(error) is None:
-                raise
-            self.lost_in(error)
-            return
-        with self._lock:
-            late = self._finished
-            if not late:
-                self._notifier = notifier
-        if late:
-            device.streams.give_back_notifier(notifier)
+        return open_bell(self)
 
     def when_done(self, wake: Callable[[], None]) -> None:
         """Have `wake` called once done, up to some milliseconds late: for those who get no descriptor."""
@@ -394,7 +238,7 @@ class CudaRun:
 
     def failures(self) -> list[Failure]:
         """Once done: what failed, in the order of the plan's steps."""
-        if not self._finished:
+        if not self.finished:
             self.wait()  # it is done, but nobody has looked, or somebody is just looking
         return self.outcome.failures()
 
@@ -403,7 +247,7 @@ class CudaRun:
     def lose(self, error: DeviceLostError) -> None:
         """A device of it was lost: it ends here."""
         instructions = instructions_of(self.prepared.plan)
-        if instructions and not self._finished:
+        if instructions and not self.finished:
             self.outcome.fail(instructions[0], DeviceLostError(str(error), error.code))  # its own: it gets a traceback
         self.outcome.cancel()
         self._finish()
@@ -430,18 +274,17 @@ class CudaRun:
         self.device_of_lane(lane).lose(error, self._names())
 
     def _finish(self) -> None:
-        with self._lock:
-            if self._finishing:
+        with self.lock:
+            if self.finishing:
                 return
-            self._finishing = True
-            bell, self._bell = self._bell, None
+            self.finishing = True
+            bell, self.bell = self.bell, None
         try:
-            if self._reports is not None and not self.outcome.cancelled:
-                self._blame_bounds(array_over(self._reports, self._reports.nbytes))
+            self._look_at_reports()
             if self.outcome.abnormal:
                 self.outcome.sort(self.prepared.plan)
-            if self._timing is not None:
-                self._timing.collect()
+            if self.timing is not None:
+                self.timing.collect()
         finally:  # whoever looked gets what was raised; whoever waits must not wait for ever
             self._give_back(bell)
 
@@ -450,23 +293,36 @@ class CudaRun:
             device.live.discard(self)
         for stream in self.streams:
             stream.users.discard(self)
-        self._kept.clear()
-        self._reports = None
+        self.let_go_of_graph()
+        self.launched.clear()
+        self.held.drop()
         self.memory = []
         if bell is not None:
             os.close(bell)  # before it counts as finished: then the watch may close what the driver has left open
-        with self._lock:
-            self._finished = True
-            notifier = self._notifier
+        with self.lock:
+            self.finished = True
+            notifier = self.notifier
         if notifier is not None:
             self.devices[0].streams.give_back_notifier(notifier)
 
-    def _blame_bounds(self, reports: NDArray[np.uint8]) -> None:
-        """Fail the launches that went out of bounds, but for those that only did so on another's wrong results."""
-        found = {id(launch): error for launch, error in violations(self.prepared.reports, reports)}
-        if not found:
-            return
-        outcome = self.outcome
-        for instruction in instructions_of(self.prepared.plan):
-            if not (outcome.abnormal and outcome.skips(instruction)) and (error := found.get(id(instruction))):
-                outcome.fail(instruction, error)
+    def let_go_of_graph(self) -> None:
+        """It runs no more, or has not been launched."""
+        instance, self.graph = self.graph, None
+        if instance is not None:
+            self.prepared.graphs.give_back(instance)
+
+    def let_go_of_script(self) -> None:
+        """Nothing more of it is submitted."""
+        script, self.script = self.script, None
+        if script is not None:
+            self.prepared.return_script(script)
+
+    def _look_at_reports(self) -> None:
+        """Fail the launches that went out of bounds."""
+        reports, cancelled = self.held.reports, self.outcome.cancelled
+        if reports is not None and not cancelled:
+            blame(self.prepared.plan, self.prepared.reports, array_over(reports, reports.nbytes), self.outcome)
+        for launch in self.launched:
+            for error in launch.frozen.violations():
+                if not cancelled:
+                    self.outcome.fail(launch.instruction, error)

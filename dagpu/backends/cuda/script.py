@@ -1,17 +1,16 @@
-"""A script: the actions of a plan's runs, and the kernel parameters in them, which are written for certain addresses.
+"""A script: the actions of a plan's runs, in the order in which they are submitted.
 
-Addresses are the only thing that changes from run to run. Each is counted from a *base*: the start of a device's arena,
-of a buffer that has a block of its own, or of the run's bounds reports. A `Script` remembers the bases that its
-parameters were written for, and writes anew only those whose base has moved: mostly none.
+One run at a time submits a script: its kernel parameters are written for that run, and its events mean what that run
+has recorded. A run that begins meanwhile gets a copy.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from struct import pack_into
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 from dagpu.backends.cuda.driver import RawEvent
+from dagpu.backends.cuda.parameters import Parameters
 from dagpu.lowering.program import Instruction
 
 if TYPE_CHECKING:
@@ -53,26 +52,16 @@ class Action(NamedTuple):
 
 
 @final
-class Place(NamedTuple):
-    """Where something lies: so many bytes from a base."""
-
-    base: int
-    offset: int
-
-
-@final
 @dataclass(slots=True)
 class Script:
-    """The actions, and the bases for which their parameters are written. One run at a time submits it."""
+    """The actions, with parameters and events of their own."""
 
-    actions: list[Action]
-    patches: list[list[tuple[bytearray, int, int]]]
-    """For each base: parameters, byte in them, distance from the base."""
-    bases: list[int]
-    recorders: "list[CudaDevice]"
+    actions: Sequence[Action]
+    parameters: Parameters
+    recorders: "Sequence[CudaDevice]"
     """The device on which each of the plan's events is recorded."""
     events: list[RawEvent] = field(init=False)
-    """The script's own: a wait means the record before it, whatever is recorded later."""
+    """A wait means the record before it, whatever is recorded later."""
 
     def __post_init__(self) -> None:
         self.events = [device.new_event() for device in self.recorders]
@@ -82,26 +71,12 @@ class Script:
         for device, event in zip(self.recorders, getattr(self, "events", ()), strict=False):
             device.streams.give_back(event)
 
-    def aim(self, bases: Sequence[int]) -> None:
-        """Write the addresses for these bases."""
-        mine = self.bases
-        for number, base in enumerate(bases):
-            if base != mine[number]:
-                mine[number] = base
-                for parameters, at, distance in self.patches[number]:
-                    pack_into("<Q", parameters, at, base + distance)
-
     def copy(self) -> "Script":
-        """Another one, for a run that is submitted at the same time. It aims at nothing yet: while it is made, another
-        thread may be aiming this one."""
-        copies = {
-            id(action.parameters): bytearray(action.parameters)
-            for action in self.actions
-            if action.parameters is not None
-        }
+        """Another one, for a run that is submitted at the same time."""
+        parameters = self.parameters.copy()
+        texts = dict(zip(map(id, self.parameters.texts), parameters.texts, strict=True))
         actions = [
-            action._replace(parameters=copies[id(action.parameters)]) if action.parameters is not None else action
+            action._replace(parameters=texts[id(action.parameters)]) if action.kind is Kind.LAUNCH else action
             for action in self.actions
         ]
-        patches = [[(copies[id(p)], at, distance) for p, at, distance in patch] for patch in self.patches]
-        return Script(actions, patches, [-1] * len(self.bases), self.recorders)
+        return Script(actions, parameters, self.recorders)

@@ -1,30 +1,35 @@
-"""Copies between host and device, and what else is no kernel launch: each as a function of a run and a stream.
+"""Copies between host and device, and what else is no kernel launch: each is called with a run and a stream. Those that
+a graph may have as nodes are data, from which the nodes are made.
 
 Host memory that the driver reads or writes while Python goes on must be page-locked. An array that is (what `to_host`
 gives, what CuPy or PyTorch pinned) is copied from where it lies; any other goes by way of a block of the pinned pool:
 whole where it is small, in chunks where it is large, several threads copying ahead of the driver.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.driver import OUT_OF_MEMORY
 from dagpu.backends.host_work import call, source_array
-from dagpu.errors import DeviceError
+from dagpu.errors import DeviceError, ShapeError
 from dagpu.layout import Layout
 from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall
+from dagpu.origin import describe
 
 if TYPE_CHECKING:
-    from dagpu.backends.cuda.builtin import Memcpy, Memcpy2D, Memset
+    from dagpu.backends.cuda.builtin import Builtin, Memcpy2D, Memset
     from dagpu.backends.cuda.device import CudaDevice
     from dagpu.backends.cuda.driver import Gpu, RawStream
     from dagpu.backends.cuda.memory import Block
+    from dagpu.backends.cuda.parameters import Place
     from dagpu.backends.cuda.run import CudaRun
-    from dagpu.backends.cuda.script import Do, Place
+    from dagpu.backends.cuda.script import Do
 
 PROMPT_IN: Final = 256 << 10
 """Bytes: an array that is not pinned is staged by the thread that submits up to this size: some 20 us."""
@@ -58,36 +63,44 @@ def array_over(block: "Block", nbytes: int) -> NDArray[np.uint8]:
     return np.asarray(_Exposed(block, nbytes))
 
 
-def copy_in(instruction: CopyHtoD, place: "Place") -> "Do":
+def locked(array: NDArray[Any], device: "CudaDevice", wanted: int = 0) -> NDArray[Any]:
+    """The array itself if it is in page-locked memory, in one piece and not small; else a copy that is, at the address
+    `wanted` if that is free."""
+    if array.nbytes > PROMPT_IN // 8 and _is_locked(array, device.gpu):
+        return array
+    staged = array_over(device.pinned.take(array.nbytes, wanted=wanted), array.nbytes)
+    np.copyto(staged.view(array.dtype).reshape(array.shape), array)
+    return staged
+
+
+def _is_locked(array: NDArray[Any], gpu: "Gpu") -> bool:
+    return array.flags.c_contiguous and gpu.is_pinned(array)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CopyIn:
     """`from_host`: from the array that the run finds in the cell."""
 
-    def act(run: "CudaRun", stream: "RawStream") -> None:
-        array = source_array(instruction, run.memory)
-        if array.nbytes == 0:
-            return
-        device, address = run.devices[instruction.device], run.address(place) + instruction.out.layout.offset
-        gpu = device.gpu
-        if array.nbytes > PROMPT_IN // 8 and array.flags.c_contiguous and gpu.is_pinned(array):
-            gpu.copy_in(address, array, stream)
-            run.keep(array)
-        elif array.nbytes <= CHUNK:
-            block = device.pinned.take(array.nbytes)
-            staged = array_over(block, array.nbytes)
-            np.copyto(staged.view(array.dtype).reshape(array.shape), array)
-            gpu.copy_in(address, staged, stream)
-            run.keep(block)
-        else:
+    instruction: CopyHtoD
+    out: "Place"
+    host: int
+    """The base of the page-locked memory that a graph copies from."""
+
+    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
+        array, device = source_array(self.instruction, run.memory), run.devices[self.instruction.device]
+        address = run.address(self.out)
+        if array.nbytes > CHUNK and not _is_locked(array, device.gpu):
             _stage(np.ascontiguousarray(array).reshape(-1).view(np.uint8), address, device, stream)
+        elif array.nbytes:
+            source = locked(array, device)
+            device.gpu.copy_in(address, source, stream)
+            run.keep(source)
 
-    return act
-
-
-def prompt(run: "CudaRun", instruction: CopyHtoD) -> bool:
-    """Is this copy submitted so quickly that the submitting thread may do it?"""
-    array = run.memory[instruction.source]
-    if not isinstance(array, np.ndarray) or array.nbytes <= PROMPT_IN:
-        return True
-    return array.flags.c_contiguous and run.devices[instruction.device].gpu.is_pinned(array)
+    def prompt(self, memory: Sequence[object], device: "CudaDevice") -> bool:
+        """Is this copy submitted so quickly that the submitting thread may do it?"""
+        array = memory[self.instruction.source]
+        return not isinstance(array, np.ndarray) or array.nbytes <= PROMPT_IN or _is_locked(array, device.gpu)
 
 
 def _stage(source: NDArray[np.uint8], address: int, device: "CudaDevice", stream: "RawStream") -> None:
@@ -128,25 +141,63 @@ def _stagers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(STAGERS, thread_name_prefix="dagpu-stage")
 
 
-def copy_out(instruction: CopyDtoH, layout: Layout, place: "Place") -> "Do":
-    """`to_host`: into a new array, in pinned memory as far as there is room for it. `layout` is contiguous."""
-    nbytes, dtype, shape = layout.nbytes, layout.dtype, layout.shape
+@final
+@dataclass(frozen=True, slots=True)
+class CopyOut:
+    """`to_host`: into the array that is in the cell already, or a new one."""
 
-    def act(run: "CudaRun", stream: "RawStream") -> None:
-        if nbytes == 0:
-            run.memory[instruction.out] = np.empty(shape, dtype)
-            return
-        device = run.devices[instruction.device]
+    instruction: CopyDtoH
+    layout: Layout
+    """Of what is copied: contiguous, from `source` on."""
+    source: "Place"
+    host: int
+    """The base of the page-locked memory that a graph copies to."""
+
+    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
+        device = run.devices[self.instruction.device]
+        array = self.result(run.memory, device)
+        if array.nbytes:
+            device.gpu.copy_out(array.reshape(-1).view(np.uint8), run.address(self.source), stream)
+
+    def result(self, memory: list[object], device: "CudaDevice") -> NDArray[Any]:
+        """The array, which is in the cell from now on. A new one is in page-locked memory as far as there is room; to
+        any other the driver copies by way of its own, and the thread that submits waits.
+
+        Raises:
+            ShapeError: the one that is there has another shape or element type, or is not in one piece.
+        """
         try:
-            flat = array_over(device.pinned.take(nbytes, device.pinned_room), nbytes)
+            return self.locked_result(memory, device)
         except DeviceError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
-            flat = np.empty(nbytes, np.uint8)  # the driver stages it, and this thread waits
-        device.gpu.copy_out(flat, run.address(place) + layout.offset, stream)
-        run.memory[instruction.out] = flat.view(dtype).reshape(shape)
+        memory[self.instruction.out] = array = np.empty(self.layout.shape, self.layout.dtype)
+        return array
 
-    return act
+    def locked_result(self, memory: list[object], device: "CudaDevice", wanted: int = 0) -> NDArray[Any]:
+        """The same, but that a new one is in page-locked memory, at the address `wanted` if that is free.
+
+        Raises:
+            DeviceError: there is no room for it (code 2).
+        """
+        given, layout = memory[self.instruction.out], self.layout
+        if isinstance(given, np.ndarray):
+            if given.shape != layout.shape or given.dtype != layout.dtype or not given.flags.c_contiguous:
+                raise ShapeError(
+                    f"to_host at {describe(self.instruction.origin)}: expected a contiguous array of {layout.dtype} "
+                    f"and shape {layout.shape} to copy to, found {given.dtype} and {given.shape}. Give one like that."
+                )
+            return given
+        flat = array_over(device.pinned.take(layout.nbytes, device.pinned_room, wanted), layout.nbytes)
+        memory[self.instruction.out] = array = flat.view(layout.dtype).reshape(layout.shape)
+        return array
+
+    def prompt(self, memory: Sequence[object], device: "CudaDevice") -> bool:
+        """Is the result ready to be copied to, or page-locked so quickly that the submitting thread may do it?"""
+        array = memory[self.instruction.out]
+        if isinstance(array, np.ndarray):
+            return device.gpu.is_pinned(array)
+        return self.layout.nbytes <= PROMPT_OUT or device.pinned.has(self.layout.nbytes)
 
 
 def host_call(instruction: HostCall) -> "Do":
@@ -163,33 +214,51 @@ def host_call(instruction: HostCall) -> "Do":
     return act
 
 
-def memset(made: "Memset", out: "Place", gpu: "Gpu") -> "Do":
+@final
+@dataclass(frozen=True, slots=True)
+class DeviceFill:
     """A constant, by the driver."""
 
-    def act(run: "CudaRun", stream: "RawStream") -> None:
+    gpu: "Gpu"
+    made: "Memset"
+    out: "Place"
+
+    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
+        made = self.made
         if made.count:
-            gpu.fill(run.address(out) + made.offset, made.width, made.value, made.count, stream)
-
-    return act
+            self.gpu.fill(run.address(self.out), made.width, made.value, made.count, stream)
 
 
-def memcpy(made: "Memcpy", out: "Place", source: "Place", gpu: "Gpu") -> "Do":
+@final
+@dataclass(frozen=True, slots=True)
+class DeviceCopy:
     """Contiguous, within a device or between two: the driver tells by the addresses."""
 
-    def act(run: "CudaRun", stream: "RawStream") -> None:
-        if made.nbytes:
-            target, origin = run.address(out) + made.out_offset, run.address(source) + made.source_offset
-            gpu.copy(target, origin, made.nbytes, stream)
+    gpu: "Gpu"
+    nbytes: int
+    out: "Place"
+    source: "Place"
 
-    return act
+    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
+        if self.nbytes:
+            self.gpu.copy(run.address(self.out), run.address(self.source), self.nbytes, stream)
 
 
-def memcpy_pitched(made: "Memcpy2D", out: "Place", source: "Place", gpu: "Gpu") -> "Do":
+@final
+@dataclass(frozen=True, slots=True)
+class RowsCopy:
     """Rows at equal distances."""
 
-    def act(run: "CudaRun", stream: "RawStream") -> None:
-        target, origin = run.address(out) + made.out_offset, run.address(source) + made.source_offset
-        pitches = made.out_pitch, made.source_pitch
-        gpu.copy_pitched(target, origin, made.width, made.height, pitches, stream)
+    gpu: "Gpu"
+    made: "Memcpy2D"
+    by_kernel: "Builtin"
+    """Another way."""
+    out: "Place"
+    """Where the buffer begins: the offset in it is in what is made. So is the source's."""
+    source: "Place"
 
-    return act
+    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
+        made = self.made
+        pitches = made.out_pitch, made.source_pitch
+        target, origin = run.address(self.out) + made.out_offset, run.address(self.source) + made.source_offset
+        self.gpu.copy_pitched(target, origin, made.width, made.height, pitches, stream)

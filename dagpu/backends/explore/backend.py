@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, final
 
 from dagpu.backends.base import Bindings
 from dagpu.backends.explore.exploration import current
+from dagpu.backends.explore.frozen import FrozenScript
 from dagpu.backends.explore.replay import ExploreReplay
 from dagpu.backends.explore.script import script_of
 from dagpu.backends.explore.store import PoisonedStore
@@ -123,26 +124,36 @@ class PreparedExploration:
     __slots__ = ("_accounts", "_script")
     before_first: ClassVar[None] = None
     """Nothing: there is nothing to compile."""
+    before_graph: ClassVar[None] = None
+    """Nor are there graphs."""
 
     def __init__(self, plan: Plan, accounts: Sequence[Account]) -> None:
         self._script = script_of(plan)
         self._accounts = accounts
 
-    def submit(self, bindings: Bindings, spin: float = 0.0) -> ExploreReplay:
+    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> ExploreReplay:
         """Get ready to run; the run itself is done by whoever waits for it. See `Prepared.submit`.
 
         Raises:
             OutOfMemoryError: there is too little memory; nothing has been started.
         """
-        plan, exploration = self._script.plan, current()
-        try:
-            store = PoisonedStore(self._script, bindings.memory, self._accounts)
-        except MemoryError:
-            raise OutOfMemoryError(
-                f"{', '.join(plan.devices)}: no room for {plan.peak_bytes:,} bytes, which a run takes beyond its "
-                "inputs. Let go of handles that are no longer needed, or cut the work into smaller pieces."
-            ) from None
+        exploration, store = current(), self._store(bindings.memory)
         replay = ExploreReplay(self._script, bindings, store, exploration)
         if spin:
             replay.poll(spin)
         return replay
+
+    def freeze(self, bindings: Bindings) -> FrozenScript:
+        """See `Prepared.freeze`."""
+        memory = list(bindings.memory)
+        return FrozenScript(self._script, self._store(memory))
+
+    def _store(self, memory: list[object]) -> PoisonedStore:
+        try:
+            return PoisonedStore(self._script, memory, self._accounts)
+        except MemoryError:
+            plan = self._script.plan
+            raise OutOfMemoryError(
+                f"{', '.join(plan.devices)}: no room for {plan.peak_bytes:,} bytes, which a run takes beyond its "
+                "inputs. Let go of handles that are no longer needed, or cut the work into smaller pieces."
+            ) from None

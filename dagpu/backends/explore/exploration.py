@@ -95,6 +95,12 @@ class Exploration:
 
         return recorded
 
+    def inside(self, lanes: int) -> Choice:
+        """How a plan chooses that is launched as a whole, in one step of a run: by the seed alone, so that the step is
+        one choice in any list of them."""
+        number, self._runs = self._runs, self._runs + 1
+        return Seeded(self.seed * 1_000_003 + number, lanes)
+
     def end(self, run: UnderWay) -> None:
         """A run is done."""
         self.under_way.remove(run)

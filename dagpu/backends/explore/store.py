@@ -15,7 +15,7 @@ from dagpu.backends.explore.element_wise import check_element_wise
 from dagpu.backends.explore.script import Script
 from dagpu.backends.host.arrays import Account, HostMemory, Part
 from dagpu.backends.host.execute import execute
-from dagpu.lowering.program import HOST, Instruction, Launch, Role
+from dagpu.lowering.program import HOST, GraphLaunch, Instruction, Launch, Role
 from dagpu.ops.base import enter_closure, leave_closure
 
 FREED: Final = 0xFD
@@ -40,7 +40,7 @@ class PoisonedStore:
     may be: another run may have its turn in between. See dagpu.backends.explore.script for why.
     """
 
-    __slots__ = ("_arenas", "_checked", "_flights", "_memory", "_own", "_script", "_spare", "_taken")
+    __slots__ = ("_arenas", "_checked", "_flights", "_given", "_memory", "_own", "_script", "_spare", "_taken")
 
     def __init__(self, script: Script, memory: list[object], accounts: Sequence[Account]) -> None:
         plan = script.plan
@@ -52,8 +52,9 @@ class PoisonedStore:
         self._checked: set[int] = set()
         self._arenas = [HostMemory(account, size) for account, size in zip(accounts, plan.arena_bytes, strict=True)]
         self._own: list[HostMemory] = []
+        self._given = frozenset(number for number, held in enumerate(memory) if held is not None)
         for number, buffer in enumerate(plan.buffers):
-            if buffer.role is Role.INPUT or buffer.device == HOST:
+            if buffer.role is Role.INPUT or buffer.device == HOST or number in self._given:
                 continue
             offset, account = plan.offsets[number], accounts[buffer.device]
             if offset >= 0 and buffer.role is Role.TEMPORARY:
@@ -68,7 +69,7 @@ class PoisonedStore:
         for block in (*self._arenas, *self._own):
             block.block[:] = FREED
         for number, buffer in enumerate(self._script.plan.buffers):
-            if buffer.device == HOST and buffer.role is not Role.INPUT:
+            if buffer.device == HOST and number not in self._given:
                 self._memory[number] = None
 
     def close(self) -> None:
@@ -89,6 +90,9 @@ class PoisonedStore:
     def begin(self, lane: int, instruction: Instruction) -> None:
         enter_closure()
         try:
+            if type(instruction) is GraphLaunch:  # a graph knows its memory, and takes no copies for it
+                execute(instruction, self._memory)
+                return
             if isinstance(instruction, Launch) and instruction.kernel.in_place:
                 self._check(instruction)
             self._execute(lane, instruction)

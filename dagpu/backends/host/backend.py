@@ -8,6 +8,7 @@ from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.base import Bindings
 from dagpu.backends.host.arrays import Account, HostMemory
+from dagpu.backends.host.frozen import FrozenPlan
 from dagpu.backends.host.replay import Batch, HostReplay
 from dagpu.backends.host.streams import HostStream, enqueue, process
 from dagpu.backends.recording import recording
@@ -156,6 +157,8 @@ class PreparedPlan:
     __slots__ = ("_drivers", "_outputs", "_plan")
     before_first: ClassVar[None] = None
     """Nothing: the host has nothing to compile."""
+    before_graph: ClassVar[None] = None
+    """Nor graphs."""
 
     def __init__(self, plan: Plan, drivers: Sequence[HostDriver]) -> None:
         self._plan = plan
@@ -166,7 +169,7 @@ class PreparedPlan:
             if buffer.role is Role.OUTPUT and buffer.device != HOST
         ]
 
-    def submit(self, bindings: Bindings, spin: float = 0.0) -> HostReplay:
+    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> HostReplay:
         """Start a run; see `Prepared.submit`.
 
         Raises:
@@ -175,15 +178,25 @@ class PreparedPlan:
         plan, drivers = self._plan, self._drivers
         streams = _streams(plan, drivers)
         work = _by_stream(plan.steps, streams)
-        arenas = [self._take(device, nbytes) for device, nbytes in enumerate(plan.arena_bytes)]
+        arenas = self._take_arenas()
         for number, device, nbytes in self._outputs:
-            bindings.memory[number] = self._take(device, nbytes)
+            if bindings.memory[number] is None:
+                bindings.memory[number] = self._take(device, nbytes)
         replay = HostReplay(plan, bindings, arenas, len(work), recording(plan, streams))
         del arenas
         enqueue({stream: Batch(replay, steps) for stream, steps in work.items()})
         if spin:
             replay.poll(spin)
         return replay
+
+    def freeze(self, bindings: Bindings) -> FrozenPlan:
+        """See `Prepared.freeze`."""
+        plan = self._plan
+        lanes = [HostStream(lane.device, f"host:{lane.device}/graph") for lane in plan.lanes]
+        return FrozenPlan(plan, bindings, self._take_arenas(), _by_stream(plan.steps, lanes))
+
+    def _take_arenas(self) -> list[HostMemory]:
+        return [self._take(device, nbytes) for device, nbytes in enumerate(self._plan.arena_bytes)]
 
     def _take(self, device: int, nbytes: int) -> HostMemory:
         try:

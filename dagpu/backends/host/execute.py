@@ -4,7 +4,7 @@ cell's value."""
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from math import prod
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
 import numpy as np
 
@@ -15,10 +15,12 @@ from dagpu.backends.host_work import add_origin, call, source_array
 from dagpu.errors import DagpuError, OutOfMemoryError
 from dagpu.layout import Layout
 from dagpu.lowering.program import (
+    Cell,
     CopyDtoD,
     CopyDtoH,
     CopyHtoD,
     Fill,
+    GraphLaunch,
     HostCall,
     Instruction,
     Launch,
@@ -27,6 +29,9 @@ from dagpu.lowering.program import (
 )
 from dagpu.ops.launch import KernelSpec
 from dagpu.origin import describe
+
+if TYPE_CHECKING:
+    from dagpu.backends.host.frozen import FrozenPlan
 
 
 def execute(instruction: Instruction, memory: list[object]) -> None:
@@ -45,6 +50,8 @@ def execute(instruction: Instruction, memory: list[object]) -> None:
             _copy_within(out, source, memory)
         case HostCall():
             call(instruction, memory)
+        case GraphLaunch(graph=graph):
+            cast("FrozenPlan", graph).launch()
         case _:
             assert_never(instruction)
 
@@ -54,7 +61,7 @@ def _launch(launch: Launch, memory: list[object]) -> None:
     body = kernel.host.function
     if body is None:
         raise _no_body(launch)
-    arguments = list(launch.args)
+    arguments = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
     outputs: list[tuple[int, object, Layout]] = []
     cuts: list[Iterable[Place]] = []
     once = kernel.host.whole
@@ -93,6 +100,10 @@ def _copy_in(copy: CopyHtoD, memory: list[object]) -> None:
 
 def _copy_out(copy: CopyDtoH, memory: list[object]) -> None:
     layout = copy.source.layout
+    held = memory[copy.out]
+    if isinstance(held, np.ndarray):  # a graph's, which is written anew by each launch
+        np.copyto(held, readable(memory[copy.source.buffer], layout))
+        return
     try:
         memory[copy.out] = np.array(readable(memory[copy.source.buffer], layout), order="C")
     except MemoryError:

@@ -1,0 +1,140 @@
+"""Beginning a run: its memory, its streams, and whether it is launched as a graph or played from a script."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from dagpu.backends.base import Bindings
+from dagpu.backends.cuda.play import hand_over, play, play_graph, play_on_threads
+from dagpu.backends.cuda.run import CudaRun
+from dagpu.backends.cuda.timing import Timing
+from dagpu.backends.recording import recording
+from dagpu.errors import DagpuError, DeviceLostError
+
+if TYPE_CHECKING:
+    from dagpu.backends.cuda.prepared import PreparedPlan
+
+
+def start(prepared: "PreparedPlan", bindings: Bindings, spin: float, graph: bool) -> CudaRun:
+    """Take memory, streams and events, submit, and look for the end for at most `spin` seconds.
+
+    Raises:
+        OutOfMemoryError: there is too little memory; nothing has been submitted.
+        DeviceLostError: a device was lost before.
+    """
+    devices = prepared.devices
+    for device in devices:
+        if device.lost is not None:
+            device.refuse_if_lost()
+    with devices[0].gpu.current():
+        run = CudaRun(prepared, bindings)
+        try:
+            if devices[0].retired:
+                devices[0].destroy_retired()
+            run.held.look()
+            _take_streams(run)
+            if not (graph and _take_graph(run)):
+                _take_script(run)
+            _take_ends(run)
+        except BaseException as error:
+            run.let_go_of_graph()
+            run.let_go_of_script()
+            if run.timing is not None:
+                run.timing.collect()  # nothing, but whoever measures waits for it
+            run.lost_in(error)
+            raise
+        for stream in run.streams:  # from here on the run has to end
+            stream.users.add(run)
+        for device in devices:
+            device.live.add(run)
+        _submit(run)
+        if spin and run.played:
+            try:
+                run.look_for(spin)
+            except BaseException:  # an interrupt: nobody else could wait for the run
+                run.cancel()
+                run.wait()
+                raise
+    return run
+
+
+def _submit(run: CudaRun) -> None:
+    prepared = run.prepared
+    if run.graph is None and (prepared.blocking or not run.held.prompt()):
+        run.begin_elsewhere(play_on_threads)
+    elif run.congested():
+        run.begin_elsewhere(partial(hand_over, begin=0))
+    elif run.graph is not None:
+        play_graph(run)
+    else:
+        play(run, 0)
+
+
+def _take_streams(run: CudaRun) -> None:
+    """A stream for each lane; if somebody measures the run, what it takes for that."""
+    prepared, devices, lanes = run.prepared, run.devices, run.prepared.plan.lanes
+    if len(devices) == 1:
+        run.streams = devices[0].streams.take(prepared.keys)
+    else:
+        parts = []
+        for number, device in enumerate(devices):
+            keys = [lane.key for lane in lanes if lane.device == number]
+            with device.gpu.current():
+                parts.append(iter(device.streams.take(keys) if keys else ()))
+        run.streams = [next(parts[lane.device]) for lane in lanes]
+    measured = recording(prepared.plan, run.streams)
+    if measured is not None:
+        run.timing = Timing(measured, devices, [lane.device for lane in lanes])
+
+
+def _take_graph(run: CudaRun) -> bool:
+    """A graph for the run, with memory where it had some before, and one stream in the place of all.
+
+    Not where each instruction is measured, nor where a copy from or to the host would hold up whoever submits it: then
+    what can be under way meanwhile had better be.
+    """
+    prepared, held = run.prepared, run.held
+    graphs = prepared.graphs
+    if not graphs.left or run.timing is not None or not run.streams or not held.prompt():
+        return False
+    run.graph = graph = graphs.borrow(prepared, held.bases)
+    if graph is None:
+        return False
+    held.take(graph.bases)
+    try:
+        held.take_host_memory(graph.bases)
+        ready = graph.raw is not None or graphs.instantiated(graph, lambda new: new.aim(held.bases, run.memory))
+    except DeviceLostError:
+        raise
+    except DagpuError:
+        ready = False  # as a script the run fails where it has to, and no further
+    if not ready:
+        run.let_go_of_graph()
+        return False
+    run.streams = [run.streams[graphs.lane]]
+    run.puts = _ONE
+    return True
+
+
+_ONE: Final = (1,)
+"""What a graph puts into its stream."""
+
+
+def _take_script(run: CudaRun) -> None:
+    """A script with this run's addresses, and memory unless it was taken for a graph that came to nothing."""
+    run.script = script = run.prepared.borrow_script()
+    if not run.held.taken:
+        run.held.take(script.parameters.bases)
+    script.parameters.aim(run.held.bases, run.memory)
+    run.actions = script.actions
+    if run.timing is not None:
+        run.actions, run.puts = run.timing.actions(script.actions), run.timing.puts
+
+
+def _take_ends(run: CudaRun) -> None:
+    """An event for each lane's end."""
+    run.raw = [stream.raw for stream in run.streams]
+    if len(run.devices) == 1:
+        streams = run.devices[0].streams
+        run.ends = [(0, streams.event()) for _ in run.streams]
+    else:
+        run.ends = [(lane.device, run.devices[lane.device].new_event()) for lane in run.prepared.plan.lanes]

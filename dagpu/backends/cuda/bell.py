@@ -1,0 +1,68 @@
+"""Waking whoever sleeps until a run is over: a pipe whose writing end, the run's *bell*, the driver closes then."""
+
+import os
+from typing import TYPE_CHECKING
+
+from dagpu.backends.cuda.watch import identity
+
+if TYPE_CHECKING:
+    from dagpu.backends.cuda.run import CudaRun
+
+
+def open_bell(run: "CudaRun") -> int | None:
+    """The reading end of a pipe whose other end is closed when the run is over; None where there are many already."""
+    if run.devices[0].watch.crowded:
+        return None
+    try:
+        read, write = os.pipe()
+    except OSError:  # the process has too many files open
+        return None
+    pipe = identity(write)
+    assert pipe is not None
+    with run.lock:
+        finishing, played = run.finishing, run.played
+        if not finishing:
+            run.bell = write
+    if finishing:
+        os.close(write)
+        return read
+    try:
+        if played:
+            with run.devices[0].gpu.current():
+                ring(run)
+    except BaseException:
+        os.close(read)
+        raise
+    run.devices[0].watch.add(run, write, pipe)
+    return read
+
+
+def ring(run: "CudaRun") -> None:
+    """Have the driver close the pipe when all lanes are at their end: in the stream itself where the run has one to
+    itself, else on a stream that waits for its ends alone. Nothing more of the run will be submitted."""
+    device = run.devices[0]
+    with run.lock:  # of the driver and the run's end one closes it
+        bell, run.bell = run.bell, None
+        events = [event for _, event in run.ends]
+    if bell is None:
+        return
+    try:
+        if len(run.streams) == 1 and len(run.streams[0].users) == 1:
+            device.gpu.close_when_reached(run.raw[0], bell)
+            return
+        notifier = device.streams.take_notifier()
+        for event in events:
+            notifier.raw.wait_for_event(event)
+        device.gpu.close_when_reached(notifier.raw, bell)
+    except BaseException as error:
+        os.close(bell)  # whoever sleeps on it waits for the run himself
+        if device.gpu.error(error) is None:
+            raise
+        run.lost_in(error)
+        return
+    with run.lock:
+        late = run.finished
+        if not late:
+            run.notifier = notifier
+    if late:
+        device.streams.give_back_notifier(notifier)

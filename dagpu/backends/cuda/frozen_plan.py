@@ -1,0 +1,117 @@
+"""A plan with memory of its own, as a graph that other plans launch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.backends.cuda.bounds import blame
+from dagpu.backends.cuda.graphs import Instance
+from dagpu.backends.cuda.run_memory import RunMemory
+from dagpu.backends.cuda.transfers import CopyIn, array_over
+from dagpu.backends.host_work import source_array
+from dagpu.backends.outcome import Outcome
+from dagpu.errors import CaptureError
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.program import GraphLaunch, Launch
+from dagpu.origin import describe
+
+if TYPE_CHECKING:
+    from dagpu.backends.cuda.device import CudaDevice
+    from dagpu.backends.cuda.driver import RawStream
+    from dagpu.backends.cuda.prepared import PreparedPlan
+    from dagpu.backends.cuda.run import CudaRun
+
+
+@final
+class FrozenPlan:
+    """A graph whose nodes are written once, and all that they refer to. One launch of it at a time."""
+
+    __slots__ = ("_instance", "_launches", "_memory", "_plan", "_staged", "device", "staged_bytes")
+
+    def __init__(self, prepared: "PreparedPlan", instance: Instance, memory: RunMemory, staged: "Staged") -> None:
+        self.device: CudaDevice = prepared.devices[0]
+        self.staged_bytes = sum(target.nbytes for _, target in staged)
+        """What each launch copies on the host."""
+        self._plan: Plan = prepared.plan
+        self._launches: Sequence[Launch] = prepared.reports
+        self._instance = instance
+        self._memory = memory
+        self._staged = staged
+
+    def launch(self, stream: "RawStream") -> None:
+        """Take what is in the arrays of the host now, and launch it. The context is current."""
+        for copy, target in self._staged:
+            np.copyto(target, source_array(copy.instruction, self._memory.bound))
+        assert self._instance.raw is not None
+        self._instance.raw.launch(stream)
+
+    def violations(self) -> Iterator[BaseException]:
+        """Once a launch is over: of each kernel that it is to be blamed for, the error. They are forgotten here."""
+        block = self._memory.reports
+        if block is None:
+            return
+        reports, outcome = array_over(block, block.nbytes), Outcome()
+        blame(self._plan, self._launches, reports, outcome)
+        reports[...] = 0
+        for failure in outcome.failures():
+            yield failure.error
+
+
+Staged = list[tuple[CopyIn, NDArray[Any]]]
+"""Copies from arrays that are not page-locked, each with the array that is, of the same shape and element type."""
+
+
+def freeze(prepared: "PreparedPlan", bound: list[object]) -> FrozenPlan:
+    """The plan with the memory of these buffers and cells for good; see `Prepared.freeze`. Outputs and results that are
+    not there yet are put in."""
+    if prepared.graphs.obstacle is not None:
+        instruction, why = prepared.graphs.obstacle
+        where = f" at {describe(instruction.origin)}" if instruction is not None else ""
+        what = f"{type(instruction).__name__}{where}" if instruction is not None else "the op"
+        raise CaptureError(f"{what} cannot be part of a CUDA graph: {why}.")
+    device = prepared.devices[0]
+    device.refuse_if_lost()
+    with device.gpu.current():
+        device.destroy_retired()
+        instance = Instance(device, prepared.graphs.draw(prepared))
+        memory = RunMemory(prepared, bound)
+        memory.look()
+        memory.take(instance.bases)
+        memory.take_host_memory(instance.bases)
+        for copy_out in prepared.copies_out:
+            array = bound[copy_out.instruction.out]
+            assert isinstance(array, np.ndarray)
+            if array.nbytes and not device.gpu.is_pinned(array):
+                raise CaptureError(
+                    f"to_host at {describe(copy_out.instruction.origin)}: its result is in ordinary memory, and a CUDA "
+                    "graph copies to page-locked memory alone. Allow for more of that (DAGPU_PINNED_BYTES), or take "
+                    "the to_host out of what is captured."
+                )
+        instance.aim(memory.bases, bound)
+    memory.bound = list(bound)  # the caller's list is the caller's
+    return FrozenPlan(prepared, instance, memory, _staged(prepared, memory))
+
+
+def _staged(prepared: "PreparedPlan", memory: RunMemory) -> Staged:
+    found: Staged = []
+    for copy, array in memory.locked:
+        source = source_array(copy.instruction, memory.bound)
+        if array is not source:
+            found.append((copy, array.view(source.dtype).reshape(source.shape)))
+    return found
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LaunchFrozen:
+    """Launches a frozen plan as part of a run."""
+
+    instruction: GraphLaunch
+    frozen: FrozenPlan
+
+    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
+        run.launched.append(self)  # it lives until the run is over, which then looks at its reports
+        self.frozen.launch(stream)

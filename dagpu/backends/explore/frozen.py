@@ -1,0 +1,39 @@
+"""A plan with memory of its own, for `GraphLaunch` instructions."""
+
+from typing import final
+
+from dagpu.backends.explore.exploration import current
+from dagpu.backends.explore.machine import Machine
+from dagpu.backends.explore.script import Script
+from dagpu.backends.explore.store import PoisonedStore
+from dagpu.backends.outcome import Outcome
+
+
+@final
+class FrozenScript:
+    """See `dagpu.backends.base.Prepared.freeze`. Each launch takes an order of its own, as each run does."""
+
+    __slots__ = ("_script", "_store")
+
+    def __init__(self, script: Script, store: PoisonedStore) -> None:
+        self._script = script
+        self._store = store
+
+    def launch(self) -> None:
+        """Run it to its end. One launch at a time.
+
+        Raises what its instructions raise; of several errors a group.
+        """
+        self._store.reset()
+        outcome = Outcome()
+        machine = Machine(self._script, self._store, outcome, current().inside(len(self._script.lanes)))
+        machine.run()
+        stuck = machine.stuck()
+        if stuck is not None:
+            raise stuck
+        outcome.sort(self._script.plan)
+        errors = [failure.error for failure in outcome.failures()]
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise BaseExceptionGroup(f"{len(errors)} ops of one graph failed", errors)

@@ -1,0 +1,45 @@
+"""A plan with memory of its own on the host: what a CUDA graph is on a GPU."""
+
+from collections.abc import Sequence
+from typing import final
+
+from dagpu.backends.base import Bindings
+from dagpu.backends.host.arrays import HostMemory
+from dagpu.backends.host.replay import Batch, HostReplay
+from dagpu.backends.host.streams import HostStream, enqueue
+from dagpu.lowering.plan import Plan, Step
+
+
+@final
+class FrozenPlan:
+    """See `dagpu.backends.base.Prepared.freeze`.
+
+    It is launched by the thread that plays a `GraphLaunch`, which waits for it. So its lanes have streams of their own:
+    on those of the device's pool they might stand behind that very thread.
+    """
+
+    __slots__ = ("_arenas", "_memory", "_plan", "_work")
+
+    def __init__(
+        self, plan: Plan, bindings: Bindings, arenas: Sequence[HostMemory], work: dict[HostStream, Sequence[Step]]
+    ) -> None:
+        self._plan = plan
+        self._memory = list(bindings.memory)
+        self._arenas = arenas
+        self._work = work
+
+    def launch(self) -> None:
+        """Run it to its end. One launch at a time.
+
+        Raises what its instructions raise; of several errors a group.
+        """
+        bindings = Bindings(len(self._memory))
+        bindings.memory = list(self._memory)
+        replay = HostReplay(self._plan, bindings, self._arenas, len(self._work))
+        enqueue({stream: Batch(replay, steps) for stream, steps in self._work.items()})
+        replay.wait()
+        errors = [failure.error for failure in replay.failures()]
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise BaseExceptionGroup(f"{len(errors)} ops of one graph failed", errors)

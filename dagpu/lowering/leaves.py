@@ -1,0 +1,237 @@
+"""What a trace finds out about the leaves of its op, and what it must not mix up with them.
+
+A pipeline's function may close over the very tensor, or array, that it is given. The plan serves calls with others,
+so what the function makes of its arguments has to be told from what it makes of its own. By memory it cannot be: both
+are of one. So for handles that others may have as well, borrows and shared tensors, the function gets stand-ins, and
+whatever comes of these can be traced back to them.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast, final
+
+import numpy as np
+
+from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.lowering.structure import Inputs
+from dagpu.ops.captured import Captured
+from dagpu.origin import Origin
+from dagpu.ownership import map_handles
+from dagpu.standins import SymbolicArray, SymbolicNumber
+from dagpu.storage import Holders, Storage
+
+Given: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
+"""The handles that do not move."""
+
+
+@final
+class _Lender:
+    """Stands for the tensor that lent an argument: what is borrowed of it by way of the argument has this for a lender.
+
+    It is gone as soon as that tensor is.
+    """
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor: Any = tensor.tensor if type(tensor) is _Lender else tensor
+
+    @property
+    def _storage(self) -> Storage | None:
+        return cast("Storage | None", self.tensor._storage)
+
+    @property
+    def _made(self) -> Origin:
+        return cast(Origin, self.tensor._made)
+
+    @property
+    def _moved(self) -> tuple[str, Origin] | None:
+        return cast("tuple[str, Origin] | None", self.tensor._moved)
+
+
+@final
+class Leaves:
+    """The leaves of the run that is traced, and what stands in the op beside them."""
+
+    __slots__ = (
+        "_index_of",
+        "_kinds",
+        "_loans",
+        "_owned",
+        "_sources",
+        "_standins",
+        "given",
+        "graphs",
+        "inputs",
+        "storages",
+    )
+
+    def __init__(self, inputs: Inputs | None) -> None:
+        self.inputs = inputs
+        self.given: list[Given] | None = []
+        """The handles that stand in the op and are no leaves; None as soon as a second trace might differ."""
+        self.graphs: list[Captured] = []
+        """The graphs that are launched."""
+        self.storages: dict[Storage, int] = {}
+        """The memory of handles among the leaves, with the number of the first of them."""
+        self._index_of: dict[int, int] = {}
+        self._kinds: dict[int, type[Any]] = {}
+        self._owned: set[Storage] = set()
+        """Of tensors that have moved into the op: nobody else has a handle to it."""
+        self._loans: set[object] = set()
+        """Of tensors that are lent to it for writing."""
+        self._sources: set[int] = set()
+        """The ids of lenders and holders that only stand-ins, and what comes of them, have."""
+        self._standins: dict[int, tuple[Any, int]] = {}
+        """The stand-ins by their ids, with the numbers of their leaves."""
+        for index, leaf in enumerate(() if inputs is None else inputs.leaves):
+            self._add(index, leaf)
+
+    def _add(self, index: int, leaf: Any) -> None:
+        self._index_of[id(leaf)] = index
+        storage = storage_of_leaf(leaf)
+        if storage is None:
+            return
+        self.storages.setdefault(storage, index)
+        inner: Any = leaf._inner if type(leaf) is Partition else leaf
+        self._kinds[index] = type(inner)
+        if type(inner) is Tensor:
+            self._owned.add(storage)
+        elif type(inner) is TensorMut:
+            self._loans.add(inner._loan)
+
+    # ---- what is a leaf's
+
+    def index_of(self, leaf: Any) -> int | None:
+        """The number of a leaf, for one of the ops in which they stand; None of another object."""
+        return self._index_of.get(id(leaf))
+
+    def index_of_result(self, value: Any) -> int | None:
+        """Of which leaf is a part of the result the very handle? None where it is not, or might be another's."""
+        found = self._standins.get(id(value))
+        if found is not None:
+            return found[1]
+        if self.inputs is None or self.inputs.starts:
+            return None  # a function may have closed over it
+        return self._index_of.get(id(value))
+
+    def derived(self, handle: Any) -> bool:
+        """Has a handle come of a leaf, so that in another run it is another one?"""
+        kind = type(handle)
+        inner: Any = handle._inner if kind is Partition else handle
+        if inner is None:
+            return False
+        if inner._storage in self._owned or id(inner) in self._standins:
+            return True
+        if type(inner) is TensorMut:
+            return inner._loan in self._loans
+        if type(inner) is Tensor:
+            return False
+        if id(inner._lender if type(inner) is TensorRef else inner._holders) in self._sources:
+            return True
+        return self.inputs is not None and not self.inputs.starts and inner._storage in self.storages
+
+    def source_of(self, handle: Any) -> int | None:
+        """The number of a leaf of which a handle such as this one can be made; None where there is none."""
+        index = self.storages.get(handle._storage)
+        if index is None or not self.derived(handle):
+            return None
+        kind, leaf = type(handle), self._kinds[index]
+        if kind is TensorMut:
+            return index if leaf is TensorMut and handle._loan in self._loans else None
+        return index if leaf is Tensor or (leaf is SharedTensor and kind is SharedTensor) else None
+
+    def keeps(self, handle: Given) -> None:
+        """A handle that does not move, and is no leaf, stands in the op."""
+        if self.given is not None and not self.derived(handle):
+            self.given.append(handle)
+
+    def forbid(self) -> None:
+        """A second trace might differ from this one."""
+        self.given = None
+
+    # ---- what a pipeline's function gets
+
+    def arguments(self, held: Any, start: int, take: Callable[[Any], Any], reads: set[int]) -> Any:
+        """A pipeline's arguments as its function gets them. `take` moves a handle into the run; the first leaf among
+        them has the number `start`."""
+        return _Arguments(self, start, take, reads).of(held)
+
+    def standin_of(self, value: Any, take: Callable[[Any], Any]) -> tuple[Any, int]:
+        """What stands for a handle or an array among the arguments, and the number of the leaf that it is."""
+        index = self._index_of[id(value)]
+        return (SymbolicArray(index, value) if type(value) is np.ndarray else self._standin(take(value), index)), index
+
+    def _standin(self, handle: Any, index: int) -> Any:
+        kind, made = type(handle), handle
+        if kind is TensorRef:
+            lender = _Lender(handle._lender)
+            made = TensorRef(handle._live(), handle._layout, handle._made, cast("Tensor[Any, Any]", lender))
+            self._sources.add(id(lender))
+        elif kind is SharedTensor:
+            holders = Holders()
+            holders.ids = handle._holders.ids  # one set: each handle counts for all
+            made = SharedTensor(handle._live(), handle._layout, handle._made, holders)
+            self._sources.add(id(holders))
+        self._standins[id(made)] = made, index
+        return made
+
+    def given_back(self, result: Any) -> Any:
+        """The result of the run with the arguments' own handles, and lenders, in the place of their stand-ins."""
+        if self.inputs is None or not self.inputs.starts:
+            return result
+        leaves = self.inputs.leaves
+
+        def change(handle: Any) -> Any:
+            found = self._standins.get(id(handle))
+            if found is not None and type(handle) in (TensorRef, SharedTensor):
+                return leaves[found[1]]
+            lender: object = handle._lender if type(handle) is TensorRef else None
+            if type(lender) is _Lender:
+                return TensorRef(handle._live(), handle._layout, handle._made, lender.tensor)
+            return handle
+
+        return map_handles(change, result)
+
+
+@final
+class _Arguments:
+    """Replaces the leaves in a value by their stand-ins. No closure: one that called itself would keep the trace, and
+    so the pipeline and its tensors, until the cyclic collector comes."""
+
+    __slots__ = ("_leaves", "_next", "_reads", "_take")
+
+    def __init__(self, leaves: Leaves, start: int, take: Callable[[Any], Any], reads: set[int]) -> None:
+        self._leaves = leaves
+        self._next = start
+        """The number of the next leaf that has not come before."""
+        self._take = take
+        self._reads = reads
+
+    def of(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is int or kind is float:
+            self._next += 1
+            return SymbolicNumber(self._next - 1, value, self._reads)
+        if kind is np.ndarray or kind in HANDLES:
+            standin, index = self._leaves.standin_of(value, self._take)
+            self._next += index == self._next
+            return standin
+        if isinstance(value, tuple):
+            items = tuple(map(self.of, value))
+            return kind(*items) if hasattr(value, "_fields") else items
+        if kind is list:
+            return list(map(self.of, value))
+        if kind is dict:
+            return {key: self.of(item) for key, item in value.items()}
+        return value
+
+
+def storage_of_leaf(leaf: Any) -> Storage | None:
+    """The memory of a living handle; None of anything else."""
+    inner: Any = leaf._inner if type(leaf) is Partition else leaf
+    kind: type[Any] = type(inner)
+    if kind is Tensor or kind is SharedTensor:
+        return cast("Storage | None", inner._storage)
+    if (kind is TensorRef or kind is TensorMut) and inner._lender._storage is inner._storage:
+        return cast("Storage | None", inner._storage)
+    return None

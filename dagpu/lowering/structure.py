@@ -1,0 +1,324 @@
+"""What runs of one plan may differ in, and a key that is equal exactly where a trace would give the same plan.
+
+A key is a flat tuple of tokens, in the order of a walk that both DAGs would take alike. *Leaves* are what the run
+brings: handles, NumPy arrays and numbers. Of a handle the key has all but the memory, and which leaves share that; of
+an array the shape and element type; of a number whether it is an `int` or a `float`. All else stands in the key itself.
+
+Where something cannot be looked into (a closure, which may read what has changed) or remembers (`Shared`, `Unzip`),
+there is no key, and the op is traced anew.
+"""
+
+from collections.abc import Hashable
+from enum import Enum
+from types import CodeType
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+
+from dagpu.device import Device, Stream
+from dagpu.dtypes import SUPPORTED
+from dagpu.handles import HANDLES, Partition, TensorMut, TensorRef
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.captured import Captured
+from dagpu.ops.compose import BUILT_IN, Map, On, Pure, Then, ToHost, Value, Zip
+from dagpu.ops.graph import GraphLaunch
+from dagpu.ops.launch import Launch
+from dagpu.ops.memory import Alloc, Copy, FromHost
+from dagpu.ops.recipes import Constant
+from dagpu.origin import Origin
+from dagpu.storage import Storage
+
+AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
+
+PLAIN: Final = frozenset(
+    {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED}
+)
+"""The types of values that nobody can change, and that know nothing of anything else."""
+
+_DEEPEST: Final = 20
+"""Tuples nested deeper are not looked into."""
+
+MOST_NODES: Final = 20_000
+"""A larger DAG gets no key: its plan would be kept for the sake of a walk as long as this."""
+
+
+@final
+class Key:
+    """Tokens, hashed once: a cache asks several times, and a long chain has some ten for each launch."""
+
+    __slots__ = ("_hash", "_tokens")
+
+    def __init__(self, tokens: tuple[Hashable, ...]) -> None:
+        self._tokens = tokens
+        self._hash = hash(tokens)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Key and self._tokens == other._tokens
+
+
+@final
+class Inputs:
+    """The leaves of one run, and the key of the plans that suit it."""
+
+    __slots__ = (
+        "arrays", "changeable", "codes", "graphs", "key", "leaves", "nodes", "owners", "places", "starts", "streams",
+    )  # fmt: skip
+
+    def __init__(self, key: Key, reader: "_Reader") -> None:
+        self.key = key
+        self.leaves: list[Any] = reader.leaves
+        self.nodes: set[AnyOp] = reader.nodes
+        """The ops in which leaves stand. A closure may build others around the very same objects, and there they are
+        no leaves."""
+        self.arrays: dict[int, int] = reader.arrays
+        """The number of the array of a `FromHost` among the leaves, by the id of that op."""
+        self.places: dict[tuple[int, int], int] = reader.places
+        """Likewise of a number in a kernel's call, by the id of the `Launch` and its place among the arguments."""
+        self.starts: dict[int, int] = reader.starts
+        """The number of the first leaf of a pipeline's arguments, by the id of the `Value` that holds them."""
+        self.codes: set[CodeType] = reader.codes
+        """Code objects whose ids stand in the key: whoever keeps the key keeps these."""
+        self.graphs: list[Captured] = reader.graphs
+        """The graphs that are launched. Their plans keep what they point at."""
+        self.owners: list[Any] = reader.owners
+        """The pipelines that are called. Their plans keep what they close over."""
+        self.streams = reader.streams
+        """Does it name a stream? A plan of it keeps that."""
+        self.changeable = reader.changeable
+        """Might the same op have other leaves in its next run, because a list or an array may be changed in place?"""
+
+    def numbers(self) -> list[int]:
+        """Which of the leaves are numbers."""
+        return [index for index, leaf in enumerate(self.leaves) if type(leaf) is int or type(leaf) is float]
+
+
+def inputs_of(op: AnyOp, most: int = MOST_NODES) -> Inputs | None:
+    """The leaves of a DAG; None where it has no key, or more than `most` nodes."""
+    reader = _Reader(most)
+    if not reader.read_dag(op):
+        return None
+    try:
+        key = Key(tuple(reader.tokens))
+    except TypeError:  # a tile of lists, say: the trace says what is wrong with it
+        return None
+    return Inputs(key, reader)
+
+
+@final
+class _Reader:
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.tokens: list[Any] = []
+        self.leaves: list[Any] = []
+        self.nodes: set[AnyOp] = set()
+        self.arrays: dict[int, int] = {}
+        self.places: dict[tuple[int, int], int] = {}
+        self.starts: dict[int, int] = {}
+        self.codes: set[CodeType] = set()
+        self.graphs: list[Captured] = []
+        self.owners: list[Any] = []
+        self.streams = False
+        self.changeable = False
+        self._numbers: dict[int, int] = {}
+        self._storages: dict[Storage, int] = {}
+
+    # ---- values
+
+    def read(self, value: Any, depth: int = 0) -> bool:
+        """Add an argument to the key; False where that cannot be."""
+        kind = type(value)
+        if kind in HANDLES:
+            return self._handle(value)
+        if kind is int or kind is float:
+            self._leaf(value, kind)
+        elif kind in PLAIN or isinstance(value, type | Enum | Device | np.dtype):
+            self.tokens.append(exact(value))
+        elif kind is np.ndarray:
+            self.changeable = True
+            self._array(value)
+        elif is_tuple(value) or kind is list:
+            self.changeable |= kind is list
+            self.tokens += (kind, len(value))
+            return depth < _DEEPEST and all(self.read(item, depth + 1) for item in value)
+        elif kind is dict and PLAIN.issuperset(map(type, value)):
+            self.changeable = True
+            self.tokens += (dict, tuple(map(exact, value)))
+            return depth < _DEEPEST and all(self.read(item, depth + 1) for item in value.values())
+        else:
+            return False
+        return True
+
+    def _handles_or_plain(self, value: Any, depth: int = 0) -> bool:
+        """Likewise, for a value that runs must give as it is: with the very numbers, and nothing that may change."""
+        if type(value) in PLAIN:
+            self.tokens.append(exact(value))
+            return True
+        if is_tuple(value):
+            self.tokens += (type(value), len(value))
+            return depth < _DEEPEST and all(self._handles_or_plain(item, depth + 1) for item in value)
+        return type(value) in HANDLES and self._handle(value)
+
+    def _leaf(self, value: Any, token: object) -> None:
+        self.tokens.append(token)
+        self.leaves.append(value)
+
+    def _known(self, leaf: Any) -> bool:
+        """Is it the very same object again? Else it will be known from now on."""
+        index = self._numbers.setdefault(id(leaf), len(self.leaves))
+        if index == len(self.leaves):
+            return False
+        self.tokens += ("again", index)
+        return True
+
+    def _array(self, array: "np.ndarray[Any, Any]") -> None:
+        if not self._known(array):
+            self._leaf(array, (array.dtype, array.shape))
+
+    def _handle(self, handle: Any) -> bool:
+        if self._known(handle):
+            return True
+        inner: Any = handle._inner if type(handle) is Partition else handle
+        if inner is None:
+            return False  # a trace says what is wrong with it
+        storage: Storage | None = inner._storage
+        if storage is None or storage.memory is None or _is_void(inner, storage):
+            return False
+        alias = self._storages.setdefault(storage, len(self._storages))
+        cut = (type(inner), handle._cut, handle._grid) if inner is not handle else None
+        self._leaf(handle, (type(handle), inner._layout, id(storage.device), storage.nbytes, alias, cut))
+        return True
+
+    # ---- DAGs
+
+    def read_dag(self, root: AnyOp) -> bool:
+        """Add a DAG: each node, then its sources, the last one first."""
+        todo: list[AnyOp] = [root]
+        seen = self.nodes
+        while todo:
+            op = todo.pop()
+            if len(seen) == self._most or (op in seen and type(op) is not Value):
+                return False
+            seen.add(op)
+            kind = type(op)
+            self.tokens.append(kind)
+            if (kind is Launch or kind is Map or not self._source(op)) and not self._change(op, todo):
+                return False
+        return True
+
+    def _source(self, op: AnyOp) -> bool:
+        """Add an op with no sources. A value and the call of a pipeline leave no trace of their places in the plan, so
+        these stand in no key. False where it is another op, or cannot be looked into."""
+        match op:
+            case Value(held=held):
+                return self._handles_or_plain(held)
+            case Then(source=Value(held=arguments) as source, f=Pure(owner=owner)):
+                self.nodes.add(source)
+                self.owners.append(owner)
+                self.tokens.append(owner.number)
+                self.starts[id(source)] = len(self.leaves)
+                return self.read(arguments)
+            case GraphLaunch(captured=captured, origin=origin):
+                self.tokens += self._origin(origin)
+                self.graphs.append(captured)
+                self._leaf(captured, captured.number)
+                return True
+            case Alloc(shape=shape, dtype=dtype, recipe=recipe, origin=origin):
+                self.tokens += (*self._origin(origin), shape, dtype, exact_recipe(recipe))
+                return True
+            case FromHost(array=array, origin=origin) if type(array) is np.ndarray:
+                self.tokens += self._origin(origin)
+                self._array(array)
+                self.arrays[id(op)] = self._numbers[id(array)]
+                return True
+            case Copy(source=source, into=into, dtype=dtype, origin=origin):
+                self.tokens += (*self._origin(origin), dtype)
+                if type(source) is Constant:
+                    self.tokens.append(exact_recipe(source))
+                    return self.read(into)
+                return self.read(source) and (into is None or self.read(into))
+            case _:
+                return False
+
+    def _change(self, op: AnyOp, todo: list[AnyOp]) -> bool:
+        """Likewise of an op with sources; they go on `todo`."""
+        self.tokens += self._origin(op.origin)
+        match op:
+            case Launch():
+                return self._launch(op, todo)
+            case Map(source=source, f=f) if type(f) in BUILT_IN:
+                self.tokens.append(f)
+                todo.append(source)
+            case ToHost(source=source):
+                todo.append(source)
+            case On(source=source, place=Stream() as stream):
+                self.streams = True
+                self.tokens.append(stream.lane)
+                todo.append(source)
+            case On(source=source, place=str() | Device() as place):  # a policy of the user's may change
+                self.tokens.append(place)
+                todo.append(source)
+            case Zip(sources=sources):
+                self.tokens.append(len(sources))
+                todo += sources
+            case _:
+                return False
+        return True
+
+    def _launch(self, launch: Launch, todo: list[AnyOp]) -> bool:
+        spec = launch.kernel
+        # Copies that `kernel.grid(...)` and the like make have the declared kernel's host body.
+        self.tokens += (spec.host, spec.grid, spec.block, spec.shared_bytes)
+        for place, argument in enumerate(launch.args):
+            if isinstance(argument, DeviceOp):
+                self.tokens.append("op")
+                todo.append(argument)
+                continue
+            if type(argument) is int or type(argument) is float:
+                self.places[id(launch), place] = len(self.leaves)
+            if not self.read(argument):
+                return False
+        return True
+
+    def _origin(self, origin: Origin) -> tuple[Hashable, ...]:
+        """Plans name the places of their ops: DAGs that other code built get plans of their own."""
+        if origin is None:
+            return (None,)
+        self.codes.add(origin[0])
+        return id(origin[0]), origin[1]
+
+
+def _is_void(handle: Any, storage: Storage) -> bool:
+    """Is it a borrow of a tensor that has been moved?"""
+    kind = type(handle)
+    return (kind is TensorRef or kind is TensorMut) and handle._lender._storage is not storage
+
+
+def is_tuple(value: Any) -> bool:
+    """Is it a tuple, or a named one, that is known by its items? One of a class of the user's may know more."""
+    return type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_fields") and not _more(value))
+
+
+def _more(value: object) -> bool:
+    return bool(getattr(value, "__dict__", None))
+
+
+def exact(value: Any) -> Hashable:
+    """A plain value so that equal tokens mean the same bits: 0.0 is not -0.0, and True is not 1."""
+    kind = type(value)
+    if kind is float:
+        return float, value.hex()
+    if kind is complex:
+        return complex, value.real.hex(), value.imag.hex()
+    if isinstance(value, np.generic):
+        return kind, value.tobytes()
+    return kind, value
+
+
+def exact_recipe(recipe: Any) -> Hashable:
+    """Likewise of what a creation op writes."""
+    if recipe is None:
+        return None
+    return type(recipe), *(exact(getattr(recipe, name)) for name in recipe.__slots__)

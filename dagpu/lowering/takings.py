@@ -1,0 +1,80 @@
+"""What a run takes out of its op, and can give back until something was submitted."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
+
+from dagpu.handles import HANDLES, OWNING, move_in
+from dagpu.lowering.leaves import Leaves
+from dagpu.ops.base import DeviceOp
+from dagpu.origin import Origin
+from dagpu.ownership import Undo, map_handles, storage_of
+from dagpu.storage import Storage
+
+AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
+
+
+@final
+class Takings:
+    """The handles of one run. It tells `leaves` what a later run would have to take as well."""
+
+    __slots__ = ("_leaves", "_loans", "_origin", "_undo")
+
+    def __init__(self, leaves: Leaves, loans: dict[Storage, object], origin: Origin) -> None:
+        self._leaves = leaves
+        self._loans = loans
+        """Of the whole run; it marks the memory that this makes."""
+        self._origin = origin
+        self._undo: list[Undo | Callable[[], None]] | None = []
+
+    def take(self, held: Any, node: AnyOp) -> Any:
+        """Move handles out of the op that owns them, so that its next run finds them gone. `node` is where they stand.
+
+        Raises:
+            MovedError: they are gone.
+        """
+        kind = type(held)
+        if kind in OWNING:
+            if not self._is_leaf(held, node) and not self._ours(held):
+                self._leaves.forbid()
+            # What the run itself has made goes back to nobody; remembered, its memory would pass for an output.
+            undo = None if storage_of(held).maker is self._loans else Undo(held)
+            taken = move_in(held, "a run of the op that owned it, started", self._origin)
+            if undo is not None:  # only now: a handle that was gone before keeps its note of where it went
+                self.may_undo(undo)
+            return taken
+        if isinstance(held, tuple) or kind is list or kind is dict:
+            return map_handles(lambda handle: self.take(handle, node), held)
+        if kind in HANDLES:
+            self.keep(held, node)
+        return held
+
+    def keep(self, handle: Any, node: AnyOp) -> None:
+        """A handle that does not move stands in an op: later runs need it too, unless it is a leaf, or made in each."""
+        storage = handle._live()
+        if storage.maker is not self._loans and not self._is_leaf(handle, node):
+            self._leaves.keeps(handle)
+
+    def _is_leaf(self, handle: Any, node: AnyOp) -> bool:
+        """Is it a leaf, in one of the ops where these stand? Closures may build ops around the same handles."""
+        inputs = self._leaves.inputs
+        return inputs is not None and node in inputs.nodes and self._leaves.index_of(handle) is not None
+
+    def _ours(self, handle: Any) -> bool:
+        """Is the memory of a handle that moves made by this run, or has it come of a leaf?"""
+        if self._leaves.inputs is None:
+            return False
+        return storage_of(handle).maker is self._loans or self._leaves.derived(handle)
+
+    def may_undo(self, undo: Undo | Callable[[], None]) -> None:
+        """Something was taken; this puts it back."""
+        if self._undo is not None:
+            self._undo.append(undo)
+
+    def submitted(self) -> None:
+        """From now on nothing can be given back."""
+        self._undo = None
+
+    def give_back(self) -> None:
+        """The run failed or was cancelled: what was taken goes back, if nothing was submitted."""
+        for undo in reversed(self._undo or ()):
+            undo.undo() if isinstance(undo, Undo) else undo()

@@ -1,0 +1,197 @@
+"""From an op, or several, to a captured graph."""
+
+from typing import Any, final
+
+from dagpu.backends.base import Bindings, Prepared
+from dagpu.device import Device, Stream
+from dagpu.errors import CaptureError
+from dagpu.lowering.program import GraphLaunch, HostCall, Program, Role
+from dagpu.lowering.trace import Tracer
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.captured import Captured
+from dagpu.ops.compose import Shared, Unzip, sources_of
+from dagpu.origin import Origin, describe
+from dagpu.runtime.completion import BlockingWaits, drive
+from dagpu.runtime.device import backend, device
+from dagpu.runtime.kept import PlanCache, Settings
+from dagpu.runtime.run import execute, kind_of, plan_program, quiet_collector, settled, submit
+from dagpu.runtime.updates import Updates
+from dagpu.storage import Locks, Storage
+
+_LAUNCHERS = 16
+"""For how many structures of ops around its launch, and of updates, a graph keeps plans."""
+
+
+def capture(
+    op: DeviceOp[Any, Any, Any], stream: Stream | None, settings: Settings, origin: Origin
+) -> tuple[Captured, Any]:
+    """Run an op, and make a graph of the plan, on the memory of that run. Gives the graph and the op's result.
+
+    Raises:
+        CaptureError: part of it cannot be in a graph. Nothing has run then.
+    """
+    _evaluate_shared(op, settings)
+    waits = BlockingWaits()
+    tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, device)
+    locks = Locks(origin)
+    try:
+        with quiet_collector():
+            stage = tracer.stage()
+            where = _one_device(stage.program, origin)
+            _refuse(tracer, stage.program, origin)
+            plan = plan_program(stage.program, settings.verify)
+        locks.acquire(stage.locks)
+        under_way = drive(submit(plan, stage, tracer, waits))
+        outputs, lent = tracer.outputs(), tracer.lent
+        drive(settled(under_way, settings, waits))
+        memory = under_way.bindings.memory
+        tracer.settle(memory, publish=False)
+        tracer.stage()  # no more of the program: tuples get the arrays that have come
+        assert tracer.finished
+        bindings = _bindings(plan.buffers, stage.inputs)
+        for index, buffer in enumerate(plan.buffers):
+            if buffer.role is Role.OUTPUT:
+                bindings.memory[index] = memory[index]
+        frozen = under_way.prepared.freeze(bindings)
+    except BaseException:
+        tracer.abandon("the capture that was to make them failed")
+        raise
+    finally:
+        locks.release()
+    found = _captured(frozen, stream or where.stream(), {**stage.locks, **outputs}, lent, origin)
+    return found, tracer.result
+
+
+@final
+class Recording:
+    """The ops of a scope, on their way to a graph. Nothing runs."""
+
+    __slots__ = ("_origin", "_settings", "_stream", "_tracers")
+
+    def __init__(self, stream: Stream, settings: Settings, origin: Origin) -> None:
+        self._stream = stream
+        self._settings = settings
+        self._origin = origin
+        self._tracers: list[Tracer] = []
+
+    def add(self, op: DeviceOp[Any, Any, Any]) -> Any:
+        """One more op, after those before it as far as it reads or writes what they do. Gives its value."""
+        last = self._tracers[-1] if self._tracers else None
+        tracer = Tracer(op, self._stream.device, self._settings.policy, device, after=last)
+        value = tracer.record("recorded")
+        self._tracers.append(tracer)
+        return value
+
+    def abandon(self) -> None:
+        """The scope has failed: the ops have their handles back."""
+        for tracer in reversed(self._tracers):
+            tracer.abandon("the scope that recorded them failed")
+
+    def captured(self) -> Captured:
+        """The graph of all of them.
+
+        Raises:
+            CaptureError: they use several devices, or there is nothing to launch.
+        """
+        if not self._tracers:
+            raise CaptureError(f"the scope at {describe(self._origin)} has recorded nothing. Call scope.record(op).")
+        last = self._tracers[-1]
+        stage = last.stage()
+        where = _one_device(stage.program, self._origin)
+        if where is not self._stream.device:
+            raise CaptureError(
+                f"the scope at {describe(self._origin)} is on {self._stream.device.name}, and its ops work on "
+                f"{where.name}. Give a stream of {where.name}."
+            )
+        plan = plan_program(stage.program, self._settings.verify)
+        frozen = _prepared(plan).freeze(_bindings(plan.buffers, stage.inputs))
+        for tracer in self._tracers:
+            tracer.submitted()
+        return _captured(frozen, self._stream, stage.locks, last.lent, self._origin)
+
+
+def prepared_for(plan: Any) -> Prepared:
+    """A plan, made ready by its backend, kernels compiled."""
+    return _prepared(plan)
+
+
+def _prepared(plan: Any) -> Prepared:
+    prepared = backend(kind_of(plan)).prepare(plan)
+    if prepared.before_first is not None:
+        prepared.before_first()
+    return prepared
+
+
+def _captured(
+    frozen: object, stream: Stream, storages: dict[Storage, bool], lent: list[tuple[Any, Storage]], origin: Origin
+) -> Captured:
+    found = Captured(frozen, stream, storages, lent, origin)
+    found.updates = Updates()
+    found.plans = PlanCache(_LAUNCHERS, None, of_pipeline=True)
+    return found
+
+
+def _bindings(buffers: Any, inputs: dict[int, object]) -> Bindings:
+    bindings = Bindings(len(buffers))
+    for index, held in inputs.items():
+        bindings.memory[index] = held
+    return bindings
+
+
+def _evaluate_shared(root: DeviceOp[Any, Any, Any], settings: Settings) -> None:
+    """Run what `shared()` ops remember, as far as it can be seen: they run once, and a graph would run them each time.
+
+    Sources first, without recursion; one in the closure of a `then` is evaluated by the graph, for itself.
+    """
+    todo, found, seen = [root], [], {root}
+    while todo:
+        op = todo.pop()
+        if isinstance(op, Shared):
+            found.append(op)
+        for source in sources_of(op):
+            if source not in seen:
+                seen.add(source)
+                todo.append(source)
+    for op in reversed(found):
+        if not op.once.remembers():
+            drive(execute(op, settings, BlockingWaits()))
+
+
+def _one_device(program: Program, origin: Origin) -> Device:
+    if not program.instructions:
+        raise CaptureError(
+            f"the op captured at {describe(origin)} does no device work: there is nothing to launch again."
+        )
+    first, *others = program.devices
+    if others:
+        raise CaptureError(
+            f"the op captured at {describe(origin)} uses {', '.join(program.devices)}: a graph is launched on one "
+            "device. Capture what runs on each by itself, and compose the launches."
+        )
+    return device(first)
+
+
+def _refuse(tracer: Tracer, program: Program, origin: Origin) -> None:
+    captured = f"the op captured at {describe(origin)}"
+    for instruction in program.instructions:
+        if isinstance(instruction, HostCall):
+            raise CaptureError(
+                f"{captured} calls a function of the host, by host_map at {describe(instruction.origin)}, which no "
+                "graph can. Capture what comes before it and what comes after it."
+            )
+        if isinstance(instruction, GraphLaunch):
+            raise CaptureError(
+                f"{captured} launches another graph at {describe(instruction.origin)}. Compose the two launches: "
+                "a.launch().then(lambda _: b.launch())."
+            )
+    if not tracer.ends_here:
+        raise CaptureError(
+            f"{captured} goes on only when data has come to the host, or another run is done. Capture what comes "
+            "before that and what comes after it."
+        )
+    left: Unzip[Any] | None = tracer.left_over()
+    if left is not None:
+        raise CaptureError(
+            f"{captured} makes one component of {left!r} that it has no use for, and whoever holds that op may still "
+            "ask for it, while every launch of the graph would write it anew. Let go of it (del), or capture it too."
+        )

@@ -1,0 +1,240 @@
+"""Plans that runs leave for later ones: of the same op, of ops of the same structure, and of a pipeline."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from types import CodeType
+from typing import Any, Final, NamedTuple, final
+
+from dagpu.backends.base import Backend, Bindings, Prepared, Replay
+from dagpu.device import Device
+from dagpu.handles import OWNING
+from dagpu.lowering.list_schedule import ListSchedule
+from dagpu.lowering.policies import RoundRobin, SingleStream
+from dagpu.lowering.reuse import Repeat
+from dagpu.lowering.structure import MOST_NODES, Inputs, exact
+from dagpu.ops.base import DeviceOp, keep_for_later_runs, kept_from_earlier_runs
+from dagpu.runtime.environment import Variable
+
+
+@final
+class Settings:
+    """What a run needs to know of its interpreter."""
+
+    __slots__ = ("device", "graph_from", "policy", "spin", "verify")
+
+    def __init__(self, where: Device, policy: Any, check: bool, graph_from: int | None) -> None:
+        self.device = where
+        self.policy = policy
+        self.verify = check
+        self.graph_from = graph_from
+        """The run of one plan, counted from 1, from which on it is launched as a CUDA graph; None for never."""
+        self.spin = _spin_seconds()
+
+
+_SPIN = Variable("DAGPU_SPIN_US")
+
+
+def _spin_seconds() -> float | None:
+    asked = _SPIN.get()
+    if asked is None:
+        return None
+    try:
+        return max(0.0, float(asked)) * 1e-6
+    except ValueError:
+        raise ValueError(f"DAGPU_SPIN_US={asked!r} is no number. Give microseconds, such as 20.") from None
+
+
+class Submitted(NamedTuple):
+    """A stage under way."""
+
+    driver: Backend
+    prepared: Prepared
+    bindings: Bindings
+    replay: Replay
+
+
+@final
+class Kept:
+    """What a run leaves: the plan, made ready by its backend, and how to run it again."""
+
+    __slots__ = (
+        "_fixed", "_graph_from", "_reads", "_runs", "device", "driver", "policy", "prepared", "repeat", "verify",
+    )  # fmt: skip
+
+    def __init__(
+        self, settings: Settings, repeat: Repeat, driver: Backend, prepared: Prepared, reads: set[int]
+    ) -> None:
+        self.device = settings.device
+        self.policy = settings.policy
+        self.verify = settings.verify
+        self._graph_from = settings.graph_from
+        self._runs = 1
+        self._reads = reads
+        self._fixed: list[tuple[int, Hashable]] = []
+        """The numbers among the leaves for whose values alone it is right, with these."""
+        self.repeat = repeat
+        self.driver = driver
+        self.prepared = prepared
+
+    def of(self, inputs: Inputs, graph_from: int | None) -> None:
+        """Tell of the leaves that it was traced with, and where a pipeline says so, from which run on it is a graph."""
+        self._fixed = [(index, exact(inputs.leaves[index])) for index in sorted(self._reads)]
+        self._graph_from = graph_from
+
+    def suits(self, settings: Settings, leaves: Sequence[Any] = ()) -> bool:
+        """Would these settings give the same plan? A policy of the user's is asked once; it is known by identity."""
+        policy = settings.policy
+        return (
+            self.device is settings.device
+            and (self.policy is policy or (type(policy) in _BY_VALUE and self.policy == policy))
+            and self.verify is settings.verify
+            and all(exact(leaves[index]) == value for index, value in self._fixed if leaves)
+        )
+
+    def wants_graph(self) -> bool:
+        """Count one more run. Is this one to be launched as a graph?"""
+        self._runs += 1
+        return self._graph_from is not None and self._runs >= self._graph_from
+
+
+_BY_VALUE: Final = frozenset((SingleStream, RoundRobin, ListSchedule))
+"""Policies that are told apart by what they say; any other, which is the user's, by identity."""
+_KEPT_PER_OP: Final = 8
+"""For how many devices and policies an op keeps a plan, and a cache a structure: the latest."""
+
+
+# ---- by the same op
+
+
+def kept_by(op: DeviceOp[Any, Any, Any], settings: Settings) -> tuple[Kept, Sequence[Any]] | None:
+    """What a run of this very op has left, with its leaves."""
+    found: tuple[Kept, Sequence[Any]]
+    for found in kept_from_earlier_runs(op) or ():
+        if found[0].suits(settings):
+            return found
+    return None
+
+
+def keep(
+    op: DeviceOp[Any, Any, Any], new: Kept, settings: Settings, inputs: Inputs | None, cache: "PlanCache | None"
+) -> None:
+    """Keep what a run has left: in the cache, and on the op itself where it may run again just so."""
+    leaves: Sequence[Any] = ()
+    if inputs is not None:
+        if cache is not None:
+            new.of(inputs, cache.graph_from(settings))
+            cache.keep(inputs, new, settings)
+        leaves = inputs.leaves
+        if inputs.changeable or any(type(leaf) in OWNING for leaf in leaves):
+            return
+    # Of two first runs that are under way at once the later one's is kept: one plan for each setting.
+    before = kept_from_earlier_runs(op)
+    others = [kept for kept in before if not kept[0].suits(settings)] if before else ()
+    keep_for_later_runs(op, ((new, leaves), *others[: _KEPT_PER_OP - 1]))
+
+
+# ---- by structure
+
+
+class CacheInfo(NamedTuple):
+    """As that of functools.lru_cache."""
+
+    hits: int
+    misses: int
+    maxsize: int
+    currsize: int
+
+
+@final
+class PlanCache:
+    """Plans by the structure of their ops: the latest used."""
+
+    def __init__(self, maxsize: int, pipeline_graph_from: int | None = None, *, of_pipeline: bool = False) -> None:
+        self._maxsize = maxsize
+        self._graph_from = pipeline_graph_from
+        self._of_pipeline = of_pipeline
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[Hashable, tuple[list[Kept], object]] = OrderedDict()
+        self._hits = self._misses = 0
+
+    def graph_from(self, settings: Settings) -> int | None:
+        """From which run of a plan on it is a graph."""
+        return self._graph_from if self._of_pipeline else settings.graph_from
+
+    def find(self, inputs: Inputs, settings: Settings) -> Kept | None:
+        """A plan that suits these leaves."""
+        with self._lock:
+            found = self._plans.get(inputs.key)
+            for kept in found[0] if found else ():
+                if kept.suits(settings, inputs.leaves):
+                    self._plans.move_to_end(inputs.key)
+                    self._hits += 1
+                    return kept
+            self._misses += 1
+        return None
+
+    def keep(self, inputs: Inputs, new: Kept, settings: Settings) -> None:
+        """Keep a plan for others of its structure; the one that has not been used for longest makes room."""
+        with self._lock:
+            before, _ = self._plans.get(inputs.key, ([], None))
+            others = [kept for kept in before if not kept.suits(settings, inputs.leaves)]
+            self._plans[inputs.key] = [new, *others[: _KEPT_PER_OP - 1]], inputs.codes
+            self._plans.move_to_end(inputs.key)
+            while len(self._plans) > self._maxsize:
+                self._plans.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all plans."""
+        with self._lock:
+            self._plans.clear()
+            self._hits = self._misses = 0
+
+    def info(self) -> CacheInfo:
+        """How often a plan was found, and how often not."""
+        with self._lock:
+            return CacheInfo(self._hits, self._misses, self._maxsize, len(self._plans))
+
+
+_PLANS: Final = 256
+"""How many structures of plain ops have a plan at once. One of 1,000 launches takes about 2 MB."""
+
+plans: Final = PlanCache(_PLANS)
+"""Of plain ops, whatever built them."""
+
+
+_FEW_NODES: Final = 64
+_places: dict[tuple[int, int], CodeType] = {}
+"""Where ops were built that have run: the id of the code object, which is kept, and the place in it."""
+
+
+def most_nodes(op: DeviceOp[Any, Any, Any]) -> int:
+    """How large a DAG may be to get a key. Most large ones are built once, and a key costs a third of a trace: so one
+    that is larger than some nodes gets none where it runs for the first time."""
+    if op.origin is None:
+        return MOST_NODES
+    code, at = op.origin
+    place = id(code), at
+    if place in _places:
+        return MOST_NODES
+    if len(_places) >= _MOST_PLACES:
+        _places.clear()
+    _places[place] = code
+    return _FEW_NODES
+
+
+_MOST_PLACES: Final = 4096
+
+
+def cache_of(inputs: Inputs, settings: Settings) -> PlanCache | None:
+    """The cache of the pipeline that is called, or of the graph that is launched, else the one for all.
+
+    None where that would keep alive what is somebody else's: another pipeline or graph, a stream, a policy.
+    """
+    owners: set[Any] = {*inputs.graphs, *inputs.owners}
+    if len(owners) > 1:
+        return None
+    for owner in owners:
+        cache: PlanCache = owner.plans
+        return cache
+    return plans if type(settings.policy) in _BY_VALUE and not inputs.streams else None

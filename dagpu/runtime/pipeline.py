@@ -1,0 +1,107 @@
+"""Pipelines: functions from inputs to an op, traced and planned once for each combination of shapes and types."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any, Final, Generic, ParamSpec, final, overload
+
+from typing_extensions import TypeVar
+
+from dagpu.handles import move_in
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import Pure, Then, Value
+from dagpu.origin import Origin, describe, here
+from dagpu.ownership import map_handles
+from dagpu.runtime.kept import CacheInfo, PlanCache
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+_numbers: Final = itertools.count()
+
+
+@final
+class Pipeline(Generic[_P, _T_co]):
+    """A function from inputs to an op, traced once for each combination of shapes and types of its arguments.
+
+    `pipeline(...)` gives an op like any other; the arguments move into it as into a kernel. Its runs take the plan that
+    an earlier one left, and from the second on they are launched as one CUDA graph where the device has graphs: new
+    addresses and numbers are written into the nodes concerned, and nothing is captured again. What a call returns is
+    the caller's: no later call writes to it.
+    """
+
+    def __init__(self, f: Callable[_P, DeviceOp[_T_co, Any, Any]], cache_size: int, graph_from: int | None) -> None:
+        self._f = f
+        self.number = next(_numbers)
+        """No other pipeline has had it."""
+        self.plans = PlanCache(cache_size, graph_from, of_pipeline=True)
+        self.__name__: str = getattr(f, "__name__", repr(f))
+        self.__doc__ = f.__doc__
+        self.__wrapped__ = f
+        code = getattr(f, "__code__", None)
+        self._declared: Origin = None if code is None else (code, 0)
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co]:
+        """An op that runs it on these arguments: handles, NumPy arrays, numbers, and tuples, lists and dicts of them.
+
+        Handles that move do so now. A NumPy array is read when the op runs, anew in each run. With any other argument
+        the function is called again for each run.
+        """
+        origin = here()
+
+        def moved(handle: Any) -> Any:
+            return move_in(handle, f"pipeline {self.__name__}()", origin)
+
+        held = map_handles(moved, (args, tuple(kwargs.items())))
+        return Then(Value(held, origin), Pure(self._f, self), origin)
+
+    def cache_info(self) -> CacheInfo:
+        """How many runs found a plan, how many did not, and how many plans there may be and are."""
+        return self.plans.info()
+
+    def cache_clear(self) -> None:
+        """Forget all plans; those under way are not touched."""
+        self.plans.clear()
+
+    def __repr__(self) -> str:
+        return f"<pipeline {self.__name__} at {describe(self._declared)}>"
+
+
+@overload
+def pipeline(f: Callable[_P, DeviceOp[_T, Any, Any]], /) -> Pipeline[_P, _T]: ...
+@overload
+def pipeline(
+    *, cache_size: int = ..., graph_from: int | None = ...
+) -> Callable[[Callable[_P, DeviceOp[_T, Any, Any]]], Pipeline[_P, _T]]: ...
+def pipeline(
+    f: Callable[_P, DeviceOp[_T, Any, Any]] | None = None, /, *, cache_size: int = 32, graph_from: int | None = 2
+) -> Pipeline[_P, _T] | Callable[[Callable[_P, DeviceOp[_T, Any, Any]]], Pipeline[_P, _T]]:
+    """Decorate a typed function from inputs to an op: it is traced and planned once for each combination of shapes,
+    types and devices of its arguments.
+
+    While it is traced it gets handles, stand-ins for NumPy arrays, which know shape and type alone, and numbers. A
+    number that is passed on to kernels may differ from call to call; whatever else is done with one (a shape, a branch)
+    makes a plan for that value. Other things that the function reads (globals, what it closes over) are read in the
+    trace alone: let its result follow from its arguments. Tensors that it closes over are kept as long as its plans
+    are. A function for `host_map` that has more than numbers and texts in its closure makes it be traced in each call.
+
+    Args:
+        f: the function.
+        cache_size: for how many combinations plans are kept: the latest used.
+        graph_from: the call of one combination, counted from 1, from which on it is launched as one CUDA graph; None
+            for never. A plan with `host_map` in it, and one that uses several devices, is never a graph.
+
+    Raises:
+        TypeError: `f` is no function.
+        ValueError: `cache_size` or `graph_from` is below 1.
+    """
+
+    def decorate(f: Callable[_P, DeviceOp[_T, Any, Any]]) -> Pipeline[_P, _T]:
+        if not callable(f):
+            raise TypeError(f"@pipeline at {describe(here())} of {f!r}, which is no function from inputs to an op.")
+        if cache_size < 1 or (graph_from is not None and graph_from < 1):
+            raise ValueError(
+                f"@pipeline at {describe(here())}: cache_size={cache_size}, graph_from={graph_from}. Both count from 1."
+            )
+        return Pipeline(f, cache_size, graph_from)
+
+    return decorate if f is None else decorate(f)

@@ -1,0 +1,260 @@
+"""What stands for the arguments of a pipeline while its function is traced.
+
+A trace is kept for calls with other arguments, so it may not depend on what these are worth. Handles never tell their
+contents. Numbers and NumPy arrays would: so the function gets stand-ins for them.
+"""
+
+import operator
+from collections.abc import Callable, Iterable
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast, final
+
+import numpy as np
+
+from dagpu.errors import NotReadyError
+
+
+@final
+class SymbolicNumber:
+    """An `int` or `float` argument. Passed to a kernel it may differ from call to call.
+
+    Whatever else is done with it needs its value, and is noted in `reads`: then the trace holds for that value alone.
+    It is no subclass of `float`, since C code (`math.sqrt`, `struct.pack`) takes the value of those without a word;
+    of anything else it asks `__float__` or `__index__`.
+    """
+
+    __slots__ = ("_reads", "index", "number")
+
+    def __init__(self, index: int, number: float, reads: set[int]) -> None:
+        self.index = index
+        """Which argument it is."""
+        self.number = number
+        """Its value, for those who only check or pass it on."""
+        self._reads = reads
+
+    def read(self) -> int | float:
+        """Its value, for those who make something else of it."""
+        self._reads.add(self.index)
+        return self.number
+
+    if not TYPE_CHECKING:
+
+        @property
+        def __class__(self) -> type:
+            return type(self.number)  # so that isinstance(x, float) holds
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.read(), name)
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return np.asarray(self.read(), dtype)
+
+        # Of an array NumPy would take the type for granted, where a number adapts itself to that of its neighbours.
+
+        def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+            return getattr(ufunc, method)(*map(value_of, inputs), **options)
+
+        def __array_function__(self, function: Any, _types: Any, arguments: Any, options: Any) -> Any:
+            return function(*with_values(arguments), **with_values(options))
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return type(self.number), (self.read(),)
+
+
+def value_of(x: Any) -> Any:
+    """A number itself, where a stand-in for one is given; noted as read."""
+    return x.read() if type(x) is SymbolicNumber else x
+
+
+def with_values(x: Any) -> Any:
+    """Likewise of those in a tuple, list or dict."""
+    if type(x) is dict:
+        return {key: with_values(item) for key, item in x.items()}
+    return type(x)(map(with_values, x)) if type(x) in (tuple, list) else value_of(x)
+
+
+_UNARY: Final[dict[str, Callable[[Any], Any]]] = {
+    "abs": abs, "bool": bool, "ceil": lambda x: x.__ceil__(), "complex": complex, "float": float,
+    "floor": lambda x: x.__floor__(), "hash": hash, "index": operator.index, "int": int, "invert": operator.invert,
+    "neg": operator.neg, "pos": operator.pos, "repr": repr, "str": str, "trunc": lambda x: x.__trunc__(),
+}  # fmt: skip
+_BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "add": operator.add, "and": operator.and_, "divmod": divmod, "floordiv": operator.floordiv,
+    "lshift": operator.lshift, "mod": operator.mod, "mul": operator.mul, "or": operator.or_, "pow": pow,
+    "rshift": operator.rshift, "sub": operator.sub, "truediv": operator.truediv, "xor": operator.xor,
+}  # fmt: skip
+_COMPARISONS: Final = ("eq", "ge", "gt", "le", "lt", "ne")
+
+
+def _install() -> None:
+    """Python looks special methods up on the class, past `__getattr__`: each that numbers have is set here."""
+
+    def unary(change: Callable[[Any], Any]) -> Callable[..., Any]:
+        return lambda self: change(self.read())
+
+    def binary(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+        return lambda self, other: combine(self.read(), value_of(other))
+
+    def reflected(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+        return lambda self, other: combine(value_of(other), self.read())
+
+    for name, change in _UNARY.items():
+        setattr(SymbolicNumber, f"__{name}__", unary(change))
+    for name, combine in _BINARY.items():
+        setattr(SymbolicNumber, f"__{name}__", binary(combine))
+        setattr(SymbolicNumber, f"__r{name}__", reflected(combine))
+    for name in _COMPARISONS:
+        setattr(SymbolicNumber, f"__{name}__", binary(getattr(operator, name)))
+    setattr(SymbolicNumber, "__pow__", lambda self, other, modulo=None: pow(self.read(), value_of(other), modulo))  # noqa: B010  # a checker would refuse it
+    setattr(SymbolicNumber, "__round__", lambda self, digits=None: round(self.read(), digits))  # noqa: B010  # a checker would refuse it
+    setattr(SymbolicNumber, "__format__", lambda self, spec: format(self.read(), spec))  # noqa: B010  # a checker would refuse it
+
+
+_install()
+
+
+@final
+class SymbolicArray:
+    """A NumPy array among the arguments: shape and element type are known, contents are not there.
+
+    It is no subclass of `ndarray`, whose memory C code reads past every method. Strides may differ from call to call,
+    so it has none.
+    """
+
+    __slots__ = ("dtype", "index", "shape", "source")
+
+    def __init__(self, index: int, source: "np.ndarray[Any, Any]") -> None:
+        self.index = index
+        """Which argument it is."""
+        self.source = source
+        """The array itself, for whoever copies it to a device when the run begins."""
+        self.shape = source.shape
+        self.dtype = source.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return self.source.size
+
+    @property
+    def nbytes(self) -> int:
+        return self.source.nbytes
+
+    def __repr__(self) -> str:
+        return f"<array argument of shape {self.shape}, {self.dtype.name}>"
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
+        raise NotReadyError(
+            f"a NumPy array of shape {self.shape} and type {self.dtype.name} was read while a pipeline's function was "
+            "traced: its plan serves other arrays too. Copy it to the device with from_host(x) and let kernels work "
+            "on it, or compute with it before the call."
+        )
+
+    if not TYPE_CHECKING:  # as for handles: a checker need not know
+
+        @property
+        def __class__(self) -> type:
+            return np.ndarray  # so that isinstance(x, np.ndarray) holds
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("__"):  # a protocol that somebody looks for
+                raise AttributeError(name)
+            self._no_contents()
+
+        __array__ = __array_ufunc__ = __array_function__ = __buffer__ = _no_contents
+        __getitem__ = __setitem__ = __iter__ = __contains__ = __hash__ = __reduce_ex__ = _no_contents
+        __bool__ = __float__ = __int__ = __complex__ = __index__ = _no_contents
+        __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __abs__ = __invert__ = _no_contents
+        __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = _no_contents
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = _no_contents
+        __rmatmul__ = __iadd__ = __isub__ = __imul__ = __itruediv__ = _no_contents
+
+
+def without_standins(value: Any) -> Any:
+    """A value with the arguments themselves in the place of their stand-ins, through tuples, lists and dicts."""
+    results: list[Any] = []
+    todo: list[tuple[Any, bool]] = [(value, False)]
+    while todo:  # no recursion: zips of zips make deep tuples
+        item, inside_is_done = todo.pop()
+        if not inside_is_done:
+            inside = _items_of(item)
+            if inside is None:
+                results.append(item.number if type(item) is SymbolicNumber else _array_of(item))
+            else:
+                todo.append((item, True))
+                todo += [(each, False) for each in inside]
+            continue
+        count = len(item)
+        items = results[len(results) - count :][::-1] if count else []
+        del results[len(results) - count :]
+        results.append(_rebuilt(item, items))
+    return results[0]
+
+
+def _items_of(value: Any) -> Iterable[Any] | None:
+    kind = type(value)
+    if kind is dict:
+        return cast("Iterable[Any]", value.values())
+    return value if kind is list or (kind is not SymbolicArray and isinstance(value, tuple)) else None
+
+
+def _array_of(value: Any) -> Any:
+    return value.source if type(value) is SymbolicArray else value
+
+
+def _rebuilt(value: Any, items: list[Any]) -> Any:
+    """A container with other items; itself if they are the same."""
+    kind = type(value)
+    if kind is dict:
+        return dict(zip(value, items, strict=True))
+    if kind is list:
+        return items
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    return kind(*items) if hasattr(value, "_fields") else kind(items)
+
+
+def has_arrays(value: Any) -> bool:
+    """Is there a stand-in for an array in a value, in its tuples, lists and dicts?"""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if type(item) is SymbolicArray:
+            return True
+        todo.extend(_items_of(item) or ())
+    return False
+
+
+_INNOCENT: Final = frozenset({bool, int, float, complex, str, bytes, type(None), type, ModuleType, SymbolicNumber})
+
+
+def is_self_contained(f: object) -> bool:
+    """Does a function of the user's close over nothing but numbers, texts and functions of that kind?
+
+    A function that a pipeline's function makes may have the arguments of that call in its closure, or its defaults.
+    """
+    todo, seen = [f], set[int]()
+    while todo:
+        item = todo.pop()
+        if id(item) in seen or type(item) in _INNOCENT or _is_free(item):
+            continue
+        seen.add(id(item))
+        if type(item) is not FunctionType:
+            return False
+        try:
+            todo += [cell.cell_contents for cell in item.__closure__ or ()]
+        except ValueError:  # a cell that is still empty
+            return False
+        todo += [*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values()]
+    return True
+
+
+def _is_free(f: Any) -> bool:
+    """Is it a built-in function, and no method of some object?"""
+    return type(f) is BuiltinFunctionType and (f.__self__ is None or type(f.__self__) is ModuleType)

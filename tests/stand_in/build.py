@@ -1,0 +1,46 @@
+"""Compiling the stand-in for the CUDA driver."""
+
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent
+HEADERS = (Path("/usr/local/cuda/include"), Path("/usr/include"), Path("/opt/cuda/include"))
+
+
+def missing() -> str:
+    """What is not there of what it takes; nothing if it can be used."""
+    for name in ("pycuda", "cuda.bindings"):
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            return f"{name} is not installed"
+    for tool in ("gcc", "nm"):
+        if shutil.which(tool) is None:
+            return f"there is no {tool}"
+    return "" if _headers() else "there is no cuda.h"
+
+
+def _headers() -> Path | None:
+    return next((folder for folder in HEADERS if (folder / "cuda.h").exists()), None)
+
+
+def build(folder: Path) -> Path:
+    """`libcuda.so.1` in this folder: what driver.c has, and all else that PyCUDA is linked against, which fails."""
+    headers = _headers()
+    pycuda = importlib.util.find_spec("pycuda")
+    assert headers is not None
+    assert pycuda is not None
+    assert pycuda.submodule_search_locations is not None
+    (module,) = Path(pycuda.submodule_search_locations[0]).glob("_driver*.so")
+    listed = subprocess.run(["nm", "-D", "--undefined-only", module], check=True, capture_output=True, text=True)
+    names = [line.split()[-1] for line in listed.stdout.splitlines() if line.split()[-1].startswith("cu")]
+    others = folder / "others.c"
+    others.write_text("".join(f"int __attribute__((weak)) {name}(void) {{ return 801; }}\n" for name in names))
+    library = folder / "libcuda.so.1"
+    flags = ["-shared", "-fPIC", "-O1", "-w", f"-I{headers}", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run(["gcc", *flags, HERE / "driver.c", others, "-o", library, "-ldl"], check=True)
+    return library
