@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from dagpu.device import Device
 from dagpu.dtypes import Shape
-from dagpu.errors import MovedError, NotReadyError, OwnershipError
+from dagpu.errors import MovedError, NotReadyError, OwnershipError, PartitionError, ShapeError
 from dagpu.layout import Layout, reshaped, sliced, tiling
 from dagpu.origin import Origin, describe, here
 from dagpu.storage import Holders, Storage
@@ -105,6 +105,16 @@ class _Array(Generic[_D_co, _S_co]):
         state = "gone" if self._storage is None else self._storage.device.name
         return f"{self._word}({layout.dtype.name}, {layout.shape}, {state})"
 
+    def _repr_html_(self) -> str:
+        """A row for a notebook: metadata only, as ever."""
+        gone = self._storage is None
+        where = "gone" if self._storage is None else self._storage.device.name
+        cells = (self._word, self._layout.dtype.name, " &times; ".join(map(str, self._layout.shape)) or "scalar", where)
+        row = "".join(f"<td>{cell}</td>" for cell in cells)
+        return (
+            f"<table><tr{' style=opacity:0.5' if gone else ''}>{row}<td>{self._layout.nbytes:,} bytes</td></tr></table>"
+        )
+
     if not TYPE_CHECKING:  # a checker must refuse these by itself, so it may not see them
 
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
@@ -115,6 +125,8 @@ class _Array(Generic[_D_co, _S_co]):
 
         __array__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = _no_contents
         __float__ = __int__ = __complex__ = __index__ = _no_contents
+        __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_contents
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _no_contents
 
 
 @final
@@ -154,13 +166,13 @@ class Tensor(_Array[_D_co, _S_co]):
 
     def view(self, shape: Shape) -> "TensorRef[_D_co]":
         """Borrow it under another shape."""
-        self._live()
-        return TensorRef(self._live(), reshaped(self._layout, shape), here(), self)
+        where = here()
+        return TensorRef(self._live(), _reshaped(self._layout, shape, "view()", where), where, self)
 
     def slice(self, *ranges: slice) -> "TensorRef[_D_co]":
         """Borrow a part of it: one `slice` for each of the first axes, by Python's rules."""
-        self._live()
-        return TensorRef(self._live(), sliced(self._layout, ranges), here(), self)
+        where = here()
+        return TensorRef(self._live(), _sliced(self._layout, ranges, where), where, self)
 
 
 @final
@@ -204,7 +216,8 @@ class SharedTensor(_Array[_D_co, _S_co]):
 
     def reshape(self, shape: Shape) -> "SharedTensor[_D_co]":
         """One more handle to the same memory, under another shape."""
-        return SharedTensor(self._live(), reshaped(self._layout, shape), self._made, self._holders)
+        layout = _reshaped(self._layout, shape, "reshape()", here())
+        return SharedTensor(self._live(), layout, self._made, self._holders)
 
     def to_host(self) -> "DeviceOp[NDArray[_D_co]]":
         """An op that gives a new NumPy array with its contents."""
@@ -246,11 +259,12 @@ class TensorRef(_Lent[_D_co, _S_co]):
 
     def reshape(self, shape: Shape) -> "TensorRef[_D_co]":
         """The same elements under another shape; `ShapeError` where they do not lie in one piece."""
-        return TensorRef(self._live(), reshaped(self._layout, shape), self._made, self._lender)
+        layout = _reshaped(self._layout, shape, "reshape()", here())
+        return TensorRef(self._live(), layout, self._made, self._lender)
 
     def slice(self, *ranges: slice) -> "TensorRef[_D_co]":
         """A part of it: one `slice` for each of the first axes, by Python's rules."""
-        return TensorRef(self._live(), sliced(self._layout, ranges), self._made, self._lender)
+        return TensorRef(self._live(), _sliced(self._layout, ranges, here()), self._made, self._lender)
 
     def to_host(self) -> "DeviceOp[NDArray[_D_co], Borrowed]":
         """An op that gives a new NumPy array with its contents."""
@@ -405,7 +419,10 @@ def cut_up(handle: Any, tile: object, partial: bool, where: Origin) -> Partition
     if type(handle) is not Tensor and type(handle) is not TensorMut:
         raise _wrong_kind(handle, "partition()", where)
     handle._live()
-    cut, grid = tiling(handle._layout.shape, tile, partial)
+    try:
+        cut, grid = tiling(handle._layout.shape, tile, partial)
+    except PartitionError as error:
+        raise PartitionError(f"partition() at {describe(where)}: {error}") from None
     return Partition(move_in(handle, "partition()", where), cut, grid)
 
 
@@ -420,14 +437,34 @@ def share(tensor: Tensor[_D_co, _S_co], where: Origin) -> SharedTensor[_D_co, _S
     """`tensor.share()`, likewise."""
     if type(tensor) is not Tensor:
         raise _wrong_kind(tensor, "share()", where)
+    graph = tensor._live().graph()
+    if graph is not None:
+        raise OwnershipError(
+            f"share() at {describe(where)} of the output of {graph!r}: every launch writes it anew, and what is shared "
+            "is written by nobody. Copy it with dup(t.borrow()), or read it with t.borrow()."
+        )
     return SharedTensor(tensor._take("share()", where), tensor._layout, tensor._made, Holders())
 
 
 def reshape(tensor: Tensor[_D_co, Any], shape: object, where: Origin) -> Tensor[_D_co]:
     """`tensor.reshape(shape)`, likewise."""
     tensor._live()
-    layout = reshaped(tensor._layout, shape)
+    layout = _reshaped(tensor._layout, shape, "reshape()", where)
     return Tensor(tensor._take("reshape()", where), layout, tensor._made)
+
+
+def _reshaped(layout: Layout, shape: object, what: str, where: Origin) -> Layout:
+    try:
+        return reshaped(layout, shape)
+    except ShapeError as error:
+        raise ShapeError(f"{what} at {describe(where)}: {error}") from None
+
+
+def _sliced(layout: Layout, ranges: tuple[slice, ...], where: Origin) -> Layout:
+    try:
+        return sliced(layout, ranges)
+    except ShapeError as error:
+        raise ShapeError(f"slice() at {describe(where)}: {error}") from None
 
 
 def move_in(handle: Any, how: str, where: Origin) -> Any:

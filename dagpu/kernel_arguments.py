@@ -182,8 +182,10 @@ def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Orig
         param.check(arg)
     except KernelArgumentError as error:  # it knows neither the place of the call nor that of the declaration
         text = str(error).removeprefix(f"kernel {spec.name!r}: argument {param.name!r} is ").rstrip(".")
-        what, _, cure = text.partition(". Cure: ")
-        refuse_call(spec, origin, f"got {what}", cure[:1].upper() + cure[1:], param)
+    else:
+        return
+    what, _, cure = text.partition(". Cure: ")
+    refuse_call(spec, origin, f"got {what}", cure[:1].upper() + cure[1:], param)
 
 
 def _check_elements(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> None:

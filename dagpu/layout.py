@@ -54,7 +54,8 @@ def as_shape(shape: Any, what: str = "shape") -> Shape:
     try:
         extents = tuple(int(e.__index__()) for e in shape)
     except (AttributeError, TypeError):
-        cure = f"({shape},)" if isinstance(shape, int) else "(rows, columns), or (n,) for one axis"
+        whole = f"({shape},), or with all extents in one tuple: ({shape}, ...)"
+        cure = whole if isinstance(shape, int) else "(rows, columns), or (n,) for one axis"
         raise ShapeError(f"{what} {shape!r} is no tuple of whole numbers. Write it as {cure}.") from None
     if any(e < 0 for e in extents):
         raise ShapeError(f"{what} {shape!r} has a negative extent. Extents count elements: 0 or more.")

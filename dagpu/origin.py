@@ -5,6 +5,9 @@ current instruction, 0.2 us together. File and line are worked out only when som
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import CodeType, FrameType
 from typing import TypeAlias
 
@@ -53,6 +56,25 @@ def here() -> Origin:
             return code, frame.f_lasti
         frame = frame.f_back
     return None
+
+
+_started: ContextVar[Origin] = ContextVar("dagpu_started", default=None)
+
+
+@contextmanager
+def started_at(origin: Origin) -> Iterator[None]:
+    """Runs within the `with` block, in this task, were started there: `spawn` stands somewhere else than the task that
+    runs its op, whose nearest frame is trio's."""
+    token = _started.set(origin)
+    try:
+        yield
+    finally:
+        _started.reset(token)
+
+
+def start_of_run() -> Origin:
+    """Where a run that begins now was started: the innermost frame outside dagpu, or what `started_at` says."""
+    return _started.get() or here()
 
 
 def place_of(origin: Origin) -> tuple[str, int] | None:

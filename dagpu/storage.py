@@ -1,11 +1,16 @@
 """Blocks of device memory, who holds them, and the locks that runs take on them."""
 
+from collections.abc import Callable
 from threading import Lock
 from typing import ClassVar, final
 
 from dagpu.device import Device
 from dagpu.errors import BorrowError
 from dagpu.origin import Origin, describe
+
+
+def _no_graph() -> None:
+    """What a dead weak reference gives, for storages that are no graph's output."""
 
 
 @final
@@ -18,7 +23,8 @@ class Storage:
     """
 
     __slots__ = (
-        "__weakref__", "buffer", "device", "holder", "lost", "maker", "memory", "nbytes", "readers", "run", "writer",
+        "__weakref__", "buffer", "device", "graph", "holder", "lost", "maker", "memory", "nbytes", "readers", "run",
+        "writer",
     )  # fmt: skip
 
     def __init__(
@@ -42,6 +48,8 @@ class Storage:
         self.lost: str | None = None
         self.readers = 0
         self.writer: object = None
+        self.graph: Callable[[], object] = _no_graph
+        """The captured graph whose launches write it as their output, while that lives."""
         self.holder: Origin = None
         """Where the run stands in the user's code that holds the newest lock."""
 

@@ -186,8 +186,9 @@ def step(
     """The next token (1,) after `token`, which stands at `position`. The cache is added to."""
     blank = empty((model.sizes.hidden,)).partition((model.sizes.hidden,))
     place = empty((1,), i32).partition((1,))
-    x, at, *_ = model.vocabulary.embed(blank, place, token, model.weights.table, position).unzip()
-    x, at = x.unpartition(), at.unpartition().shared()
+    row, where, *_ = model.vocabulary.embed(blank, place, token, model.weights.table, position).unzip()
+    x: Stream = row.unpartition()
+    at = where.unpartition().shared()
     kept: Cache = value(cache)
     for layer in range(model.sizes.layers):
         x, kept = attended(model, layer, x, kept, at)

@@ -175,7 +175,7 @@ async def job(given: argparse.Namespace) -> None:
     print(f"{len(cut)} bands of {given.band} rows through {given.buffers} buffers in {seconds * 1e3:.0f} ms")
     print(f"memory for them, by the plan: {given.buffers} x {most / 2**20:.1f} MiB; at once: {whole / 2**20:.1f} MiB")
     print(
-        f"overlap: {trace.overlap:.0%} of all work ran beside other work, {hidden(trace):.0%} of copies beside kernels"
+        f"overlap: {trace.overlap:.0%} of all work hidden behind other work, {hidden(trace):.0%} of copies beside kernels"
     )
     print(f"wrote {given.out} and {given.out.with_suffix('.json')} (open it in ui.perfetto.dev)")
 

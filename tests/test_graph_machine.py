@@ -22,6 +22,7 @@ from dagpu import (
     In,
     MovedError,
     Out,
+    OwnershipError,
     Tensor,
     Tile,
     current_device,
@@ -144,9 +145,14 @@ class GraphMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tensors)
     @rule(data=st.data(), how=st.sampled_from(["drop", "share"]))
     def take_away(self, data: st.DataObject, how: str) -> None:
-        """A tensor that nobody has is dropped, but for the graphs that it was lent to; one that is shared has moved."""
+        """A tensor that nobody has is dropped, but for the graphs that it was lent to; one that is shared has moved.
+        What the launches of a graph write cannot be."""
         tensor, cell = self.tensors.pop(self._index(data, self.tensors))
-        if how == "share":
+        if how == "share" and any(graph.zeroed is cell for graph in self.graphs):
+            with pytest.raises(OwnershipError, match="every launch writes it anew"):
+                tensor.share()
+            self.tensors.append((tensor, cell))
+        elif how == "share":
             tensor.share()
             self.gone.append(cell)
         del tensor

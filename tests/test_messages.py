@@ -274,7 +274,11 @@ def test_the_method_of_a_handle_that_cannot_be_cut(handle: Callable[[], Any], sa
 
 @pytest.mark.parametrize(
     ("shape", "cure"),
-    [(3, "Write it as (3,)."), (2.5, "Write it as (rows, columns), or (n,) for one axis."), ("3", "(n,) for one axis")],
+    [
+        (3, "Write it as (3,), or with all extents in one tuple: (3, ...)."),
+        (2.5, "Write it as (rows, columns), or (n,) for one axis."),
+        ("3", "(n,) for one axis"),
+    ],
 )
 def test_a_shape_that_is_no_tuple(shape: Any, cure: str) -> None:
     """The cure for a bare number is that number as a shape."""

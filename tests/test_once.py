@@ -119,7 +119,7 @@ def test_unzip_runs_its_source_once_in_every_order(order: tuple[int, ...], toget
 def test_unzip_of_a_launch_runs_it_once(order: tuple[int, ...]) -> None:
     """The arguments that a launch gives back are taken one by one, across runs."""
     out, number, x, *_ = mark(zeros((2,)).partition((2,)), 5, ones((2,)), ones((2,)), MARKS.address).unzip()
-    consumers = [out.unpartition().to_host(), x.to_host(), number]
+    consumers: list[DeviceOp[Any]] = [out.unpartition().to_host(), x.to_host(), number]
     results = [consumers[i].sync() for i in order]
     assert [float(np.ravel(result)[0]) for result in results] == [[7.0, 1.0, 5.0][i] for i in order]
     assert MARKS.seen() == [5]

@@ -296,7 +296,10 @@ def tensor(dtype: Any = f32) -> Tensor[Any]:
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: zeros((-1,)), "shape (-1,) has a negative extent. Extents count elements: 0 or more."),
     (lambda: zeros((2.0,)), "shape (2.0,) is no tuple of whole numbers. Write it as (rows, columns), or (n,)"),  # type: ignore[arg-type]  # reason: refused
-    (lambda: zeros(3), "shape 3 is no tuple of whole numbers. Write it as (3,)."),  # type: ignore[arg-type]  # reason: refused
+    (
+        lambda: zeros(3),  # type: ignore[arg-type]  # reason: refused
+        "shape 3 is no tuple of whole numbers. Write it as (3,), or with all extents in one tuple: (3, ...).",
+    ),
     (lambda: arange(-1), "shape (-1,) has a negative extent"),
     (lambda: linspace(0, 1, -1), "shape (-1,) has a negative extent"),
     (lambda: eye(-1), "has a negative extent"),

@@ -336,7 +336,8 @@ def test_one_stream_does_not_overlap_and_the_test_helper_says_so() -> None:
     assert (found.overlap, found.planned_overlap) == (0.0, 0.0)
     found.assert_overlap(0.0)
     with pytest.raises(
-        AssertionError, match="0% of the work ran beside other work, and the plans allow no more than 0%, less than 50%"
+        AssertionError,
+        match="0% of the work was hidden behind other work, and the plans allow no more than 0%, less than 50%",
     ):
         found.assert_overlap(0.5)
 

@@ -85,7 +85,10 @@ def _memory(plan: Plan) -> str:
 def _overlap(found: Forecast, most: int) -> list[str]:
     branches = branches_apart(found)
     apart = branches.apart
-    lines = [f"Overlap, predicted: {found.overlap:.0%} of the work runs beside other work", _branches_line(branches)]
+    lines = [
+        f"Overlap, predicted: {found.overlap:.0%} of the work is hidden behind other work",
+        _branches_line(branches),
+    ]
     width = max([len(_pair(found, pair.first, pair.second)) for pair in apart[:most]], default=0)
     lines += [f"  {_pair(found, pair.first, pair.second).ljust(width)}  {pair.why}" for pair in apart[:most]]
     if len(apart) > most:

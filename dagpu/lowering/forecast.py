@@ -103,7 +103,8 @@ class Forecast:
 
 
 def overlap_of(spans: Iterable[tuple[float, float]]) -> float:
-    """The part of the work that ran beside other work: 1 - (time in which anything runs) / (sum of all durations).
+    """The part of the work that was hidden behind other work: 1 - (time in which anything runs) / (sum of all
+    durations).
 
     0 where nothing overlaps; (k - 1) / k where k spans run side by side throughout.
     """

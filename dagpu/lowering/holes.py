@@ -3,9 +3,6 @@
 A hole is free bytes and the release that freed them, as a lane and the number of a step. A lane may use the hole once
 its clock covers that step. Neighbouring holes of one lane are one hole, with the later of the two releases.
 
-What a lane has released waits in its `_quick` lists first, by size: mostly the lane takes bytes of that very size next.
-Only when one does not find any there do they all become holes.
-
 Invariants:
     holes do not overlap, and none reaches beyond `top`
     _ends[start + nbytes] == start          for each hole
@@ -34,7 +31,6 @@ class Space:
     def __init__(self, lanes: int) -> None:
         self.top = 0
         """Where the arena ends."""
-        self._quick: list[dict[int, list[tuple[int, int]]]] = [{} for _ in range(lanes)]
         self._holes: dict[int, _Hole] = {}
         self._ends: dict[int, int] = {}
         self._sizes: list[list[int]] = [[] for _ in range(lanes)]
@@ -42,12 +38,6 @@ class Space:
 
     def take(self, lane: int, clock: Clock, nbytes: int) -> int:
         """Bytes for a buffer that `lane`, whose clock is given, allocates; their offset."""
-        quick = self._quick[lane].get(nbytes)
-        if quick:
-            return quick.pop()[1]
-        for number, freed in enumerate(self._quick):
-            if freed:
-                self._make_holes(number, freed)
         if not self._holes:
             self.top += nbytes
             return self.top - nbytes
@@ -64,30 +54,17 @@ class Space:
         return self._span(clock, nbytes)
 
     def give(self, start: int, nbytes: int, lane: int, number: int) -> None:
-        """Step `number` of `lane` releases these bytes."""
-        freed = self._quick[lane]
-        quick = freed.get(nbytes)
-        if quick is None:
-            freed[nbytes] = [(number, start)]
-        else:
-            quick.append((number, start))
-
-    def _make_holes(self, lane: int, freed: dict[int, list[tuple[int, int]]]) -> None:
-        """Put what a lane has freed together with its neighbours."""
+        """Step `number` of `lane` has released these bytes: a hole, together with its neighbours of that lane."""
         holes = self._holes
-        for size, released in freed.items():
-            for at, first in released:
-                number, start, nbytes = at, first, size
-                after = holes.get(start + nbytes)
-                if after is not None and after[1] == lane:
-                    self._remove(start + nbytes)
-                    number, nbytes = max(number, after[2]), nbytes + after[0]
-                before = self._ends.get(start)
-                if before is not None and holes[before][1] == lane:
-                    more, _, earlier = self._remove(before)
-                    number, start, nbytes = max(number, earlier), before, nbytes + more
-                self._add(start, (nbytes, lane, number))
-        freed.clear()
+        after = holes.get(start + nbytes)
+        if after is not None and after[1] == lane:
+            self._remove(start + nbytes)
+            number, nbytes = max(number, after[2]), nbytes + after[0]
+        before = self._ends.get(start)
+        if before is not None and holes[before][1] == lane:
+            more, _, earlier = self._remove(before)
+            number, start, nbytes = max(number, earlier), before, nbytes + more
+        self._add(start, (nbytes, lane, number))
 
     def _fit(self, lane: int, known: int, nbytes: int) -> tuple[int, int] | None:
         """Size and start of the smallest hole of `lane`, freed by step `known` of it at the latest."""

@@ -59,7 +59,7 @@ from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
 from dagpu.ops.nodes import Node
 from dagpu.ops.once import Once, newest
-from dagpu.origin import Origin, describe, here
+from dagpu.origin import Origin, describe, start_of_run
 from dagpu.ownership import handles_in, moves
 from dagpu.standins import SymbolicNumber, has_arrays, is_self_contained, without_standins
 from dagpu.storage import Storage
@@ -116,7 +116,7 @@ class Tracer:
         self.thread = threading.get_ident()
         """Where the run is driven: who blocks that thread must not wait for it."""
         self._find = find
-        self._origin: Origin = here()
+        self._origin: Origin = start_of_run()
         self._policies: list[Any] = [policy]
         self._policy_numbers: dict[Hashable, int] = {id(policy): 0}
         self._place: Placement = (device, 0, False)

@@ -339,11 +339,48 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         def __bool__(self) -> bool:
             raise TypeError(f"{self!r} is a description, neither true nor false. Run it, and test its result.")
 
+        def __iter__(self) -> NoReturn:
+            raise TypeError(f"{self!r} cannot be unpacked: it has not run. Say .unzip() for an op of each component.")
+
+        def __getitem__(self, _index: object) -> NoReturn:
+            raise TypeError(
+                f"{self!r} has no items: it has not run. Say .first() or .unzip() for the parts of a tuple; "
+                "the contents of a tensor come with .to_host()."
+            )
+
+        def _no_arithmetic(self, _other: object = None) -> NoReturn:
+            raise NotReadyError(
+                f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task. "
+                "Arithmetic on a device is what kernels are for (@kernel); a tensor's contents come with op.to_host()."
+            )
+
+        __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_arithmetic
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _no_arithmetic
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _OF_TENSORS:
+                raise AttributeError(
+                    f"{self!r} has no {name!r}: what it yields has. Take that inside a closure, "
+                    f".map(lambda t: t.{name}), or run the op first."
+                )
+            if name in _OF_ARRAYS:
+                raise AttributeError(
+                    f"{self!r} has no {name!r}: it is no array. Kernels compute on a device; what .to_host() gives is "
+                    "a NumPy array."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
         def __array__(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise NotReadyError(
                 f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task; "
                 "a tensor's contents come with op.to_host()."
             )
+
+
+_OF_TENSORS = frozenset(
+    ("borrow", "borrow_mut", "clone", "device", "dtype", "nbytes", "ndim", "shape", "size", "strides")
+)
+_OF_ARRAYS = frozenset(("T", "astype", "copy", "dot", "item", "max", "mean", "min", "prod", "std", "sum", "tolist"))
 
 
 def kept_from_earlier_runs(op: DeviceOp[Any, Any, Any]) -> Any:

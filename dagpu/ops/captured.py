@@ -18,12 +18,14 @@ class Captured:
     """A captured graph. It keeps alive whatever its nodes point at."""
 
     __slots__ = (
-        "__weakref__", "_lent", "_token", "frozen", "number", "origin", "plans", "storages", "stream", "updates",
+        "__weakref__", "_lent", "_token", "frozen", "number", "origin", "plan", "plans", "storages",
+        "stream", "updates",
     )  # fmt: skip
 
     def __init__(
         self,
         frozen: object,
+        plan: Any,
         stream: Stream,
         storages: dict[Storage, bool],
         lent: Iterable[tuple[Any, Storage]],
@@ -31,6 +33,7 @@ class Captured:
     ) -> None:
         self.frozen = frozen
         """What the backend made of its plan: `Prepared.freeze`."""
+        self.plan = plan
         self.number = next(_numbers)
         """No other graph has had it."""
         self.stream = stream

@@ -1,10 +1,12 @@
 """From an op, or several, to a captured graph."""
 
+import weakref
 from typing import Any, final
 
 from dagpu.backends.base import Bindings, Prepared
 from dagpu.device import Device, Stream
 from dagpu.errors import CaptureError
+from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Program, Role
 from dagpu.lowering.trace import Tracer
 from dagpu.ops.base import DeviceOp
@@ -40,6 +42,8 @@ def capture(
             where = _one_device(stage.program, origin)
             _refuse(tracer, stage.program, origin)
             plan = plan_program(stage.program, settings.verify)
+        if settings.on_plan is not None:
+            settings.on_plan(op, plan)
         locks.acquire(stage.locks)
         under_way = drive(submit(plan, stage, tracer, waits))
         outputs, lent = tracer.outputs(), tracer.lent
@@ -58,7 +62,11 @@ def capture(
         raise
     finally:
         locks.release()
-    found = _captured(frozen, stream or where.stream(), {**stage.locks, **outputs}, lent, origin)
+    found = _captured(frozen, plan, stream or where.stream(), {**stage.locks, **outputs}, lent, origin)
+    borrowed = {storage for _, storage in lent}
+    owned = [storage for storage, exclusive in stage.locks.items() if exclusive and storage not in borrowed]
+    for storage in (*outputs, *owned):  # what moved into the op may come back in its result
+        storage.graph = weakref.ref(found)
     return found, tracer.result
 
 
@@ -107,7 +115,7 @@ class Recording:
         frozen = _prepared(plan).freeze(_bindings(plan.buffers, stage.inputs))
         for tracer in self._tracers:
             tracer.submitted()
-        return _captured(frozen, self._stream, stage.locks, last.lent, self._origin)
+        return _captured(frozen, plan, self._stream, stage.locks, last.lent, self._origin)
 
 
 def prepared_for(plan: Any) -> Prepared:
@@ -123,9 +131,14 @@ def _prepared(plan: Any) -> Prepared:
 
 
 def _captured(
-    frozen: object, stream: Stream, storages: dict[Storage, bool], lent: list[tuple[Any, Storage]], origin: Origin
+    frozen: object,
+    plan: Plan,
+    stream: Stream,
+    storages: dict[Storage, bool],
+    lent: list[tuple[Any, Storage]],
+    origin: Origin,
 ) -> Captured:
-    found = Captured(frozen, stream, storages, lent, origin)
+    found = Captured(frozen, plan, stream, storages, lent, origin)
     found.updates = Updates()
     found.plans = PlanCache(_LAUNCHERS, None, of_pipeline=True)
     return found

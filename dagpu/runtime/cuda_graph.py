@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 from dagpu.backends.base import Bindings, Replay
 from dagpu.device import Stream
 from dagpu.errors import CaptureError, MovedError, NestedRunError
+from dagpu.lowering.plan import Plan
 from dagpu.lowering.structure import Inputs, inputs_of
 from dagpu.lowering.trace import Tracer
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, is_inside_closure
@@ -85,6 +86,12 @@ class CudaGraph(Generic[_T_co]):
         """
         refuse_nested(op)
         return cast(_U, _enqueue(op, self._captured, self._settings, here()))
+
+    @property
+    def plan(self) -> Plan:
+        """What it does, and which of it side by side: print it, or draw its lanes with `save_svg(path)`."""
+        plan: Plan = self._captured.plan
+        return plan
 
     @property
     def stream(self) -> Stream:

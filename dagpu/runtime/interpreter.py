@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, final
@@ -44,6 +44,8 @@ class StreamInterpreter:
         verify: prove every plan before it runs; on, unless DAGPU_VERIFY is 0. It costs about as much as scheduling.
         graph_from: the run of one plan, counted from 1, from which on it is launched as one CUDA graph; None for never.
             To make a graph costs about as much as to launch its kernels twice. Pipelines have their own number.
+        on_plan: called with an op and a plan that was made for it, one for each stage, before that is submitted. A run
+            that takes the plan of an earlier one makes none.
     """
 
     def __init__(
@@ -53,9 +55,11 @@ class StreamInterpreter:
         *,
         verify: bool | None = None,
         graph_from: int | None = 3,
+        on_plan: Callable[[DeviceOp[Any, Any, Any], Plan], None] | None = None,
     ) -> None:
         self._device = device
         self._graph_from = graph_from
+        self._on_plan = on_plan
         self._policy = ListSchedule() if policy is None else policy
         self._verify = os.environ.get("DAGPU_VERIFY", "1") != "0" if verify is None else verify
 
@@ -63,7 +67,9 @@ class StreamInterpreter:
         """What its runs go by, now."""
         asked = self._device
         where = current_device() if asked is None else device(asked) if isinstance(asked, str) else asked
-        return Settings(where, self._policy, self._verify, self._graph_from)
+        settings = Settings(where, self._policy, self._verify, self._graph_from)
+        settings.on_plan = self._on_plan
+        return settings
 
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op in a trio task. A checkpoint; cancellation drains what has been submitted."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
 from typing import Any, Final, NamedTuple, final
 
@@ -10,6 +10,7 @@ from dagpu.backends.base import Backend, Bindings, Prepared, Replay
 from dagpu.device import Device
 from dagpu.handles import OWNING
 from dagpu.lowering.list_schedule import ListSchedule
+from dagpu.lowering.plan import Plan
 from dagpu.lowering.policies import RoundRobin, SingleStream
 from dagpu.lowering.reuse import Repeat
 from dagpu.lowering.structure import MOST_NODES, Inputs, exact
@@ -21,7 +22,7 @@ from dagpu.runtime.environment import Variable
 class Settings:
     """What a run needs to know of its interpreter."""
 
-    __slots__ = ("device", "graph_from", "policy", "spin", "verify")
+    __slots__ = ("device", "graph_from", "on_plan", "policy", "spin", "verify")
 
     def __init__(self, where: Device, policy: Any, check: bool, graph_from: int | None) -> None:
         self.device = where
@@ -29,6 +30,8 @@ class Settings:
         self.verify = check
         self.graph_from = graph_from
         """The run of one plan, counted from 1, from which on it is launched as a CUDA graph; None for never."""
+        self.on_plan: Callable[[DeviceOp[Any, Any, Any], Plan], None] | None = None
+        """Called with each plan that is made, before it runs."""
         self.spin = _spin_seconds()
 
 

@@ -54,6 +54,13 @@ class Pipeline(Generic[_P, _T_co]):
         held = map_handles(moved, (args, tuple(kwargs.items())))
         return Then(Value(held, origin), Pure(self._f, self), origin)
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        raise TypeError(
+            f"@pipeline on {owner.__name__}.{name}, declared at {describe(self._declared)}: a pipeline is no method, "
+            "for its result must follow from its arguments. Make it of a function, or for each object: "
+            f"self.{name} = pipeline(self._{name}) in __init__."
+        )
+
     def cache_info(self) -> CacheInfo:
         """How many runs found a plan, how many did not, and how many plans there may be and are."""
         return self.plans.info()

@@ -16,7 +16,7 @@ from dagpu.lowering.structure import Inputs, inputs_of
 from dagpu.lowering.trace import Stage, Tracer
 from dagpu.lowering.verify import verify
 from dagpu.ops.base import DeviceOp
-from dagpu.origin import here
+from dagpu.origin import start_of_run
 from dagpu.runtime.completion import Waits
 from dagpu.runtime.device import backend, device
 from dagpu.runtime.kept import Kept, PlanCache, Settings, Submitted, cache_of, keep, kept_by, most_nodes
@@ -92,7 +92,7 @@ async def _run_anew(
 ) -> _T:
     """Trace, plan, run; stage by stage."""
     tracer = Tracer(op, settings.device, settings.policy, device, inputs)
-    locks = Locks(here())
+    locks = Locks(start_of_run())
     updates = Enqueued()
     waited = False
     try:
@@ -101,6 +101,8 @@ async def _run_anew(
                 stage = tracer.stage()
                 plan = plan_program(stage.program, settings.verify) if stage.program.instructions else None
             if plan is not None:
+                if settings.on_plan is not None:
+                    settings.on_plan(op, plan)
                 for graph in stage.graphs:
                     graph.updates.hand_over(locks, updates)
                 locks.acquire(stage.locks)
@@ -138,7 +140,7 @@ async def _run_anew(
 
 async def _run_again(kept: Kept, bindings: Bindings, bound: Bound, settings: Settings, waits: Waits) -> Any:
     """Run a plan that an earlier run has left: no trace, no schedule; what this costs is its inputs and outputs."""
-    origin = here() if bound.locks else None  # most have nothing to lock, and looking up the place takes 1 us
+    origin = start_of_run() if bound.locks else None  # most have nothing to lock, and looking up the place takes 1 us
     locks = Locks(origin) if bound.locks else None
     updates = Enqueued()
     submitted = False

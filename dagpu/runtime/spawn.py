@@ -12,7 +12,7 @@ from dagpu.ops.base import DeviceOp, Static
 from dagpu.ops.compose import Value, sources_of
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Copy
-from dagpu.origin import describe, here
+from dagpu.origin import Origin, describe, here, started_at
 from dagpu.ownership import handles_in, moves
 
 _T = TypeVar("_T")
@@ -23,8 +23,9 @@ _T_co = TypeVar("_T_co", covariant=True)
 class Pending(Generic[_T_co]):
     """An op that was started by `spawn`. Await it for its result."""
 
-    def __init__(self, op: DeviceOp[_T_co, Static, Any]) -> None:
+    def __init__(self, op: DeviceOp[_T_co, Static, Any], origin: Origin) -> None:
         self._op = op
+        self._origin = origin
         self._ended = trio.Event()
         self._scope = trio.CancelScope()
         self._value: Any = None
@@ -62,7 +63,7 @@ class Pending(Generic[_T_co]):
 
     async def _run(self) -> None:
         try:
-            with self._scope:
+            with self._scope, started_at(self._origin):
                 self._value = await self._op
                 self._state = "done"
             if self._state == "running":
@@ -94,7 +95,7 @@ def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
             f"spawn at {describe(origin)} of an op that holds {handle!r}, borrowed at {describe(handle._made)}: the "
             "task may outlive the loan. share() the tensor and pass that, or await the op."
         )
-    pending: Pending[_T] = Pending(op)
+    pending: Pending[_T] = Pending(op, origin)
     nursery.start_soon(pending._run, name=f"dagpu {type(op).__name__}")
     return pending
 

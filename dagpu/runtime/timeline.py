@@ -121,8 +121,8 @@ class Trace:
 
     @property
     def overlap(self) -> float:
-        """The part of all work, of all runs, that ran beside other work: 0 with no overlap, 0.75 with four streams
-        that are busy throughout."""
+        """The part of all work, of all runs, that was hidden behind other work: 0 with no overlap, 0.75 with four
+        streams that are busy throughout."""
         return overlap_of(span for run in self.runs for span in run.spans())
 
     @property
@@ -152,14 +152,14 @@ class Trace:
         if self.overlap < at_least:
             if self.planned_overlap < at_least:
                 raise AssertionError(
-                    f"{self.overlap:.0%} of the work ran beside other work, and the plans allow no more than "
+                    f"{self.overlap:.0%} of the work was hidden behind other work, and the plans allow no more than "
                     f"{self.planned_overlap:.0%}, less than {at_least:.0%}: op.explain() says why"
                 )
             lost = self._lost()
             named = "".join([f"\n  {line}" for line in lost[:_MOST_NAMED]]) or " none"
             raise AssertionError(
-                f"{self.overlap:.0%} of the work ran beside other work, less than {at_least:.0%}; the plans allow "
-                f"{self.planned_overlap:.0%}. Side by side in the plan, but not when run:{named}"
+                f"{self.overlap:.0%} of the work was hidden behind other work, less than {at_least:.0%}; the plans "
+                f"allow {self.planned_overlap:.0%}. Side by side in the plan, but not when run:{named}"
             )
 
     def _lost(self) -> list[str]:

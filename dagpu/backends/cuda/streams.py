@@ -105,6 +105,9 @@ class OwnStream:
     def __repr__(self) -> str:
         return f"<OwnStream on cuda:{self.stream.device}>"
 
+    def __str__(self) -> str:
+        return "own"
+
 
 @final
 class Streams:

@@ -115,6 +115,9 @@ class HostStream:
     def __repr__(self) -> str:
         return f"<HostStream {self._name}>"
 
+    def __str__(self) -> str:
+        return self._name.rpartition("/")[2]
+
 
 def enqueue(work: Mapping[HostStream, Work]) -> None:
     """Put one piece of work into each of these streams, all of them or none.
