@@ -1,72 +1,40 @@
-"""dagpu: typed, functional dataflow for GPUs. Compose ops, run them with `await`, `sync` or `spawn`."""
+"""dagpu: typed, functional dataflow for GPUs. Compose ops, run them with `await`, `sync` or `spawn`.
 
-from dagpu.device import Device, Stream
-from dagpu.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from dagpu.errors import (
-    BorrowError,
-    CaptureError,
-    CompileError,
-    DagpuError,
-    DeviceError,
-    DeviceLostError,
-    KernelArgumentError,
-    KernelBoundsError,
-    MovedError,
-    NestedRunError,
-    NoDeviceError,
-    NotReadyError,
-    OperationCancelled,
-    OutOfMemoryError,
-    OwnershipError,
-    PartitionError,
-    PlanError,
-    ShapeError,
-)
-from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
-from dagpu.kernel import In, Kernel, Lazy, Out, kernel
-from dagpu.lowering.cost import CostModel
-from dagpu.lowering.list_schedule import ListSchedule
-from dagpu.lowering.policies import RoundRobin, SchedulingPolicy, SingleStream
-from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
-from dagpu.ops.compose import value
-from dagpu.ops.launch import KernelOp
-from dagpu.ops.memory import (
-    arange,
-    convert,
-    dup,
-    empty,
-    eye,
-    fill,
-    from_host,
-    full,
-    linspace,
-    memcpy,
-    ones,
-    rand,
-    randn,
-    zeros,
-)
-from dagpu.ops.zipping import zip_ops
-from dagpu.origin import record_origins
-from dagpu.runtime.cuda_graph import CudaGraph, Module, Scope
-from dagpu.runtime.device import current_device, device, devices, use_device
-from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
-from dagpu.runtime.pipeline import Pipeline, pipeline
-from dagpu.runtime.spawn import Pending, spawn
-from dagpu.runtime.timeline import Trace, trace
-from dagpu.tile import Tile
+The public names are those of dagpu.public, which is loaded when the first of them is asked for: mypy imports this
+package for the sake of `dagpu.mypy_plugin`, and shall not wait for NumPy and trio.
+"""
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "BorrowError", "Borrowed", "CaptureError", "CompileError", "CostModel", "CudaGraph", "DagpuError", "Device",
-    "DeviceError", "DeviceLostError", "DeviceOp", "In", "Interpreter", "Kernel", "KernelArgumentError",
-    "KernelBoundsError", "KernelOp", "Lazy", "ListSchedule", "MayAlloc", "Module", "MovedError", "NestedRunError",
-    "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
-    "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "SchedulingPolicy", "Scope",
-    "Shape", "ShapeError", "SharedTensor", "SingleStream", "Static", "Stream", "StreamInterpreter", "Tensor",
-    "TensorMut", "TensorRef", "Tile", "Trace", "arange", "bf16", "bool_", "convert", "current_device", "device",
-    "devices", "dup", "empty", "eye", "f16", "f32", "f64", "fill", "from_host", "full", "i8", "i16", "i32", "i64",
-    "kernel", "linspace", "memcpy", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "spawn",
-    "trace", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "zeros", "zip_ops",
-]  # fmt: skip
+if TYPE_CHECKING:
+    from dagpu.public import *  # noqa: F403  # reason: its __all__ says which
+    from dagpu.public import __all__ as __all__
+else:
+    import sys
+    from importlib import import_module
+    from types import ModuleType
+
+    class _Package(ModuleType):
+        """This package, as a module that loads its names late."""
+
+        def __getattr__(self, name: str) -> object:
+            public = import_module("dagpu.public")  # `from dagpu import public` would ask this very method
+            for each in ("__all__", *public.__all__):
+                setattr(self, each, getattr(public, each))
+            try:
+                return vars(self)[name]
+            except KeyError:
+                raise AttributeError(f"module 'dagpu' has no attribute {name!r}") from None
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Two functions have the names of submodules: importing those must not put them in the functions' place."""
+            if not (isinstance(value, ModuleType) and name in ("device", "kernel")):
+                super().__setattr__(name, value)
+
+        def __dir__(self) -> list[str]:
+            self.__getattr__("__all__")
+            return sorted(vars(self))
+
+    sys.modules[__name__].__class__ = _Package

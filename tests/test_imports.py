@@ -19,6 +19,7 @@ PACKAGE = ROOT / "dagpu"
 
 # From the lowest to the highest. A name stands for the module or for all of the package of that name.
 LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"mypy_plugin"}),
     frozenset({"errors", "origin", "frozen", "dtypes", "layout", "standins", "tile"}),
     frozenset({"device"}),
     frozenset({"storage"}),
@@ -33,8 +34,12 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"lowering"}),
     frozenset({"backends"}),
     frozenset({"runtime"}),
-    frozenset({"__init__"}),
+    frozenset({"public"}),
+    frozenset({"__init__", "__main__", "commands"}),
 )
+
+# What runs inside mypy, and so knows no other layer, and is known to none.
+APART = frozenset({"mypy_plugin"})
 
 # Names of types from a higher layer, for annotations alone, where the public contract has them.
 TYPING_ONLY: dict[tuple[str, str], str] = {
@@ -47,7 +52,7 @@ RESERVED: dict[str, tuple[str, ...]] = {
     "trio": ("dagpu.runtime",),
     "pycuda": ("dagpu.backends.cuda",),
     "cuda": ("dagpu.backends.cuda",),
-    "mypy": (),
+    "mypy": ("dagpu.mypy_plugin",),
 }
 
 
@@ -137,11 +142,17 @@ def violations(package: Path) -> list[str]:
             if top != package.name:
                 continue
             theirs = layer_of(target)
-            if theirs is None:
+            if _is_apart(target) and not _is_apart(module):
+                wrong.append(f"{where}:{line}: imports {target}, which stands apart")
+            elif theirs is None:
                 wrong.append(f"{where}:{line}: imports {target}, which is in no layer")
             elif theirs > mine and not (typing_only and (module, target) in TYPING_ONLY):
                 wrong.append(f"{where}:{line}: imports {target}, which is in a higher layer")
     return wrong
+
+
+def _is_apart(module: str) -> bool:
+    return any(part in APART for part in module.split(".")[1:2])
 
 
 def _inside(module: str, place: str) -> bool:
@@ -194,13 +205,16 @@ def test_errors_imports_nothing_of_ours() -> None:
         ("backends/host/streams.py", "import trio", "only dagpu.runtime may"),
         ("runtime/run.py", "import pycuda.driver", "only dagpu.backends.cuda may"),
         ("lowering/plan.py", "from cuda.bindings import driver", "only dagpu.backends.cuda may"),
-        ("ops/base.py", "import mypy.nodes", "only nobody may"),
+        ("ops/base.py", "import mypy.nodes", "only dagpu.mypy_plugin may"),
+        ("runtime/run.py", "from dagpu.mypy_plugin import codes", "which stands apart"),
+        ("mypy_plugin/plugin.py", "from dagpu.errors import MovedError", "higher layer"),
     ],
 )
 def test_a_breach_is_reported(tmp_path: Path, file: str, source: str, complaint: str) -> None:
     """The check itself sees absolute, relative, local, typing-only and dynamic imports, and stray files."""
     package = tmp_path / "dagpu"
-    sources = dict.fromkeys(["__init__.py", "errors.py", "handles.py", "ops/__init__.py", "runtime/__init__.py"], "")
+    packages = ["ops/__init__.py", "runtime/__init__.py", "mypy_plugin/__init__.py"]
+    sources = dict.fromkeys(["__init__.py", "errors.py", "handles.py", "mypy_plugin/codes.py", *packages], "")
     for name, text in {**sources, file: source}.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(text, encoding="utf-8")
@@ -218,6 +232,7 @@ def test_a_breach_is_reported(tmp_path: Path, file: str, source: str, complaint:
         ("runtime/run.py", "import trio\nfrom dagpu.ops.base import DeviceOp"),
         ("backends/cuda/driver.py", "import pycuda.driver\nfrom cuda.bindings import driver"),
         ("__init__.py", "from .runtime import spawn"),
+        ("mypy_plugin/flow/kinds.py", "from mypy.types import Type\nfrom dagpu.mypy_plugin import names"),
     ],
 )
 def test_what_is_allowed_is_not_reported(tmp_path: Path, file: str, source: str) -> None:

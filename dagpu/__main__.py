@@ -1,0 +1,104 @@
+"""`python -m dagpu COMMAND`: one function for each command, which imports what it needs when it is called."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def _check(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "check",
+        help="check files with mypy and dagpu's plugin, with no configuration",
+        description="Check files and folders with mypy and dagpu's plugin. The exit status is mypy's: "
+        "0 nothing found, 1 something found, 2 mypy could not run.",
+        epilog="What stands after -- goes to mypy as it is: python -m dagpu check src -- --strict",
+    )
+    parser.add_argument("paths", nargs="*", default=["."], metavar="PATH", help="files and folders; . unless said")
+    parser.add_argument(
+        "--no-config", action="store_true", help="take no notice of a mypy configuration that is found here"
+    )
+
+    def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
+        from dagpu.commands.check import check
+
+        return check(arguments.paths, passed_on, use_configuration=not arguments.no_config)
+
+    parser.set_defaults(run=run)
+
+
+def _info(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "info",
+        help="devices, versions, what is missing and how to get it, and a self-test of each device",
+        description="Say which devices there are, which versions are installed and what is missing, and test each "
+        "device with a kernel. The exit status is 0 if every device that is here works, else 1.",
+    )
+
+    def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
+        from dagpu.commands.info import info
+
+        return info()
+
+    parser.set_defaults(run=run)
+
+
+def _explain(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "explain",
+        help="run a script, and print each plan that it makes",
+        description="Run a script, unchanged, and print each plan that it makes, before it runs. The exit status is "
+        "the script's.",
+        epilog="What stands after -- goes to the script: python -m dagpu explain train.py -- --epochs 2",
+    )
+    parser.add_argument("script")
+
+    def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
+        from dagpu.commands.scripts import explain
+
+        return explain(arguments.script, passed_on)
+
+    parser.set_defaults(run=run)
+
+
+def _trace(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "trace",
+        help="run a script, write a timeline of what ran, and compare planned with measured overlap",
+        description="Run a script, unchanged, and write when what ran, for ui.perfetto.dev. The exit status is the "
+        "script's.",
+        epilog="What stands after -- goes to the script: python -m dagpu trace train.py --out run.json -- --epochs 2",
+    )
+    parser.add_argument("script")
+    parser.add_argument(
+        "-o", "--out", default="trace.json", metavar="FILE", help="where the timeline goes; %(default)s"
+    )
+
+    def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
+        from dagpu.commands.scripts import trace
+
+        return trace(arguments.script, passed_on, arguments.out)
+
+    parser.set_defaults(run=run)
+
+
+_COMMANDS: tuple[Callable[[_Commands], None], ...] = (_info, _explain, _trace, _check)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command. Gives its exit status; a command line that cannot be meant exits with 2."""
+    given = list(arguments)
+    cut = given.index("--") if "--" in given else len(given)
+    parser = argparse.ArgumentParser(prog="python -m dagpu")
+    commands: Any = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for add in _COMMANDS:
+        add(commands)
+    parsed = parser.parse_args(given[:cut])
+    run: Callable[[argparse.Namespace, Sequence[str]], int] = parsed.run
+    return run(parsed, given[cut + 1 :])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

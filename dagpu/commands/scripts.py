@@ -1,0 +1,67 @@
+"""`python -m dagpu explain SCRIPT` and `trace SCRIPT`: what the pipelines of a script do, with no change to it."""
+
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dagpu
+from dagpu import DeviceOp, StreamInterpreter, use_interpreter
+from dagpu.lowering.explain import explain as in_words
+from dagpu.lowering.plan import Plan
+from dagpu.origin import describe
+
+
+def explain(script: str, arguments: Sequence[str]) -> int:
+    """Run a script, and print each plan that it makes, before it runs. Gives the script's exit status."""
+
+    def tell(op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
+        print(f"--- {type(op).__name__} at {describe(op.origin)}\n{in_words(plan)}\n", flush=True)
+
+    with use_interpreter(StreamInterpreter(on_plan=tell)):
+        return run(script, arguments)
+
+
+def trace(script: str, arguments: Sequence[str], out: str) -> int:
+    """Run a script, write when what ran, and print planned and measured overlap. Gives the script's exit status."""
+    with dagpu.trace(out) as measured:
+        status = run(script, arguments)
+    print(f"\n{measured}\n\n{out}: open it in ui.perfetto.dev")
+    return status
+
+
+def run(script: str, arguments: Sequence[str]) -> int:
+    """Run a script as `python script` would. Gives its exit status."""
+    if not Path(script).is_file():
+        print(f"dagpu: there is no script {script}", file=sys.stderr)
+        return 2
+    with _as_main(script, arguments):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            return _status(end.code)
+    return 0
+
+
+def _status(code: object) -> int:
+    """An exit status, as Python makes it of what `sys.exit` was given."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code
+    print(code, file=sys.stderr)
+    return 1
+
+
+@contextmanager
+def _as_main(script: str, arguments: Sequence[str]) -> Iterator[None]:
+    """What a script finds in `sys`: its arguments, and its folder first on the path."""
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path

@@ -1,0 +1,41 @@
+"""All that is judged once mypy knows the types of a module: the flow rules, and the outputs of kernels."""
+
+from typing import TypeAlias
+
+from mypy.nodes import FuncDef, MypyFile
+
+from dagpu.mypy_plugin import codes, output_partition
+from dagpu.mypy_plugin.flow.analysis import Analysis
+from dagpu.mypy_plugin.flow.judge import Finding
+from dagpu.mypy_plugin.flow.module import Effect, Types
+
+Target: TypeAlias = FuncDef | MypyFile
+"""What mypy checks by itself: a function or method with all that is nested in it, or a module without those."""
+
+
+class Checks:
+    """What is wrong in one module, target by target."""
+
+    def __init__(self, tree: MypyFile, types: Types, effects: dict[str, Effect] | None = None) -> None:
+        self._types = types
+        self._analysis = Analysis(tree, types, effects)
+        self.functions = self._analysis.functions
+        """Its functions and methods, each with its class."""
+
+    def effect(self, function: FuncDef) -> Effect | None:
+        """What a function does to its parameters, by its body as it is now."""
+        return self._analysis.effect(function)
+
+    def of(self, target: Target) -> list[Finding]:
+        """The findings in a function, or at the top level; without those that are meant."""
+        if isinstance(target, FuncDef):
+            found = self._analysis.of_function(target)
+        else:
+            found = self._analysis.of_top_level(target)
+        output_partition.check(
+            target,
+            self._types,
+            lambda message, at: found.append(Finding(at, codes.OUTPUT_PARTITION, message)),
+        )
+        deliberate = self._analysis.module.deliberate
+        return [finding for finding in found if not deliberate.covers(finding.node.line, finding.code)]

@@ -1,0 +1,120 @@
+"""What the plugin calls: the findings in one function, and at the top level of one module."""
+
+from collections.abc import Iterator
+
+from mypy.nodes import (
+    Block,
+    ClassDef,
+    Decorator,
+    ForStmt,
+    FuncDef,
+    IfStmt,
+    MatchStmt,
+    MypyFile,
+    OverloadedFuncDef,
+    Statement,
+    TryStmt,
+    TypeInfo,
+    WhileStmt,
+    WithStmt,
+)
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.flow import lower_calls, lower_expressions, lower_match, lower_statements  # noqa: F401  # registers itself
+from dagpu.mypy_plugin.flow.builder import Builder
+from dagpu.mypy_plugin.flow.closures import summary
+from dagpu.mypy_plugin.flow.graph import Body
+from dagpu.mypy_plugin.flow.judge import Finding, judge
+from dagpu.mypy_plugin.flow.lower_functions import bodies_of, effect_in, is_pipeline
+from dagpu.mypy_plugin.flow.module import Effect, Module, Types
+
+
+class Analysis:
+    """The analysis of one module, function by function."""
+
+    def __init__(self, tree: MypyFile, types: Types, effects: dict[str, Effect] | None = None) -> None:
+        self.functions = list(functions(tree))
+        """Its functions and methods, each with its class."""
+        self.module = Module(
+            tree.fullname,
+            types,
+            expects_errors=not tree.names.keys().isdisjoint(("dagpu", *names.RUNTIME_ERRORS)),
+            own=frozenset(function for function, _ in self.functions),
+            effects=effects,
+        )
+        self.module.continuations.update(s.func for s in tree.defs if isinstance(s, Decorator) and is_pipeline(s))
+
+    def of_function(self, function: FuncDef) -> list[Finding]:
+        """The findings in a function and in those nested in it."""
+        return self._judged(bodies_of(self.module, function))
+
+    def effect(self, function: FuncDef) -> Effect | None:
+        """What a function does to its parameters, by its body as it is now."""
+        self.module.effects, known = None, self.module.effects
+        effect = effect_in(self.module, function)
+        self.module.effects = known
+        return effect
+
+    def of_top_level(self, tree: MypyFile) -> list[Finding]:
+        """The findings at the top level of a module."""
+        builder = Builder(tree, self.module)
+        for function, info in self.functions:
+            if info is None:
+                closure = summary(function, bodies_of(self.module, function)[0])
+                if closure.uses or closure.assigns:
+                    builder.closures[function] = closure
+        for statement in tree.defs:
+            builder.statement(statement)
+        return self._judged([builder.finish()])
+
+    def _judged(self, bodies: list[Body]) -> list[Finding]:
+        found: list[Finding] = []
+        todo = list(bodies)
+        while todo:
+            body = todo.pop()
+            todo += body.children
+            found += judge(body, self.module)
+        unique = {(f.order, f.code, f.message): f for f in found}
+        return sorted(unique.values(), key=lambda f: (f.order, f.code.code))
+
+
+def functions(tree: MypyFile) -> Iterator[tuple[FuncDef, TypeInfo | None]]:
+    """The functions and methods of a module that are checked on their own, each with its class."""
+
+    def within(statements: list[Statement], info: TypeInfo | None) -> Iterator[tuple[FuncDef, TypeInfo | None]]:
+        for s in statements:
+            match s:
+                case FuncDef():
+                    yield s, info
+                case Decorator():
+                    yield s.func, info
+                case OverloadedFuncDef():
+                    yield from within(list(s.items), info)
+                    if s.impl is not None:
+                        yield from within([s.impl], info)
+                case ClassDef():
+                    yield from within(s.defs.body, s.info)
+                case _:
+                    for suite in _suites(s):
+                        if not suite.is_unreachable:
+                            yield from within(suite.body, info)
+
+    yield from within(tree.defs, None)
+
+
+def _suites(s: Statement) -> list[Block]:
+    """The suites of a statement in which functions may be defined under a condition."""
+    match s:
+        case IfStmt():
+            found = [*s.body, s.else_body]
+        case TryStmt():
+            found = [s.body, *s.handlers, s.else_body, s.finally_body]
+        case ForStmt() | WhileStmt():
+            found = [s.body, s.else_body]
+        case WithStmt():
+            found = [s.body]
+        case MatchStmt():
+            found = [*s.bodies]
+        case _:
+            found = []
+    return [suite for suite in found if suite is not None]

@@ -1,0 +1,163 @@
+"""What is called, and which arguments it takes by value."""
+
+from dataclasses import dataclass, field
+
+from mypy.argmap import map_actuals_to_formals
+from mypy.nodes import (
+    CallExpr,
+    Decorator,
+    Expression,
+    FloatExpr,
+    FuncDef,
+    IntExpr,
+    MemberExpr,
+    MypyFile,
+    NameExpr,
+    OverloadedFuncDef,
+    RefExpr,
+    StrExpr,
+    TypeInfo,
+    Var,
+)
+from mypy.typeops import get_type_vars
+from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, get_proper_type
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.flow.builder import Builder
+from dagpu.mypy_plugin.flow.kinds import MOVES, method_name, signatures
+from dagpu.mypy_plugin.flow.lower_functions import effect_of, function_named
+from dagpu.mypy_plugin.flow.lower_places import function_of
+from dagpu.mypy_plugin.flow.module import Closure
+
+
+@dataclass(slots=True)
+class Callee:
+    """What is called."""
+
+    name: str
+    """Its full name; empty where it has none."""
+    receiver: Expression | None
+    """What the method is called on."""
+    closure: Closure | None = None
+    runs: list[int] = field(default_factory=list)
+    """Which arguments are ops that it runs."""
+    borrows: list[int] = field(default_factory=list)
+    """Which arguments are handles that it only looks at, but later: it is a generator, or runs in a task."""
+    is_ours: bool = field(init=False)
+    """A function of dagpu's own: if it raises, it has moved nothing."""
+
+    def __post_init__(self) -> None:
+        self.is_ours = self.name.startswith("dagpu.")
+
+
+def callee_of(b: Builder, e: CallExpr) -> Callee:
+    """What a call calls."""
+    callee = e.callee
+    if isinstance(callee, MemberExpr):
+        inner = callee.expr
+        if isinstance(inner, RefExpr) and isinstance(inner.node, MypyFile):
+            return Callee(_function_name(b, callee), None)
+        return Callee(method_name(b.types.get(inner), callee.name) or "", inner)
+    if isinstance(callee, NameExpr):
+        node = callee.node
+        root = node if isinstance(node, Var) else function_of(node)
+        if root is not None and (closure := b.closures.get(root)) is not None:
+            return Callee("", None, closure)
+    return Callee(_function_name(b, callee), None)
+
+
+def _function_name(b: Builder, e: Expression) -> str:
+    """The full name of a function, a class, or of the `__call__` of what is no function."""
+    if isinstance(e, RefExpr) and isinstance(e.node, FuncDef | OverloadedFuncDef | TypeInfo):
+        return e.fullname
+    t = get_proper_type(b.types.get(e))
+    if isinstance(t, Instance):
+        return method_name(t, "__call__") or ""
+    return e.fullname if isinstance(e, RefExpr) and isinstance(e.node, Decorator) else ""
+
+
+def how(callee: Callee) -> str:
+    """What takes the arguments, in the words of the run-time error."""
+    if callee.name == names.KERNEL_CALL:
+        return "being passed to a kernel"
+    if callee.name == names.PIPELINE_CALL:
+        return "being passed to a pipeline"
+    called = callee.name.rpartition(".")[2] or (callee.closure.node.name if callee.closure else "")
+    return f"{called}()" if called and called != "<lambda>" else "a call"
+
+
+def by_value_flags(b: Builder, e: CallExpr, callee: Callee) -> list[bool]:
+    """For each argument: is it taken by value? Notes in `callee` which are run, and which are borrowed for later."""
+    if callee.name in (names.KERNEL_CALL, names.PIPELINE_CALL, names.ZIP_OPS):
+        return [True] * len(e.args)
+    if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
+        return _of_later_call(b, e, callee)
+    if callee.name in names.LOOKS:
+        return [False] * len(e.args)
+    flags = [False] * len(e.args)
+    if not any(_matters(b, argument) for argument in e.args):
+        return flags
+    function = function_named(b, e.callee)
+    effect = None if function is None else effect_of(b, function)
+    for signature in signatures(b.types.get(e.callee)):
+        formals = map_actuals_to_formals(
+            e.arg_kinds,
+            e.arg_names,
+            signature.arg_kinds,
+            signature.arg_names,
+            lambda i: b.types.get(e.args[i]) or AnyType(TypeOfAny.special_form),
+        )
+        declared, result = _declared(function, signature)
+        for name, formal, actuals in zip(signature.arg_names, declared, formals, strict=True):
+            spared = effect is not None and name in effect.spares
+            for i in actuals:
+                if effect is not None and name in effect.runs:
+                    callee.runs.append(i)
+                kind = b.kind(e.args[i])
+                if spared and kind & MOVES and function is not None and _runs_later(function):
+                    callee.borrows.append(i)
+                flags[i] = flags[i] or (not (spared and kind & MOVES) and b.kinds.takes(formal, kind, result))
+    return flags
+
+
+def _runs_later(function: FuncDef) -> bool:
+    return function.is_generator or function.is_coroutine or function.is_async_generator
+
+
+def _matters(b: Builder, e: Expression) -> bool:
+    """Does it make a difference whether this argument is taken by value?"""
+    return bool(b.kind(e)) or not isinstance(e, NameExpr | MemberExpr | IntExpr | StrExpr | FloatExpr | CallExpr)
+
+
+def _declared(function: FuncDef | None, signature: CallableType) -> tuple[list[Type], Type]:
+    """The types of the parameters and of the result, with the function's own type variables as it declares them.
+
+    mypy has put in what it inferred for them, and then `value(x: T) -> DeviceOp[T]` and `log(x: T) -> None` look alike.
+    """
+    declared = None if function is None else get_proper_type(function.type)
+    if not isinstance(declared, CallableType) or not declared.variables:
+        return signature.arg_types, signature.ret_type
+    bound = len(declared.arg_types) - len(signature.arg_types)
+    if bound < 0:  # it has a parameter specification, in whose place others stand now
+        return signature.arg_types, signature.ret_type
+    own = {variable.id for variable in declared.variables}
+    return [
+        formal if any(t.id in own for t in get_type_vars(formal)) else inferred
+        for formal, inferred in zip(declared.arg_types[bound:], signature.arg_types, strict=True)
+    ], declared.ret_type
+
+
+def _of_later_call(b: Builder, e: CallExpr, callee: Callee) -> list[bool]:
+    """`start_soon(f, t)` and `partial(f, t)`: each argument is taken if `f` takes it."""
+    flags = [True] * len(e.args)
+    function = function_named(b, e.args[0]) if e.args else None
+    effect = None if function is None else effect_of(b, function)
+    if function is None or effect is None:
+        return flags
+    bound = isinstance(e.args[0], MemberExpr) and bool(function.info) and not function.is_static
+    for i, argument in enumerate(function.arguments[bound:], start=1):
+        if i < len(flags) and b.kind(e.args[i]) & MOVES:
+            flags[i] = argument.variable.name in effect.takes
+            if not flags[i]:
+                callee.borrows.append(i)
+    return flags

@@ -1,0 +1,144 @@
+"""Nested functions and lambdas: what they do to the variables of their surroundings, and when.
+
+Python looks a captured variable up when the closure runs, so defining one does nothing. Calling it does at once what
+its body does. Passing it on may run it at any time from then on: what it takes is gone, and what it looks at is lent
+to whoever has it.
+"""
+
+from collections.abc import Iterator
+
+from mypy.nodes import Context, FuncItem, Var
+
+from dagpu.mypy_plugin.flow.builder import Builder
+from dagpu.mypy_plugin.flow.graph import (
+    EVERYTHING,
+    Body,
+    Build,
+    Forget,
+    Lend,
+    Move,
+    Place,
+    Read,
+    Slot,
+    Store,
+    Touch,
+)
+from dagpu.mypy_plugin.flow.kinds import MOVES, Kinds
+from dagpu.mypy_plugin.flow.module import Closure, Outside
+from dagpu.mypy_plugin.flow.state import walk
+
+
+def summary(node: FuncItem, body: Body) -> Closure:
+    """What a lowered body does to places that are not its own.
+
+    Of a place that it makes anew, uses count if they stand at the beginning, before any branch and before that; and
+    moves, if on some way through the body nothing follows them.
+    """
+    closure = Closure(node, body, {}, {}, {}, set(), {})
+    free = {slot for root, slot in body.slots.items() if slot not in body.local}
+    if not free:
+        return closure
+    first: set[Outside] = set()
+    for block in body.blocks:
+        for i in block.instructions:
+            match i:
+                case Read() | Move() | Lend() | Touch() | Store() | Forget():
+                    if i.place.slot in free:
+                        _note(closure, body, i)
+                case _:
+                    pass
+            if block.index == 0:
+                first.update(place for place in closure.uses if place not in closure.assigns)
+    if not closure.assigns.isdisjoint(closure.moves):
+        closure.left.update((place, how) for place, how in _moved_at_end(body) if place in closure.assigns)
+    for place in closure.assigns:
+        if place not in first:
+            closure.uses.pop(place, None)
+        closure.lends.pop(place, None)
+        closure.moves.pop(place, None)
+    return closure
+
+
+def _moved_at_end(body: Body) -> Iterator[tuple[Outside, str]]:
+    """Places of the surroundings that are moved where some way through a body ends."""
+    everything = [-1] * len(body.blocks)
+    for block, state in walk(body, everything):
+        for i in block.instructions:
+            state.step(i)
+        if not block.next:
+            for moves in state.moved.values():
+                for move in moves:
+                    root = body.roots[move.place.slot]
+                    if root is not None:
+                        yield (root, move.place.path), move.how
+
+
+def _note(closure: Closure, body: Body, i: Read | Move | Lend | Touch | Store | Forget) -> None:
+    root = body.roots[i.place.slot]
+    assert root is not None, "a place that is not the body's own has a name"
+    place = (root, i.place.path)
+    match i:
+        case Store():
+            closure.assigns.add(place)
+        case Forget():
+            if i.whole:
+                closure.assigns.add(place)
+        case Touch():
+            closure.uses.setdefault(place, i.inside)
+        case Move():
+            closure.uses.setdefault(place, i.node)
+            closure.moves.setdefault(place, i.how)
+        case Lend():
+            closure.uses.setdefault(place, i.node)
+            closure.lends[place] = closure.lends.get(place, False) or i.exclusive
+        case Read():
+            closure.uses.setdefault(place, i.node)
+
+
+def pass_on(b: Builder, closure: Closure, at: Context) -> Slot | None:
+    """The closure is given to somebody who calls it later: a slot that holds what it captures."""
+    return _captures(b, closure, at, later=True)
+
+
+def call_at(b: Builder, closure: Closure, at: Context) -> Slot | None:
+    """The closure is called here: a slot that holds what its result may hold of its surroundings."""
+    return _captures(b, closure, at, later=False)
+
+
+def _captures(b: Builder, closure: Closure, at: Context, *, later: bool) -> Slot | None:
+    parts: list[Slot] = []
+    for outside, inside in closure.uses.items():
+        place = _place(b, outside)
+        b.emit(Touch(at, place, inside, closure.node))
+        if outside in closure.assigns:
+            continue
+        into = b.temporary()
+        parts.append(into)
+        if outside in closure.moves:
+            b.emit(Move(at, place, into, closure.moves[outside]))
+        elif outside in closure.lends and (b.in_then or not later):
+            b.emit(Lend(at, place, into, closure.lends[outside], captured=later))
+        elif later and (outside in closure.lends or _owns(b.kinds, outside)):
+            b.emit(Lend(at, place, into, exclusive=False, captured=True, looks=True))
+        else:
+            b.emit(Read(at, place, into, EVERYTHING))
+    for outside in closure.assigns:
+        place = _place(b, outside)
+        b.emit(Forget(at, place, whole=True))
+        if outside in closure.left:
+            b.emit(Move(at, place, b.temporary(), closure.left[outside], silent=True))
+    if not parts:
+        return None
+    held = b.temporary()
+    b.emit(Build(at, held, tuple(parts), EVERYTHING, owner=later and bool(closure.moves)))
+    return held
+
+
+def _place(b: Builder, outside: Outside) -> Place:
+    root, path = outside
+    return Place(b.slot(root), path)
+
+
+def _owns(kinds: Kinds, outside: Outside) -> bool:
+    root, path = outside
+    return bool(path) or (isinstance(root, Var) and bool(kinds.of(root.type) & MOVES))

@@ -1,0 +1,66 @@
+"""Mistakes that are meant: a program that expects the run-time error of a mistake makes it on purpose.
+
+`with pytest.raises(MovedError):`, `with suppress(BorrowError):` and `try: ... except MovedError:` say so of what
+stands in them. Without this, whoever tests that a mistake is refused would have to write an ignore on each line.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from mypy.errorcodes import ErrorCode
+from mypy.nodes import Block, CallExpr, Expression, MemberExpr, NameExpr, RefExpr, TupleExpr
+
+from dagpu.mypy_plugin import codes, names
+
+_NOTHING: Final[frozenset[str]] = frozenset()
+_BUILDING: Final = frozenset({codes.UNUSED_OP.code})
+"""What is meant wherever any error is expected: it may be building the op that raises it."""
+
+
+class Deliberate:
+    """The lines of a module on which mistakes of certain codes are meant."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, int, frozenset[str]]] = []
+
+    def covers(self, line: int, code: ErrorCode) -> bool:
+        """Is a mistake of this code meant on this line?"""
+        return any(first <= line <= last and code.code in meant for first, last, meant in self._spans)
+
+    def of_with(self, managers: Iterable[Expression], suite: Block) -> None:
+        """A `with` statement: what do its context managers expect?"""
+        for e in managers:
+            if isinstance(e, CallExpr):
+                meant = _NOTHING.union(*map(_named, e.args))
+                self._mark(suite, meant | _BUILDING if expects(e) else meant)
+
+    def of_call(self, e: CallExpr) -> None:
+        """A call that is told an error to expect: `raises(MovedError, lambda: t.shape)`."""
+        meant = _NOTHING.union(*map(_named, e.args))
+        if meant:
+            self._spans.append((e.line, e.end_line or e.line, meant))
+
+    def of_try(self, caught: Iterable[Expression | None], suite: Block) -> None:
+        """A `try` statement: which errors do its handlers name?"""
+        meant = _NOTHING.union(*map(_named, caught))
+        self._mark(suite, meant | _BUILDING if meant else meant)
+
+    def _mark(self, suite: Block, meant: frozenset[str]) -> None:
+        if meant and suite.body:
+            self._spans.append((suite.body[0].line, max(s.end_line or s.line for s in suite.body), meant))
+
+
+def expects(manager: Expression) -> bool:
+    """Is it an error if what stands in the context manager does not raise? `with pytest.raises(ValueError):`"""
+    if not isinstance(manager, CallExpr) or not isinstance(manager.callee, NameExpr | MemberExpr):
+        return False
+    return manager.callee.name in ("raises", "assertRaises", "assertRaisesRegex")
+
+
+def _named(e: Expression | None) -> frozenset[str]:
+    """The codes of the run-time errors that an expression names: `MovedError`, `(MovedError, BorrowError)`."""
+    if isinstance(e, TupleExpr):
+        return _NOTHING.union(*map(_named, e.items))
+    if isinstance(e, RefExpr) and e.fullname.startswith("dagpu."):
+        return names.RUNTIME_ERRORS.get(e.fullname.rpartition(".")[2], _NOTHING)
+    return _NOTHING

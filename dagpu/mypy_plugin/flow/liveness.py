@@ -1,0 +1,96 @@
+"""Which slots are read again: a loan counts only while something that holds it is.
+
+Sets of slots are the bits of one integer: on bodies of some thousand slots that is fast enough to be computed anew for
+every instruction.
+"""
+
+from dagpu.mypy_plugin.flow.graph import (
+    Block,
+    Body,
+    Build,
+    Escape,
+    Forget,
+    Instruction,
+    Keep,
+    Lend,
+    Move,
+    Read,
+    Run,
+    Store,
+    Touch,
+)
+
+
+def before(i: Instruction, live: int) -> int:
+    """What is live before an instruction, given what is live after it."""
+    match i:
+        case Read():
+            if i.into is not None:
+                live &= ~(1 << i.into)
+            return live | 1 << i.place.slot
+        case Build():
+            if i.into is not None and i.into not in i.parts:
+                live &= ~(1 << i.into)
+            for part in i.parts:
+                live |= 1 << part
+            return live
+        case Move() | Lend():
+            return live & ~(1 << i.into) | 1 << i.place.slot
+        case Store():
+            if not i.place.path:
+                live &= ~(1 << i.place.slot)
+            return live if i.part is None else live | 1 << i.part
+        case Touch():
+            return live | 1 << i.place.slot
+        case Keep():
+            for part in i.parts:
+                live |= 1 << part
+            return live
+        case Escape() | Run():
+            return live | 1 << i.part
+        case Forget():
+            return live
+
+
+def liveness(body: Body) -> list[int]:
+    """By block: what is live where it begins. Blocks are about in the order they run in, so few rounds are needed."""
+    at_entry = [0] * len(body.blocks)
+    comes_from: list[list[int]] = [[] for _ in body.blocks]
+    for block in body.blocks:
+        for follower in block.next:
+            comes_from[follower.index].append(block.index)
+    todo = list(range(len(body.blocks)))
+    waiting = set(todo)
+    while todo:
+        index = todo.pop()
+        waiting.discard(index)
+        block = body.blocks[index]
+        live = at_exit(block, at_entry)
+        for i in reversed(block.instructions):
+            live = before(i, live)
+        if live != at_entry[index]:
+            at_entry[index] = live
+            for earlier in comes_from[index]:
+                if earlier not in waiting:
+                    waiting.add(earlier)
+                    todo.append(earlier)
+    return at_entry
+
+
+def at_exit(block: Block, at_entry: list[int]) -> int:
+    """What is live where a block ends."""
+    live = 0
+    for follower in block.next:
+        live |= at_entry[follower.index]
+    return live
+
+
+def after_each(block: Block, at_entry: list[int]) -> list[int]:
+    """What is live after each instruction of a block."""
+    live = at_exit(block, at_entry)
+    found = []
+    for i in reversed(block.instructions):
+        found.append(live)
+        live = before(i, live)
+    found.reverse()
+    return found

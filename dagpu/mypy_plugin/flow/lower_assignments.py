@@ -1,0 +1,213 @@
+"""Assignment targets: variables, attributes, items, and tuples and patterns of them."""
+
+from collections.abc import Iterator
+
+from mypy.nodes import (
+    AssignmentStmt,
+    CallExpr,
+    Context,
+    DelStmt,
+    Expression,
+    IndexExpr,
+    LambdaExpr,
+    ListExpr,
+    MemberExpr,
+    NameExpr,
+    OperatorAssignmentStmt,
+    StarExpr,
+    TempNode,
+    TupleExpr,
+    Var,
+)
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.flow.builder import Builder, statement
+from dagpu.mypy_plugin.flow.graph import EVERYTHING, Escape, Forget, Keep, Place, Slot, Store
+from dagpu.mypy_plugin.flow.kinds import MOVES
+from dagpu.mypy_plugin.flow.lower_functions import closure_of
+from dagpu.mypy_plugin.flow.lower_places import place_of
+
+
+def targets(target: Expression) -> Iterator[Expression]:
+    """The single targets in a tuple, list or starred target."""
+    match target:
+        case TupleExpr() | ListExpr():
+            for item in target.items:
+                yield from targets(item)
+        case StarExpr():
+            yield from targets(target.expr)
+        case _:
+            yield target
+
+
+def declare(b: Builder, target: Expression, *, element: bool = False) -> None:
+    """Variables that are assigned belong to this body, unless they are declared `global` or `nonlocal`."""
+    for single in targets(target):
+        if isinstance(single, NameExpr) and isinstance(single.node, Var) and single.name not in b.foreign:
+            b.declare(single.node, element=element)
+
+
+def stand_for(b: Builder, index: Expression, sequence: Expression) -> None:
+    """`for t in (a, b):` lends what is looped over to the variable: to move that is to move any of those."""
+    places = tuple(_named_in(b, sequence))
+    if places:
+        for single in targets(index):
+            if isinstance(single, NameExpr) and isinstance(single.node, Var):
+                b.stands_for[b.slot(single.node)] = places
+
+
+def _named_in(b: Builder, e: Expression) -> Iterator[Place]:
+    """The places of the handles that a display names, through `zip` and `enumerate` as well."""
+    match e:
+        case TupleExpr() | ListExpr():
+            for item in e.items:
+                yield from _named_in(b, item)
+        case CallExpr() if isinstance(e.callee, NameExpr) and e.callee.fullname in names.LOOKS:
+            for argument in e.args:
+                yield from _named_in(b, argument)
+        case NameExpr() | MemberExpr() if b.kind(e) & MOVES and (place := place_of(b, e)) is not None:
+            yield place
+        case _:
+            pass
+
+
+def assign(b: Builder, target: Expression, held: Slot | None, at: Context) -> None:
+    """Put a value into a target."""
+    for single in targets(target):
+        match single:
+            case NameExpr():
+                _assign_name(b, single, held)
+            case MemberExpr():
+                _assign_attribute(b, single, held)
+            case IndexExpr():
+                _assign_item(b, single, held, at)
+            case _:
+                pass
+
+
+def _assign_name(b: Builder, target: NameExpr, held: Slot | None) -> None:
+    root = target.node
+    if not isinstance(root, Var):
+        return
+    if target.name not in b.foreign:
+        b.declare(root)
+    b.closures.pop(root, None)
+    b.stands_for.pop(b.slot(root), None)
+    kind = b.kind(target) or b.kinds.of(root.type)
+    place = place_of(b, target)
+    if place is None or not (kind or held is not None or place.slot in b.body.elements):
+        b.emit(Forget(target, place, whole=False)) if place is not None else None
+        return
+    b.emit(Store(target, place, held, kind & EVERYTHING))
+    if held is not None and target.name in b.foreign:
+        b.emit(Escape(target, held, "assigned to a variable that outlives"))
+
+
+def _assign_attribute(b: Builder, target: MemberExpr, held: Slot | None) -> None:
+    b.read(target.expr)
+    place = place_of(b, target)
+    if place is None:
+        return
+    b.emit(Store(target, place, None, 0))
+    if held is not None:
+        b.emit(Keep(target, place.slot, (held,)))
+        root = b.body.roots[place.slot]
+        if root is not None and b.outlives(root):
+            b.emit(Escape(target, held, "stored in an attribute that outlives"))
+
+
+def _assign_item(b: Builder, target: IndexExpr, held: Slot | None, at: Context) -> None:
+    b.read(target.base)
+    b.read(target.index)
+    base = place_of(b, target.base)
+    if base is None:
+        return
+    place = place_of(b, target)
+    b.emit(Forget(target, base, whole=False) if place is None else Store(target, place, None, 0))
+    if held is not None:
+        b.emit(Keep(target, base.slot, (held,)))
+        root = b.body.roots[base.slot]
+        if root is not None and b.outlives(root):
+            b.emit(Escape(target, held, "put where it outlives"))
+
+
+@statement(AssignmentStmt)
+def _assignment(b: Builder, s: AssignmentStmt) -> None:
+    for target in s.lvalues:
+        declare(b, target)
+    if isinstance(s.rvalue, TempNode):  # a declaration: `x: int`
+        return
+    first = s.lvalues[0]
+    if len(s.lvalues) == 1 and isinstance(first, NameExpr) and isinstance(s.rvalue, LambdaExpr):
+        if isinstance(first.node, Var):
+            b.closures[first.node] = closure_of(b, s.rvalue)
+        return
+    if len(s.lvalues) == 1 and isinstance(first, TupleExpr | ListExpr) and _by_component(b, s, first):
+        return
+    b.how = _how(first)
+    held = b.value(s.rvalue)
+    shares = _shares(b, s.rvalue)
+    for target in s.lvalues:
+        if shares or (not isinstance(target, NameExpr) and place_of(b, s.rvalue) is not None):
+            declare(b, target, element=True)
+        assign(b, target, held, s)
+
+
+def _shares(b: Builder, rvalue: Expression) -> bool:
+    """Does something else keep the value as well: an object, a container, the surroundings?"""
+    place = place_of(b, rvalue)
+    if place is None:
+        return False
+    return bool(place.path) or place.slot in b.body.elements or place.slot not in b.body.local
+
+
+def _how(target: Expression) -> str:
+    match target:
+        case NameExpr():
+            return f'being assigned to "{target.name}"'
+        case MemberExpr():
+            return f'being assigned to ".{target.name}"'
+        case _:
+            return "being assigned"
+
+
+def _by_component(b: Builder, s: AssignmentStmt, target: TupleExpr | ListExpr) -> bool:
+    """`a, b = b, a`, and the results of a kernel: each target holds what its own component holds."""
+    if any(isinstance(item, StarExpr) for item in target.items):
+        return False
+    rvalue = s.rvalue
+    if isinstance(rvalue, TupleExpr) and len(rvalue.items) == len(target.items):
+        held = []
+        for item, single in zip(rvalue.items, target.items, strict=True):
+            b.how = _how(single)
+            held.append(b.value(item))
+        for single, one in zip(target.items, held, strict=True):
+            assign(b, single, one, s)
+        return True
+    return False
+
+
+@statement(OperatorAssignmentStmt)
+def _augmented(b: Builder, s: OperatorAssignmentStmt) -> None:
+    b.how = "being put into a container"
+    held = b.value(s.rvalue)
+    b.read(s.lvalue)
+    place = place_of(b, s.lvalue)
+    if place is None:
+        return
+    b.emit(Forget(s, place, whole=False))
+    if held is not None:
+        b.emit(Keep(s, place.slot, (held,)))
+        root = b.body.roots[place.slot]
+        if root is not None and b.outlives(root):
+            b.emit(Escape(s, held, "put where it outlives"))
+
+
+@statement(DelStmt)
+def _delete(b: Builder, s: DelStmt) -> None:
+    for single in targets(s.expr):
+        place = place_of(b, single)
+        if place is None:
+            b.read(single)
+        else:
+            b.emit(Store(s, place, None, 0))

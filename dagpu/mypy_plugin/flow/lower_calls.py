@@ -1,0 +1,204 @@
+"""Calls: what they do to the handle they are called on, to their arguments, and what their result holds."""
+
+from mypy.nodes import (
+    AssertTypeExpr,
+    AwaitExpr,
+    CallExpr,
+    CastExpr,
+    Expression,
+    LambdaExpr,
+    MemberExpr,
+    NameExpr,
+)
+from mypy.types import UninhabitedType, get_proper_type
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.flow.builder import Builder, expression
+from dagpu.mypy_plugin.flow.callee import Callee, by_value_flags, callee_of, how
+from dagpu.mypy_plugin.flow.closures import call_at
+from dagpu.mypy_plugin.flow.graph import (
+    ANY_GLOBAL,
+    EVERYTHING,
+    LOANS,
+    SPENDABLE,
+    Build,
+    Escape,
+    Forget,
+    Keep,
+    Lend,
+    Place,
+    Run,
+    Slot,
+)
+from dagpu.mypy_plugin.flow.kinds import FREE, HANDLE, OP
+from dagpu.mypy_plugin.flow.lower_places import Taking, function_of, place_of, through
+
+
+@expression(CallExpr)
+def _call(b: Builder, e: CallExpr, by_value: bool) -> Slot | None:
+    if e.analyzed is not None:  # a cast, a NewType, ...
+        return b.evaluate(e.analyzed, by_value)
+    if b.module.expects_errors:
+        b.module.deliberate.of_call(e)
+    callee = callee_of(b, e)
+    taking = Taking(b)
+    parts: list[Slot | None] = []
+    if callee.receiver is not None:
+        parts.append(_receiver(b, e, callee, callee.receiver, taking))
+    elif callee.closure is None:
+        parts.append(b.read(e.callee))
+    outer, b.in_then = b.in_then, callee.name == names.THEN
+    arguments: list[Slot | None] = []
+    for i, taken in enumerate(by_value_flags(b, e, callee)):
+        b.how = how(callee)
+        if i in callee.borrows and not taken:
+            arguments.append(_lend_for_later(b, e.args[i]))
+        else:
+            arguments.append(taking.evaluate(e.args[i], taken))
+    b.in_then = outer
+    if callee.is_ours and callee.name not in names.NEVER_RAISES:
+        b.may_raise()  # before anything moves: a call of ours that is refused leaves its arguments as they were
+    taking.take()
+    if callee.closure is not None:
+        parts.append(call_at(b, callee.closure, e))
+    _keep(b, e, callee, arguments)
+    if not callee.is_ours:
+        _forget(b, e, callee)
+        b.may_raise()
+    held = [slot for slot in (*parts, *arguments) if slot is not None]
+    return _result(b, e, callee, held, arguments, taking.owns)
+
+
+def _lend_for_later(b: Builder, e: Expression) -> Slot | None:
+    """A handle is given to a generator or a task that looks at it: it is not to be moved while that goes on."""
+    held = b.read(e)
+    place = place_of(b, e)
+    if place is None:
+        return held
+    into = b.temporary()
+    b.emit(Lend(e, place, into, exclusive=False, captured=True, looks=True))
+    return into
+
+
+def _receiver(b: Builder, e: CallExpr, callee: Callee, receiver: Expression, taking: Taking) -> Slot | None:
+    """What a method is called on: moved, lent or looked at."""
+    if (how := names.MOVES_SELF.get(callee.name)) is not None:
+        b.how = how
+        return taking.evaluate(receiver, True, always=True)
+    exclusive = names.LENDS_SELF.get(callee.name)
+    if exclusive is None or not b.kind(receiver) & HANDLE:
+        return b.read(receiver)
+    place = place_of(b, receiver)
+    if place is None:
+        b.read(receiver)
+        place = Place(b.temporary())
+        if _is_fresh(b, receiver):
+            b.body.local.add(place.slot)
+    into = b.temporary()
+    b.emit(Lend(e, place, into, exclusive))
+    return into
+
+
+def _is_fresh(b: Builder, e: Expression) -> bool:
+    """Does a handle that has no name belong to nobody else? A container's methods may give what it keeps."""
+    if isinstance(e, CallExpr) and e.analyzed is None:
+        return not callee_of(b, e).name.startswith(("builtins.", "typing.", "collections."))
+    return isinstance(e, AwaitExpr)
+
+
+def _keep(b: Builder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> None:
+    """Containers, channels and tasks keep what they are given, until it is cleared."""
+    if callee.name in names.EMPTIES_SELF and callee.receiver is not None:
+        place = place_of(b, callee.receiver)
+        if place is not None and not place.path:
+            b.emit(Build(e, place.slot, (), EVERYTHING))
+        return
+    given = [(argument, held) for argument, held in zip(e.args, arguments, strict=True) if held is not None]
+    if not given:
+        return
+    if callee.name in names.ADDS_TO_SELF and callee.receiver is not None:
+        keep_in(b, e, callee.receiver, given, "put where it outlives")
+    elif callee.name in names.STARTS_TASK and callee.receiver is not None:
+        keep_in(b, e, callee.receiver, given, "given to a task that may outlive")
+
+
+def keep_in(b: Builder, at: Expression, container: Expression, given: list[tuple[Expression, Slot]], how: str) -> None:
+    """What is given to a container is kept by it, and escapes if the container outlives this function."""
+    place = place_of(b, container)
+    if place is None:
+        return
+    b.emit(Keep(at, place.slot, tuple(held for _, held in given)))
+    root = b.body.roots[place.slot]
+    if root is not None and b.outlives(root):
+        for argument, held in given:
+            b.emit(Escape(argument, held, how))
+
+
+def _forget(b: Builder, e: CallExpr, callee: Callee) -> None:
+    """A function that sees an object may give it new attributes, and one of this module new values to its globals."""
+    if not callee.name or callee.name.startswith(f"{b.module.name}."):
+        b.emit(Forget(e, Place(ANY_GLOBAL), whole=True))
+    if callee.name.startswith("builtins.") and callee.receiver is None:
+        return
+    seen = e.args if callee.receiver is None else [callee.receiver, *e.args]
+    for argument in seen:
+        if isinstance(argument, NameExpr | MemberExpr) and not b.kind(argument) & (HANDLE | OP):
+            place = place_of(b, argument)
+            if place is not None:
+                b.emit(Forget(e, place, whole=False))
+
+
+def _result(
+    b: Builder, e: CallExpr, callee: Callee, parts: list[Slot], arguments: list[Slot | None], owns: bool
+) -> Slot | None:
+    t = b.types.get(e)
+    kind = b.kinds.of(t)
+    if callee.name in names.RUNS and parts:
+        b.emit(Run(e, parts[0]))
+    for run in arguments[-1:] if callee.name == names.SPAWN else [arguments[i] for i in callee.runs]:
+        if run is not None:
+            b.emit(Run(e, run))
+    result: Slot | None = None
+    keeps = kind & EVERYTHING
+    captures = _captures(b, e, callee, arguments)
+    if kind & FREE and not captures and callee.name not in (names.VALUE, names.PIPELINE_CALL):
+        keeps &= ~LOANS
+    if callee.name in names.REMEMBERS or not callee.is_ours:
+        keeps &= ~SPENDABLE
+    owner = owns and callee.is_ours and bool(keeps & SPENDABLE)
+    if parts or owner:
+        result = b.temporary() if keeps else None
+        b.emit(Build(e, result, tuple(parts), keeps, owner))
+    if t is not None and isinstance(get_proper_type(t), UninhabitedType):
+        b.throw()
+    return result
+
+
+def _captures(b: Builder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> bool:
+    """Is a closure among the arguments that holds something? Then so does the op, whatever its type says."""
+    captures = False
+    for argument, held in zip(e.args, arguments, strict=True):
+        function = function_of(argument.node) if isinstance(argument, NameExpr) else None
+        if function is not None and callee.is_ours:
+            b.module.continuations.add(function)
+        captures = captures or (held is not None and (function is not None or isinstance(argument, LambdaExpr)))
+    return captures
+
+
+@expression(AwaitExpr)
+def _await(b: Builder, e: AwaitExpr, by_value: bool) -> Slot | None:
+    held = b.value(e.expr)
+    b.may_raise()
+    if held is not None and b.kind(e.expr) & OP:
+        b.emit(Run(e, held))
+    return through(b, e, held, b.kind(e))
+
+
+@expression(CastExpr)
+def _cast(b: Builder, e: CastExpr, by_value: bool) -> Slot | None:
+    return b.evaluate(e.expr, by_value)
+
+
+@expression(AssertTypeExpr)
+def _assert_type(b: Builder, e: AssertTypeExpr, by_value: bool) -> Slot | None:
+    return b.evaluate(e.expr, by_value)

@@ -1,0 +1,246 @@
+"""Expressions other than names and calls: displays, operators, comprehensions, lambdas."""
+
+from collections.abc import Iterable
+
+from mypy.nodes import (
+    AssignmentExpr,
+    ComparisonExpr,
+    ConditionalExpr,
+    DictExpr,
+    DictionaryComprehension,
+    Expression,
+    GeneratorExpr,
+    LambdaExpr,
+    ListComprehension,
+    ListExpr,
+    OpExpr,
+    RevealExpr,
+    SetComprehension,
+    SetExpr,
+    SliceExpr,
+    StarExpr,
+    TupleExpr,
+    UnaryExpr,
+    YieldExpr,
+    YieldFromExpr,
+)
+
+from dagpu.mypy_plugin.flow.builder import Builder, expression
+from dagpu.mypy_plugin.flow.closures import pass_on
+from dagpu.mypy_plugin.flow.graph import EVERYTHING, LOANS, Block, Build, Slot
+from dagpu.mypy_plugin.flow.kinds import MOVES
+from dagpu.mypy_plugin.flow.lower_assignments import assign, declare, stand_for
+from dagpu.mypy_plugin.flow.lower_functions import closure_of
+from dagpu.mypy_plugin.flow.lower_places import Taking
+
+
+def _display(b: Builder, e: Expression, items: Iterable[Expression], by_value: bool) -> Slot | None:
+    how, taking, parts = b.how, Taking(b), []
+    for item in items:
+        b.how = how
+        parts.append(taking.evaluate(item, by_value))
+    taking.take()
+    held = tuple(part for part in parts if part is not None)
+    if not held:
+        return None
+    into = b.temporary()
+    b.emit(Build(e, into, held, EVERYTHING, taking.owns))
+    return into
+
+
+@expression(TupleExpr)
+def _tuple(b: Builder, e: TupleExpr, by_value: bool) -> Slot | None:
+    return _display(b, e, e.items, by_value)
+
+
+@expression(ListExpr)
+def _list(b: Builder, e: ListExpr, by_value: bool) -> Slot | None:
+    return _display(b, e, e.items, by_value)
+
+
+@expression(SetExpr)
+def _set(b: Builder, e: SetExpr, by_value: bool) -> Slot | None:
+    return _display(b, e, e.items, by_value)
+
+
+@expression(DictExpr)
+def _dict(b: Builder, e: DictExpr, by_value: bool) -> Slot | None:
+    items = (item for pair in e.items for item in pair if item is not None)
+    return _display(b, e, items, by_value)
+
+
+@expression(StarExpr)
+def _star(b: Builder, e: StarExpr, by_value: bool) -> Slot | None:
+    return b.evaluate(e.expr, by_value)
+
+
+@expression(UnaryExpr)
+def _unary(b: Builder, e: UnaryExpr, by_value: bool) -> Slot | None:
+    b.read(e.expr)
+    return None
+
+
+@expression(ComparisonExpr)
+def _comparison(b: Builder, e: ComparisonExpr, by_value: bool) -> Slot | None:
+    for operand in e.operands:
+        b.read(operand)
+    return None
+
+
+@expression(SliceExpr)
+def _slice(b: Builder, e: SliceExpr, by_value: bool) -> Slot | None:
+    for part in (e.begin_index, e.end_index, e.stride):
+        if part is not None:
+            b.read(part)
+    return None
+
+
+@expression(RevealExpr)
+def _reveal(b: Builder, e: RevealExpr, by_value: bool) -> Slot | None:
+    return None if e.expr is None else b.evaluate(e.expr, by_value)
+
+
+@expression(AssignmentExpr)
+def _walrus(b: Builder, e: AssignmentExpr, by_value: bool) -> Slot | None:
+    how, b.how = b.how, f'being assigned to "{e.target.name}"'
+    held = b.value(e.value)
+    assign(b, e.target, held, e)
+    b.how = how
+    return b.evaluate(e.target, by_value)
+
+
+@expression(YieldExpr)
+def _yield(b: Builder, e: YieldExpr, by_value: bool) -> Slot | None:
+    if e.expr is not None:
+        b.how = "being yielded"
+        b.value(e.expr)
+    b.may_raise()
+    return None
+
+
+@expression(YieldFromExpr)
+def _yield_from(b: Builder, e: YieldFromExpr, by_value: bool) -> Slot | None:
+    b.how = "being yielded"
+    b.value(e.expr)
+    b.may_raise()
+    return None
+
+
+@expression(LambdaExpr)
+def _lambda(b: Builder, e: LambdaExpr, by_value: bool) -> Slot | None:
+    return pass_on(b, closure_of(b, e), e)
+
+
+# ---- what branches
+
+
+def _merge(b: Builder, e: Expression, into: Slot, held: Slot | None, others: tuple[Slot, ...] = ()) -> bool:
+    """One of the values that `into` may have; says whether it holds anything."""
+    if held is not None:
+        b.emit(Build(e, into, (held, *others), EVERYTHING))
+    return held is not None
+
+
+@expression(OpExpr)
+def _operator(b: Builder, e: OpExpr, by_value: bool) -> Slot | None:
+    if e.op not in ("and", "or"):
+        how = b.how
+        left = b.evaluate(e.left, by_value)  # a list that is added to a list passes on what is in it
+        b.how = how
+        right = b.evaluate(e.right, by_value)
+        parts = tuple(held for held in (left, right) if held is not None)
+        return _joined(b, e, parts)
+    how, into = b.how, b.temporary()
+    left = b.evaluate(e.left, by_value and b.kind(e) & MOVES != 0)
+    holds = _merge(b, e, into, left)
+    right_side, end = b.block(), b.block()
+    b.jump(right_side)
+    b.jump(end)
+    b.current, b.how = right_side, how
+    if not e.right_unreachable:
+        right = b.evaluate(e.right, by_value)
+        holds = _merge(b, e, into, right) or holds
+        b.jump(end)
+    b.current = end
+    return into if holds else None
+
+
+def _joined(b: Builder, e: Expression, parts: tuple[Slot, ...]) -> Slot | None:
+    if not parts:
+        return None
+    keeps = b.kind(e) & LOANS
+    into = b.temporary() if keeps else None
+    b.emit(Build(e, into, parts, keeps))
+    return into
+
+
+@expression(ConditionalExpr)
+def _conditional(b: Builder, e: ConditionalExpr, by_value: bool) -> Slot | None:
+    how, into, holds = b.how, b.temporary(), False
+    b.read(e.cond)
+    yes, no, end = b.block(), b.block(), b.block()
+    b.jump(yes)
+    b.jump(no)
+    for branch, value in ((yes, e.if_expr), (no, e.else_expr)):
+        b.current, b.how = branch, how
+        if value not in b.types and e in b.types:
+            continue  # mypy did not look at it: the condition never picks it
+        holds = _merge(b, e, into, b.evaluate(value, by_value)) or holds
+        b.jump(end)
+    b.current = end
+    return into if holds else None
+
+
+# ---- comprehensions run where they stand, as the loops they are
+
+
+@expression(ListComprehension)
+def _list_comprehension(b: Builder, e: ListComprehension, by_value: bool) -> Slot | None:
+    return _comprehension(b, e.generator, [e.generator.left_expr])
+
+
+@expression(SetComprehension)
+def _set_comprehension(b: Builder, e: SetComprehension, by_value: bool) -> Slot | None:
+    return _comprehension(b, e.generator, [e.generator.left_expr])
+
+
+@expression(GeneratorExpr)
+def _generator(b: Builder, e: GeneratorExpr, by_value: bool) -> Slot | None:
+    return _comprehension(b, e, [e.left_expr])
+
+
+@expression(DictionaryComprehension)
+def _dict_comprehension(b: Builder, e: DictionaryComprehension, by_value: bool) -> Slot | None:
+    return _comprehension(b, e, [part for part in (e.key, e.value) if part is not None])
+
+
+def _comprehension(b: Builder, e: GeneratorExpr | DictionaryComprehension, results: list[Expression]) -> Slot | None:
+    into = b.temporary()
+    b.emit(Build(e, into, (), EVERYTHING))
+    heads: list[Block] = []
+    ends: list[Block] = []
+    for index, sequence, conditions in zip(e.indices, e.sequences, e.condlists, strict=True):
+        held = b.read(sequence)
+        b.split()
+        head, end = b.current, b.block()
+        heads.append(head)
+        ends.append(end)
+        b.jump(end)
+        b.split()
+        declare(b, index, element=True)
+        assign(b, index, held, e)
+        stand_for(b, index, sequence)
+        for condition in conditions:
+            b.read(condition)
+            b.jump(head)
+            b.split()
+    holds = False
+    for result in results:
+        b.how = "being put into a container"
+        holds = _merge(b, e, into, b.value(result), (into,)) or holds
+    b.jump(heads[-1])
+    for outer in range(len(ends) - 1, -1, -1):
+        b.current = ends[outer]
+        if outer:
+            b.jump(heads[outer - 1])
+    return into if holds else None

@@ -1,0 +1,120 @@
+"""`match`: what patterns bind, and whether one of the cases is taken for certain."""
+
+from collections.abc import Iterator
+
+from mypy.nodes import MatchStmt, NameExpr, TypeInfo
+from mypy.patterns import (
+    AsPattern,
+    ClassPattern,
+    MappingPattern,
+    OrPattern,
+    Pattern,
+    SequencePattern,
+    SingletonPattern,
+    StarredPattern,
+    ValuePattern,
+)
+from mypy.typeops import try_expanding_sum_type_to_union
+from mypy.types import Instance, LiteralType, NoneType, ProperType, UnionType, get_proper_type
+
+from dagpu.mypy_plugin.flow.builder import Builder, statement
+from dagpu.mypy_plugin.flow.graph import Move
+from dagpu.mypy_plugin.flow.kinds import MOVES
+from dagpu.mypy_plugin.flow.lower_assignments import assign, declare
+from dagpu.mypy_plugin.flow.lower_places import place_of
+
+
+@statement(MatchStmt)
+def _match(b: Builder, s: MatchStmt) -> None:
+    held = b.read(s.subject)
+    subject, end = place_of(b, s.subject), b.block()
+    left = _alternatives(b, s)
+    for pattern, guard, suite in zip(s.patterns, s.guards, s.bodies, strict=True):
+        if suite.is_unreachable:
+            continue
+        arm, otherwise = b.block(), b.block()
+        b.jump(arm)
+        if guard is None:
+            left = [t for t in left if not _covers(b, pattern, t)]
+        if left:
+            b.jump(otherwise)
+        b.current = arm
+        whole = pattern.name if isinstance(pattern, AsPattern) else None
+        for variable in captures(pattern):
+            declare(b, variable, element=variable is not whole)
+            assign(b, variable, held, s)
+        if guard is not None:
+            b.read(guard)
+            b.jump(otherwise)
+            b.split()
+        if subject is not None and whole is not None and b.kind(whole) & MOVES:
+            b.move(Move(whole, subject, b.temporary(), f'being assigned to "{whole.name}"'))
+        b.suite(suite)
+        b.jump(end)
+        b.current = otherwise
+    b.fall_into(end)
+
+
+def captures(pattern: Pattern) -> Iterator[NameExpr]:
+    """The variables that a pattern binds."""
+    match pattern:
+        case AsPattern():
+            if pattern.pattern is not None:
+                yield from captures(pattern.pattern)
+            if pattern.name is not None:
+                yield pattern.name
+        case OrPattern() | SequencePattern():
+            for inner in pattern.patterns:
+                yield from captures(inner)
+        case StarredPattern():
+            if pattern.capture is not None:
+                yield pattern.capture
+        case MappingPattern():
+            for inner in pattern.values:
+                yield from captures(inner)
+            if pattern.rest is not None:
+                yield pattern.rest
+        case ClassPattern():
+            for inner in (*pattern.positionals, *pattern.keyword_values):
+                yield from captures(inner)
+        case _:
+            pass
+
+
+# ---- is one of the cases taken for certain?
+
+
+def _alternatives(b: Builder, s: MatchStmt) -> list[ProperType]:
+    """What the subject may be: the items of a union, the members of an enumeration."""
+    t = b.types.get(s.subject)
+    if t is None:
+        return [NoneType()]
+    expanded = get_proper_type(try_expanding_sum_type_to_union(get_proper_type(t), None))
+    items = expanded.items if isinstance(expanded, UnionType) else [expanded]
+    return [get_proper_type(item) for item in items]
+
+
+def _covers(b: Builder, pattern: Pattern, t: ProperType) -> bool:
+    """Does a pattern match all values of a type, for certain?"""
+    match pattern:
+        case AsPattern():
+            return pattern.pattern is None or _covers(b, pattern.pattern, t)
+        case OrPattern():
+            return any(_covers(b, inner, t) for inner in pattern.patterns)
+        case ClassPattern() if not (pattern.positionals or pattern.keyword_values):
+            node = pattern.class_ref.node
+            instance = t.fallback if isinstance(t, LiteralType) else t
+            return (
+                isinstance(node, TypeInfo) and isinstance(instance, Instance) and instance.type.has_base(node.fullname)
+            )
+        case SingletonPattern():
+            if pattern.value is None:
+                return isinstance(t, NoneType)
+            return isinstance(t, LiteralType) and t.value is pattern.value
+        case ValuePattern():
+            value = get_proper_type(b.types.get(pattern.expr))
+            if isinstance(value, Instance) and value.last_known_value is not None:
+                value = value.last_known_value
+            return isinstance(t, LiteralType) and t == value
+        case _:
+            return False

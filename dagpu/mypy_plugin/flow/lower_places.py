@@ -1,0 +1,172 @@
+"""Names, attributes and constant indices: looking at a handle, and taking it."""
+
+from mypy.nodes import (
+    Decorator,
+    Expression,
+    FuncDef,
+    IndexExpr,
+    IntExpr,
+    MemberExpr,
+    MypyFile,
+    NameExpr,
+    RefExpr,
+    StrExpr,
+    SymbolNode,
+    UnaryExpr,
+    Var,
+)
+from mypy.types import Instance, TupleType, get_proper_type
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.flow.builder import Builder, expression
+from dagpu.mypy_plugin.flow.closures import pass_on
+from dagpu.mypy_plugin.flow.graph import EVERYTHING, Build, Move, Place, Read, Slot
+from dagpu.mypy_plugin.flow.kinds import HANDLE, MOVES, is_stored, method_name
+
+_DEEPEST = 3
+"""Longer paths than `a.b.c.d` are not followed."""
+
+
+def function_of(node: SymbolNode | None) -> FuncDef | None:
+    """The function that a name stands for."""
+    if isinstance(node, Decorator):
+        return node.func
+    return node if isinstance(node, FuncDef) else None
+
+
+def place_of(b: Builder, e: Expression) -> Place | None:
+    """The place that an expression names: a variable, an attribute of one, a constant index into one."""
+    match e:
+        case NameExpr():
+            return Place(b.slot(e.node)) if isinstance(e.node, Var) else None
+        case MemberExpr():
+            if isinstance(e.expr, RefExpr) and isinstance(e.expr.node, MypyFile):
+                return Place(b.slot(e.node)) if isinstance(e.node, Var) else None
+            return _inner(b, e.expr, f".{e.name}") if is_stored(b.types.get(e.expr), e.name) else None
+        case IndexExpr():
+            index = _constant(e.index)
+            return _inner(b, e.base, f"[{index}]") if index is not None and _holds_still(b, e.base) else None
+        case _:
+            return None
+
+
+def _inner(b: Builder, e: Expression, step: str) -> Place | None:
+    base = place_of(b, e)
+    return None if base is None or len(base.path) >= _DEEPEST else Place(base.slot, (*base.path, step))
+
+
+def _constant(e: Expression) -> str | None:
+    match e:
+        case IntExpr():
+            return str(e.value)
+        case StrExpr():
+            return repr(e.value)
+        case UnaryExpr() if e.op == "-" and isinstance(e.expr, IntExpr):
+            return f"-{e.expr.value}"
+        case _:
+            return None
+
+
+def _holds_still(b: Builder, e: Expression) -> bool:
+    """Does the same index give the same thing twice? It does in tuples, lists and dictionaries."""
+    t = get_proper_type(b.types.get(e))
+    if isinstance(t, TupleType):
+        return True
+    return isinstance(t, Instance) and t.type.fullname in ("builtins.list", "builtins.dict", "builtins.tuple")
+
+
+def take(b: Builder, e: Expression, place: Place, kind: int, by_value: bool) -> Slot | None:
+    """Take the handle out of a place, or look at it."""
+    if by_value and kind & MOVES:
+        into = b.temporary()
+        b.move(Move(e, place, into, b.how))
+        return into
+    keeps = kind & EVERYTHING
+    looked = b.temporary() if keeps else None
+    b.emit(Read(e, place, looked, keeps))
+    return looked
+
+
+class Taking:
+    """Evaluates operands in order, and takes the handles among them when all have been evaluated.
+
+    So it is at run time: in `f(t, t.shape)` the shape is read before `f` is called, which is what moves `t`.
+    """
+
+    def __init__(self, b: Builder) -> None:
+        self._b = b
+        self._moves: list[Move] = []
+        self.owns = False
+        """Is an owned handle among the operands that are taken?"""
+
+    def evaluate(self, e: Expression, by_value: bool, *, always: bool = False) -> Slot | None:
+        """The next operand. `always`: it is taken even if passing it on would not move it."""
+        b = self._b
+        if not by_value or not (always or b.kind(e) & MOVES):
+            return b.evaluate(e, by_value)
+        self.owns = True
+        place = place_of(b, e) if isinstance(e, NameExpr | MemberExpr | IndexExpr) else None
+        if place is None:
+            return b.value(e)
+        if place.path:
+            b.read(e.base if isinstance(e, IndexExpr) else e.expr if isinstance(e, MemberExpr) else e)
+        into = b.temporary()
+        self._moves.append(Move(e, place, into, b.how))
+        return into
+
+    def take(self) -> None:
+        """All operands have been evaluated."""
+        for move in self._moves:
+            self._b.move(move)
+
+
+@expression(NameExpr)
+def _name(b: Builder, e: NameExpr, by_value: bool) -> Slot | None:
+    root = e.node
+    if isinstance(root, Var):
+        if (closure := b.closures.get(root)) is not None:
+            return pass_on(b, closure, e) if by_value else None
+        kind = b.kind(e)
+        return take(b, e, Place(b.slot(root)), kind, by_value) if kind else None
+    function = function_of(root)
+    if function is not None and (closure := b.closures.get(function)) is not None:
+        return pass_on(b, closure, e) if by_value else None
+    return None
+
+
+@expression(MemberExpr)
+def _member(b: Builder, e: MemberExpr, by_value: bool) -> Slot | None:
+    kind = b.kind(e)
+    if kind:
+        place = place_of(b, e)
+        if place is not None:
+            return take(b, e, place, kind, by_value)
+        if b.kind(e.expr) & HANDLE and (how := names.MOVES_SELF.get(method_name(b.types.get(e.expr), e.name) or "")):
+            b.how = how  # a bound method that moves, `f = t.share`, moves when it is bound: it is called later
+            return b.value(e.expr)
+    return through(b, e, b.read(e.expr), kind)
+
+
+@expression(IndexExpr)
+def _index(b: Builder, e: IndexExpr, by_value: bool) -> Slot | None:
+    if e.analyzed is not None:
+        return None  # a type application: `trio.open_memory_channel[int]`
+    kind = b.kind(e)
+    if kind:
+        place = place_of(b, e)
+        if place is not None:
+            return take(b, e, place, kind, by_value)
+    base = b.read(e.base)
+    b.read(e.index)
+    b.may_raise()
+    return through(b, e, base, kind)
+
+
+def through(b: Builder, e: Expression, base: Slot | None, kind: int) -> Slot | None:
+    """A part of a value holds what the value holds, as far as its type can."""
+    keeps = kind & EVERYTHING
+    if base is None:
+        return None
+    into = b.temporary() if keeps else None
+    b.emit(Build(e, into, (base,), keeps))
+    return into

@@ -1,0 +1,218 @@
+"""What holds at one point of a body: what has moved, who holds which loans, which ops have been run.
+
+All three grow along paths and are joined by union: a handle has moved if it has on one path.
+"""
+
+import heapq
+from collections.abc import Iterator
+from typing import TypeAlias, TypeVar
+
+from dagpu.mypy_plugin.flow.graph import (
+    EVERYTHING,
+    EXCLUSIVE,
+    SHARED,
+    SPENDABLE,
+    Block,
+    Body,
+    Build,
+    Escape,
+    Forget,
+    Instruction,
+    Keep,
+    Lend,
+    Move,
+    Path,
+    Read,
+    Run,
+    Slot,
+    Store,
+    Touch,
+)
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+Held: TypeAlias = frozenset[Lend | Build]
+"""Loans, and ops that own what has moved into them."""
+NOTHING: Held = frozenset()
+
+
+class State:
+    """What holds at one point."""
+
+    __slots__ = ("held", "lent", "moved", "spent")
+
+    def __init__(self, lent: frozenset[Slot]) -> None:
+        self.lent = lent
+        """What is lent anywhere in the body."""
+        self.moved: dict[Slot, frozenset[Move]] = {}
+        self.held: dict[Slot, Held] = {}
+        self.spent: dict[Build, frozenset[Run]] = {}
+
+    def pruned(self, live: int) -> "State":
+        """A copy with what can matter where these slots are live."""
+        state = State(self.lent)
+        if self.moved:
+            state.moved = {slot: moves for slot, moves in self.moved.items() if live >> slot & 1}
+        if self.held:
+            state.held = {slot: what for slot, what in self.held.items() if live >> slot & 1}
+        if self.spent:
+            kept = NOTHING.union(*state.held.values())
+            state.spent = {op: runs for op, runs in self.spent.items() if op in kept}
+        return state
+
+    def join(self, other: "State") -> bool:
+        """Add what holds on another path; says whether that was anything new."""
+        return _join(self.moved, other.moved) | _join(self.held, other.held) | _join(self.spent, other.spent)
+
+    def step(self, i: Instruction) -> None:
+        """What holds after an instruction."""
+        match i:
+            case Read():
+                if i.into is not None:
+                    self._hold(i.into, self.held.get(i.place.slot, NOTHING), i.keeps)
+            case Build():
+                self._build(i)
+            case Move():
+                self._move(i)
+            case Lend():
+                self.held[i.into] = self.held.get(i.place.slot, NOTHING) | {i}
+            case Store():
+                self._store(i)
+            case Keep():
+                what = self.held.get(i.slot, NOTHING).union(*(self.held.get(part, NOTHING) for part in i.parts))
+                if what:
+                    self.held[i.slot] = what
+            case Forget():
+                self._forget(i.place.slot, i.place.path, i.whole)
+            case Run():
+                for op in self.held.get(i.part, NOTHING):
+                    if isinstance(op, Build):
+                        self.spent[op] = frozenset((i,))
+            case Escape() | Touch():
+                pass
+
+    def _hold(self, slot: Slot, what: Held, keeps: int) -> None:
+        if what and keeps != EVERYTHING:
+            what = frozenset(one for one in what if _sort(one) & keeps)
+        if what:
+            self.held[slot] = what
+        else:
+            self.held.pop(slot, None)
+
+    def _build(self, i: Build) -> None:
+        if i.into is None:
+            return
+        held = self.held
+        what = NOTHING
+        for part in i.parts:
+            what |= held.get(part, NOTHING)
+        if i.owner:
+            what |= {i}
+            self.spent.pop(i, None)
+        self._hold(i.into, what, i.keeps)
+
+    def _move(self, i: Move) -> None:
+        slot, path = i.place
+        what = self.held.get(slot, NOTHING)
+        if what:
+            self.held[i.into] = what
+            if not path:
+                del self.held[slot]
+        before = self.moved.get(slot)
+        if before is None or not path:
+            self.moved[slot] = frozenset((i,))
+        else:
+            self.moved[slot] = frozenset(m for m in before if m.place.path[: len(path)] != path) | {i}
+
+    def _store(self, i: Store) -> None:
+        slot, path = i.place
+        if slot in self.lent:
+            for holder, what in list(self.held.items()):  # what was lent of the old value is no loan of the new
+                left = frozenset(
+                    one
+                    for one in what
+                    if not (isinstance(one, Lend) and one.place.slot == slot and one.place.path[: len(path)] == path)
+                )
+                if len(left) != len(what):
+                    self.held[holder] = left
+        self._forget(slot, path, whole=True)
+        if not path:
+            self._hold(slot, NOTHING if i.part is None else self.held.get(i.part, NOTHING), i.keeps)
+
+    def _forget(self, slot: Slot, path: Path, whole: bool) -> None:
+        moves = self.moved.get(slot)
+        if moves is None:
+            return
+        n = len(path)
+        left = frozenset(m for m in moves if m.place.path[:n] != path or (not whole and len(m.place.path) == n))
+        if left:
+            self.moved[slot] = left
+        else:
+            del self.moved[slot]
+
+
+def _sort(one: Lend | Build) -> int:
+    if isinstance(one, Build):
+        return SPENDABLE
+    return EXCLUSIVE if one.exclusive else SHARED
+
+
+def _join(mine: dict[_K, frozenset[_V]], theirs: dict[_K, frozenset[_V]]) -> bool:
+    new = False
+    for key, what in theirs.items():
+        before = mine.get(key)
+        if before is None:
+            mine[key] = what
+            new = True
+        elif not what <= before:
+            mine[key] = before | what
+            new = True
+    return new
+
+
+def walk(body: Body, live: list[int]) -> Iterator[tuple[Block, State]]:
+    """Each block with what holds where it begins; who asks takes that state through the block, by `step`."""
+    lent = frozenset(i.place.slot for block in body.blocks for i in block.instructions if isinstance(i, Lend))
+    states: list[State | None] = [None] * len(body.blocks)
+    states[0] = State(lent)
+    if any(follower.index <= block.index for block in body.blocks for follower in block.next):
+        _solve(body, live, states)
+        for block in body.blocks:
+            state = states[block.index]
+            assert state is not None, "every block is reached"
+            yield block, state
+        return
+    for block in body.blocks:
+        state = states[block.index]
+        assert state is not None, "what it comes from was before it"
+        yield block, state
+        for follower in block.next:
+            _flow(state, follower, live, states)
+
+
+def _flow(state: State, to: Block, live: list[int], states: list[State | None]) -> bool:
+    """What holds at the end of a block holds at the beginning of a next one; says whether that is news there."""
+    coming = state.pruned(live[to.index])
+    known = states[to.index]
+    if known is None:
+        states[to.index] = coming
+        return True
+    return known.join(coming)
+
+
+def _solve(body: Body, live: list[int], states: list[State | None]) -> None:
+    """Go round the loops until nothing is new."""
+    todo, waiting = [0], {0}
+    while todo:
+        index = heapq.heappop(todo)
+        waiting.discard(index)
+        block, begin = body.blocks[index], states[index]
+        assert begin is not None
+        state = begin.pruned(-1)
+        for i in block.instructions:
+            state.step(i)
+        for follower in block.next:
+            if _flow(state, follower, live, states) and follower.index not in waiting:
+                waiting.add(follower.index)
+                heapq.heappush(todo, follower.index)

@@ -1,0 +1,51 @@
+"""The rule on unused ops: an op that a statement builds and drops is never run."""
+
+from mypy.nodes import (
+    AwaitExpr,
+    CallExpr,
+    ConditionalExpr,
+    Expression,
+    IndexExpr,
+    ListComprehension,
+    ListExpr,
+    MemberExpr,
+    NameExpr,
+    OpExpr,
+    RefExpr,
+    TupleExpr,
+)
+
+from dagpu.mypy_plugin.flow.builder import Builder
+from dagpu.mypy_plugin.flow.kinds import CONTAINS_OPS, OP, method_name
+
+
+def drops_op(b: Builder, e: Expression) -> bool:
+    """Does a statement that is just this expression build an op, which nobody can run then?"""
+    if not b.kind(e) & (OP | CONTAINS_OPS):
+        return False
+    match e:
+        case NameExpr() | MemberExpr() | IndexExpr():
+            return bool(b.kind(e) & OP)
+        case CallExpr() | AwaitExpr():
+            return e in b.types and not _takes_out(b, e)
+        case ConditionalExpr():
+            return drops_op(b, e.if_expr) or drops_op(b, e.else_expr)
+        case OpExpr() if e.op in ("and", "or"):
+            return drops_op(b, e.right)
+        case ListComprehension():
+            return drops_op(b, e.generator.left_expr)
+        case TupleExpr() | ListExpr():
+            return any(drops_op(b, item) for item in e.items)
+        case _:
+            return False
+
+
+def _takes_out(b: Builder, e: Expression) -> bool:
+    """Is it an op that was there before: `ops.pop()`, `queue.get()`, `next(ops)`?"""
+    if not isinstance(e, CallExpr):
+        return False
+    callee = e.callee
+    if isinstance(callee, MemberExpr) and callee.expr in b.types:
+        full = method_name(b.types.get(callee.expr), callee.name) or ""
+        return full.startswith(("builtins.", "typing.", "collections.", "queue.", "trio."))
+    return isinstance(callee, RefExpr) and (callee.fullname or "").startswith(("builtins.", "typing."))

@@ -1,0 +1,147 @@
+"""The forms that a kernel's arguments have, read off their types, and how messages name them."""
+
+import re
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+from mypy.nodes import CallExpr, Expression, MemberExpr, NameExpr
+from mypy.types import AnyType, Instance, Parameters, ProperType, Type, UnionType, get_proper_type, has_type_vars
+
+from dagpu.mypy_plugin import names, phantoms
+
+Form: TypeAlias = Literal["in", "out", "lazy", "number"]
+_INPUTS = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF))
+_OUTPUTS = frozenset((names.PARTITION,))
+HANDLES = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF, names.TENSOR_MUT, names.PARTITION))
+_OTHERS = {"TupleType": "a tuple", "NoneType": "None", "CallableType": "a function", "LiteralType": "a literal"}
+_BITS = re.compile(r"_(\d+)Bit")
+_KINDS = {"numpy.floating": "float", "numpy.signedinteger": "int", "numpy.unsignedinteger": "uint"}
+
+
+def is_handle(type_: Type) -> bool:
+    """Is it a tensor, borrow or partition?"""
+    proper = get_proper_type(type_)
+    return isinstance(proper, Instance) and proper.type.fullname in HANDLES
+
+
+def is_partition(type_: Type) -> bool:
+    """Is it a `Partition`, or an op that yields one?"""
+    proper = get_proper_type(type_)
+    if (op := phantoms.as_op(proper)) is not None:
+        proper = get_proper_type(op.args[0])
+    return isinstance(proper, Instance) and proper.type.fullname == names.PARTITION
+
+
+@lru_cache(maxsize=256)
+def written_out(formal: Type) -> ProperType:
+    """A parameter's type without the alias. (Remembered: mypy writes `In[f32]` out anew each time it is asked.)"""
+    return get_proper_type(formal)
+
+
+@lru_cache(maxsize=256)
+def form_of(formal: Type) -> Form:
+    """What a parameter of a kernel takes. mypy drops the marks of the aliases `In` and `Out`, but they are unions, and
+    the first member tells them apart. (Remembered: each call asks several times.)
+    """
+    proper = get_proper_type(formal)
+    if not isinstance(proper, UnionType):
+        return "number"
+    if is_partition(proper.items[0]):
+        return "out"
+    return "in" if is_handle(proper.items[0]) else "lazy"
+
+
+@lru_cache(maxsize=256)
+def is_judged(formal: Type) -> bool:
+    """Is it an input or output that we judge in place of mypy? Those of generic kernels are left to it: their type
+    variables tie the element types of the arguments together.
+    """
+    return form_of(formal) in ("in", "out") and not has_type_vars(formal)
+
+
+def is_fitting(type_: Type, form: Form) -> bool:
+    """Is it of a form that an input or output takes, whatever its elements? An `Any` is."""
+    proper = get_proper_type(type_)
+    if isinstance(proper, UnionType):
+        return all(is_fitting(item, form) for item in proper.items)
+    if (op := phantoms.as_op(proper)) is not None:
+        return is_fitting(op.args[0], form)
+    if isinstance(proper, AnyType):
+        return True
+    return isinstance(proper, Instance) and proper.type.fullname in (_OUTPUTS if form == "out" else _INPUTS)
+
+
+def parameters_of(kernel: Type) -> Parameters | None:
+    """The parameters of a `Kernel[P]`, where they are known."""
+    proper = get_proper_type(kernel)
+    if not isinstance(proper, Instance) or proper.type.fullname != names.KERNEL or not proper.args:
+        return None
+    parameters = get_proper_type(proper.args[0])
+    return parameters if isinstance(parameters, Parameters) else None
+
+
+def base_kernel(callee: Expression) -> Expression:
+    """`saxpy` of `saxpy.grid(2).block(32)`; what is no such chain is given back."""
+    while (
+        isinstance(callee, CallExpr)
+        and isinstance(callee.callee, MemberExpr)
+        and callee.callee.name in ("grid", "block", "shared_memory")
+    ):
+        callee = callee.callee.expr
+    return callee
+
+
+def kernel_name(callee: Expression) -> str:
+    """What messages call the kernel."""
+    base = base_kernel(callee)
+    return f"kernel {base.name!r}" if isinstance(base, NameExpr | MemberExpr) else "a kernel"
+
+
+def element_of(type_: Type) -> str:
+    """The element type of a handle, of an op that yields one, or of an `In`/`Out`, as NumPy names it; else empty."""
+    proper = get_proper_type(type_)
+    if isinstance(proper, UnionType):
+        found = {element_of(item) for item in proper.items}
+        return found.pop() if len(found) == 1 else ""
+    if (op := phantoms.as_op(proper)) is not None:
+        return element_of(op.args[0])
+    if isinstance(proper, Instance) and proper.type.fullname == names.PARTITION:
+        return element_of(proper.args[0])
+    if isinstance(proper, Instance) and is_handle(proper):
+        return _dtype_name(get_proper_type(proper.args[0]))
+    return ""
+
+
+def _dtype_name(scalar: ProperType) -> str:
+    """`float32` of `numpy.floating[_32Bit]`, `float64` of `numpy.float64`, as the stubs spell them."""
+    if not isinstance(scalar, Instance):
+        return ""
+    kind = _KINDS.get(scalar.type.fullname)
+    if kind is None:
+        return {"bool_": "bool", "generic": ""}.get(scalar.type.name, scalar.type.name)
+    width = get_proper_type(scalar.args[0]) if scalar.args else None
+    bits = _BITS.fullmatch(width.type.name) if isinstance(width, Instance) else None
+    return "" if bits is None else kind + bits[1]
+
+
+def short_name(dtype: str) -> str:
+    """The name that dagpu exports: `f32` for `float32`."""
+    if dtype in ("bool", "bfloat16"):
+        return "bool_" if dtype == "bool" else "bf16"
+    return dtype.replace("uint", "u").replace("int", "i").replace("float", "f")
+
+
+def described(type_: Type) -> str:
+    """An argument in words, as the run time says it: `a Tensor of float32`."""
+    proper = get_proper_type(type_)
+    if (op := phantoms.as_op(proper)) is not None:
+        return f"an op that yields {described(op.args[0])}"
+    if isinstance(proper, UnionType):
+        return " or ".join(dict.fromkeys(map(described, proper.items)))
+    if not isinstance(proper, Instance):
+        return _OTHERS.get(type(proper).__name__, "something else")
+    element, name = element_of(proper), proper.type.name
+    if name == "ndarray":
+        return "a NumPy array"
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    return f"{article} {name} of {element}" if element else f"{article} {name}"

@@ -1,0 +1,60 @@
+"""What mypy asks the plugin while it infers types: the full name of a function or method, and who answers.
+
+Each module of the typing rules brings its own lists. Where several answer for one name they are asked in the order of
+`RULES`, each given the type that the one before it inferred.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from mypy.plugin import FunctionContext, MethodContext, MethodSigContext
+from mypy.types import FunctionLike, Type
+
+from dagpu.mypy_plugin import graph_nodes, kernel_calls, output_partition, phantoms, shapes
+
+FunctionHook: TypeAlias = Callable[[FunctionContext], Type]
+MethodHook: TypeAlias = Callable[[MethodContext], Type]
+SignatureHook: TypeAlias = Callable[[MethodSigContext], FunctionLike]
+
+RULES = (kernel_calls, shapes, phantoms, output_partition, graph_nodes)
+"""The result's form comes first, then what narrows it, then what judges it."""
+
+
+def _functions(hooks: Iterable[FunctionHook]) -> FunctionHook:
+    first, *others = hooks
+    if not others:
+        return first
+
+    def ask(context: FunctionContext) -> Type:
+        for hook in (first, *others):
+            context = context._replace(default_return_type=hook(context))
+        return context.default_return_type
+
+    return ask
+
+
+def _methods(hooks: Iterable[MethodHook]) -> MethodHook:
+    first, *others = hooks
+    if not others:
+        return first
+
+    def ask(context: MethodContext) -> Type:
+        for hook in (first, *others):
+            context = context._replace(default_return_type=hook(context))
+        return context.default_return_type
+
+    return ask
+
+
+FUNCTION_HOOKS: dict[str, FunctionHook] = {
+    name: _functions(rule.FUNCTION_HOOKS[name] for rule in RULES if name in rule.FUNCTION_HOOKS)
+    for name in {name for rule in RULES for name in rule.FUNCTION_HOOKS}
+}
+METHOD_HOOKS: dict[str, MethodHook] = {
+    name: _methods(rule.METHOD_HOOKS[name] for rule in RULES if name in rule.METHOD_HOOKS)
+    for name in {name for rule in RULES for name in rule.METHOD_HOOKS}
+}
+SIGNATURE_HOOKS: dict[str, SignatureHook] = {
+    name: hook for rule in RULES for name, hook in rule.SIGNATURE_HOOKS.items()
+}
+"""Signatures of methods. Nobody shares one."""

@@ -1,0 +1,135 @@
+"""Kernel calls: the exact op that a call builds, and whether inputs and outputs have the right form.
+
+Without the plugin a call is a `KernelOp`, whose parts are `Any`. With it, it is a `DeviceOp[tuple[...], L, G]`: the
+arguments in the form they were put in.
+"""
+
+from collections.abc import Callable
+
+from mypy.errorcodes import ARG_TYPE
+from mypy.nodes import ARG_STAR, ARG_STAR2, CallExpr
+from mypy.plugin import CheckerPluginInterface, FunctionContext, MethodContext, MethodSigContext
+from mypy.subtypes import is_subtype
+from mypy.typeops import make_simplified_union
+from mypy.types import FunctionLike, Instance, TupleType, Type, UnionType, get_proper_type
+
+from dagpu.mypy_plugin import codes, forms, kernel_facts, long_tuples, names, phantoms
+
+_NUMBERS = {"numpy.inexact": "float", "numpy.integer": "int", "numpy.bool": "bool", "numpy.bool_": "bool"}
+"""NumPy scalar types by a base of theirs, and the Python number that a kernel makes of them."""
+
+
+def _signature(context: MethodSigContext) -> FunctionLike:
+    """Let anything pass for a tensor: `_exact` judges it, in the words of the run time.
+
+    `object` and not `Any`: with `Any` as its type context, mypy would infer `DeviceOp[Any]` for an argument such as
+    `op.map(lambda t: ...)`. It also halves the time: mypy holds an argument against all six members of an `In`.
+    """
+    signature = context.default_signature
+    anything = context.api.named_generic_type("builtins.object", [])
+    formals = [anything if forms.is_judged(formal) else formal for formal in signature.arg_types]
+    return signature.copy_modified(arg_types=formals)
+
+
+def _exact(context: MethodContext) -> Type:
+    """The op that a kernel call builds."""
+    parameters = forms.parameters_of(context.type)
+    if (
+        parameters is None
+        or len(parameters.arg_types) != len(context.arg_types)
+        or any(kind in (ARG_STAR, ARG_STAR2) for kinds in context.arg_kinds for kind in kinds)
+    ):
+        return context.default_return_type
+    parts, lifetimes, allocations = list[Type](), list[Type | None](), list[Type | None]()
+    for index, (formal, given) in enumerate(zip(parameters.arg_types, context.arg_types, strict=True)):
+        if not given:  # left to its default, which only a number has
+            parts.append(_number(formal, context.api))
+            continue
+        form = forms.form_of(formal)
+        if forms.is_judged(formal) and not is_subtype(given[0], forms.written_out(formal)):
+            _refuse(context, index, formal, given[0])
+        parts.append(_part(formal, given[0], context.api))
+        if form != "number":
+            lifetimes.append(phantoms.lifetime(given[0], context.api))
+            allocations.append(phantoms.allocation(given[0]))
+    whole = long_tuples.tuple_of(parts, context.api)
+    borrows = phantoms.joined(lifetimes) or phantoms.our(names.STATIC, [], context.api)
+    allocates = phantoms.joined(allocations) or phantoms.our(names.NO_ALLOC, [], context.api)
+    return phantoms.our(names.DEVICE_OP, [whole, borrows, allocates], context.api)
+
+
+def _part(formal: Type, actual: Type, api: CheckerPluginInterface) -> Type:
+    """What comes back for one argument: of an op what it yields, a handle as it is, a number as a Python number."""
+    proper = get_proper_type(actual)
+    if isinstance(proper, UnionType):
+        return make_simplified_union([_part(formal, item, api) for item in proper.items])
+    if (op := phantoms.as_op(proper)) is not None:
+        return op.args[0]
+    return _number(formal, api) if forms.form_of(formal) in ("number", "lazy") else actual
+
+
+def _number(formal: Type, api: CheckerPluginInterface) -> Type:
+    """What a number passed for this parameter comes back as: it has been converted to what CUDA declares."""
+    proper = get_proper_type(formal)
+    if isinstance(proper, UnionType):  # Lazy[float]
+        plain = [item for item in proper.items if phantoms.as_op(get_proper_type(item)) is None]
+        return make_simplified_union([_number(item, api) for item in plain])
+    if isinstance(proper, Instance):
+        for base, number in _NUMBERS.items():
+            if proper.type.has_base(base):
+                return api.named_generic_type(f"builtins.{number}", [])
+    return formal
+
+
+def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> None:
+    """Say what is wrong with a tensor argument, as `dagpu.kernel_arguments` does."""
+    place = context.args[index][0]
+    callee = context.context.callee if isinstance(context.context, CallExpr) else place
+    where = f"{forms.kernel_name(callee)}, argument {context.callee_arg_names[index]!r}"
+    form, element, got = forms.form_of(formal), forms.element_of(formal), forms.described(actual)
+    if forms.is_fitting(actual, form):
+        name, cut = forms.short_name(element), " before it is cut" if form == "out" else ""
+        cure = f"Convert it{cut}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
+        context.api.fail(f"{where}: got {got}, but elements of {element} are wanted. {cure}.", place, code=ARG_TYPE)
+        return
+    wanted = "a Partition" if form == "out" else "a Tensor, SharedTensor or TensorRef"
+    what = f"got {got}, but {wanted} of {element}, or an op that yields one, is wanted"
+    code = codes.OUTPUT_PARTITION if form == "out" else ARG_TYPE
+    context.api.fail(f"{where}: {what}. {_cure(actual, form)}.", place, code=code)
+
+
+def _cure(actual: Type, form: forms.Form) -> str:
+    """How to come by what is wanted."""
+    proper = get_proper_type(actual)
+    if (op := phantoms.as_op(proper)) is not None:
+        proper = get_proper_type(op.args[0])
+    if isinstance(proper, TupleType):
+        return "Pick one of a kernel's results with .first() or .unzip()"
+    cut = ".partition(tile)" if form == "out" else ""
+    match proper.type.fullname if isinstance(proper, Instance) else "":
+        case names.PARTITION:
+            return "Put it together: .unpartition()"
+        case names.TENSOR_MUT if form == "in":
+            return "Lend it for reading with .borrow(); only an output is lent for writing, by .partition(tile)"
+        case names.SHARED_TENSOR:
+            return "It is immutable: write to a copy, dup(t).partition(tile), or to an empty(...).partition(tile)"
+        case names.TENSOR_REF:
+            return "It is lent for reading: lend it for writing, .borrow_mut().partition(tile)"
+        case names.TENSOR | names.TENSOR_MUT:
+            return "Cut it into tiles: .partition(tile)"
+        case "numpy.ndarray":
+            return f"Bring it to the device: from_host(array){cut}"
+        case _:
+            return f"Make a tensor of it, from_host(np.asarray(...)){cut}, or check the order of the arguments"
+
+
+FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {
+    **long_tuples.FUNCTION_HOOKS,
+    names.KERNEL_DECORATOR: kernel_facts.remember,
+}
+METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
+    **long_tuples.METHOD_HOOKS,
+    names.KERNEL_CALL: _exact,
+    **dict.fromkeys((f"{names.KERNEL}.{name}" for name in ("grid", "block", "shared_memory")), kernel_facts.hand_on),
+}
+SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {names.KERNEL_CALL: _signature}

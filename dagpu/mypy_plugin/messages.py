@@ -1,0 +1,104 @@
+"""The messages, in the words of the run-time errors: what, where it was moved or borrowed, and the cure."""
+
+from collections.abc import Iterable
+
+from mypy.nodes import Context
+from mypy.types import Instance, Type, UnionType, get_proper_type
+
+from dagpu.mypy_plugin import names
+
+
+def _lines(nodes: Iterable[Context]) -> str:
+    lines = [str(line) for line in sorted({node.line for node in nodes})]
+    if len(lines) == 1:
+        return f"line {lines[0]}"
+    return f"lines {', '.join(lines[:-1])} and {lines[-1]}"
+
+
+def _class(t: Type | None) -> str:
+    """The class of a handle; empty where it is none."""
+    proper = get_proper_type(t) if t is not None else None
+    if isinstance(proper, UnionType):
+        return next((name for name in map(_class, proper.items) if name), "")
+    return proper.type.fullname if isinstance(proper, Instance) else ""
+
+
+def used_after_move(name: str, handle: Type | None, hows: Iterable[str], sites: Iterable[Context], again: bool) -> str:
+    """A handle is used that may have been moved. `again`: by the same line, the time before."""
+    how = " or ".join(sorted(set(hows)))
+    where = "in an earlier round of the loop" if again else f"on {_lines(sites)}"
+    return f'"{name}" may have been moved by {how} {where} and is used again. To use it twice: {_cure(handle, how)}.'
+
+
+def _cure(handle: Type | None, how: str) -> str:
+    cure = "use what the move gave back"
+    match _class(handle):
+        case names.TENSOR_MUT:
+            return cure + ", or lend the tensor anew with .borrow_mut()"
+        case names.SHARED_TENSOR:
+            return cure + ", or share that anew with .share()"
+        case names.PARTITION:
+            return cure
+        case _ if how.startswith("partition"):
+            return cure + ", or lend it for writing: .borrow_mut().partition(tile)"
+        case _:
+            return cure + ", lend it with .borrow(), or share it with .share()"
+
+
+def run_twice(sites: Iterable[Context], again: bool) -> str:
+    """An op that owned handles have moved into is run again."""
+    where = "in an earlier round of the loop" if again else f"on {_lines(sites)}"
+    return (
+        f"this op was run {where}, and used up what had been moved into it. "
+        "Build it anew for each run, or remember its result with .shared()."
+    )
+
+
+def conflicting_borrow(name: str, exclusive: bool, loan: Context, held_exclusively: bool, captured: bool) -> str:
+    """A tensor is borrowed while a conflicting loan of it is alive."""
+    what = "for writing" if exclusive else "for reading"
+    how = (
+        "captured by a closure or a task"
+        if captured
+        else "lent for writing"
+        if held_exclusively
+        else "lent for reading"
+    )
+    return (
+        f'"{name}" is borrowed {what} while it is {how} on line {loan.line}, and that is used later. '
+        "Let go of the first borrow before the second, or write to a copy, dup(t)."
+    )
+
+
+def moved_while_lent(name: str, how: str, loan: Context, captured: bool) -> str:
+    """A tensor is moved while a loan of it is alive."""
+    lent = "captured by a closure or a task" if captured else "lent"
+    return (
+        f'"{name}" is moved by {how} while it is {lent} on line {loan.line}, and that is used later. '
+        "Use the borrow before the tensor moves, or share() the tensor."
+    )
+
+
+def escapes(name: str, how: str, loan: Context) -> str:
+    """Something that borrows a local tensor is put where it outlives it."""
+    return (
+        f'what borrows "{name}" (on line {loan.line}) is {how} the function that owns it. '
+        "share() the tensor and pass that on, or hand the tensor itself over."
+    )
+
+
+UNUSED_OP = "this op is built and never run. Run it with await op, op.sync() or spawn(nursery, op), or leave it out."
+
+
+def crashed(error: Exception) -> str:
+    """The plugin has a defect."""
+    return (
+        f"dagpu's mypy plugin failed here and checks nothing in this module ({type(error).__name__}: {error}). "
+        "This is a defect of the plugin: please report it, with the module and what mypy --show-traceback prints."
+    )
+
+
+GRAPH_NODE = (
+    "this op may allocate device memory, and cannot be recorded into a CUDA graph. Allocate before the capture, "
+    "and record ops that write to what is there: a kernel on t.borrow_mut().partition(tile), memcpy or fill."
+)

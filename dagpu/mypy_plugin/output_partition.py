@@ -1,0 +1,118 @@
+"""`dagpu-output-partition`, as far as it takes knowing shapes: tiles that do not divide, ranks, and aliases.
+
+That an output is a partition at all is judged where the call is typed (`kernel_calls`). This follows the values of
+variables (`shape_flow`), and so comes after type checking. It says what the run time says: `dagpu.layout.tiling` and
+`dagpu.kernel_arguments`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import final
+
+from mypy.nodes import CallExpr, Context, Expression, FuncDef, MypyFile, NameExpr
+from mypy.plugin import FunctionContext, MethodContext, MethodSigContext
+from mypy.types import FunctionLike, Type
+
+from dagpu.mypy_plugin import forms, kernel_facts, shape_flow
+from dagpu.mypy_plugin.shape_values import Array, Cut, Extents, Op, Value, extents, yielded
+
+FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {}
+METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {}
+SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}
+
+
+def check(target: FuncDef | MypyFile, types: Mapping[Expression, Type], report: Callable[[str, Context], None]) -> None:
+    """Judge all that a function and what nests in it, or a module outside its functions, does with outputs."""
+    shape_flow.follow(target, types, _Judge(types, report))
+
+
+@final
+class _Judge:
+    def __init__(self, types: Mapping[Expression, Type], report: Callable[[str, Context], None]) -> None:
+        self._types = types
+        self._report = report
+
+    def partition(self, call: CallExpr, receiver: Value, tile: Value, partial: Expression | None) -> None:
+        """Does the tile cut the shape?"""
+        cut = extents(tile)
+        if not isinstance(receiver, Array) or cut is None:
+            return
+        # What is not written as False may be true.
+        exact = partial is None or (isinstance(partial, NameExpr) and partial.fullname == "builtins.False")
+        problem = _tiling_problem(receiver.shape, cut, exact=exact)
+        if problem:
+            self._report(problem, call)
+
+    def kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
+        """Have the outputs the rank that CUDA declares, and memory of their own?"""
+        parameters = forms.parameters_of(kernel)
+        if parameters is None:
+            return
+        places = _places(call, [name or "" for name in parameters.arg_names])
+        names = list(parameters.arg_names)
+        outputs = [forms.form_of(formal) == "out" for formal in parameters.arg_types]
+        ranks = kernel_facts.ranks_of(call.callee, kernel)
+        seen: dict[object, int] = {}
+        for index, value in enumerate(arguments):
+            place = places[index]
+            if place is None:
+                continue
+            if outputs[index] and len(ranks) == len(arguments):
+                self._rank(call, names[index], value, ranks[index], place)
+            source = value.source if isinstance(value, Op) else None
+            if source is None:
+                continue
+            first = seen.setdefault(source, index)
+            if first != index and (outputs[first] or outputs[index]):
+                self._report(f"{_where(call, names[index])}: {_alias(names, outputs, first, index)}", place)
+
+    def _rank(self, call: CallExpr, name: str | None, value: Value, rank: int | None, place: Expression) -> None:
+        cut = yielded(value) if isinstance(value, Op) else value
+        if isinstance(cut, Cut) and rank is not None and len(cut.shape) != rank:
+            element = forms.element_of(self._types[place]) if place in self._types else ""
+            of = f" of {element}," if element else " of"
+            what = f"got a Partition{of} shape {_shown(cut.shape)}, so of rank {len(cut.shape)}"
+            cure = "Reshape it before it is cut with .reshape(shape), or declare that rank in CUDA"
+            self._report(f"{_where(call, name)}: {what}, but the CUDA declaration has rank {rank}. {cure}.", place)
+
+
+def _where(call: CallExpr, name: str | None) -> str:
+    return f"{forms.kernel_name(call.callee)}, argument {name!r}"
+
+
+def _places(call: CallExpr, order: list[str]) -> list[Expression | None]:
+    """The expressions of the arguments, in the order of the parameters."""
+    given: dict[str, Expression] = {}
+    for index, (argument, name) in enumerate(zip(call.args, call.arg_names, strict=True)):
+        given[name if name is not None else order[index] if index < len(order) else ""] = argument
+    return [given.get(name) for name in order]
+
+
+def _alias(names: list[str | None], outputs: list[bool], first: int, second: int) -> str:
+    if outputs[first] and outputs[second]:
+        what = f"two outputs, {names[first]!r} and this one, are on the same memory"
+    else:
+        output, read = (first, second) if outputs[first] else (second, first)
+        what = f"output {names[output]!r} is on the same memory as input {names[read]!r}"
+    return f"{what}. Write to memory of its own, empty(shape), or read from a copy, dup(t)."
+
+
+def _tiling_problem(shape: Extents, tile: Extents, *, exact: bool) -> str:
+    """What `dagpu.layout.tiling` would raise; empty where nothing is known to be wrong."""
+    if len(tile) != len(shape):
+        has = f"tile {_shown(tile)} has {len(tile)} axes, the tensor {_shown(shape)} has {len(shape)}"
+        return f"{has}. Give one tile extent for each axis."
+    for axis, (extent, step) in enumerate(zip(shape, tile, strict=True)):
+        if step is not None and step < 1:
+            has = f"tile {_shown(tile)} has extent {step} along axis {axis} of shape {_shown(shape)}"
+            return f"{has}. A tile has at least 1."
+        if exact and step is not None and extent is not None and extent % step:
+            cuts = f"tile {_shown(tile)} does not cut shape {_shown(shape)}"
+            cure = "Choose a tile that divides it, or say partial=True to allow smaller tiles at the edge"
+            return f"{cuts}: axis {axis} has {extent} elements, no multiple of {step}. {cure}."
+    return ""
+
+
+def _shown(given: Extents) -> str:
+    """`(8, ?)`"""
+    inside = ", ".join("?" if extent is None else str(extent) for extent in given)
+    return f"({inside},)" if len(given) == 1 else f"({inside})"

@@ -1,0 +1,144 @@
+"""The phantom parameters of ops: whether an op borrows (`L`), and whether it allocates (`G`)."""
+
+from collections.abc import Callable
+
+from mypy.checker import TypeChecker
+from mypy.maptype import map_instance_to_supertype
+from mypy.nodes import TypeInfo
+from mypy.plugin import CheckerPluginInterface, FunctionContext, MethodContext, MethodSigContext
+from mypy.subtypes import is_same_type
+from mypy.typeops import make_simplified_union
+from mypy.types import (
+    AnyType,
+    FunctionLike,
+    Instance,
+    ProperType,
+    TupleType,
+    Type,
+    TypeOfAny,
+    UnionType,
+    get_proper_type,
+)
+
+from dagpu.mypy_plugin import names
+
+_LENT = frozenset((names.TENSOR_REF, names.TENSOR_MUT))
+_HANDLES = frozenset((names.TENSOR, names.SHARED_TENSOR, names.PARTITION)) | _LENT
+
+
+def our(name: str, args: list[Type], api: CheckerPluginInterface) -> Instance:
+    """A type of dagpu's by its full name.
+
+    `api.named_generic_type` walks from package to module by attributes, which are not there for every module, and
+    `dagpu.kernel` is a function.
+    """
+    assert isinstance(api, TypeChecker)
+    module, _, last = name.rpartition(".")
+    info = api.modules[module].names[last].node
+    assert isinstance(info, TypeInfo)
+    return Instance(info, args)
+
+
+def as_op(type_: ProperType) -> Instance | None:
+    """The type as `DeviceOp[T, L, G]`, if it is an op's."""
+    if not isinstance(type_, Instance):
+        return None
+    info = type_.type
+    if info.fullname == names.DEVICE_OP:
+        return type_
+    if info.fullname in _HANDLES or not info.has_base(names.DEVICE_OP):
+        return None
+    return map_instance_to_supertype(type_, next(base for base in info.mro if base.fullname == names.DEVICE_OP))
+
+
+def lifetime(type_: Type, api: CheckerPluginInterface) -> Type | None:
+    """Does a value of this type borrow? The join of the `L` of all ops and borrows in it; None where there are none.
+
+    It looks into containers, but not at what an op yields: a borrow that a run makes of its own tensors is no borrow of
+    somebody's.
+    """
+    proper = get_proper_type(type_)
+    if isinstance(proper, Instance):
+        name = proper.type.fullname
+        if name in _LENT:
+            return our(names.BORROWED, [], api)
+        if name == names.PARTITION:
+            return lifetime(proper.args[0], api)
+        if name in _HANDLES:
+            return None
+        if (op := as_op(proper)) is not None:
+            return op.args[1]
+        return joined([lifetime(part, api) for part in proper.args]) if proper.args else None
+    if isinstance(proper, UnionType):
+        return _one_of([lifetime(item, api) for item in proper.items], names.STATIC)
+    if isinstance(proper, TupleType):
+        return joined([lifetime(item, api) for item in proper.items])
+    return proper if isinstance(proper, AnyType) else None
+
+
+def allocation(type_: Type) -> Type | None:
+    """Does running a value of this type allocate? The `G` of the op; None for a handle, which is there already."""
+    proper = get_proper_type(type_)
+    if isinstance(proper, UnionType):
+        return _one_of([allocation(item) for item in proper.items], names.NO_ALLOC)
+    if (op := as_op(proper)) is not None:
+        return op.args[2]
+    return proper if isinstance(proper, AnyType) else None
+
+
+def _one_of(found: list[Type | None], least: str) -> Type | None:
+    """Of a union. Where its members differ, as those of a parameter `x: In[f32]` do, nothing is known.
+
+    The join would be safe, and make a plain type error of a function that hands on any input to a kernel and returns
+    the op as a `DeviceOp[Tensor[f32]]`.
+    """
+    bare = [None if _is(one, least) else one for one in found]
+    first = bare[0]
+    if all(one is None if first is None else one is not None and is_same_type(first, one) for one in bare):
+        return first
+    return AnyType(TypeOfAny.special_form)
+
+
+def joined(found: list[Type | None]) -> Type | None:
+    """`L1 | L2 | ...` or `G1 | G2 | ...`, where None is the one that is below all others.
+
+    Of two, one is the least or a type variable or unknown; or it is the other, which is above all.
+    """
+    above = [one for one in found if one is not None and not _is(one, names.STATIC) and not _is(one, names.NO_ALLOC)]
+    if len(above) < 2:
+        return above[0] if above else None
+    for kind in (Instance, AnyType):
+        for one in above:
+            if isinstance(get_proper_type(one), kind):
+                return one
+    return make_simplified_union(above)
+
+
+def _is(type_: Type | None, name: str) -> bool:
+    proper = get_proper_type(type_)
+    return isinstance(proper, Instance) and proper.type.fullname == name
+
+
+def _value(context: FunctionContext) -> Type:
+    """`value(x)` borrows if `x` does."""
+    op = get_proper_type(context.default_return_type)
+    if not isinstance(op, Instance) or len(op.args) != 3:
+        return context.default_return_type
+    borrows = lifetime(op.args[0], context.api)
+    if borrows is None or isinstance(borrows, AnyType):  # of an Any nothing is known: it is left as declared
+        return op
+    return op.copy_modified(args=[op.args[0], borrows, op.args[2]])
+
+
+def _pipelined(context: MethodContext) -> Type:
+    """A call of a pipeline borrows if an argument does: the op holds it until it has run."""
+    op = get_proper_type(context.default_return_type)
+    borrows = joined([lifetime(given, context.api) for types in context.arg_types for given in types])
+    if not isinstance(op, Instance) or len(op.args) != 3 or borrows is None or isinstance(borrows, AnyType):
+        return context.default_return_type
+    return op.copy_modified(args=[op.args[0], joined([op.args[1], borrows]) or op.args[1], op.args[2]])
+
+
+FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {names.VALUE: _value}
+METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {f"{names.PIPELINE}.__call__": _pipelined}
+SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}

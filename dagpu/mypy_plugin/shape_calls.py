@@ -1,0 +1,108 @@
+"""What dagpu's own functions and methods do to shapes: `zeros((8, 8)).partition((4, 4))` is an op that yields a cut."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.shape_values import Array, Cut, Extents, Number, Op, Several, Value, extents, yielded
+
+Arguments: TypeAlias = Mapping[str, Value]
+"""What is known of the arguments of a call, by the names of the parameters."""
+
+
+# ---- functions ----------------------------------------------------------------------------------
+def _shaped(given: Arguments, source: object) -> Value:
+    shape = extents(given.get("shape"))
+    return None if shape is None else Op(Array(shape), source)
+
+
+def _row(name: str) -> Callable[[Arguments, object], Value]:
+    """A new tensor of one axis, whose extent is the argument `name`."""
+
+    def call(given: Arguments, source: object) -> Value:
+        return Op(Array((_whole(given.get(name)),)), source)
+
+    return call
+
+
+def _eye(given: Arguments, source: object) -> Value:
+    rows = _whole(given.get("n"))
+    return Op(Array((rows, _whole(given["m"]) if "m" in given else rows)), source)
+
+
+def _copied(given: Arguments, source: object) -> Value:
+    tensor = given.get("t")
+    return Op(tensor, source) if isinstance(tensor, Array) else None
+
+
+def _wrapped(given: Arguments, source: object) -> Value:
+    return Op(given.get("x"), source)
+
+
+def _whole(value: Value) -> int | None:
+    return value.value if isinstance(value, Number) else None
+
+
+_MEMORY = "dagpu.ops.memory"
+FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, object], Value]]] = {
+    **{f"{_MEMORY}.{name}": (("shape",), _shaped) for name in ("empty", "zeros", "ones", "full", "rand", "randn")},
+    f"{_MEMORY}.arange": (("stop",), _row("stop")),
+    f"{_MEMORY}.linspace": (("start", "stop", "num"), _row("num")),
+    f"{_MEMORY}.eye": (("n", "m"), _eye),
+    **{f"{_MEMORY}.{name}": (("t",), _copied) for name in ("dup", "convert", "fill")},
+    names.VALUE: (("x",), _wrapped),
+}
+"""By full name: the first parameters, and what the call gives."""
+
+PARAMETERS: dict[str, tuple[str, ...]] = {"partition": ("tile",), "reshape": ("shape",), "view": ("shape",)}
+"""The parameters of the methods that take shapes."""
+
+
+# ---- methods ------------------------------------------------------------------------------------
+def method(receiver: Value, name: str, given: Arguments, source: object) -> Value:
+    """What a method of a handle or an op gives, where it says something of shapes."""
+    match receiver:
+        case Array(shape):
+            return _of_array(shape, name, given)
+        case Cut(shape, _):
+            return Array(shape) if name == "unpartition" else None
+        case Op():
+            return _of_op(receiver, name, given, source)
+        case _:
+            return None
+
+
+def _of_array(shape: Extents, name: str, given: Arguments) -> Value:
+    match name:
+        case "partition":
+            return Cut(shape, extents(given.get("tile")))
+        case "share" | "clone" | "try_unwrap" | "borrow" | "borrow_mut":
+            return Array(shape)
+        case "reshape" | "view":
+            new = extents(given.get("shape"))
+            return None if new is None else Array(new)
+        case "slice":
+            return Array((None,) * len(shape))
+        case _:
+            return None
+
+
+def _of_op(op: Op, name: str, given: Arguments, source: object) -> Value:
+    match name:
+        case "partition" | "unpartition" | "share" | "reshape":
+            return Op(method(op.yields, name, given, source), op.source)
+        case "on" | "schedule" | "inspect" | "shared":
+            return op
+        case "sync" | "sync_on":
+            return op.yields
+        case "first" | "last" if isinstance(op.yields, Several) and op.yields.items:
+            return Op(op.yields.items[0 if name == "first" else -1], source)
+        case "unzip" if isinstance(op.yields, Several):
+            return Several(tuple([Op(item, (source, place)) for place, item in enumerate(op.yields.items)]))
+        case _:
+            return None
+
+
+def zipped(values: list[Value], source: object) -> Value:
+    """`zip_ops(a, b)`."""
+    return Op(Several(tuple(map(yielded, values))), source)

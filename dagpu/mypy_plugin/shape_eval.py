@@ -1,0 +1,327 @@
+"""What an expression's value is known to be, given what is known of variables. Each expression is visited once."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, final
+
+from mypy.nodes import (
+    ARG_NAMED,
+    ARG_POS,
+    GDEF,
+    AssignmentExpr,
+    AwaitExpr,
+    CallExpr,
+    ComparisonExpr,
+    ConditionalExpr,
+    DictExpr,
+    DictionaryComprehension,
+    Expression,
+    GeneratorExpr,
+    IndexExpr,
+    IntExpr,
+    LambdaExpr,
+    ListComprehension,
+    ListExpr,
+    MemberExpr,
+    NameExpr,
+    OpExpr,
+    RefExpr,
+    ReturnStmt,
+    SetComprehension,
+    SetExpr,
+    StarExpr,
+    SymbolNode,
+    TupleExpr,
+    UnaryExpr,
+    YieldExpr,
+    YieldFromExpr,
+)
+from mypy.types import Instance, Type, get_proper_type
+
+from dagpu.mypy_plugin import forms, names, phantoms, shape_calls
+from dagpu.mypy_plugin.shape_values import Array, Cut, Number, Op, Several, Value, joined, of_type, yielded
+
+
+class Judge(Protocol):
+    """Who is told of the calls that an output depends on."""
+
+    def partition(self, call: CallExpr, receiver: Value, tile: Value, partial: Expression | None) -> None:
+        """A handle or an op is cut."""
+
+    def kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
+        """A kernel is called."""
+
+
+@final
+class Evaluator:
+    """Evaluates expressions. `known` is what is known of variables; one that is not in it has not been bound here."""
+
+    def __init__(
+        self, type_of: Callable[[Expression], Type | None], judge: Judge | None = None, *, in_function: bool = True
+    ) -> None:
+        self.known: dict[SymbolNode, Value] = {}
+        self.bound: list[SymbolNode] = []
+        """What has been bound, in order: whoever opens a branch looks at what was added."""
+        self.judging = True
+        """False where a wrong call may be one that is never made, or that is expected to fail."""
+        self._in_function = in_function
+        self._type_of = type_of
+        self._judge = judge
+        self._consulted = 0
+        """How often something was known of a variable."""
+        self.shared: set[SymbolNode] = set()
+        """Variables that another function sets as well: nothing is ever known of them."""
+        self._times: dict[SymbolNode, int] = {}
+        """How often each variable has been bound: a name that is bound twice stands for two ops."""
+
+    # ---- variables
+
+    def bind(self, place: Expression, value: Value) -> None:
+        """Assign to a name, or to a tuple of names."""
+        if isinstance(place, NameExpr):
+            if place.node is not None:
+                elsewhere = self._in_function and place.kind == GDEF  # any other function may set it meanwhile
+                self.bind_name(place.node, None if elsewhere else value)
+        elif isinstance(place, TupleExpr | ListExpr):
+            fits = isinstance(value, Several) and not any(isinstance(item, StarExpr) for item in place.items)
+            items = value.items if fits and isinstance(value, Several) else ()
+            for index, item in enumerate(place.items):
+                self.bind(item, items[index] if index < len(items) else None)
+        elif isinstance(place, StarExpr):
+            self.bind(place.expr, None)
+        else:
+            self.visit(place)
+
+    def bind_name(self, node: SymbolNode, value: Value) -> None:
+        """Assign to a variable."""
+        self.known[node] = None if node in self.shared else value
+        self.bound.append(node)
+        self._times[node] = self._times.get(node, 0) + 1
+
+    # ---- conditions
+
+    def decides(self, test: Expression | None) -> bool:
+        """Visit a condition. Does it depend on something known, so that it may have one outcome alone?"""
+        if isinstance(test, ComparisonExpr) and set(test.operators) <= {"is", "is not"}:
+            self.visit_all(test.operands)
+            return False
+        before = self._consulted
+        self.visit(test)
+        return self._consulted != before
+
+    @contextmanager
+    def silent(self, silent: bool = True) -> Iterator[None]:
+        """Judge nothing meanwhile."""
+        before, self.judging = self.judging, self.judging and not silent
+        try:
+            yield
+        finally:
+            self.judging = before
+
+    # ---- expressions
+
+    def visit(self, expression: Expression | None) -> Value:
+        """What is known of an expression's value."""
+        match expression:
+            case NameExpr():
+                return self._name(expression)
+            case CallExpr():
+                return self._call(expression)
+            case MemberExpr():
+                return self._member(expression)
+            case IntExpr():
+                return Number(expression.value)
+            case TupleExpr():
+                items = tuple([self.visit(item) for item in expression.items])
+                return None if any(isinstance(item, StarExpr) for item in expression.items) else Several(items)
+            case AwaitExpr():
+                value = yielded(self.visit(expression.expr))
+                return of_type(self._type_of(expression)) if value is None else value
+            case IndexExpr():
+                return self._index(expression)
+            case OpExpr(op="and" | "or"):
+                with self.silent(self.decides(expression.left)):
+                    self.visit(expression.right)
+                return None
+            case OpExpr():
+                return _computed(expression.op, self.visit(expression.left), self.visit(expression.right))
+            case _:
+                return self._visit_rarer(expression)
+
+    def _visit_rarer(self, expression: Expression | None) -> Value:
+        match expression:
+            case UnaryExpr():
+                value = self.visit(expression.expr)
+                return _computed("-", Number(0), value) if expression.op == "-" else None
+            case ConditionalExpr():
+                with self.silent(self.decides(expression.cond)):
+                    return joined(self.visit(expression.if_expr), self.visit(expression.else_expr))
+            case AssignmentExpr():
+                value = self.visit(expression.value)
+                self.bind(expression.target, value)
+                return value
+            case LambdaExpr():
+                self.apply(expression, None)
+            case ListExpr() | SetExpr():
+                self.visit_all(expression.items)
+            case DictExpr():
+                self.visit_all(part for item in expression.items for part in item)
+            case ComparisonExpr():
+                self.visit_all(expression.operands)
+            case ListComprehension() | SetComprehension():
+                self._comprehension(expression.generator, expression.generator.left_expr)
+            case GeneratorExpr():
+                self._comprehension(expression, expression.left_expr)
+            case DictionaryComprehension():
+                self._comprehension(expression, expression.key, expression.value)
+            case StarExpr() | YieldExpr() | YieldFromExpr():
+                self.visit(expression.expr)
+            case _:
+                pass
+        return None
+
+    def visit_all(self, expressions: Iterable[Expression | None]) -> None:
+        """Visit expressions whose values do not matter, but in which something may be called."""
+        for expression in expressions:
+            self.visit(expression)
+
+    def _name(self, name: NameExpr) -> Value:
+        node = name.node
+        value = None if node is None else self.known.get(node)
+        type_ = get_proper_type(self._type_of(name)) if value is None else None
+        if type_ is not None:
+            value = of_type(type_)
+        if value is not None:
+            self._consulted += 1
+        elif node is not None and type_ is not None and phantoms.as_op(type_) is not None:
+            return Op(None, (node, self._times.get(node, 0)))
+        return value
+
+    def _member(self, member: MemberExpr) -> Value:
+        base = self.visit(member.expr)
+        if member.name == "shape" and isinstance(base, Array | Cut):
+            return Several(tuple([None if extent is None else Number(extent) for extent in base.shape]))
+        return of_type(self._type_of(member))
+
+    def _index(self, index: IndexExpr) -> Value:
+        base, place = self.visit(index.base), self.visit(index.index)
+        if (
+            isinstance(base, Several)
+            and isinstance(place, Number)
+            and -len(base.items) <= place.value < len(base.items)
+        ):
+            return base.items[place.value]
+        return None
+
+    def apply(self, lambda_: LambdaExpr, argument: Value) -> Value:
+        """What a lambda of one parameter gives.
+
+        It may run later, when the variables around it have changed: nothing is known of them.
+        """
+        around, self.known = self.known, {}
+        try:
+            for index, parameter in enumerate(lambda_.arguments):
+                self.bind_name(parameter.variable, argument if index == 0 and len(lambda_.arguments) == 1 else None)
+            (body,) = lambda_.body.body
+            return self.visit(body.expr) if isinstance(body, ReturnStmt) else None
+        finally:
+            self.known = around
+
+    def _comprehension(self, loops: GeneratorExpr | DictionaryComprehension, *elements: Expression | None) -> None:
+        for place, sequence in zip(loops.indices, loops.sequences, strict=True):
+            self.visit(sequence)
+            self.bind(place, None)
+        decided = [self.decides(condition) for conditions in loops.condlists for condition in conditions]
+        with self.silent(any(decided)):
+            self.visit_all(elements)
+
+    # ---- calls
+
+    def _call(self, call: CallExpr) -> Value:
+        callee = call.callee
+        if isinstance(callee, RefExpr) and callee.node is not None:
+            name = callee.node.fullname
+            if name in shape_calls.FUNCTIONS:
+                parameters, function = shape_calls.FUNCTIONS[name]
+                return function(self._arguments(call, parameters), call)
+            if name == names.ZIP_OPS:
+                values = list(map(self.visit, call.args))
+                return shape_calls.zipped(values, call) if set(call.arg_kinds) <= {ARG_POS} else None
+        type_ = get_proper_type(self._type_of(callee))
+        if isinstance(type_, Instance) and type_.type.fullname == names.KERNEL:
+            return self._kernel(call, type_)
+        if isinstance(callee, MemberExpr):
+            return self._method(call, callee)
+        self.visit(callee)
+        self.visit_all(call.args)
+        return of_type(self._type_of(call))
+
+    def _arguments(self, call: CallExpr, parameters: tuple[str, ...]) -> dict[str, Value]:
+        """The values of the arguments for the first parameters; all arguments are visited.
+
+        Of a call with `*args` or `**kwargs` nothing is known.
+        """
+        given: dict[str, Value] = {}
+        for index, (argument, kind, name) in enumerate(zip(call.args, call.arg_kinds, call.arg_names, strict=True)):
+            value = self.visit(argument)
+            if kind == ARG_NAMED and name is not None:
+                given[name] = value
+            elif kind == ARG_POS and index < len(parameters):
+                given[parameters[index]] = value
+        return given if _is_plain(call) else {}
+
+    def _method(self, call: CallExpr, callee: MemberExpr) -> Value:
+        receiver = self.visit(callee.expr)
+        if callee.name in ("then", "map") and isinstance(receiver, Op):
+            return self._composed(call, callee.name, receiver)
+        given = self._arguments(call, shape_calls.PARAMETERS.get(callee.name, ()))
+        if callee.name == "partition" and self._judge is not None and self.judging:
+            whole = yielded(receiver) if isinstance(receiver, Op) else receiver
+            named = dict(zip(call.arg_names, call.args, strict=True))
+            self._judge.partition(call, whole, given.get("tile"), named.get("partial"))
+        value = shape_calls.method(receiver, callee.name, given, call)
+        return of_type(self._type_of(call)) if value is None else value
+
+    def _composed(self, call: CallExpr, name: str, op: Op) -> Value:
+        """`op.then(f)` and `op.map(f)`, where `f` is a lambda."""
+        if len(call.args) != 1 or not isinstance(call.args[0], LambdaExpr):
+            self.visit_all(call.args)
+            return of_type(self._type_of(call))
+        value = self.apply(call.args[0], op.yields)
+        return Op(yielded(value) if name == "then" else value, call)
+
+    def _kernel(self, call: CallExpr, kernel: Instance) -> Value:
+        """A kernel call, with its arguments in the order of the parameters; an op that yields them all."""
+        self.visit(forms.base_kernel(call.callee))
+        parameters = forms.parameters_of(kernel)
+        order = () if parameters is None else tuple([name or "" for name in parameters.arg_names])
+        given = self._arguments(call, order)
+        arguments = [given.get(name) for name in order]
+        if self._judge is not None and self.judging and _is_plain(call):
+            self._judge.kernel(call, kernel, arguments)
+        parts = [yielded(value) if isinstance(value, Op) else value for value in arguments]
+        return Op(Several(tuple(parts)), call)
+
+
+def _is_plain(call: CallExpr) -> bool:
+    """Is each argument passed by itself?"""
+    return all(kind in (ARG_POS, ARG_NAMED) for kind in call.arg_kinds)
+
+
+def _computed(operator: str, left: Value, right: Value) -> Value:
+    if not isinstance(left, Number) or not isinstance(right, Number):
+        return None
+    one, other = left.value, right.value
+    match operator:
+        case "+":
+            return Number(one + other)
+        case "-":
+            return Number(one - other)
+        case "*":
+            return Number(one * other)
+        case "//" if other:
+            return Number(one // other)
+        case "%" if other:
+            return Number(one % other)
+        case _:
+            return None

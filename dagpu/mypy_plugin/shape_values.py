@@ -1,0 +1,118 @@
+"""What is known of a value before the program runs: the shape of an array, the tile of a partition, what an op yields.
+
+`None` is the value of which nothing is known. Extents that are not known are `None` as well: `(8, None)` has rank 2.
+"""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias, final
+
+from mypy.types import Instance, LiteralType, TupleType, Type, get_proper_type
+
+from dagpu.mypy_plugin import names, phantoms
+
+Extents: TypeAlias = tuple[int | None, ...]
+
+ARRAYS = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF, names.TENSOR_MUT))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number."""
+
+    value: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A tensor or a borrow of one."""
+
+    shape: Extents
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A partition; `tile` is None where it is not known."""
+
+    shape: Extents
+    tile: Extents | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A tuple."""
+
+    items: "tuple[Value, ...]"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An op, what it yields, and the call that makes the memory which that lies in.
+
+    Two ops of one `source` stand for the same memory; None is the source of which nothing is known.
+    """
+
+    yields: "Value"
+    source: object = field(default=None, compare=False)
+
+
+Value: TypeAlias = Number | Array | Cut | Several | Op | None
+
+
+def joined(one: Value, other: Value) -> Value:
+    """What is known of a value that is either of the two."""
+    if one != other:
+        return None
+    if isinstance(one, Op) and isinstance(other, Op) and one.source != other.source:
+        return Op(one.yields)
+    return one
+
+
+def extents(value: Value) -> Extents | None:
+    """A tuple of extents as a shape or tile; None if it is none."""
+    if isinstance(value, Several):
+        return tuple([item.value if isinstance(item, Number) else None for item in value.items])
+    return None
+
+
+def yielded(value: Value) -> Value:
+    """What running an op gives."""
+    return value.yields if isinstance(value, Op) else None
+
+
+def of_type(type_: Type | None) -> Value:
+    """What the type of an expression says: of a literal, a `Final`, or of shapes that the user has declared."""
+    proper = get_proper_type(type_)
+    if isinstance(proper, Instance):
+        if proper.last_known_value is not None:
+            return of_type(proper.last_known_value)
+        if not proper.args:
+            return None
+        if proper.type.fullname in ARRAYS:
+            shape = _declared(proper.args[1])
+            return None if shape is None else Array(shape)
+        if proper.type.fullname == names.PARTITION:
+            whole = of_type(proper.args[0])
+            return Cut(whole.shape, _declared(proper.args[1])) if isinstance(whole, Array) else None
+        op = phantoms.as_op(proper)
+        found = None if op is None else of_type(op.args[0])
+        return None if found is None else Op(found)
+    if isinstance(proper, LiteralType):
+        return Number(proper.value) if type(proper.value) is int else None
+    if isinstance(proper, TupleType):
+        items = tuple(map(of_type, proper.items))
+        return Several(items) if any(item is not None for item in items) else None
+    return None
+
+
+def _declared(shape: Type) -> Extents | None:
+    """The extents of `tuple[Literal[8], int]`; None of `tuple[int, ...]`."""
+    proper = get_proper_type(shape)
+    if not isinstance(proper, TupleType):
+        return None
+    found = map(of_type, proper.items)
+    return tuple([item.value if isinstance(item, Number) else None for item in found])

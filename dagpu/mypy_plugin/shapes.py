@@ -1,0 +1,93 @@
+"""Literal shapes in types: `x: Tensor[f32, tuple[Literal[8], Literal[8]]] = zeros((8, 8)).sync()`.
+
+A literal shape is inferred where one is wanted: by a declared variable, a parameter or a return type. Inferring it
+everywhere was tried and dropped. Types are checked without regard to order, so a variable would keep the shape that it
+had first, and `y = y.reshape((64,))`, or a list of tensors to which another is appended, would be errors. What an
+output needs to know of shapes is followed through the statements instead (`shape_flow`).
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeAlias
+
+from mypy.checker import TypeChecker
+from mypy.nodes import Expression
+from mypy.plugin import CheckerPluginInterface, FunctionContext, MethodContext, MethodSigContext
+from mypy.types import FunctionLike, Instance, LiteralType, ProperType, TupleType, Type, UnionType, get_proper_type
+
+from dagpu.mypy_plugin import names, phantoms
+from dagpu.mypy_plugin.shape_calls import FUNCTIONS
+from dagpu.mypy_plugin.shape_eval import Evaluator
+from dagpu.mypy_plugin.shape_values import ARRAYS, Array, Cut, Extents, Op, Several, Value
+
+_Context: TypeAlias = FunctionContext | MethodContext
+
+
+def _narrowed(context: _Context) -> Type:
+    """The result of a call with its literal shape, if one is wanted."""
+    wanted = context.api.type_context[-1]
+    if wanted is None or not _has_shape(get_proper_type(wanted)):
+        return context.default_return_type
+    api, call = context.api, context.context
+    if not isinstance(api, TypeChecker) or not isinstance(call, Expression):
+        return context.default_return_type
+    value = Evaluator(api.lookup_type_or_none).visit(call)
+    return _with_shape(get_proper_type(context.default_return_type), value, api)
+
+
+@lru_cache(maxsize=256)
+def _has_shape(type_: ProperType) -> bool:
+    """Does it say how many axes there are, anywhere in it?"""
+    if isinstance(type_, Instance):
+        shaped = type_.type.fullname in ARRAYS or type_.type.fullname == names.PARTITION
+        if shaped and isinstance(get_proper_type(type_.args[1]), TupleType):
+            return True
+        return any(_has_shape(get_proper_type(arg)) for arg in type_.args)
+    if isinstance(type_, TupleType | UnionType):
+        return any(_has_shape(get_proper_type(item)) for item in type_.items)
+    return False
+
+
+def _with_shape(type_: ProperType, value: Value, api: CheckerPluginInterface) -> Type:
+    """The type with what is known of the value, where it says nothing itself."""
+    match type_, value:
+        case TupleType(), Several() if len(type_.items) == len(value.items):
+            pairs = zip(type_.items, value.items, strict=True)
+            return type_.copy_modified(items=[_with_shape(get_proper_type(item), part, api) for item, part in pairs])
+        case Instance(), Op() if phantoms.as_op(type_) is type_:
+            return type_.copy_modified(
+                args=[_with_shape(get_proper_type(type_.args[0]), value.yields, api), *type_.args[1:]]
+            )
+        case Instance(), Array() if type_.type.fullname in ARRAYS:
+            return type_.copy_modified(args=[type_.args[0], _extents(type_.args[1], value.shape, api)])
+        case Instance(), Cut() if type_.type.fullname == names.PARTITION:
+            whole = _with_shape(get_proper_type(type_.args[0]), Array(value.shape), api)
+            tile = type_.args[1] if value.tile is None else _extents(type_.args[1], value.tile, api)
+            return type_.copy_modified(args=[whole, tile])
+        case _:
+            return type_
+
+
+def _extents(declared: Type, known: Extents, api: CheckerPluginInterface) -> Type:
+    """`tuple[Literal[8], int]`"""
+    if isinstance(get_proper_type(declared), TupleType):
+        return declared
+    whole = api.named_generic_type("builtins.int", [])
+    items: list[Type] = [whole if extent is None else LiteralType(extent, whole) for extent in known]
+    return TupleType(items, api.named_generic_type("builtins.tuple", [whole]))
+
+
+_METHODS = {
+    names.DEVICE_OP: "sync sync_on on schedule inspect shared partition unpartition share reshape first last",
+    names.TENSOR: "partition share reshape borrow borrow_mut view",
+    names.SHARED_TENSOR: "clone try_unwrap reshape",
+    names.TENSOR_REF: "reshape",
+    names.TENSOR_MUT: "partition",
+    names.PARTITION: "unpartition",
+}
+
+FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = dict.fromkeys(FUNCTIONS, _narrowed)
+METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
+    f"{owner}.{method}": _narrowed for owner, methods in _METHODS.items() for method in methods.split()
+}
+SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}

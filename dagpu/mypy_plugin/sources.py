@@ -1,0 +1,18 @@
+"""The fingerprint of the plugin: mypy throws its cache away when it changes."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent
+
+
+@cache
+def fingerprint(root: Path = ROOT) -> str:
+    """A hash over all sources of the plugin, with their names."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

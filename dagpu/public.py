@@ -1,0 +1,70 @@
+"""Every public name. `dagpu` has them all; it loads this module when one of them is first asked for."""
+
+from dagpu.device import Device, Stream
+from dagpu.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from dagpu.errors import (
+    BorrowError,
+    CaptureError,
+    CompileError,
+    DagpuError,
+    DeviceError,
+    DeviceLostError,
+    KernelArgumentError,
+    KernelBoundsError,
+    MovedError,
+    NestedRunError,
+    NoDeviceError,
+    NotReadyError,
+    OperationCancelled,
+    OutOfMemoryError,
+    OwnershipError,
+    PartitionError,
+    PlanError,
+    ShapeError,
+)
+from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.kernel import In, Kernel, Lazy, Out, kernel
+from dagpu.lowering.cost import CostModel
+from dagpu.lowering.list_schedule import ListSchedule
+from dagpu.lowering.policies import RoundRobin, SchedulingPolicy, SingleStream
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
+from dagpu.ops.compose import value
+from dagpu.ops.launch import KernelOp
+from dagpu.ops.memory import (
+    arange,
+    convert,
+    dup,
+    empty,
+    eye,
+    fill,
+    from_host,
+    full,
+    linspace,
+    memcpy,
+    ones,
+    rand,
+    randn,
+    zeros,
+)
+from dagpu.ops.zipping import zip_ops
+from dagpu.origin import record_origins
+from dagpu.runtime.cuda_graph import CudaGraph, Module, Scope
+from dagpu.runtime.device import current_device, device, devices, use_device
+from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
+from dagpu.runtime.pipeline import Pipeline, pipeline
+from dagpu.runtime.spawn import Pending, spawn
+from dagpu.runtime.timeline import Trace, trace
+from dagpu.tile import Tile
+
+__all__ = [
+    "BorrowError", "Borrowed", "CaptureError", "CompileError", "CostModel", "CudaGraph", "DagpuError", "Device",
+    "DeviceError", "DeviceLostError", "DeviceOp", "In", "Interpreter", "Kernel", "KernelArgumentError",
+    "KernelBoundsError", "KernelOp", "Lazy", "ListSchedule", "MayAlloc", "Module", "MovedError", "NestedRunError",
+    "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
+    "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "SchedulingPolicy", "Scope",
+    "Shape", "ShapeError", "SharedTensor", "SingleStream", "Static", "Stream", "StreamInterpreter", "Tensor",
+    "TensorMut", "TensorRef", "Tile", "Trace", "arange", "bf16", "bool_", "convert", "current_device", "device",
+    "devices", "dup", "empty", "eye", "f16", "f32", "f64", "fill", "from_host", "full", "i8", "i16", "i32", "i64",
+    "kernel", "linspace", "memcpy", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "spawn",
+    "trace", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "zeros", "zip_ops",
+]  # fmt: skip
