@@ -1,6 +1,7 @@
 # Every target sets up what it needs: a fresh machine with Python >= 3.11, pip and git is enough.
 #   make demo      train on real handwritten digits, on the CPU
 #   make test      run the test suite
+#   make docs      build the documentation: docs/_build/html/index.html
 # PYTHON=python3.12 chooses an interpreter, VENV=dir where the environment goes, JOBS=n how many test processes.
 # `make gpu PYTHON=...`, with an interpreter that has dagpu[cuda,dev], runs what needs a GPU: suite, sanitizer, benchmarks.
 
@@ -9,10 +10,10 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PYTHONS := $(or $(PYTHON),python3 python python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: help demo test lint types bench gpu check clean
+.PHONY: help demo test docs lint types bench gpu check clean
 
 help:
-	@sed -n '2,3s/^# //p' Makefile
+	@sed -n '2,4s/^# //p' Makefile
 
 # --- set-up: a stamp for each extra, made anew when pyproject.toml changes ----------------------------
 
@@ -45,6 +46,10 @@ demo: $(VENV)/.stamp-demo
 test: $(VENV)/.stamp-dev
 	"$(BIN)/python" -m pytest -q -n $(JOBS)
 
+docs: $(VENV)/.stamp-docs
+	"$(BIN)/python" -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo docs/_build/html/index.html
+
 lint: $(VENV)/.stamp-dev
 	"$(BIN)/ruff" check .
 	"$(BIN)/ruff" format --check .
@@ -68,4 +73,4 @@ gpu:
 check: test lint types
 
 clean:
-	rm -rf "$(VENV)" .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf "$(VENV)" docs/_build docs/_static/generated docs/benchmarks.md docs/parity.md .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

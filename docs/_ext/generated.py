@@ -1,0 +1,92 @@
+"""Pages and pictures that are made from the project itself, so that they cannot fall behind it.
+
+- `benchmarks.md` from benchmarks/results/*.md, with the machine that each was measured on;
+- `parity.md` from tests/parity.py, whose rows are also tests;
+- the pictures under `_static/generated/`: what the code of a page writes with `save_svg` (see tests/doc_pages.py).
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.doc_pages import DOCS, GENERATED, draw, pages, pictures
+
+ROOT = DOCS.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def benchmarks() -> str:
+    """The page of all result tables: each under its own title, the machine first."""
+    parts = [
+        "# Benchmarks\n",
+        "Each table was measured in one run, its peers and the floor beside it. Medians and ratios count; the machine",
+        "is named with each. Run them again with the scripts of the same names under `benchmarks/`.\n",
+        *map(_section, sorted(RESULTS.glob("*.md"))),
+    ]
+    return "\n".join(parts)
+
+
+def _section(file: Path) -> str:
+    title, _, rest = file.read_text(encoding="utf-8").partition("\n")
+    body = re.sub(r"^#", "##", rest, flags=re.MULTILINE)
+    machine = re.match(r"\s*((?:- .*\n)+)", body)
+    if machine is None:
+        return f"\n#{title}\n{body}"
+    return f"\n#{title}\n\n{machine[1]}{body[machine.end() :]}"
+
+
+def write_pictures() -> None:
+    """Run the pages that have pictures.
+
+    Raises:
+        RuntimeError: a page shows a picture that its code does not write.
+    """
+    for page in pages():
+        wanted = pictures(page)
+        if not wanted:
+            continue
+        drawn = draw(page)
+        if missing := wanted - drawn.keys():
+            raise RuntimeError(f"{page} shows {', '.join(sorted(missing))}, which its code does not write")
+        for name in wanted:
+            _write(GENERATED / name, drawn[name])
+
+
+def parity() -> str:
+    """The parity table: a part for each document of the originals."""
+    from tests.parity import ROWS
+
+    parts = [
+        "# Parity with the Rust originals\n",
+        "Every construct, example and exercise that the documentation of cuda-async, cutile and async-cuda-core shows,",
+        "and its counterpart here. `tests/test_parity.py` runs each row.",
+    ]
+    for source in dict.fromkeys(row.source for row in ROWS):
+        parts += [f"\n## {source}\n", "| there | here |", "| --- | --- |"]
+        parts += [f"| {_cell(row.theirs)} | {_cell(row.ours)} |" for row in ROWS if row.source == source]
+    return "\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def write_all(_app: Any = None) -> None:
+    """Write what has changed; Sphinx builds anew what is newer."""
+    sys.path.insert(0, str(ROOT))
+    _write(DOCS / "benchmarks.md", benchmarks())
+    _write(DOCS / "parity.md", parity())
+    write_pictures()
+
+
+def _write(file: Path, text: str) -> None:
+    if not file.exists() or file.read_text(encoding="utf-8") != text:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Sphinx's entry."""
+    app.connect("builder-inited", write_all)
+    return {"parallel_read_safe": True}

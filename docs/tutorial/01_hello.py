@@ -1,0 +1,30 @@
+"""Step 1: an op describes, a run does."""
+
+# docs: imports
+import numpy as np
+
+from dagpu import from_host, ones
+
+# docs: describe
+op = ones((2, 3))
+print(op.to_host().sync())
+# docs: handle
+tensor = op.sync()
+print(tensor)
+print(tensor.shape, tensor.dtype, tensor.nbytes)
+# docs: array
+array = tensor.to_host().sync()
+print(type(array).__name__, array.sum())
+# docs: picture
+rows, columns = np.mgrid[0:64, 0:96]
+picture = ((rows // 8 + columns // 8) % 2).astype(np.float32)  # a chess board of 8 x 12 fields
+
+upload = from_host(picture)
+round_trip = upload.to_host()
+print(np.array_equal(round_trip.sync(), picture))
+# docs: again
+picture[:] = 0
+print(round_trip.sync().max())
+# docs: end
+
+assert np.array_equal(array, np.ones((2, 3)))
