@@ -90,9 +90,7 @@ def job(given: argparse.Namespace) -> None:
     seen = "the keys up to its own" if causal else "all keys"
     print(f"{given.heads} heads x {given.length} x {given.width} on {current_device().name}; a query sees {seen}")
     print(f"{groups} groups in {seconds * 1e3:.1f} ms with all copies: {work / seconds / 1e9:,.1f} GFLOP/s")
-    print(
-        f"overlap: {trace.overlap:.0%} of the work hidden behind other work; the plan allows {trace.planned_overlap:.0%}"
-    )
+    print(f"overlap: {trace.overlap:.0%} of the work hidden behind other; the plan allows {trace.planned_overlap:.0%}")
     print(f"memory: {plan.peak_bytes / 2**20:.1f} MiB in all; the scores alone would be {scores / 2**20:.1f} MiB")
     print(f"largest error against NumPy in double precision: {error:.1e}")
 

@@ -174,9 +174,7 @@ async def job(given: argparse.Namespace) -> None:
     print(f"{given.photo}, {picture.shape[1]} x {picture.shape[0]}, on {current_device().name}")
     print(f"{len(cut)} bands of {given.band} rows through {given.buffers} buffers in {seconds * 1e3:.0f} ms")
     print(f"memory for them, by the plan: {given.buffers} x {most / 2**20:.1f} MiB; at once: {whole / 2**20:.1f} MiB")
-    print(
-        f"overlap: {trace.overlap:.0%} of all work hidden behind other work, {hidden(trace):.0%} of copies beside kernels"
-    )
+    print(f"overlap: {trace.overlap:.0%} of all work hidden behind other, {hidden(trace):.0%} of copies beside kernels")
     print(f"wrote {given.out} and {given.out.with_suffix('.json')} (open it in ui.perfetto.dev)")
 
     assert len(trace.runs) == len(cut), "each band is one run"
