@@ -62,11 +62,17 @@ class Leaves:
         "given",
         "graphs",
         "inputs",
+        "pure",
+        "reads",
         "storages",
     )
 
     def __init__(self, inputs: Inputs | None) -> None:
         self.inputs = inputs
+        self.pure = inputs is not None
+        """May functions of the user's be called whose results follow from the leaves?"""
+        self.reads: set[int] = set()
+        """The numbers among the leaves that something needed the value of."""
         self.given: list[Given] | None = []
         """The handles that stand in the op and are no leaves; None as soon as a second trace might differ."""
         self.graphs: list[Captured] = []

@@ -1,0 +1,393 @@
+"""The walk of a trace over the DAG: each node is visited once, its inputs before it, and no recursion.
+
+A chain of 100,000 ops must not meet the recursion limit: `todo` holds nodes to evaluate and, behind `FINISH`, nodes
+whose inputs stand on top of `done`. A row of launches and maps of dagpu's own, each fed by the one before, goes through
+as one piece: most of a DAG.
+"""
+
+import threading
+from typing import Any, Final, TypeAlias, assert_never, final
+
+from dagpu.errors import MovedError
+from dagpu.handles import HANDLES, SharedTensor, TensorRef
+from dagpu.lowering.builder import Builder
+from dagpu.lowering.closures import Closures
+from dagpu.lowering.emit import (
+    emit_alloc,
+    emit_copy,
+    emit_from_host,
+    emit_graph_launch,
+    emit_host_call,
+    emit_launch,
+    emit_to_host,
+)
+from dagpu.lowering.later import NOT_YET, Foreign, FromCell, FromItems, Later, Suspended, resolved, template
+from dagpu.lowering.leaves import Leaves
+from dagpu.lowering.placements import Placements
+from dagpu.lowering.remember import Memory, Remembering, once_of, own_result
+from dagpu.lowering.reuse import is_fixed
+from dagpu.lowering.takings import Takings
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import BUILT_IN, HostCall, Item, Map, On, Shared, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops.graph import GraphLaunch
+from dagpu.ops.launch import Launch
+from dagpu.ops.memory import Alloc, Copy, FromHost
+from dagpu.ops.nodes import Node
+from dagpu.ops.once import newest
+from dagpu.origin import Origin, describe
+from dagpu.ownership import moves
+from dagpu.standins import SymbolicNumber
+
+AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
+
+
+@final
+class _Mark:
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+FINISH: Final = _Mark("the inputs of the node below are done: what `done` has above the height below that")
+FINISH_ROW: Final = _Mark("the input of the row below is done")
+RESTORE: Final = _Mark("the placement below holds again")
+
+
+@final
+class Walk:
+    """One run's way over its DAG. What it emits goes to `builder`, which is a new one for each stage."""
+
+    def __init__(
+        self, op: AnyOp, places: Placements, builder: Builder, leaves: Leaves, takings: Takings, origin: Origin
+    ) -> None:
+        self.thread = threading.get_ident()
+        """Where the run is driven: who blocks that thread must not wait for it."""
+        self.origin = origin
+        self.builder = builder
+        self.leaves = leaves
+        self.takings = takings
+        self.todo: list[Any] = [op]
+        self.done: list[Any] = []
+        self.seen: set[AnyOp] = set()
+        self.suspended: list[Later] = []
+        """What waits for data of the host, or for another run."""
+        self.cells: list[Later] = []
+        """What the stage's cells will hold."""
+        self.memory = Memory()
+        self._places = places
+        self._closures = Closures(leaves)
+        self._began = newest()
+
+    def run(self) -> None:
+        """Evaluate all that is on the stack."""
+        todo, done = self.todo, self.done
+        while todo:
+            node = todo.pop()
+            if node is FINISH:
+                node, below = todo.pop(), todo.pop()
+                inputs = tuple(done[below:])
+                del done[below:]
+                self._apply(node, inputs)
+            elif node is FINISH_ROW:
+                self._apply_row(todo.pop())
+            elif node is RESTORE:
+                self._places.now = todo.pop()
+            else:
+                self._visit(node)
+
+    def _visit(self, node: AnyOp) -> None:
+        """Follow a row of launches and built-in maps with one input each up to what feeds it; that comes first.
+
+        In most DAGs nearly all nodes stand in such a row, and each saves two turns of `run`.
+        """
+        row: list[Map[Any] | Launch] = []
+        seen, kind = self.seen, type(node)
+        while kind is not Value and kind is not Shared:
+            if node in seen:
+                raise self._twice(node)
+            seen.add(node)
+            if type(node) is Map and type(node.f) in BUILT_IN:
+                row.append(node)
+                node = node.source
+            elif type(node) is Launch:
+                ops = self._lazy_arguments(node)
+                if len(ops) != 1:
+                    break
+                row.append(node)
+                node = ops[0]
+            else:
+                break
+            kind = type(node)
+        if row:
+            self.todo += (row, FINISH_ROW)
+        self._begin(node)
+
+    def _begin(self, node: AnyOp) -> None:  # reason: one case a node is what makes it total
+        """Evaluate a leaf, or put a node's inputs on the stack before it."""
+        todo = self.todo
+        match node:
+            case Launch():
+                todo += (len(self.done), node, FINISH, *reversed(self._lazy_arguments(node)))
+            case Map() | Then() | ToHost() | HostCall():
+                todo += (len(self.done), node, FINISH, node.source)
+            case Value():
+                self.done.append(self._value(node))
+            case Alloc():
+                self.done.append(emit_alloc(node, self.builder, self._places.now[0], self._places.now[1]))
+            case FromHost():
+                leaf = None if self.leaves.inputs is None else self.leaves.inputs.arrays.get(id(node))
+                self.done.append(emit_from_host(node, leaf, self.builder, self._places.now[0], self._places.now[1]))
+            case Copy():
+                source, into = self.takings.take(node.source, node), self.takings.take(node.into, node)
+                device, policy, chosen = self._places.now
+                self.done.append(emit_copy(node, source, into, self.builder, device if chosen else None, policy))
+            case GraphLaunch():
+                emit_graph_launch(node, self.builder, self._places.on_stream(node.captured.stream))
+                self.leaves.graphs.append(node.captured)
+                self.done.append(None)
+            case Zip():
+                todo += (len(self.done), node, FINISH, *reversed(node.sources))
+            case On():
+                todo += (self._places.now, RESTORE, node.source)
+                self._places.now = self._places.inside(node)
+            case Shared():
+                self._visit_once(node, node.source)
+            case Unzip():
+                self._visit_once(node, node.split.source)
+            case _:
+                raise TypeError(
+                    f"{node!r} is no op of dagpu's: the set of ops is closed. Build it from ops and kernels."
+                )
+
+    def _apply_row(self, row: list[Map[Any] | Launch]) -> None:
+        """Replace the value on top of `done`, which feeds the last node of a row, by the value of the first."""
+        value = self.done.pop()
+        while row:
+            node = row.pop()
+            if type(value) is Later:
+                self._apply(node, (value,))
+                value = self.done.pop()
+            elif type(node) is Launch:
+                value = self._launch(node, (value,))
+            else:
+                f: Any = node.f
+                try:
+                    value = f.apply(value, node.origin)
+                except Exception as error:
+                    error.add_note(f"dagpu: in the op built at {describe(node.origin)}")
+                    raise
+        self.done.append(value)
+
+    def _apply(self, node: Node, inputs: tuple[Any, ...]) -> None:
+        """Give the node its inputs: its value goes on `done`, or an op on `todo` whose value will."""
+        if Later in map(type, inputs):
+            inputs = tuple(resolved(item) for item in inputs)
+            if Later in map(type, inputs) and self._wait(node, inputs):
+                return
+        builder, (device, policy, _) = self.builder, self._places.now
+        match node:
+            case Launch():
+                self.done.append(self._launch(node, inputs))
+            case Map():
+                self._map(node, inputs[0])
+            case Then():
+                op = self._closures.call(node, node.f, inputs[0])
+                if not isinstance(op, DeviceOp):
+                    raise TypeError(
+                        f"the closure of .then at {describe(node.origin)} gave {type(op).__name__}, no op. "
+                        "Return an op (value(x) makes one of a value), or use .map."
+                    )
+                self.todo.append(op)
+            case ToHost():
+                self._later(emit_to_host(node, inputs[0], builder, policy))
+            case HostCall():
+                argument = self._closures.host_argument(node, template(inputs[0]))
+                self._later(emit_host_call(node, argument, builder, device, policy))
+            case Zip():
+                self.done.append(inputs)
+            case Shared():
+                self.done.append(self.memory.keep_shared(node, inputs[0]))
+            case Unzip():
+                self.memory.keep_split(node.split, inputs[0], node.origin)
+                self.done.append(self.memory.component(node))
+            case Value() | Alloc() | FromHost() | Copy() | On() | GraphLaunch():
+                raise AssertionError(f"{node!r} has no inputs to wait for")
+            case _:
+                assert_never(node)
+
+    def _map(self, node: Map[Any], argument: Any) -> None:
+        if type(node.f) in BUILT_IN:
+            self.done.append(argument)
+            self._apply_row([node])
+            return
+        made = self._closures.call(node, node.f, argument)
+        # An op that was a value all along may pass; one that the closure built would be lost without a word.
+        if isinstance(made, DeviceOp) and made is not argument:
+            raise TypeError(
+                f"the closure of .map at {describe(node.origin)} gave an op, which nobody would run. Use .then."
+            )
+        self.done.append(made)
+
+    def _wait(self, node: Node, inputs: tuple[Any, ...]) -> bool:
+        """Some inputs are still to come: suspend the node. False if it can do with what there is."""
+        match node:
+            case Zip():
+                later = Later(FromItems(inputs))
+                self.suspended.append(later)
+                self.done.append(later)
+                return True
+            case HostCall() if template(inputs[0]) is not NOT_YET:
+                return False
+            case Unzip() if type(inputs[0].cause) is FromItems:
+                return False
+            case _:
+                later = Later(Suspended(node, inputs, self._places.now))
+                if isinstance(node, Shared):
+                    self.memory.put_off(node.once, later)
+                elif isinstance(node, Unzip):
+                    self._await_components(node, inputs[0])
+                    return True
+                self.suspended.append(later)
+                self.done.append(later)
+                return True
+
+    def _later(self, later: Later) -> None:
+        self.cells.append(later)
+        self.done.append(later)
+
+    def resume(self) -> None:
+        """Go on with every suspended node whose inputs have come, until none is left that can."""
+        progress = True
+        while progress:
+            progress = False
+            waiting, self.suspended = self.suspended, []
+            for later in waiting:
+                if self._go_on(later):
+                    progress = True
+                else:
+                    self.suspended.append(later)
+
+    def _go_on(self, later: Later) -> bool:
+        """Give a `Later` its value, or the `Later` that stands for it now, if what it waits for has come."""
+        match later.cause:
+            case FromItems(items=items) | Suspended(inputs=items):
+                inputs = tuple([resolved(item) for item in items])
+                if Later in map(type, inputs):
+                    return False
+                if type(later.cause) is FromItems:
+                    later.value = inputs
+                    return True
+                assert type(later.cause) is Suspended
+                self._places.now = later.cause.place
+                self._apply(later.cause.node, inputs)
+            case Foreign(node=node, place=place):
+                once = once_of(node)
+                if not once.settled() and once.owner is not self:
+                    return False
+                self._places.now = place
+                self.seen.discard(node)
+                self.todo.append(node)
+            case FromCell():
+                return False
+        self.run()
+        value = resolved(self.done.pop())
+        if value is later:
+            raise own_result(self.origin)
+        later.value = value
+        return True
+
+    # ---- one node
+
+    def _value(self, node: Value[Any]) -> Any:
+        held, leaves = node.held, self.leaves
+        if leaves.inputs is not None and id(node) in leaves.inputs.starts:
+            start = leaves.inputs.starts[id(node)]
+            return leaves.arguments(held, start, lambda handle: self.takings.take(handle, node), self.leaves.reads)
+        if type(held) is SharedTensor or type(held) is TensorRef:
+            self.takings.keep(held, node)
+        elif is_fixed(held):
+            pass
+        elif moves(held):
+            if node in self.seen:
+                raise self._twice(node)
+            self.seen.add(node)
+            held = self.takings.take(held, node)
+        elif self.leaves.pure:
+            held = self.takings.take(held, node)
+        else:
+            leaves.forbid()
+        return held
+
+    def _lazy_arguments(self, node: Launch) -> list[AnyOp]:
+        """The ops among a call's arguments; the handles among them are locked at once."""
+        ops: list[AnyOp] = []
+        args = node.args
+        for index in node.kernel.open_places:
+            arg = args[index]
+            if isinstance(arg, DeviceOp):
+                ops.append(arg)
+            elif type(arg) in HANDLES:
+                self.builder.claim(arg)
+        return ops
+
+    def _launch(self, node: Launch, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Launch a kernel, with `inputs` for the ops among its arguments; gives the arguments."""
+        given = list(node.args)
+        used = 0
+        for index in node.kernel.open_places:
+            arg = given[index]
+            if isinstance(arg, DeviceOp):
+                given[index] = inputs[used]
+                used += 1
+            elif type(arg) in HANDLES:
+                given[index] = self.takings.take(arg, node)
+        leaves = self.leaves.inputs
+        if leaves is not None and leaves.places:
+            for index, arg in enumerate(given):
+                leaf = leaves.places.get((id(node), index))
+                if leaf is not None:
+                    given[index] = SymbolicNumber(leaf, arg, self.leaves.reads)
+        args = tuple(given)
+        emit_launch(node, args, self.builder, self._places.now[1])
+        return args
+
+    def _twice(self, node: AnyOp) -> MovedError:
+        return MovedError(
+            f"{node!r} is used twice in one run. Its result has one owner: say .shared() to give it to several, "
+            "or build the op once for each use."
+        )
+
+    # ---- what is remembered: Shared and Unzip
+
+    def _visit_once(self, node: Remembering, source: AnyOp) -> None:
+        """Use what is remembered, or evaluate it, or leave it to the run that is at it already."""
+        once = once_of(node)
+        # What the function of a pipeline has made just now is remembered for nobody else, and what a `Shared` has
+        # remembered before is a constant: these two are so in the next run too.
+        if not self.leaves.pure or (once.number < self._began and (type(node) is Unzip or not once.remembers())):
+            self.leaves.forbid()
+        if self.memory.has(once):
+            self.done.append(self.memory.again(node))
+            return
+        match once.claim(self):
+            case "claimed":
+                self.memory.begin(once)
+                self.todo += (len(self.done), node, FINISH, source)
+            case "done":
+                self.done.append(self.takings.take(self.memory.recall(node, self.takings.may_undo), node))
+            case "busy":
+                later = Later(Foreign(node, self._places.now))
+                self.suspended.append(later)
+                self.done.append(later)
+
+    def _await_components(self, node: Unzip[Any], made: Later) -> None:
+        """The source's tuple is still to come: each component is an item of it, to be picked then."""
+        split = node.split
+        parts: list[Later] = []
+        for index in range(split.n):
+            later = Later(Suspended(Map(split.source, Item(index), node.origin), (made,), self._places.now))
+            self.suspended.append(later)
+            parts.append(later)
+        self.memory.keep_split(split, parts, node.origin)
+        self.done.append(self.memory.component(node))
