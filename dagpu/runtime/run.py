@@ -10,12 +10,13 @@ from dagpu.errors import DeviceError
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.policies import arranged
 from dagpu.lowering.program import Program
-from dagpu.lowering.reuse import Bound
+from dagpu.lowering.reuse import Bound, is_fixed
 from dagpu.lowering.schedule import schedule
 from dagpu.lowering.structure import Inputs, inputs_of
 from dagpu.lowering.trace import Stage, Tracer
 from dagpu.lowering.verify import verify
 from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import Value
 from dagpu.origin import start_of_run
 from dagpu.runtime.completion import Waits
 from dagpu.runtime.device import backend, device
@@ -64,6 +65,8 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits) -> Cor
 
     Whatever happens, nothing is left running, and every lock and claim is given back.
     """
+    if type(op) is Value and is_fixed(op.held):
+        return _given(op.held, waits)
     found = kept_by(op, settings)
     if found is not None:
         again = _again(found[0], found[1], settings, waits)
@@ -78,6 +81,12 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits) -> Cor
             if again is not None:
                 return again
     return _run_anew(op, settings, waits, inputs, cache)
+
+
+async def _given(value: Any, waits: Waits) -> Any:
+    """A run of a plain value: nothing to trace, and all the same a checkpoint."""
+    await waits.finish(False)
+    return value
 
 
 def _again(kept: Kept, leaves: Sequence[Any], settings: Settings, waits: Waits) -> Coroutine[Any, Any, Any] | None:
