@@ -440,7 +440,7 @@ def share(tensor: Tensor[_D_co, _S_co], where: Origin) -> SharedTensor[_D_co, _S
     graph = tensor._live().graph()
     if graph is not None:
         raise OwnershipError(
-            f"share() at {describe(where)} of the output of {graph!r}: every launch writes it anew, and what is shared "
+            f"share() at {describe(where)} of what {graph!r} writes: every launch writes it anew, and what is shared "
             "is written by nobody. Copy it with dup(t.borrow()), or read it with t.borrow()."
         )
     return SharedTensor(tensor._take("share()", where), tensor._layout, tensor._made, Holders())

@@ -18,6 +18,7 @@ from dagpu import (
     Borrowed,
     CaptureError,
     CudaGraph,
+    DeviceError,
     DeviceOp,
     In,
     ListSchedule,
@@ -26,6 +27,7 @@ from dagpu import (
     MovedError,
     NoAlloc,
     Out,
+    OutOfMemoryError,
     OwnershipError,
     Partition,
     RoundRobin,
@@ -51,7 +53,6 @@ from dagpu import (
     randn,
     spawn,
     trace,
-    use_device,
     value,
     zeros,
     zip_ops,
@@ -331,8 +332,15 @@ def _() -> None:
 
 @row(SCHEDULE, "the data-parallel MLP over several devices", "`examples/mlp_data_parallel.py`")
 def _() -> None:
-    with use_device("host:1"):
-        assert current_device() is device("host:1")
+    halves = [np.full(SHAPE, k, np.float32) for k in (1, 2)]
+    gradients = [
+        summed(empty(SHAPE).partition(TILE), from_host(half), ones(SHAPE)).first().unpartition().share().on(f"host:{k}")
+        for k, half in enumerate(halves)
+    ]
+    here, there = gradients[0], gradients[1].then(dup).on("host:0")
+    total = summed(empty(SHAPE).partition(TILE), here, there).first().unpartition()
+    assert set(plan_of(total).devices) == {"host:0", "host:1"}
+    assert (numbers(total) == 5).all()
 
 
 # ---- running
@@ -384,10 +392,9 @@ def _() -> None:
 
 @row(RUN, "an error from the driver is a `DeviceError`", "`DeviceError`, with the CUresult, the op's line and the cure")
 def _() -> None:
-    from dagpu import DeviceError, OutOfMemoryError
-
-    assert issubclass(OutOfMemoryError, DeviceError)
-    assert DeviceError("it failed", 700).code == 700
+    with pytest.raises(DeviceError, match=r"no room for .* bytes .*Let go of handles") as caught:
+        zeros((1 << 50,)).sync()
+    assert type(caught.value) is OutOfMemoryError
 
 
 # ---- CUDA graphs
@@ -535,11 +542,15 @@ def _() -> None:
     "`device.stream()`; `await op` waits for its work alone",
 )
 def _() -> None:
-    async def main() -> None:
-        await ones((4,)).on(current_device()).schedule(SingleStream())
+    async def main() -> list[float]:
+        result: list[float] = (await full((2,), 2.0).to_host()).tolist()
+        return result
 
-    trio.run(main)
-    assert current_device().stream() is not current_device().stream()
+    stream = current_device().stream()
+    with trace() as measured:
+        assert zip_ops(ones((4,)).to_host(), zeros((4,)).to_host()).sync_on(stream)[0].tolist() == [1] * 4
+    assert len(set(measured.runs[0].streams)) == 1
+    assert trio.run(main) == [2.0, 2.0]
 
 
 @row(

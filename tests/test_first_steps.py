@@ -11,11 +11,13 @@ import trio
 
 from dagpu import (
     BorrowError,
+    CudaGraph,
     DeviceOp,
     KernelArgumentError,
     NotReadyError,
     OwnershipError,
     ShapeError,
+    current_device,
     dup,
     ones,
     pipeline,
@@ -86,6 +88,22 @@ def test_what_moved_into_a_graph_is_not_shared_either() -> None:
         out.share()
     del graph
     assert out.share().shape == (2, 2)
+
+
+def test_what_moved_into_a_scope_is_not_shared() -> None:
+    """Neither while it is recorded, nor while the graph lives; what was only lent stays its owner's."""
+    given, x = zeros((2, 2)).sync(), ones((2, 2)).sync()
+    with CudaGraph.scope(current_device().stream()) as scope:
+        written = scope.record(scale(given.partition((2, 2)), 2.0, x.borrow()).first()).unpartition()
+        with pytest.raises(OwnershipError, match=r"of what <scope at .*every launch writes it anew"):
+            written.share()
+    graph = scope.graph
+    with pytest.raises(OwnershipError, match=r"of what <graph captured at .*every launch writes it anew"):
+        written.share()
+    graph.launch().sync()
+    assert (written.borrow().to_host().sync() == 2).all()
+    del graph, scope
+    assert written.share().shape == (2, 2)
 
 
 def test_a_lock_names_the_place_of_the_spawn() -> None:

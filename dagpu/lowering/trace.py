@@ -144,6 +144,12 @@ class Tracer:
         """The handles from outside that the stage uses and does not move, with their memory."""
         return list(self._walk.builder.lent.values())
 
+    @property
+    def owned(self) -> list[Storage]:
+        """The memory from outside that the stage may write and nobody lent: it has moved into the op."""
+        lent = {storage for _, storage in self.lent}
+        return [storage for storage, exclusive in self._walk.builder.locks.items() if exclusive and storage not in lent]
+
     def record(self, how: str) -> Any:
         """Trace the op into the builder that it shares with earlier ones, and give its value. It must be there at once:
         handles to memory from outside, plain values. `how` says to the user where the op was put.

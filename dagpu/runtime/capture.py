@@ -1,6 +1,7 @@
 """From an op, or several, to a captured graph."""
 
 import weakref
+from collections.abc import Iterable
 from typing import Any, final
 
 from dagpu.backends.base import Bindings, Prepared
@@ -46,7 +47,7 @@ def capture(
             settings.on_plan(op, plan)
         locks.acquire(stage.locks)
         under_way = drive(submit(plan, stage, tracer, waits))
-        outputs, lent = tracer.outputs(), tracer.lent
+        outputs, lent, owned = tracer.outputs(), tracer.lent, tracer.owned
         drive(settled(under_way, settings, waits))
         memory = under_way.bindings.memory
         tracer.settle(memory, publish=False)
@@ -63,18 +64,21 @@ def capture(
     finally:
         locks.release()
     found = _captured(frozen, plan, stream or where.stream(), {**stage.locks, **outputs}, lent, origin)
-    borrowed = {storage for _, storage in lent}
-    owned = [storage for storage, exclusive in stage.locks.items() if exclusive and storage not in borrowed]
-    for storage in (*outputs, *owned):  # what moved into the op may come back in its result
-        storage.graph = weakref.ref(found)
+    _writes(found, (*outputs, *owned))
     return found, tracer.result
+
+
+def _writes(graph: object, storages: Iterable[Storage]) -> None:
+    """Say of memory that a graph writes it as its own: what moved into it may come back in its result, to be shared."""
+    for storage in storages:
+        storage.graph = weakref.ref(graph)
 
 
 @final
 class Recording:
     """The ops of a scope, on their way to a graph. Nothing runs."""
 
-    __slots__ = ("_origin", "_settings", "_stream", "_tracers")
+    __slots__ = ("__weakref__", "_origin", "_settings", "_stream", "_tracers")
 
     def __init__(self, stream: Stream, settings: Settings, origin: Origin) -> None:
         self._stream = stream
@@ -88,6 +92,7 @@ class Recording:
         tracer = Tracer(op, self._stream.device, self._settings.policy, device, after=last)
         value = tracer.record("recorded")
         self._tracers.append(tracer)
+        _writes(self, tracer.owned)
         return value
 
     def abandon(self) -> None:
@@ -112,18 +117,19 @@ class Recording:
                 f"{where.name}. Give a stream of {where.name}."
             )
         plan = plan_program(stage.program, self._settings.verify)
-        frozen = _prepared(plan).freeze(_bindings(plan.buffers, stage.inputs))
+        frozen = prepared_for(plan).freeze(_bindings(plan.buffers, stage.inputs))
         for tracer in self._tracers:
             tracer.submitted()
-        return _captured(frozen, plan, self._stream, stage.locks, last.lent, self._origin)
+        found = _captured(frozen, plan, self._stream, stage.locks, last.lent, self._origin)
+        _writes(found, last.owned)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<scope at {describe(self._origin)}>"
 
 
-def prepared_for(plan: Any) -> Prepared:
+def prepared_for(plan: Plan) -> Prepared:
     """A plan, made ready by its backend, kernels compiled."""
-    return _prepared(plan)
-
-
-def _prepared(plan: Any) -> Prepared:
     prepared = backend(kind_of(plan)).prepare(plan)
     if prepared.before_first is not None:
         prepared.before_first()
