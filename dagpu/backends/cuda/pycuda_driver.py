@@ -71,6 +71,7 @@ class _Libraries:
             ) from None
         _keep_for_ever(cuda)
         self.close: int = _address_of_close()
+        self.launch_host_function = _launch_host_function()
 
     def code_of(self, error: BaseException) -> int:
         """The CUresult of a PyCUDA exception, which carries its text alone: `cuMemAlloc failed: out of memory`."""
@@ -121,6 +122,19 @@ def _address_of_close() -> int:
     address = ctypes.cast(ctypes.CDLL(None).close, ctypes.c_void_p).value
     assert address is not None
     return address
+
+
+def _launch_host_function() -> Callable[[int, int, int], int]:
+    """The driver's own `cuLaunchHostFunc(stream, function, argument)`; it gives the CUresult.
+
+    That of cuda.bindings wraps every function, a C one too, in a trampoline that takes the GIL on the driver's thread.
+    Whoever holds the GIL and waits for the device, as PyCUDA does when it loads a module, then waits for ever.
+    """
+    call = ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc
+    call.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    call.restype = ctypes.c_int
+    function: Callable[[int, int, int], int] = call
+    return function
 
 
 def _keep_for_ever(thing: object) -> None:
@@ -237,9 +251,10 @@ class PyCudaGpu:
         return self._made(cuda.Event)
 
     def close_when_reached(self, stream: RawStream, descriptor: int) -> None:
-        bindings = self._bindings
-        function = bindings.CUhostFn(self._libraries.close)
-        self._checked("cuLaunchHostFunc", bindings.cuLaunchHostFunc(stream.handle, function, descriptor))
+        libraries = self._libraries
+        code = libraries.launch_host_function(stream.handle, libraries.close, descriptor)
+        if code:
+            self._checked("cuLaunchHostFunc", (self._bindings.CUresult(code),))
 
     def synchronize(self) -> None:
         self._guarded(cuda.Context.synchronize)
