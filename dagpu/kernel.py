@@ -13,6 +13,7 @@ from functools import update_wrapper, wraps
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, final, overload
 
+from dagpu.critical import Section
 from dagpu.errors import KernelArgumentError, NoDeviceError
 from dagpu.handles import move_in
 from dagpu.kernel_arguments import check_arguments, declared, refuse_call
@@ -210,7 +211,8 @@ class Kernel(Generic[_P]):
                 "compiled, for there is no CUDA backend here. The host backend needs no compiling; for CUDA, "
                 "install dagpu[cuda] on a machine with a GPU."
             )
-        _compiler(self.spec)
+        with Section("compile() was called"):
+            _compiler(self.spec)
 
     def __repr__(self) -> str:
         params = ", ".join(map(declared, self.spec.params))

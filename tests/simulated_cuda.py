@@ -7,6 +7,7 @@ look at it.
 
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +30,7 @@ from dagpu.errors import CompileError
 from dagpu.layout import Layout
 from dagpu.lowering.program import Launch
 from dagpu.ops.launch import KernelSpec
+from dagpu.reference_queue import Reference, ReferenceQueue
 from dagpu.runtime.device import backend
 from dagpu.runtime.kept import plans
 from tests import places
@@ -149,13 +151,14 @@ def _copy(out: Layout, source: Layout, *, rows: bool = True) -> Any:
 def _poison_free(pool: Pool, machine: Machine) -> None:
     """Overwrite what is dropped into a pool, at once: nobody may use it from then on, on any stream."""
 
-    class Poisoning(type(pool.dropped)):  # type: ignore[misc]  # reason: a deque, of the pool's own parameters
-        def append(self, dropped: tuple[int, int, int]) -> None:
-            if dropped[2]:
-                machine.poison(dropped[0], dropped[2])
+    class Poisoning(deque[Reference[tuple[int, int, int]]]):
+        def append(self, dropped: Reference[tuple[int, int, int]]) -> None:
+            address, _, size = dropped.belongs
+            if size:
+                machine.poison(address, size)
             super().append(dropped)
 
-    pool.dropped = Poisoning()
+    pool.dropped = ReferenceQueue(Poisoning())
 
 
 @contextmanager

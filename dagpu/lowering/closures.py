@@ -2,9 +2,10 @@
 
 from typing import Any, final
 
+from dagpu.critical import call_user
 from dagpu.lowering.leaves import Leaves
 from dagpu.lowering.program import Items
-from dagpu.ops.base import DeviceOp, enter_closure, leave_closure
+from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall, Inspect, Pure, Then
 from dagpu.origin import describe
 from dagpu.ownership import handles_in
@@ -24,14 +25,11 @@ class Closures:
         """Call a closure. An exception keeps its type, and gets a note that says whose closure it was."""
         if not self._leaves.pure:
             self._leaves.forbid()
-        enter_closure()
         try:
-            return f(argument)
+            return call_user(f, argument)
         except Exception as error:
             error.add_note(f"dagpu: in {_whose(node, f)} at {describe(node.origin)}")
             raise
-        finally:
-            leave_closure()
 
     def host_argument(self, node: HostCall[Any], argument: Any) -> Any:
         """What a function of `host_map` gets. It is called in every run of the plan, with this very object."""

@@ -52,7 +52,7 @@ class Action(NamedTuple):
 
 
 @final
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Script:
     """The actions, with parameters and events of their own."""
 
@@ -64,12 +64,11 @@ class Script:
     """A wait means the record before it, whatever is recorded later."""
 
     def __post_init__(self) -> None:
-        self.events = [device.new_event() for device in self.recorders]
-
-    def __del__(self) -> None:
-        # The last run of it is over: runs refer to the plan, which has its scripts. A finaliser may append to a deque.
-        for device, event in zip(self.recorders, getattr(self, "events", ()), strict=False):
-            device.streams.give_back(event)
+        self.events = []
+        for device in self.recorders:
+            event = device.new_event()
+            self.events.append(event)
+            device.streams.abandoned.watch(self, (event,))
 
     def copy(self) -> "Script":
         """Another one, for a run that is submitted at the same time."""

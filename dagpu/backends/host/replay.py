@@ -8,6 +8,7 @@ Invariants, all under `_lock` where more than one thread may write:
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import assert_never, final
 
 from dagpu.backends.base import Bindings, Failure
@@ -16,7 +17,7 @@ from dagpu.backends.host.execute import execute
 from dagpu.backends.host.streams import report_lost
 from dagpu.backends.host_work import without_our_frames
 from dagpu.backends.outcome import Outcome
-from dagpu.backends.recording import Recording
+from dagpu.backends.recording import Perform, Recording
 from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
 
 
@@ -112,7 +113,9 @@ class HostReplay:
         assert bindings is not None
         memory, outcome, arenas = bindings.memory, self._outcome, self._arenas
         buffers, offsets = plan.buffers, plan.offsets
-        perform = execute if self._recording is None else self._recording.around(execute)
+        perform: Perform = partial(execute, outcome=outcome)
+        if self._recording is not None:
+            perform = self._recording.around(perform)
         for step in steps:
             match step:
                 case Execute():
