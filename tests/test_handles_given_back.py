@@ -64,7 +64,10 @@ def fails_on_a_worker(x: SharedTensor[f32]) -> Op:
 
 
 def fails_in_a_closure(x: SharedTensor[f32]) -> Op:
-    return value(x).then(lambda _: 1 / 0)
+    def fail(_: object) -> Op:
+        raise ArithmeticError
+
+    return value(x).then(fail)
 
 
 SUCCEEDING: Final = (one, to_host, branches, stages, on_a_worker, once)

@@ -1,4 +1,4 @@
-"""What belonged to an object comes out of its queue once that is gone, whoever let go of it, with no Python in between."""
+"""What belonged to an object comes out of its queue once that is gone, with no Python in between."""
 
 import gc
 import sys
