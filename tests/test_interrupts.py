@@ -2,7 +2,7 @@
 
 A trace function stands for the user's finger: when a chosen line of dagpu is about to run, it raises SIGINT, as a
 terminal would, and Python calls whatever handler is installed. Each distinct line is tried once where runs begin and
-end, and every few lines elsewhere. `DAGPU_EVERY_LINE=1` tries all of them, each time that one is passed.
+end, and every few lines elsewhere. `DAGPU_EVERY_LINE=1` tries all of them.
 """
 
 import faulthandler
@@ -62,8 +62,8 @@ EVERY_SO_MANY: Final = {
 }
 """Of the lines of these files, every so many-th is tried."""
 
-Place = tuple[str, int, int]
-"""A line of dagpu, by its file, its number, and how often it had been passed before."""
+Place = tuple[str, int]
+"""A line of dagpu: its file and its number."""
 
 
 @final
@@ -74,7 +74,6 @@ class Finger:
         self._press = press
         self._at = frozenset(at)
         """Where to press; everywhere if empty."""
-        self._passed: dict[tuple[str, int], int] = {}
         self.pressed = False
         self.lines: dict[Place, None] = {}
 
@@ -91,12 +90,9 @@ class Finger:
     def _line(self, frame: FrameType, event: str, arg: object) -> Any:
         if event != "line":
             return self._line
-        line = frame.f_code.co_filename, frame.f_lineno
-        before = self._passed.get(line, 0)
-        if before and not EVERY:
+        place = frame.f_code.co_filename, frame.f_lineno
+        if place in self.lines:
             return self._line
-        self._passed[line] = before + 1
-        place = (*line, before)
         self.lines[place] = None
         if self._press is not None and (not self._at or place in self._at):
             self.pressed = True
