@@ -47,10 +47,10 @@ def test_too_little_memory_is_said_before_anything_is_submitted() -> None:
         held = zeros((400, 400)).sync()
         lent = ones((300, 300)).sync()
         op = axpy(lent.partition((300, 300)), 2.0, rand((300, 300))).first().unpartition()
-        launches = machine.gpus[0].calls["cuLaunchKernel"]
+        launches = machine.gpus[0].calls["cuLaunchKernelEx"]
         with pytest.raises(OutOfMemoryError, match=r"no room for 360,000 bytes.*Fill at .*test_cuda_failures.py:\d+"):
             op.sync()
-        assert machine.gpus[0].calls["cuLaunchKernel"] == launches
+        assert machine.gpus[0].calls["cuLaunchKernelEx"] == launches
         del held
         op.sync()
 
@@ -95,16 +95,16 @@ def test_a_refused_launch_leaves_the_other_branch(machine: Machine) -> None:
     written = zeros((2, 2)).sync()
     effect = axpy(written.borrow_mut().partition((2, 2)), 3.0, ones((2, 2)))
     other = scale(empty((2, 2)).partition((2, 2)), 2.0, ones((2, 2))).first().unpartition()
-    machine.gpus[0].fail("cuLaunchKernel", 1)
+    machine.gpus[0].fail("cuLaunchKernelEx", 1)
     with pytest.raises(
-        DeviceError, match=r"kernel 'scale' at .*test_cuda_failures.py:\d+: cuLaunchKernel failed: invalid"
+        DeviceError, match=r"kernel 'scale' at .*test_cuda_failures.py:\d+: cuLaunchKernelEx failed: invalid"
     ):
         zip_ops(other.to_host(), effect).sync()
     assert (written.to_host().sync() == 3).all()
 
 
 CALLS = (
-    "cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuEventSynchronize", "cuMemcpyHtoDAsync",
+    "cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuEventSynchronize", "cuMemcpyHtoDAsync",
     "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemsetAsync", "cuMemAlloc", "cuMemHostAlloc", "cuEventCreate",
     "cuStreamCreate", "cuLaunchHostFunc",
 )  # fmt: skip
