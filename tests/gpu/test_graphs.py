@@ -148,6 +148,7 @@ def mix(n: float) -> Any:
     return level(empty((1024,)).partition((256,)), n).first().unpartition()
 
 
+@pytest.mark.exclusive
 def test_thousands_of_replays_take_no_memory(cuda: Device) -> None:
     """Inputs move, results are kept for a while, numbers change."""
     held: list[Any] = []
