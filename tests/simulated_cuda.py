@@ -143,6 +143,7 @@ def installed(
             found = driver(number)
             _poison_free(found.memory, machine)
             _poison_free(found.pinned, machine)
+            machine.looks.append(found.watch.look)
         try:
             yield machine
         finally:

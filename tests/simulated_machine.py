@@ -30,6 +30,9 @@ PATIENCE: Final = 30.0
 
 POISON: Final = 0xA5
 
+LOOKS: Final = 0.2
+"""How often the backend's watch looks, after each piece of work that is done for somebody who sleeps."""
+
 
 @final
 class Record:
@@ -220,6 +223,9 @@ class Machine:
         self.graphs: list[GraphRun] = []
         """Those under way."""
         self.gpus: list[SimulatedGpu] = []
+        self.looks: list[Callable[[], None]] = []
+        """What a thread of the backend's does now and then, at any time: its watch looks at the runs that are slept
+        on."""
         self.units: list[Unit] = []
         """What has been compiled, by the number that stands for its cubin."""
 
@@ -361,6 +367,10 @@ class Machine:
                     return
                 if not self.step():
                     self.changed.wait()
+                looking = self._random.random() < LOOKS
+            if looking:
+                for look in self.looks:
+                    look()
 
     def closed(self, descriptor: int) -> None:
         """The driver closes it."""
