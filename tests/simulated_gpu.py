@@ -139,6 +139,7 @@ class SimulatedGpu:
             with self.bound(name):
                 yield
         except SimulatedError as error:
+            error.__traceback__ = None  # contextlib's frames refer to the error: a cycle, which would keep memory
             raise self.refused(error.call, error.code) from None
 
     def current(self) -> Current:
@@ -186,15 +187,16 @@ class SimulatedGpu:
         self._wait_for_all("cuCtxSynchronize")
 
     def _wait_for_all(self, call: str) -> None:
-        """Until nothing is under way on this device."""
-        mine = [stream for stream in self.machine.streams if stream.gpu is self]
+        """Until nothing is under way on this device; then the host sees all that was put in before."""
+        with self.machine.changed:
+            mine = {stream: stream.records for stream in self.machine.streams if stream.gpu is self}
         try:
             self.machine.run_until(lambda: not any(stream.queue for stream in mine), self, call)
         except SimulatedError as error:
             raise self.refused(error.call, error.code) from None
         with self.machine.changed:
-            for stream in mine:
-                stream.see_all()
+            for stream, record in mine.items():
+                stream.seen = max(stream.seen, record)
 
     # ---- memory ----------------------------------------------------------------------------------------------------
 

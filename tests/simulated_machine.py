@@ -95,8 +95,9 @@ class SimulatedEvent:
             record = self.latest
         if record is not None:
             self._gpu.machine.run_until(lambda: record.done, self._gpu, "cuEventSynchronize")
-            record.late = 0
-            record.seen()
+            with self._gpu.machine.changed:
+                record.late = 0
+                record.seen()
 
     def time_since(self, earlier: "SimulatedEvent", /) -> float:
         with self._gpu.bound("cuEventElapsedTime"):
@@ -132,17 +133,13 @@ class SimulatedStream:
         self.pending = 0
         self.seen = 0
         """The number of the latest record that the host knows to be done."""
-        self._records = 0
+        self.records = 0
+        """How many have been put in."""
 
     def new_record(self) -> Record:
         """One that is about to be put in. What it stands for may be done long before the host sees that."""
-        self._records += 1
-        return Record(self, self._records, self.gpu.machine.lateness())
-
-    def see_all(self) -> None:
-        """The host has waited until the stream was empty."""
-        if not self.queue:
-            self.seen = self._records
+        self.records += 1
+        return Record(self, self.records, self.gpu.machine.lateness())
 
     def put(
         self,
