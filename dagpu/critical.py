@@ -49,6 +49,10 @@ PRESSES: Final = 3
 
 PRESS_SECONDS: Final = 1.0
 
+SIGNALS_SECONDS: Final = 0.1
+"""How long a thread may block without looking for signals. One that comes just before the thread goes to sleep does not
+wake it."""
+
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 

@@ -12,13 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Protocol, TypeVar, final
 
 import trio
 
 from dagpu.backends.base import Replay
-from dagpu.critical import interrupts, patience
+from dagpu.critical import SIGNALS_SECONDS, interrupts, patience
 from dagpu.errors import NestedRunError
 from dagpu.ops.once import Once
 from dagpu.origin import describe, here
@@ -104,7 +104,12 @@ class BlockingWaits:
         hold = interrupts()
         if hold is not None:
             hold.cancels(lambda: settled.put(None))
-        settled.get()
+        while True:
+            try:
+                settled.get(timeout=SIGNALS_SECONDS)
+                break
+            except Empty:
+                continue
         if hold is not None:
             hold.cancels(None)
             hold.check()

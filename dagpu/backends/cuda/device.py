@@ -82,7 +82,8 @@ class CudaDevice:
         """Wait for the runs under way, so that the pool gets their memory back, and empty the pool."""
         self.gpu.synchronize()
         for run in list(self.live):
-            run.done()
+            if not run.done() and run.finishing:
+                run.wait()  # another thread has seen its end, and is giving back what it held
         self.destroy_retired()
         self.memory.trim()
 

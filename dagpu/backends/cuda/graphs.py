@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, final
 
-from dagpu.backends.cuda.driver import OUT_OF_MEMORY, GraphNode, KernelNode, RawGraph, RawStream
+from dagpu.backends.cuda.driver import OUT_OF_MEMORY, GraphNode, RawGraph, RawStream
 from dagpu.backends.cuda.graph_nodes import Blueprint, Copy, Fill, Kernel, Node, blueprint
 from dagpu.errors import DagpuError, DeviceError, DeviceLostError
 from dagpu.lowering.plan import Execute, Plan
@@ -107,7 +107,7 @@ class Instance:
 
         def made(node: Node) -> GraphNode:
             if isinstance(node, Kernel):
-                return KernelNode(node.function, node.grid, node.block, texts[node.launch], node.shared)
+                return node.node(texts[node.launch])
             return with_addresses(node)
 
         return self._device.gpu.make_graph(list(zip(map(made, drawn.nodes), drawn.needs, strict=True)))

@@ -18,6 +18,7 @@ from dagpu.backends.host.streams import report_lost
 from dagpu.backends.host_work import without_our_frames
 from dagpu.backends.outcome import Outcome
 from dagpu.backends.recording import Perform, Recording
+from dagpu.critical import SIGNALS_SECONDS
 from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
 
 
@@ -71,7 +72,11 @@ class HostReplay:
             gate = self._gate
             if gate is None:
                 gate = self._gate = threading.Event()
-        gate.wait(timeout)
+        if timeout is not None:
+            gate.wait(timeout)
+        else:
+            while not gate.wait(SIGNALS_SECONDS):
+                pass
         return self._done
 
     def poll(self, seconds: float) -> bool:
