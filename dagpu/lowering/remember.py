@@ -7,7 +7,7 @@
 When a value is complete it is published to its `Once`, for other runs and for the next, and leaves `claims`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.errors import MovedError, NestedRunError, OwnershipError, ShapeError
@@ -76,13 +76,11 @@ class Memory:
 
     def keep_split(self, split: Split, made: Any, origin: Origin) -> None:
         """The tuple of an `Unzip` is made: keep its components, some of which may be still to come."""
-        items = made.cause.items if type(made) is Later and type(made.cause) is FromItems else made
-        if not isinstance(items, tuple | list) or len(items) != split.n:
-            what = f"{len(items)} components" if isinstance(items, tuple | list) else type(items).__name__
-            raise ShapeError(
-                f"unzip({split.n}) at {describe(origin)}: the op's result is {what}. Say how many there are."
-            )
-        self._claims[split.once] = list(items)
+        self.put_off_split(split, components(made, split.n, origin))
+
+    def put_off_split(self, split: Split, parts: Iterable[Any]) -> None:
+        """The components of an `Unzip` are known, each as a value or as what stands for one that is still to come."""
+        self._claims[split.once] = list(parts)
         self._splits[split.once] = split
 
     def component(self, node: Unzip[Any]) -> Any:
@@ -130,6 +128,19 @@ class Memory:
         for once in self._claims:
             once.abandon()
         self._claims.clear()
+
+
+def components(made: Any, count: int, origin: Origin) -> Sequence[Any]:
+    """The components of a tuple, or of one some of whose items are still to come.
+
+    Raises:
+        ShapeError: there are not `count` of them.
+    """
+    items = made.cause.items if type(made) is Later and type(made.cause) is FromItems else made
+    if not isinstance(items, tuple | list) or len(items) != count:
+        what = f"{len(items)} components" if isinstance(items, tuple | list) else type(items).__name__
+        raise ShapeError(f"unzip({count}) at {describe(origin)}: the op's result is {what}. Say how many there are.")
+    return items
 
 
 def once_of(node: Remembering) -> Once:

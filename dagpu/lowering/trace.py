@@ -90,9 +90,13 @@ class Tracer:
 
     @property
     def finished(self) -> bool:
-        """Is the result there?"""
+        """Is the result there, and with it all that the run has begun?
+
+        An `Unzip` may ask for a component that comes before the others: they are made all the same, or the source would
+        be left to a run that has ended.
+        """
         self._root = resolved(self._root)
-        return self._root is not PENDING and type(self._root) is not Later
+        return self._root is not PENDING and type(self._root) is not Later and not self._walk.suspended
 
     @property
     def result(self) -> Any:

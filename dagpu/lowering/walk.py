@@ -21,14 +21,24 @@ from dagpu.lowering.emit import (
     emit_launch,
     emit_to_host,
 )
-from dagpu.lowering.later import NOT_YET, Foreign, FromCell, FromItems, Later, Suspended, resolved, template
+from dagpu.lowering.later import (
+    NOT_YET,
+    Foreign,
+    FromCell,
+    FromItems,
+    FromPart,
+    Later,
+    Suspended,
+    resolved,
+    template,
+)
 from dagpu.lowering.leaves import Leaves
 from dagpu.lowering.placements import Placements
-from dagpu.lowering.remember import Memory, Remembering, once_of, own_result
+from dagpu.lowering.remember import Memory, Remembering, components, once_of, own_result
 from dagpu.lowering.reuse import is_fixed
 from dagpu.lowering.takings import Takings
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import BUILT_IN, HostCall, Item, Map, On, Shared, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops.compose import BUILT_IN, HostCall, Map, On, Shared, Then, ToHost, Unzip, Value, Zip
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
@@ -288,6 +298,12 @@ class Walk:
                 self._places.now = place
                 self.seen.discard(node)
                 self.todo.append(node)
+            case FromPart(whole=whole, node=node, index=index):
+                made = resolved(whole)
+                if type(made) is Later and type(made.cause) is not FromItems:
+                    return False
+                later.value = components(made, node.split.n, node.origin)[index]
+                return True
             case FromCell():
                 return False
         self.run()
@@ -383,11 +399,7 @@ class Walk:
 
     def _await_components(self, node: Unzip[Any], made: Later) -> None:
         """The source's tuple is still to come: each component is an item of it, to be picked then."""
-        split = node.split
-        parts: list[Later] = []
-        for index in range(split.n):
-            later = Later(Suspended(Map(split.source, Item(index), node.origin), (made,), self._places.now))
-            self.suspended.append(later)
-            parts.append(later)
-        self.memory.keep_split(split, parts, node.origin)
+        parts = [Later(FromPart(made, node, index)) for index in range(node.split.n)]
+        self.suspended += parts
+        self.memory.put_off_split(node.split, parts)
         self.done.append(self.memory.component(node))

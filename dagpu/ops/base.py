@@ -209,6 +209,9 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def unzip(self, n: int | None = None) -> Any:
         """One op for each component of the tuple; the source runs at most once, and each component is taken once.
 
+        The source runs whole for the component that is taken first, whichever that is: a run of a component ends, or
+        fails, when all of them are there, or one has failed.
+
         `n` is needed only where the op's structure does not show how many there are: after a closure.
         """
         return _nodes.unzip(self, n, here())
