@@ -5,12 +5,13 @@ contents. Numbers and NumPy arrays would: so the function gets stand-ins for the
 """
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import numpy as np
 
+from dagpu.containers import mapped, values_in
 from dagpu.errors import NotReadyError
 
 
@@ -67,10 +68,8 @@ def value_of(x: Any) -> Any:
 
 
 def with_values(x: Any) -> Any:
-    """Likewise of those in a tuple, list or dict."""
-    if type(x) is dict:
-        return {key: with_values(item) for key, item in x.items()}
-    return type(x)(map(with_values, x)) if type(x) in (tuple, list) else value_of(x)
+    """A value with the numbers themselves in the place of their stand-ins, all of them noted as read."""
+    return mapped(value_of, x)
 
 
 _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
@@ -177,58 +176,18 @@ class SymbolicArray:
 
 
 def without_standins(value: Any) -> Any:
-    """A value with the arguments themselves in the place of their stand-ins, through tuples, lists and dicts."""
-    results: list[Any] = []
-    todo: list[tuple[Any, bool]] = [(value, False)]
-    while todo:  # no recursion: zips of zips make deep tuples
-        item, inside_is_done = todo.pop()
-        if not inside_is_done:
-            inside = _items_of(item)
-            if inside is None:
-                results.append(item.number if type(item) is SymbolicNumber else _array_of(item))
-            else:
-                todo.append((item, True))
-                todo += [(each, False) for each in inside]
-            continue
-        count = len(item)
-        items = results[len(results) - count :][::-1] if count else []
-        del results[len(results) - count :]
-        results.append(_rebuilt(item, items))
-    return results[0]
+    """A value with the arguments themselves in the place of their stand-ins."""
+    return mapped(_meant, value)
 
 
-def _items_of(value: Any) -> Iterable[Any] | None:
-    kind = type(value)
-    if kind is dict:
-        return cast("Iterable[Any]", value.values())
-    return value if kind is list or (kind is not SymbolicArray and isinstance(value, tuple)) else None
-
-
-def _array_of(value: Any) -> Any:
-    return value.source if type(value) is SymbolicArray else value
-
-
-def _rebuilt(value: Any, items: list[Any]) -> Any:
-    """A container with other items; itself if they are the same."""
-    kind = type(value)
-    if kind is dict:
-        return dict(zip(value, items, strict=True))
-    if kind is list:
-        return items
-    if all(new is old for new, old in zip(items, value, strict=True)):
-        return value
-    return kind(*items) if hasattr(value, "_fields") else kind(items)
+def _meant(item: Any) -> Any:
+    kind = type(item)
+    return item.number if kind is SymbolicNumber else item.source if kind is SymbolicArray else item
 
 
 def has_arrays(value: Any) -> bool:
-    """Is there a stand-in for an array in a value, in its tuples, lists and dicts?"""
-    todo = [value]
-    while todo:
-        item = todo.pop()
-        if type(item) is SymbolicArray:
-            return True
-        todo.extend(_items_of(item) or ())
-    return False
+    """Is there a stand-in for an array in a value?"""
+    return any(type(item) is SymbolicArray for item in values_in(value))
 
 
 _INNOCENT: Final = frozenset({bool, int, float, complex, str, bytes, type(None), type, ModuleType, SymbolicNumber})

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 
+from dagpu.containers import mapped
 from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.lowering.structure import Inputs
 from dagpu.ops.captured import Captured
@@ -160,7 +161,7 @@ class Leaves:
     def arguments(self, held: Any, start: int, take: Callable[[Any], Any], reads: set[int]) -> Any:
         """A pipeline's arguments as its function gets them. `take` moves a handle into the run; the first leaf among
         them has the number `start`."""
-        return _Arguments(self, start, take, reads).of(held)
+        return mapped(_Standins(self, start, take, reads).of, held)
 
     def standin_of(self, value: Any, take: Callable[[Any], Any]) -> tuple[Any, int]:
         """What stands for a handle or an array among the arguments, and the number of the leaf that it is."""
@@ -200,9 +201,8 @@ class Leaves:
 
 
 @final
-class _Arguments:
-    """Replaces the leaves in a value by their stand-ins. No closure: one that called itself would keep the trace, and
-    so the pipeline and its tensors, until the cyclic collector comes."""
+class _Standins:
+    """What stands for each value among a pipeline's arguments, which come in the order in which leaves are numbered."""
 
     __slots__ = ("_leaves", "_next", "_reads", "_take")
 
@@ -214,6 +214,7 @@ class _Arguments:
         self._reads = reads
 
     def of(self, value: Any) -> Any:
+        """What stands for one value; itself where nothing has to."""
         kind = type(value)
         if kind is int or kind is float:
             self._next += 1
@@ -222,13 +223,6 @@ class _Arguments:
             standin, index = self._leaves.standin_of(value, self._take)
             self._next += index == self._next
             return standin
-        if isinstance(value, tuple):
-            items = tuple(map(self.of, value))
-            return kind(*items) if hasattr(value, "_fields") else items
-        if kind is list:
-            return list(map(self.of, value))
-        if kind is dict:
-            return {key: self.of(item) for key, item in value.items()}
         return value
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.errors import MovedError, NestedRunError, OwnershipError, ShapeError
-from dagpu.handles import SharedTensor, Tensor
+from dagpu.handles import OWNING, SharedTensor, Tensor
 from dagpu.lowering.later import PENDING, FromItems, Later, resolved
 from dagpu.ops.compose import Shared, Split, Taken, Unzip
 from dagpu.ops.once import Once
 from dagpu.origin import Origin, describe
-from dagpu.ownership import map_handles, moves
+from dagpu.ownership import handles_in, map_handles, moves
 
 Remembering: TypeAlias = Shared[Any] | Unzip[Any]
 
@@ -67,9 +67,10 @@ class Memory:
         if type(made) is Tensor:
             made = made.share()
         elif moves(made):
+            owned = next(handle for handle in handles_in(made) if type(handle) in OWNING)
             raise OwnershipError(
-                f"shared() at {describe(node.origin)} of a value that owns handles: {made!r}. Only one bare Tensor can "
-                "be shared whole: unzip() first, and share the parts."
+                f"shared() at {describe(node.origin)} of a {type(made).__name__} that owns {owned!r}. Only one bare "
+                "Tensor can be shared whole: unzip() first, and share the parts."
             )
         self._claims[node.once] = made
         return made.clone() if type(made) is SharedTensor else made

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
+from dagpu.containers import is_container
 from dagpu.handles import HANDLES, OWNING, move_in
 from dagpu.lowering.leaves import Leaves
 from dagpu.ops.base import DeviceOp
@@ -42,7 +43,7 @@ class Takings:
             if undo is not None:  # only now: a handle that was gone before keeps its note of where it went
                 self.may_undo(undo)
             return taken
-        if isinstance(held, tuple) or kind is list or kind is dict:
+        if is_container(held):
             return map_handles(lambda handle: self.take(handle, node), held)
         if kind in HANDLES:
             self.keep(held, node)
