@@ -41,7 +41,7 @@ class Storage:
         self.run = run
         """The run that makes it, until that is complete."""
         self.maker = maker
-        """What stands, as long as it lives, for the whole run that made it."""
+        """What stands for the whole run that made it, and is no other run's."""
         self.buffer = buffer
         """Its number in the program that is being traced by `run`."""
         self.memory = memory

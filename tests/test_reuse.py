@@ -43,6 +43,7 @@ from dagpu import (
     from_host,
     full,
     kernel,
+    memcpy,
     ones,
     rand,
     spawn,
@@ -560,6 +561,35 @@ def test_memory_goes_with_the_results() -> None:
     tensor = shared.try_unwrap()
     del tensor
     assert here.memory_used() == before
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_result_does_not_keep_what_it_was_made_of(before: int) -> None:
+    """Inputs that were lent, shared or moved in go when they are dropped, while the result lives on; by reference
+    counts alone, whether the run was traced or took the plan of an earlier one."""
+    here = current_device()
+    gc.collect()
+    gc.disable()
+    try:
+        empty_handed = here.memory_used()
+
+        def run() -> Any:
+            lent, written = ones((2, 3)).sync(), zeros((2, 3)).sync()
+            shared, moved = ones((2, 3)).share().sync(), ones((2, 3)).sync()
+            op = zip_ops(
+                scaled(value(lent.borrow())), scaled(value(shared)), scaled(value(moved)),
+                memcpy(written.borrow_mut(), shared),
+            )  # fmt: skip
+            return op.sync()[:3], scaled(value(lent.borrow())).then(dup).sync()
+
+        for _ in range(before):
+            run()
+        results = run()
+        assert here.memory_used() == empty_handed + 4 * 24
+        del results
+        assert here.memory_used() == empty_handed
+    finally:
+        gc.enable()
 
 
 def test_a_result_is_no_hidden_holder() -> None:

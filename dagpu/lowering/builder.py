@@ -16,6 +16,7 @@ from dagpu.errors import BorrowError, CaptureError, MovedError, NotReadyError
 from dagpu.frozen import plain
 from dagpu.handles import Partition, Tensor, TensorMut, TensorRef
 from dagpu.layout import Layout
+from dagpu.lowering.loans import Loans
 from dagpu.lowering.program import HOST, Buffer, Fill, GraphLaunch, HostCall, Instruction, Program, Role, Tiles, View
 from dagpu.lowering.scalars import ScalarUse
 from dagpu.ops.captured import Captured
@@ -67,7 +68,7 @@ class Builder:
         "symbolic",
     )  # fmt: skip
 
-    def __init__(self, policies: list[Any], loans: dict[Storage, object], *, symbolic: bool = False) -> None:
+    def __init__(self, policies: list[Any], loans: Loans, *, symbolic: bool = False) -> None:
         self.policies = policies
         self.symbolic = symbolic
         """May there be stand-ins among the arguments of kernels?"""
@@ -90,7 +91,6 @@ class Builder:
         self._made: dict[int, weakref.ref[Storage]] = {}
         self._external: dict[Storage, int] = {}
         self._loans = loans
-        """Of the whole run: for each storage from outside that is lent to it, the loan; None if for reading."""
         self._undefined: dict[int, tuple[weakref.ref[Storage], Layout, int, Origin]] = {}
         self._views: dict[int, View] = {}
         """The newest view of each buffer: instructions on one tensor share it, most often all of them."""
@@ -109,7 +109,7 @@ class Builder:
     def new_tensor(self, device: Device, layout: Layout, origin: Origin) -> Tensor[Any, Any]:
         """A handle to memory that this program will allocate."""
         index = len(self._buffers)
-        storage = Storage(device, layout.nbytes, self, index, maker=self._loans)
+        storage = Storage(device, layout.nbytes, self, index, maker=self._loans.mark)
         self._buffers.append(Buffer(storage.nbytes, self.device(device), Role.TEMPORARY))
         self._made[index] = weakref.ref(storage)
         return Tensor(storage, layout, origin)
@@ -239,10 +239,10 @@ class Builder:
         kind = type(handle)
         if kind is not TensorMut and kind is not TensorRef:
             return
-        if storage.maker is self._loans:
+        if self._loans.made(storage):
             return  # made by an earlier stage of this run: its borrows follow each other, in the order of the trace
         loan = handle._loan if kind is TensorMut else None
-        if self._loans.setdefault(storage, loan) is not loan:
+        if self._loans.lent.setdefault(storage, loan) is not loan:
             raise BorrowError(
                 f"{handle!r} borrowed at {describe(handle._made)}: another part of the same op borrows that tensor, "
                 "one of the two for writing. Run them one after the other, or give one its own copy with dup(t)."
@@ -250,7 +250,7 @@ class Builder:
 
     # ---- several ops in one program
 
-    def lend_anew(self, loans: dict[Storage, object]) -> None:
+    def lend_anew(self, loans: Loans) -> None:
         """Another op follows: what was lent to the one before is back, since the two run one after the other."""
         self._loans = loans
 

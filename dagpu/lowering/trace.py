@@ -19,6 +19,7 @@ from dagpu.errors import CaptureError, NestedRunError
 from dagpu.lowering.builder import Builder
 from dagpu.lowering.later import PENDING, Foreign, FromCell, FromItems, Later, resolved
 from dagpu.lowering.leaves import Leaves
+from dagpu.lowering.loans import Loans
 from dagpu.lowering.placements import Placements
 from dagpu.lowering.program import Program
 from dagpu.lowering.remember import once_of, own_result
@@ -66,7 +67,7 @@ class Tracer:
     ) -> None:
         self._origin: Origin = start_of_run()
         self._places = Placements(device, policy, find)
-        self._loans: dict[Storage, object] = {}
+        self._loans = Loans()
         self._leaves = leaves = Leaves(inputs)
         if after is None:
             builder = self._new_builder()
