@@ -4,6 +4,7 @@ from pathlib import PurePath
 from typing import Any
 
 from dagpu.device import Device
+from dagpu.dtypes import element_type
 from dagpu.errors import KernelArgumentError, ShapeError
 from dagpu.handles import HANDLES, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernel import check_launch
@@ -52,7 +53,9 @@ def emit_from_host(
 ) -> Tensor[Any, Any]:
     """A NumPy array to a new tensor. `leaf` is its number among the leaves, None where it is none."""
     array = node.array
-    tensor = b.new_tensor(device, contiguous(array.shape, array.dtype), node.origin)
+    element = element_type(array.dtype)
+    assert element is not None, "the op was not built for it"
+    tensor = b.new_tensor(device, contiguous(array.shape, element), node.origin)
     cell, out = b.array_cell(array, leaf), b.write(tensor)
     b.emit(CopyHtoD(out, cell, (cell,), (out.buffer,), b.device(device), node.origin), policy)
     return tensor

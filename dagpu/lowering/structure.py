@@ -1,8 +1,14 @@
 """What runs of one plan may differ in, and a key that is equal exactly where a trace would give the same plan.
 
 A key is a flat tuple of tokens, in the order of a walk that both DAGs would take alike. *Leaves* are what the run
-brings: handles, NumPy arrays and numbers. Of a handle the key has all but the memory, and which leaves share that; of
-an array the shape and element type; of a number whether it is an `int` or a `float`. All else stands in the key itself.
+brings: handles, NumPy arrays and numbers. Of a handle the key has all but the memory, which leaves share that, and
+whether a graph writes it; of an array the shape and element type; of a number whether it is an `int` or a `float`. All
+else stands in the key itself.
+
+A run that finds its plan by a key skips what a trace checks, so tokens are exact: two are equal only where nothing in a
+trace can tell them apart. `(2.0,)` equals `(2,)` in Python, and is no tile. So a plain value stands in a key with its
+type and its bits (`exact`), and an object that does not change by its identity (`_Reader._name`); anything else has no
+token. Nothing is compared by an `__eq__` of the user's.
 
 Where something cannot be looked into (a closure, which may read what has changed) or remembers (`Shared`, `Unzip`),
 there is no key, and the op is traced anew.
@@ -10,21 +16,20 @@ there is no key, and the op is traced anew.
 
 from collections.abc import Hashable
 from enum import Enum
-from types import CodeType
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
 from dagpu.device import Device, Stream
-from dagpu.dtypes import SUPPORTED
+from dagpu.dtypes import SUPPORTED, element_type
 from dagpu.handles import HANDLES, Partition, TensorMut, TensorRef
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.captured import Captured
-from dagpu.ops.compose import BUILT_IN, Map, On, Pure, Then, ToHost, Value, Zip
+from dagpu.ops.compose import BUILT_IN, FIRST, LAST, SHARE, UNCUT, Map, On, Pure, Then, ToHost, Value, Zip
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
-from dagpu.ops.recipes import Constant
+from dagpu.ops.recipes import Constant, Recipe
 from dagpu.origin import Origin
 from dagpu.storage import Storage
 
@@ -34,6 +39,10 @@ PLAIN: Final = frozenset(
     {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED}
 )
 """The types of values that nobody can change, and that know nothing of anything else."""
+
+_INT: Final = frozenset((int,))
+_CONSTANT: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
+"""What `Map` applies in most DAGs. These objects live as long as the process: their ids are exact."""
 
 _DEEPEST: Final = 20
 """Tuples nested deeper are not looked into."""
@@ -64,7 +73,7 @@ class Inputs:
     """The leaves of one run, and the key of the plans that suit it."""
 
     __slots__ = (
-        "arrays", "changeable", "codes", "graphs", "key", "leaves", "nodes", "owners", "places", "starts", "streams",
+        "arrays", "changeable", "graphs", "key", "leaves", "named", "nodes", "owners", "places", "starts", "streams",
     )  # fmt: skip
 
     def __init__(self, key: Key, reader: "_Reader") -> None:
@@ -79,8 +88,9 @@ class Inputs:
         """Likewise of a number in a kernel's call, by the id of the `Launch` and its place among the arguments."""
         self.starts: dict[int, int] = reader.starts
         """The number of the first leaf of a pipeline's arguments, by the id of the `Value` that holds them."""
-        self.codes: set[CodeType] = reader.codes
-        """Code objects whose ids stand in the key: whoever keeps the key keeps these."""
+        self.named: dict[int, object] = reader.named
+        """The objects whose ids stand in the key, by these: whoever keeps the key keeps them, so that the ids stay
+        theirs."""
         self.graphs: list[Captured] = reader.graphs
         """The graphs that are launched. Their plans keep what they point at."""
         self.owners: list[Any] = reader.owners
@@ -102,7 +112,7 @@ def inputs_of(op: AnyOp, most: int = MOST_NODES) -> Inputs | None:
         return None
     try:
         key = Key(tuple(reader.tokens))
-    except TypeError:  # a tile of lists, say: the trace says what is wrong with it
+    except TypeError:  # the name of a stream, which is its backend's, has no hash
         return None
     return Inputs(key, reader)
 
@@ -117,7 +127,7 @@ class _Reader:
         self.arrays: dict[int, int] = {}
         self.places: dict[tuple[int, int], int] = {}
         self.starts: dict[int, int] = {}
-        self.codes: set[CodeType] = set()
+        self.named: dict[int, object] = {}
         self.graphs: list[Captured] = []
         self.owners: list[Any] = []
         self.streams = False
@@ -134,14 +144,16 @@ class _Reader:
             return self._handle(value)
         if kind is int or kind is float:
             self._leaf(value, kind)
-        elif kind in PLAIN or isinstance(value, type | Enum | Device | np.dtype):
+        elif kind in PLAIN:
             self.tokens.append(exact(value))
+        elif isinstance(value, type | Enum | Device | np.dtype):
+            self.tokens += ("named", self._name(value))
         elif kind is np.ndarray:
             self.changeable = True
             self._array(value)
         elif is_tuple(value) or kind is list:
             self.changeable |= kind is list
-            self.tokens += (kind, len(value))
+            self.tokens += (kind if kind is tuple or kind is list else self._name(kind), len(value))
             return depth < _DEEPEST and all(self.read(item, depth + 1) for item in value)
         elif kind is dict and PLAIN.issuperset(map(type, value)):
             self.changeable = True
@@ -157,9 +169,27 @@ class _Reader:
             self.tokens.append(exact(value))
             return True
         if is_tuple(value):
-            self.tokens += (type(value), len(value))
+            self.tokens += (tuple if type(value) is tuple else self._name(type(value)), len(value))
             return depth < _DEEPEST and all(self._handles_or_plain(item, depth + 1) for item in value)
         return type(value) in HANDLES and self._handle(value)
+
+    def _name(self, value: object) -> int:
+        """A token for an object that does not change: it is equal to itself alone."""
+        self.named[id(value)] = value
+        return id(value)
+
+    def _fields(self, held: Any) -> bool:
+        """Add one of our own dataclasses, whose fields hold what the user gave: plain values, and tuples of these."""
+        self.tokens.append(type(held))
+        for name in held.__slots__:
+            value = getattr(held, name)
+            if type(value) in PLAIN:
+                self.tokens.append(exact(value))
+            elif type(value) is tuple and PLAIN.issuperset(map(type, value)):
+                self.tokens.append(value if _INT.issuperset(map(type, value)) else tuple(map(exact, value)))
+            else:
+                return False  # a trace says what is wrong with it
+        return True
 
     def _leaf(self, value: Any, token: object) -> None:
         self.tokens.append(token)
@@ -175,7 +205,9 @@ class _Reader:
 
     def _array(self, array: "np.ndarray[Any, Any]") -> None:
         if not self._known(array):
-            self._leaf(array, (array.dtype, array.shape))
+            dtype = array.dtype
+            element = element_type(dtype) if dtype.metadata is None else None
+            self._leaf(array, (self._name(dtype) if element is None else element, array.shape))
 
     def _handle(self, handle: Any) -> bool:
         if self._known(handle):
@@ -188,7 +220,9 @@ class _Reader:
             return False
         alias = self._storages.setdefault(storage, len(self._storages))
         cut = (type(inner), handle._cut, handle._grid) if inner is not handle else None
-        self._leaf(handle, (type(handle), inner._layout, id(storage.device), storage.nbytes, alias, cut))
+        device, written = storage.device, storage.graph() is not None
+        self.named[id(device)] = device
+        self._leaf(handle, (type(handle), inner._layout, id(device), storage.nbytes, alias, cut, written))
         return True
 
     # ---- DAGs
@@ -226,8 +260,8 @@ class _Reader:
                 self._leaf(captured, captured.number)
                 return True
             case Alloc(shape=shape, dtype=dtype, recipe=recipe, origin=origin):
-                self.tokens += (*self._origin(origin), shape, dtype, exact_recipe(recipe))
-                return True
+                self.tokens += (*self._origin(origin), shape, dtype)
+                return self._recipe(recipe)
             case FromHost(array=array, origin=origin) if type(array) is np.ndarray:
                 self.tokens += self._origin(origin)
                 self._array(array)
@@ -236,8 +270,7 @@ class _Reader:
             case Copy(source=source, into=into, dtype=dtype, origin=origin):
                 self.tokens += (*self._origin(origin), dtype)
                 if type(source) is Constant:
-                    self.tokens.append(exact_recipe(source))
-                    return self.read(into)
+                    return self._recipe(source) and self.read(into)
                 return self.read(source) and (into is None or self.read(into))
             case _:
                 return False
@@ -249,15 +282,20 @@ class _Reader:
             case Launch():
                 return self._launch(op, todo)
             case Map(source=source, f=f) if type(f) in BUILT_IN:
-                self.tokens.append(f)
                 todo.append(source)
+                if id(f) not in _CONSTANT:
+                    return self._fields(f)
+                self.tokens.append(id(f))
             case ToHost(source=source):
                 todo.append(source)
             case On(source=source, place=Stream() as stream):
                 self.streams = True
-                self.tokens.append(stream.lane)
+                self.tokens += (self._name(stream.device), stream.lane)
                 todo.append(source)
-            case On(source=source, place=str() | Device() as place):  # a policy of the user's may change
+            case On(source=source, place=Device() as place):
+                self.tokens += ("named", self._name(place))
+                todo.append(source)
+            case On(source=source, place=place) if type(place) is str:  # a policy of the user's may change
                 self.tokens.append(place)
                 todo.append(source)
             case Zip(sources=sources):
@@ -286,8 +324,16 @@ class _Reader:
         """Plans name the places of their ops: DAGs that other code built get plans of their own."""
         if origin is None:
             return (None,)
-        self.codes.add(origin[0])
-        return id(origin[0]), origin[1]
+        code = origin[0]
+        self.named[id(code)] = code
+        return id(code), origin[1]
+
+    def _recipe(self, recipe: Recipe | None) -> bool:
+        """What a creation op writes."""
+        if recipe is None:
+            self.tokens.append(None)
+            return True
+        return self._fields(recipe)
 
 
 def _is_void(handle: Any, storage: Storage) -> bool:
@@ -306,7 +352,7 @@ def _more(value: object) -> bool:
 
 
 def exact(value: Any) -> Hashable:
-    """A plain value so that equal tokens mean the same bits: 0.0 is not -0.0, and True is not 1."""
+    """A value of a plain type, so that equal tokens mean the same bits: 0.0 is not -0.0, and True is not 1."""
     kind = type(value)
     if kind is float:
         return float, value.hex()
@@ -315,10 +361,3 @@ def exact(value: Any) -> Hashable:
     if isinstance(value, np.generic):
         return kind, value.tobytes()
     return kind, value
-
-
-def exact_recipe(recipe: Any) -> Hashable:
-    """Likewise of what a creation op writes."""
-    if recipe is None:
-        return None
-    return type(recipe), *(exact(getattr(recipe, name)) for name in recipe.__slots__)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.dtypes import FLOATING, SUPPORTED, Shape
+from dagpu.dtypes import FLOATING, Shape, element_type
 from dagpu.errors import BorrowError, ShapeError
 from dagpu.frozen import frozen
 from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
@@ -59,12 +59,11 @@ class Copy(DeviceOp[_T_co, _L_co, _G_co]):
 
 
 def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
-    found: np.dtype[Any] | None
     try:
-        found = np.dtype(dtype)
+        found = element_type(np.dtype(dtype))
     except TypeError:
         found = None
-    if found is None or found not in SUPPORTED:
+    if found is None:
         raise ShapeError(
             f"{what} at {describe(origin)}: {dtype!r} is no element type of a tensor. Use one of "
             "f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool_."

@@ -182,7 +182,7 @@ class PlanCache:
         with self._lock:
             before, _ = self._plans.get(inputs.key, ([], None))
             others = [kept for kept in before if not kept.suits(settings, inputs.leaves)]
-            self._plans[inputs.key] = [new, *others[: _KEPT_PER_OP - 1]], inputs.codes
+            self._plans[inputs.key] = [new, *others[: _KEPT_PER_OP - 1]], inputs.named
             self._plans.move_to_end(inputs.key)
             while len(self._plans) > self._maxsize:
                 self._plans.popitem(last=False)
