@@ -6,12 +6,11 @@ contents. Numbers and NumPy arrays would: so the function gets stand-ins for the
 
 import operator
 from collections.abc import Callable
-from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import numpy as np
 
-from dagpu.containers import mapped, values_in
+from dagpu.containers import mapped
 from dagpu.errors import NotReadyError
 
 
@@ -183,37 +182,3 @@ def without_standins(value: Any) -> Any:
 def _meant(item: Any) -> Any:
     kind = type(item)
     return item.number if kind is SymbolicNumber else item.source if kind is SymbolicArray else item
-
-
-def has_arrays(value: Any) -> bool:
-    """Is there a stand-in for an array in a value?"""
-    return any(type(item) is SymbolicArray for item in values_in(value))
-
-
-_INNOCENT: Final = frozenset({bool, int, float, complex, str, bytes, type(None), type, ModuleType, SymbolicNumber})
-
-
-def is_self_contained(f: object) -> bool:
-    """Does a function of the user's close over nothing but numbers, texts and functions of that kind?
-
-    A function that a pipeline's function makes may have the arguments of that call in its closure, or its defaults.
-    """
-    todo, seen = [f], set[int]()
-    while todo:
-        item = todo.pop()
-        if id(item) in seen or type(item) in _INNOCENT or _is_free(item):
-            continue
-        seen.add(id(item))
-        if type(item) is not FunctionType:
-            return False
-        try:
-            todo += [cell.cell_contents for cell in item.__closure__ or ()]
-        except ValueError:  # a cell that is still empty
-            return False
-        todo += [*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values()]
-    return True
-
-
-def _is_free(f: Any) -> bool:
-    """Is it a built-in function, and no method of some object?"""
-    return type(f) is BuiltinFunctionType and (f.__self__ is None or type(f.__self__) is ModuleType)

@@ -40,13 +40,6 @@ _DEEPEST: Final = 20
 """A result whose tuples are nested deeper is made by a trace."""
 
 
-def is_fixed(value: Any, depth: int = 0) -> bool:
-    """Can nobody change this value in place?"""
-    if type(value) is tuple:
-        return depth < _DEEPEST and all(is_fixed(item, depth + 1) for item in value)
-    return type(value) in PLAIN
-
-
 @final
 class Bound:
     """The inputs of one run, in their places."""

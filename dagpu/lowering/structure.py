@@ -14,7 +14,7 @@ Where something cannot be looked into (a closure, which may read what has change
 there is no key, and the op is traced anew.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from enum import Enum
 from typing import Any, Final, TypeAlias, final
 
@@ -105,10 +105,16 @@ class Inputs:
         return [index for index, leaf in enumerate(self.leaves) if type(leaf) is int or type(leaf) is float]
 
 
-def inputs_of(op: AnyOp, most: int = MOST_NODES) -> Inputs | None:
+Refused: TypeAlias = Callable[[Any, Origin, str], None]
+"""Told of a pipeline, of the place where it was called, and of what among the arguments no key can hold, in words."""
+
+
+def inputs_of(op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None) -> Inputs | None:
     """The leaves of a DAG; None where it has no key, or more than `most` nodes."""
     reader = _Reader(most)
     if not reader.read_dag(op):
+        if refused is not None and reader.refused is not None:
+            refused(*reader.refused)
         return None
     try:
         key = Key(tuple(reader.tokens))
@@ -130,8 +136,11 @@ class _Reader:
         self.named: dict[int, object] = {}
         self.graphs: list[Captured] = []
         self.owners: list[Any] = []
+        self.refused: tuple[Any, Origin, str] | None = None
+        """The pipeline with an argument that cannot be read, where it was called, and what that is."""
         self.streams = False
         self.changeable = False
+        self._odd: str | None = None
         self._numbers: dict[int, int] = {}
         self._storages: dict[Storage, int] = {}
 
@@ -154,14 +163,22 @@ class _Reader:
         elif is_tuple(value) or kind is list:
             self.changeable |= kind is list
             self.tokens += (kind if kind is tuple or kind is list else self._name(kind), len(value))
-            return depth < _DEEPEST and all(self.read(item, depth + 1) for item in value)
+            return self._deeper(depth) and all(self.read(item, depth + 1) for item in value)
         elif kind is dict and PLAIN.issuperset(map(type, value)):
             self.changeable = True
             self.tokens += (dict, tuple(map(exact, value)))
-            return depth < _DEEPEST and all(self.read(item, depth + 1) for item in value.values())
+            return self._deeper(depth) and all(self.read(item, depth + 1) for item in value.values())
         else:
+            keys = " whose keys are not all numbers and texts" if kind is dict else ""
+            self._odd = f"a value of type {kind.__name__}{keys}"
             return False
         return True
+
+    def _deeper(self, depth: int) -> bool:
+        """May a container at this depth be looked into?"""
+        if depth == _DEEPEST:
+            self._odd = f"tuples, lists or dicts more than {_DEEPEST} deep"
+        return depth < _DEEPEST
 
     def _handles_or_plain(self, value: Any, depth: int = 0) -> bool:
         """Likewise, for a value that runs must give as it is: with the very numbers, and nothing that may change."""
@@ -253,7 +270,10 @@ class _Reader:
                 self.owners.append(owner)
                 self.tokens.append(owner.number)
                 self.starts[id(source)] = len(self.leaves)
-                return self.read(arguments)
+                found = self.read(arguments)
+                if self._odd is not None:
+                    self.refused = owner, op.origin, self._odd
+                return found
             case GraphLaunch(captured=captured, origin=origin):
                 self.tokens += self._origin(origin)
                 self.graphs.append(captured)
@@ -340,6 +360,13 @@ def _is_void(handle: Any, storage: Storage) -> bool:
     """Is it a borrow of a tensor that has been moved?"""
     kind = type(handle)
     return (kind is TensorRef or kind is TensorMut) and handle._lender._storage is not storage
+
+
+def is_fixed(value: Any, depth: int = 0) -> bool:
+    """Can nobody change this value in place, as far as it is looked into?"""
+    if is_tuple(value):
+        return depth < _DEEPEST and all(is_fixed(item, depth + 1) for item in value)
+    return type(value) in PLAIN
 
 
 def is_tuple(value: Any) -> bool:

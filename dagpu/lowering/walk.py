@@ -35,7 +35,7 @@ from dagpu.lowering.later import (
 from dagpu.lowering.leaves import Leaves
 from dagpu.lowering.placements import Placements
 from dagpu.lowering.remember import Memory, Remembering, components, once_of, own_result
-from dagpu.lowering.reuse import is_fixed
+from dagpu.lowering.structure import is_fixed
 from dagpu.lowering.takings import Takings
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, HostCall, Map, On, Shared, Then, ToHost, Unzip, Value, Zip

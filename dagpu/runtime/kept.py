@@ -1,6 +1,7 @@
 """Plans that runs leave for later ones: of the same op, of ops of the same structure, and of a pipeline."""
 
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
@@ -15,6 +16,7 @@ from dagpu.lowering.policies import RoundRobin, SingleStream
 from dagpu.lowering.reuse import Repeat
 from dagpu.lowering.structure import MOST_NODES, Inputs, exact
 from dagpu.ops.base import DeviceOp, keep_for_later_runs, kept_from_earlier_runs
+from dagpu.origin import Origin, describe, place_of
 from dagpu.runtime.environment import Variable
 
 
@@ -174,8 +176,13 @@ class PlanCache:
                     self._plans.move_to_end(inputs.key)
                     self._hits += 1
                     return kept
-            self._misses += 1
+            self._misses += not self._of_pipeline
         return None
+
+    def called(self) -> None:
+        """The pipeline's function is called, for want of a plan."""
+        with self._lock:
+            self._misses += 1
 
     def keep(self, inputs: Inputs, new: Kept, settings: Settings) -> None:
         """Keep a plan for others of its structure; the one that has not been used for longest makes room."""
@@ -194,7 +201,7 @@ class PlanCache:
             self._hits = self._misses = 0
 
     def info(self) -> CacheInfo:
-        """How often a plan was found, and how often not."""
+        """How often a plan was found, and how often not: of a pipeline, how often its function was called."""
         with self._lock:
             return CacheInfo(self._hits, self._misses, self._maxsize, len(self._plans))
 
@@ -227,6 +234,24 @@ def most_nodes(op: DeviceOp[Any, Any, Any]) -> int:
 
 
 _MOST_PLACES: Final = 4096
+
+
+_warned: set[object] = set()
+
+
+def refused(owner: Any, origin: Origin, what: str) -> None:
+    """A pipeline was called with an argument by which no plan can be found. Warn, once for each place."""
+    place = place_of(origin)
+    if place in _warned:
+        return
+    _warned.add(place)
+    file, line = ("dagpu", 0) if place is None else place
+    message = (
+        f"{owner!r}, called at {describe(origin)}, got {what}, by which no plan can be found: its function is called "
+        "again in each run. Pass handles, NumPy arrays, numbers, texts, and tuples, lists and dicts of these. What is "
+        "the same in all calls it can close over; make a pipeline for each value of it."
+    )
+    warnings.warn_explicit(message, RuntimeWarning, file, line)
 
 
 def cache_of(inputs: Inputs, settings: Settings) -> PlanCache | None:
