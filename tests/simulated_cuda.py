@@ -29,6 +29,7 @@ from dagpu.errors import CompileError
 from dagpu.layout import Layout
 from dagpu.lowering.program import Launch
 from dagpu.ops.launch import KernelSpec
+from dagpu.ops.recipes import seeded
 from dagpu.runtime.device import backend
 from dagpu.runtime.kept import plans
 from tests import places
@@ -92,10 +93,14 @@ class SimulatedLibrary:
         plain = bytearray(text)
         for at in made.pointers:
             plain[at : at + 8] = bytes(8)
+        numbers = []
+        if made.seed is not None:
+            numbers.append(int.from_bytes(text[made.seed : made.seed + 8], "little"))
+            plain[made.seed : made.seed + 8] = bytes(8)
         assert plain == made.arguments
         assert (grid, block) == (made.grid, made.block)
         refuse(self.gpu, grid, block, shared)
-        return lambda: act(self.gpu, *addresses)
+        return lambda: act(self.gpu, *addresses, *numbers)
 
 
 # ---- what is not in the parameters --------------------------------------------------------------------------------
@@ -127,10 +132,10 @@ def _numbered(made: Any, act: Callable[..., None]) -> Any:
 
 
 def _fill(recipe: Any, layout: Layout) -> Any:
-    def act(gpu: SimulatedGpu, out: int) -> None:
+    def act(gpu: SimulatedGpu, out: int, *seed: int) -> None:
         array = _array(gpu, out, layout)
         if array is not None:
-            write(recipe, array)
+            write(seeded(recipe, *seed) if seed else recipe, array)
 
     return _numbered(builtin.fill(recipe, layout), act)
 

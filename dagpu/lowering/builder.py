@@ -18,7 +18,7 @@ from dagpu.handles import Partition, Tensor, TensorMut, TensorRef
 from dagpu.layout import Layout
 from dagpu.lowering.loans import Loans
 from dagpu.lowering.program import HOST, Buffer, Fill, GraphLaunch, HostCall, Instruction, Program, Role, Tiles, View
-from dagpu.lowering.scalars import ScalarUse
+from dagpu.lowering.scalars import Use, fresh_seed
 from dagpu.ops.captured import Captured
 from dagpu.ops.memory import Alloc
 from dagpu.ops.recipes import Constant
@@ -57,6 +57,7 @@ class Builder:
         "_undefined",
         "_views",
         "arrays",
+        "drawn",
         "graphs",
         "inputs",
         "instructions",
@@ -78,8 +79,10 @@ class Builder:
         """Memory and values that buffers hold from the start."""
         self.arrays: list[tuple[int, np.ndarray[Any, Any], int | None]] = []
         """Of each array that is copied from: its cell, itself, and its number among the leaves."""
-        self.numbers: dict[tuple[int, int], tuple[int, ScalarUse]] = {}
-        """Each number that may differ from run to run, by its index and its type in CUDA: its cell, and a use."""
+        self.numbers: dict[tuple[int, int], tuple[int, Use]] = {}
+        """Each number that may differ from run to run, by its index and the form of its use: its cell, and a use."""
+        self.drawn: list[int] = []
+        """The cells of the seeds that nobody has chosen: each run has others."""
         self.graphs: list[Captured] = []
         """The graphs that are launched."""
         self.lent: dict[int, tuple[Any, Storage]] = {}
@@ -127,14 +130,20 @@ class Builder:
         self.arrays.append((cell, array, leaf))
         return cell
 
-    def number_cell(self, number: SymbolicNumber, use: ScalarUse) -> int:
-        """A cell that holds a number from the start, as the kernel parameter `use` takes it."""
-        check = use.check
-        found = self.numbers.get((number.index, id(check)))
+    def number_cell(self, number: SymbolicNumber, use: Use) -> int:
+        """A cell that holds a number from the start, in the form in which it is used."""
+        form = use.form
+        found = self.numbers.get((number.index, id(form)))
         if found is not None:
             return found[0]
-        cell = self._given_cell(check(number.number))
-        self.numbers[number.index, id(check)] = cell, use
+        cell = self._given_cell(use.checked(number.number))
+        self.numbers[number.index, id(form)] = cell, use
+        return cell
+
+    def drawn_cell(self) -> int:
+        """A cell that holds a seed from the start which nobody has chosen."""
+        cell = self._given_cell(fresh_seed())
+        self.drawn.append(cell)
         return cell
 
     def _given_cell(self, value: object) -> int:

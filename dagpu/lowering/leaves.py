@@ -13,8 +13,9 @@ import numpy as np
 
 from dagpu.containers import mapped
 from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef
-from dagpu.lowering.structure import Inputs
+from dagpu.lowering.structure import SEED_PLACE, Inputs
 from dagpu.ops.captured import Captured
+from dagpu.ops.memory import Alloc
 from dagpu.origin import Origin
 from dagpu.ownership import map_handles
 from dagpu.standins import SymbolicArray, SymbolicNumber
@@ -111,6 +112,12 @@ class Leaves:
     def index_of(self, leaf: Any) -> int | None:
         """The number of a leaf, for one of the ops in which they stand; None of another object."""
         return self._index_of.get(id(leaf))
+
+    def seed_of(self, op: Alloc[Any]) -> SymbolicNumber | None:
+        """What stands for the seed of random numbers, where that is a leaf."""
+        inputs = self.inputs
+        index = None if inputs is None else inputs.places.get((id(op), SEED_PLACE))
+        return None if inputs is None or index is None else SymbolicNumber(index, inputs.leaves[index], self.reads)
 
     def index_of_result(self, value: Any) -> int | None:
         """Of which leaf is a part of the result the very handle? None where it is not, or might be another's."""

@@ -18,14 +18,12 @@ says what is wrong, in the words that it always uses.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, final
 
-from dagpu.errors import KernelArgumentError
 from dagpu.handles import OWNING, Partition, SharedTensor, Tensor, TensorMut, TensorRef, move_in
-from dagpu.kernel_arguments import check_scalar_argument
 from dagpu.layout import Layout
 from dagpu.lowering.builder import Builder
 from dagpu.lowering.later import FromCell, FromItems, Later
 from dagpu.lowering.leaves import Given, Leaves, storage_of_leaf
-from dagpu.lowering.scalars import ScalarUse
+from dagpu.lowering.scalars import Use, fresh_seed
 from dagpu.lowering.structure import PLAIN
 from dagpu.ops.captured import Captured
 from dagpu.origin import Origin
@@ -78,7 +76,7 @@ class Repeat:
     It refers to handles that the op holds anyway, never to their memory: that goes when they are moved and dropped.
     """
 
-    __slots__ = ("_arrays", "_given", "_graphs", "_held", "_leaves", "_numbers", "buffers", "result")
+    __slots__ = ("_arrays", "_drawn", "_given", "_graphs", "_held", "_leaves", "_numbers", "buffers", "result")
 
     def __init__(
         self,
@@ -103,10 +101,12 @@ class Repeat:
         self._arrays: list[tuple[int, Any, int, tuple[int, ...], Any]] = []
         """Of each array that is copied from: its cell; itself where it is no leaf; the leaf's number; and the
         shape and element type that it was traced with."""
-        self._numbers: list[tuple[int, int, ScalarUse]] = [
+        self._numbers: list[tuple[int, int, Use]] = [
             (cell, index, use) for (index, _), (cell, use) in builder.numbers.items()
         ]
-        """Each cell of a number, with the number of the leaf, and a kernel that takes it."""
+        """Each cell of a number, with the number of the leaf, and what it is used for."""
+        self._drawn = tuple(builder.drawn)
+        """The cells of seeds that each run draws."""
         self.result = result
 
     def copies(self, cell: int, array: Any, index: int | None) -> None:
@@ -138,7 +138,9 @@ class Repeat:
                 return None
             memory[cell] = array
         for cell, index, use in self._numbers:
-            memory[cell] = _checked(leaves[index], use)
+            memory[cell] = use.checked(leaves[index])
+        for cell in self._drawn:
+            memory[cell] = fresh_seed()
         return Bound(locks, leaves, graphs)
 
     def _bind_graphs(self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool]) -> Sequence[Captured]:
@@ -171,15 +173,6 @@ class Repeat:
 
 def _uses(graphs: Sequence[Captured], storage: Storage) -> bool:
     return any(storage in graph.storages for graph in graphs)
-
-
-def _checked(number: float, use: ScalarUse) -> object:
-    """A number as the kernel takes it; `KernelArgumentError` where it does not fit."""
-    try:
-        return use.check(number)
-    except KernelArgumentError:
-        check_scalar_argument(use.spec, use.param, number, use.origin)  # the same, with the place
-        raise
 
 
 def repeat_of(root: Any, traced: Leaves, builder: Builder) -> Repeat | None:

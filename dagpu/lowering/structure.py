@@ -15,6 +15,7 @@ there is no key, and the op is traced anew.
 """
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Final, TypeAlias, final
 
@@ -29,7 +30,7 @@ from dagpu.ops.compose import BUILT_IN, FIRST, LAST, SHARE, UNCUT, Map, On, Pure
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
-from dagpu.ops.recipes import Constant, Recipe
+from dagpu.ops.recipes import Constant, Normal, Recipe, Uniform
 from dagpu.origin import Origin
 from dagpu.storage import Storage
 
@@ -46,6 +47,9 @@ _CONSTANT: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
 
 _DEEPEST: Final = 20
 """Tuples nested deeper are not looked into."""
+
+SEED_PLACE: Final = 0
+"""Stands for an argument's place, of an op that has one number at most."""
 
 MOST_NODES: Final = 20_000
 """A larger DAG gets no key: its plan would be kept for the sake of a walk as long as this."""
@@ -85,7 +89,8 @@ class Inputs:
         self.arrays: dict[int, int] = reader.arrays
         """The number of the array of a `FromHost` among the leaves, by the id of that op."""
         self.places: dict[tuple[int, int], int] = reader.places
-        """Likewise of a number in a kernel's call, by the id of the `Launch` and its place among the arguments."""
+        """The number of a number in a kernel's call, by the id of the `Launch` and its place among the arguments; of a
+        seed, by the id of the `Alloc` and `SEED_PLACE`."""
         self.starts: dict[int, int] = reader.starts
         """The number of the first leaf of a pipeline's arguments, by the id of the `Value` that holds them."""
         self.named: dict[int, object] = reader.named
@@ -281,6 +286,10 @@ class _Reader:
                 return True
             case Alloc(shape=shape, dtype=dtype, recipe=recipe, origin=origin):
                 self.tokens += (*self._origin(origin), shape, dtype)
+                if isinstance(recipe, Uniform | Normal) and type(recipe.seed) is int:
+                    self.places[id(op), SEED_PLACE] = len(self.leaves)
+                    self._leaf(recipe.seed, int)
+                    recipe = replace(recipe, seed=None)
                 return self._recipe(recipe)
             case FromHost(array=array, origin=origin) if type(array) is np.ndarray:
                 self.tokens += self._origin(origin)

@@ -144,7 +144,8 @@ class Walk:
             case Value():
                 self.done.append(self._value(node))
             case Alloc():
-                self.done.append(emit_alloc(node, self.builder, self._places.now[0], self._places.now[1]))
+                seed = self.leaves.seed_of(node)
+                self.done.append(emit_alloc(node, seed, self.builder, self._places.now[0], self._places.now[1]))
             case FromHost():
                 leaf = None if self.leaves.inputs is None else self.leaves.inputs.arrays.get(id(node))
                 self.done.append(emit_from_host(node, leaf, self.builder, self._places.now[0], self._places.now[1]))

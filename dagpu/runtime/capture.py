@@ -146,7 +146,7 @@ def _captured(
 ) -> Captured:
     found = Captured(frozen, plan, stream, storages, lent, origin)
     found.updates = Updates()
-    found.plans = PlanCache(_LAUNCHERS, None, of_pipeline=True)
+    found.plans = PlanCache(_LAUNCHERS, None)
     return found
 
 

@@ -5,7 +5,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 from dagpu.backends.base import Backend, Bindings, Prepared, Replay
 from dagpu.device import Device
@@ -155,17 +155,20 @@ class CacheInfo(NamedTuple):
 class PlanCache:
     """Plans by the structure of their ops: the latest used."""
 
-    def __init__(self, maxsize: int, pipeline_graph_from: int | None = None, *, of_pipeline: bool = False) -> None:
+    def __init__(
+        self, maxsize: int, graph_from: int | Literal["settings"] | None = "settings", *, of_pipeline: bool = False
+    ) -> None:
         self._maxsize = maxsize
-        self._graph_from = pipeline_graph_from
+        self._graph_from = graph_from
         self._of_pipeline = of_pipeline
+        """Are misses counted by the calls of a function?"""
         self._lock = threading.Lock()
         self._plans: OrderedDict[Hashable, tuple[list[Kept], object]] = OrderedDict()
         self._hits = self._misses = 0
 
     def graph_from(self, settings: Settings) -> int | None:
         """From which run of a plan on it is a graph."""
-        return self._graph_from if self._of_pipeline else settings.graph_from
+        return settings.graph_from if self._graph_from == "settings" else self._graph_from
 
     def find(self, inputs: Inputs, settings: Settings) -> Kept | None:
         """A plan that suits these leaves."""
