@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
+import numpy as np
+
 from dagpu.containers import mapped, values_in
 from dagpu.handles import HANDLES, OWNING, Handle, Partition
 from dagpu.storage import Storage
@@ -45,6 +47,20 @@ def map_handles(change: Callable[[Any], Any], value: Any) -> Any:
 def handles_in(value: Any) -> Iterator[Handle]:
     """Every handle in a value; see `dagpu.containers.values_in`."""
     return (item for item in values_in(value) if type(item) in HANDLES)
+
+
+def for_several(value: Any) -> Any:
+    """A value that several takers will have: its NumPy arrays as read-only views, for none of them may write what the
+    others read."""
+    return mapped(_unwritable, value)
+
+
+def _unwritable(item: Any) -> Any:
+    if not issubclass(type(item), np.ndarray):  # not isinstance: that believes a stand-in
+        return item
+    view = item.view()
+    view.flags.writeable = False
+    return view
 
 
 def moves(value: Any) -> bool:

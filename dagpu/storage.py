@@ -1,7 +1,7 @@
 """Blocks of device memory, who holds them, and the locks that runs take on them."""
 
 from collections.abc import Callable
-from threading import Lock
+from threading import Lock, RLock
 from typing import ClassVar, final
 
 from dagpu.device import Device
@@ -60,12 +60,26 @@ class Storage:
 
 @final
 class Holders:
-    """The living `SharedTensor`s of one storage, by id; adding and discarding are atomic under the GIL."""
+    """The living `SharedTensor`s of one storage, by id.
 
-    __slots__ = ("ids",)
+    Invariant, under `gate`: the storage has been handed to an owner  =>  no holder of it is alive.
+
+    So who makes one more holder of a living one, and who makes an owner of the last, does that under the gate. A holder
+    that dies takes it not: a finaliser may run anywhere, and there is one holder less either way.
+    """
+
+    __slots__ = ("gate", "ids")
 
     def __init__(self) -> None:
+        self.gate = RLock()
+        """Re-entrant, for a finaliser of the user's may run within it."""
         self.ids: set[int] = set()
+
+    def alias(self) -> "Holders":
+        """Another object with the same holders."""
+        other = Holders()
+        other.gate, other.ids = self.gate, self.ids
+        return other
 
 
 @final

@@ -19,7 +19,7 @@ from dagpu.ops.memory import Alloc
 from dagpu.origin import Origin
 from dagpu.ownership import map_handles
 from dagpu.standins import SymbolicArray, SymbolicNumber
-from dagpu.storage import Holders, Storage
+from dagpu.storage import Storage
 
 Given: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
 """The handles that do not move."""
@@ -182,9 +182,8 @@ class Leaves:
             made = TensorRef(handle._live(), handle._layout, handle._made, cast("Tensor[Any, Any]", lender))
             self._sources.add(id(lender))
         elif kind is SharedTensor:
-            holders = Holders()
-            holders.ids = handle._holders.ids  # one set: each handle counts for all
-            made = SharedTensor(handle._live(), handle._layout, handle._made, holders)
+            holders = handle._holders.alias()  # each handle counts for all
+            made = handle._another(handle._layout, holders)
             self._sources.add(id(holders))
         self._standins[id(made)] = made, index
         return made

@@ -16,7 +16,7 @@ from dagpu.lowering.later import PENDING, FromItems, Later, resolved
 from dagpu.ops.compose import Shared, Split, Taken, Unzip
 from dagpu.ops.once import Once
 from dagpu.origin import Origin, describe
-from dagpu.ownership import handles_in, map_handles, moves
+from dagpu.ownership import for_several, handles_in, map_handles, moves
 
 Remembering: TypeAlias = Shared[Any] | Unzip[Any]
 
@@ -46,14 +46,12 @@ class Memory:
         kept = self._claims[once_of(node)]
         if kept is PENDING:
             raise own_result(node.origin)
-        if isinstance(node, Unzip):
-            return self.component(node)
-        return kept.clone() if type(kept) is SharedTensor else kept
+        return self.component(node) if isinstance(node, Unzip) else _for_one_more(kept)
 
     def recall(self, node: Remembering, undo: Callable[[Callable[[], None]], None]) -> Any:
         """What an earlier run has made. `undo` is told how to put back a component that is taken."""
         if isinstance(node, Shared):
-            return map_handles(_another, node.once.value)
+            return _for_one_more(node.once.value)
         once, index = node.split.once, node.index
         found = once.exchange(index, Taken(node.origin))
         if isinstance(found, Taken):
@@ -72,8 +70,10 @@ class Memory:
                 f"shared() at {describe(node.origin)} of a {type(made).__name__} that owns {owned!r}. Only one bare "
                 "Tensor can be shared whole: unzip() first, and share the parts."
             )
+        else:
+            made = for_several(made)
         self._claims[node.once] = made
-        return made.clone() if type(made) is SharedTensor else made
+        return _for_one_more(made)
 
     def keep_split(self, split: Split, made: Any, origin: Origin) -> None:
         """The tuple of an `Unzip` is made: keep its components, some of which may be still to come."""
@@ -157,8 +157,9 @@ def own_result(origin: Origin) -> NestedRunError:
     )
 
 
-def _another(handle: Any) -> Any:
-    return handle.clone() if type(handle) is SharedTensor else handle
+def _for_one_more(kept: Any) -> Any:
+    """A remembered value for one more taker: handles, lists and dicts of his own."""
+    return map_handles(lambda handle: handle.clone() if type(handle) is SharedTensor else handle, kept)
 
 
 def _put_back(once: Once, index: int, found: Any) -> None:

@@ -311,12 +311,14 @@ def _on_leaf(kind: type[Any], index: int, layout: Layout) -> Make:
     def make(memory: list[Any], leaves: Sequence[Any]) -> Any:
         leaf = leaves[index]
         inner: Any = leaf._inner if type(leaf) is Partition else leaf
+        if type(inner) is SharedTensor:
+            return inner._another(layout, inner._holders)
         storage, made = inner._live(), inner._made
         if kind is Tensor:
             return Tensor(storage, layout, made)
         if kind is TensorMut:
             return TensorMut(storage, layout, made, inner._lender, inner._loan)
-        return SharedTensor(storage, layout, made, inner._holders if type(inner) is SharedTensor else Holders())
+        return SharedTensor(storage, layout, made, Holders())
 
     return make
 
