@@ -86,7 +86,7 @@ class Builder:
         self.graphs: list[Captured] = []
         """The graphs that are launched."""
         self.lent: dict[int, tuple[Any, Storage]] = {}
-        """The handles from outside that do not move, by id, with their memory."""
+        """The handles that do not move, by id, with their memory, which is from outside and has not moved in either."""
         self.locks: dict[Storage, bool] = {}
         """Storages from outside the run, exclusively where true."""
         self._devices: dict[Device, int] = {}
@@ -216,7 +216,7 @@ class Builder:
             raise _not_there(storage, handle)
         self._check_loan(storage, handle)
         self.locks[storage] = exclusive or self.locks.get(storage, False)
-        if type(handle) is not Tensor:
+        if type(handle) is not Tensor and storage not in self._loans.owned:
             self.lent[id(handle)] = handle, storage
 
     def launch(self, graph: Captured) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -12,11 +12,13 @@ class Loans:
     The mark is an object of its own: results keep it for as long as they live, and must not keep what was lent.
     """
 
-    __slots__ = ("lent", "mark")
+    __slots__ = ("lent", "mark", "owned")
 
     def __init__(self) -> None:
         self.lent: dict[Storage, object] = {}
         """For each storage from outside that is lent to the run, the loan; None if for reading."""
+        self.owned: set[Storage] = set()
+        """The storages of tensors from outside that have moved into the run."""
         self.mark = object()
         """The `maker` of each storage that the run makes."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.errors import MovedError, NestedRunError, OwnershipError, ShapeError
-from dagpu.handles import OWNING, SharedTensor, Tensor
+from dagpu.handles import OWNING, Handle, SharedTensor, Tensor
 from dagpu.lowering.later import PENDING, FromItems, Later, resolved
 from dagpu.ops.compose import Shared, Split, Taken, Unzip
 from dagpu.ops.once import Once
@@ -112,8 +112,12 @@ class Memory:
                         return op
         return None
 
-    def publish(self) -> None:
-        """Remember what is complete, for other runs and for the next."""
+    def handles(self) -> list[Handle]:
+        """The handles in what is made and not published yet."""
+        return [handle for kept in self._claims.values() if kept is not PENDING for handle in handles_in(kept)]
+
+    def publish(self, constant: Callable[[Any], Any]) -> None:
+        """Remember what is complete, for other runs and for the next: of a `Shared`, what `constant` makes of it."""
         for once, kept in list(self._claims.items()):
             if kept is PENDING:
                 continue
@@ -121,8 +125,7 @@ class Memory:
             incomplete = any(type(part) is Later for part in value) if type(kept) is list else type(value) is Later
             if not incomplete:
                 del self._claims[once]
-                self._splits.pop(once, None)
-                once.publish(value)
+                once.publish(value if self._splits.pop(once, None) else constant(value))
 
     def abandon(self) -> None:
         """The run will not make what it has claimed: the next to come may."""

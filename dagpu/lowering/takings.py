@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 from dagpu.containers import is_container
-from dagpu.handles import HANDLES, OWNING, move_in
+from dagpu.handles import HANDLES, OWNING, Partition, Tensor, move_in
 from dagpu.lowering.leaves import Leaves
 from dagpu.lowering.loans import Loans
 from dagpu.ops.base import DeviceOp
@@ -37,8 +37,11 @@ class Takings:
             if not self._is_leaf(held, node) and not self._ours(held):
                 self._leaves.forbid()
             # What the run itself has made goes back to nobody; remembered, its memory would pass for an output.
-            undo = None if self._loans.made(storage_of(held)) else Undo(held)
+            storage = storage_of(held)
+            undo = None if self._loans.made(storage) else Undo(held)
             taken = move_in(held, "a run of the op that owned it, started", self._origin)
+            if undo is not None and type(taken._inner if kind is Partition else taken) is Tensor:
+                self._loans.owned.add(storage)
             if undo is not None:  # only now: a handle that was gone before keeps its note of where it went
                 self.may_undo(undo)
             return taken

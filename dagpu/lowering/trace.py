@@ -152,8 +152,8 @@ class Tracer:
     @property
     def owned(self) -> list[Storage]:
         """The memory from outside that the stage may write and nobody lent: it has moved into the op."""
-        lent = {storage for _, storage in self.lent}
-        return [storage for storage, exclusive in self._walk.builder.locks.items() if exclusive and storage not in lent]
+        owned = self._loans.owned
+        return [storage for storage, exclusive in self._walk.builder.locks.items() if exclusive and storage in owned]
 
     def record(self, how: str) -> Any:
         """Trace the op into the builder that it shares with earlier ones, and give its value. It must be there at once:
@@ -184,8 +184,8 @@ class Tracer:
         self._walk.takings.submitted()
 
     def settle(self, memory: list[Any], *, publish: bool = True) -> None:
-        """The stage is complete; `memory[i]` is what buffer i holds now. With `publish`, what `Shared` and `Unzip` ops
-        have made is there for other runs too."""
+        """The stage is complete; `memory[i]` is what buffer i holds now. What `Shared` and `Unzip` ops have made is
+        there for other runs too, unless somebody will `publish` it later."""
         for index, storage in self._walk.builder.outputs():
             storage.settle(memory[index])
         for later in self._walk.cells:
@@ -195,9 +195,16 @@ class Tracer:
         self._walk.cells.clear()
         self._walk.builder = self._new_builder()
         if publish:
-            self._walk.memory.publish()
-        else:
-            self._walk.memory.abandon()
+            self.publish()
+
+    def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> None:
+        """What `Shared` and `Unzip` ops have made is there for other runs; of a `Shared` it is what `constant` makes of
+        its value."""
+        self._walk.memory.publish(constant)
+
+    def remembered(self) -> list[Any]:
+        """What `Shared` ops have made and nobody else knows of yet: the handles in it."""
+        return self._walk.memory.handles()
 
     def waits_for(self) -> list[Once]:
         """What other runs are making and this one cannot go on without."""

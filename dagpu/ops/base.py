@@ -302,6 +302,9 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         """Run it, block until its result is there, and keep what it did as a graph, to be launched again as a whole:
         one CUDA graph on a GPU, a replayed plan on the host.
 
+        What `shared()` ops in it remember already is a constant of the graph; what the capture has to make of them is
+        part of it. Its output lies in the graph's memory: see `CudaGraph`.
+
         Raises:
             CaptureError: part of it cannot be in a graph: `host_map`, a closure that waits for data of the host.
         """
