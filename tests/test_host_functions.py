@@ -288,16 +288,24 @@ def test_what_a_pipeline_makes_is_made_for_each_call(name: str, beside: bool) ->
     assert len({id(result) for result in results}) == 3
 
 
+def first_of_all(x: Any) -> Any:
+    """The first thing in tuples."""
+    while isinstance(x, tuple):
+        x = x[0]
+    return x
+
+
+@pytest.mark.parametrize("in_tuple", [False, True])
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("kind", ["shared", "array", "borrow"])
-def test_an_argument_reaches_the_function_of_its_own_call(kind: str, beside: bool) -> None:
+def test_an_argument_reaches_the_function_of_its_own_call(kind: str, beside: bool, in_tuple: bool) -> None:
     """A handle or array that goes on to `host_map`, alone or beside data of the device, is that of its call."""
 
     def f(x: Any, array: Any) -> Op:
-        given = value((x, 1))
+        given: Op = value((x, 1)) if in_tuple else value(x)
         if beside:
-            return zip_ops(given, from_host(array).to_host()).host_map(lambda pair: pair[0][0])
-        return zip_ops(given.host_map(lambda pair: pair[0]), from_host(array)).first()
+            return zip_ops(given, from_host(array).to_host()).host_map(first_of_all)
+        return zip_ops(given.host_map(first_of_all), from_host(array)).first()
 
     lent = [ones(S).sync() for _ in range(3)]
     make: dict[str, Callable[[int], Any]] = {

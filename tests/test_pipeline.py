@@ -5,11 +5,13 @@ Whether the function was called is counted; that the device was given a graph is
 
 import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -26,6 +28,8 @@ from dagpu import (
     OwnershipError,
     RoundRobin,
     StreamInterpreter,
+    Tensor,
+    TensorMut,
     Tile,
     current_device,
     device,
@@ -49,7 +53,10 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.explore import exploring
+from dagpu.handles import move_in
 from dagpu.lowering.program import Program, Role
+from dagpu.lowering.reuse import Bound
+from dagpu.ownership import Undo
 from dagpu.runtime import kept
 from dagpu.runtime.kept import plans
 from dagpu.storage import Locks
@@ -604,6 +611,25 @@ def test_a_handle_that_comes_back(name: str) -> None:
         W.clear()
 
 
+def test_a_partition_keeps_its_tiles() -> None:
+    """Tiles of other sizes may make one grid, where those at the edges are smaller: each call has its own."""
+    p = pipeline(lambda cut, x: scale(cut, 2.0, x))
+    for tile in (3, 4, 3, 5):
+        cut, _, _ = p(zeros((5, 2)).sync().partition((tile, 2), partial=True), shared(1, (5, 2))).sync()
+        assert (cut.tile, cut.grid) == ((tile, 2), (-(-5 // tile), 1))
+        assert (cut.unpartition().to_host().sync() == 2).all()
+
+
+def test_a_partition_of_what_is_lent_is_lent() -> None:
+    """One of an owned tensor and one of a loan: what comes back is of the kind that went in."""
+    p = pipeline(lambda cut: scale(cut, 2.0, ones(S)).first().unpartition())
+    lender = tensor(0)
+    for _ in range(2):
+        assert type(p(tensor(0).partition(S)).sync()) is Tensor
+        assert type(p(lender.borrow_mut().partition(S)).sync()) is TensorMut
+    assert number_in(lender) == 2
+
+
 def test_a_result_says_where_it_was_made() -> None:
     """An error about a tensor that went through a pipeline names the place where that one was made."""
     p = pipeline(lambda t: fill(t, 1))
@@ -820,6 +846,65 @@ def test_a_call_that_is_cancelled_before_keeps_its_arguments(before: int) -> Non
     assert trio.run(body) == 7
 
 
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("how", ["cancelled", "refused"])
+def test_all_arguments_come_back(before: int, how: str) -> None:
+    """Where nothing was submitted, each tensor, partition and loan among the arguments is the op's again, not the first
+    or the last alone: it may run."""
+    p = pipeline(
+        lambda t, cut, m, u: zip_ops(
+            axpy(t.partition(S), 1.0, ones(S)).first(),
+            axpy(cut, 1.0, ones(S)).first(),
+            axpy(m.partition(S), 1.0, ones(S)).first(),
+            axpy(u.partition(S), 1.0, ones(S)).first(),
+        )
+    )
+
+    def call(lender: Any) -> Op:
+        return p(tensor(1), tensor(2).partition(S), lender.borrow_mut(), tensor(4))
+
+    for _ in range(before):
+        call(tensor(3)).sync()
+    lender = tensor(3)
+    op = call(lender)
+
+    async def body() -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await op
+        assert scope.cancelled_caught
+
+    if how == "cancelled":
+        trio.run(body)
+    else:
+        with patch.object(Locks, "acquire", side_effect=BorrowError("in the way")), pytest.raises(BorrowError):
+            op.sync()
+    assert unlocked(lender)
+    assert [number_in(cut.unpartition()) for cut in op.sync()[:2]] == [2, 3]
+    assert number_in(lender) == 4
+
+
+def test_a_lost_race_for_one_argument_gives_back_the_others() -> None:
+    """Another thread takes one of the tensors of a call while that begins: the call is refused, and gives back those
+    that it had taken by then, from the first to the last."""
+    p = pipeline(lambda t, u, v: zip_ops(fill(t, 1), fill(u, 2), fill(v, 3)))
+    p(tensor(), tensor(), tensor()).sync()
+    op = p(tensor(), tensor(), tensor())
+    (held, _) = op.source.held  # type: ignore[attr-defined]  # reason: the call of a pipeline
+    take = Bound.take
+    gone: list[Any] = []
+
+    def late(bound: Bound, origin: Any) -> None:
+        gone.append(Undo(held[2]))
+        move_in(held[2], "another thread", None)
+        take(bound, origin)
+
+    with patch.object(Bound, "take", late), pytest.raises(MovedError, match="another thread"):
+        op.sync()
+    gone[0].undo()
+    assert [number_in(t) for t in op.sync()] == [1, 2, 3]
+
+
 @pytest.mark.host_only("it runs on a device of its own")
 @pytest.mark.parametrize("before", [0, 2])
 def test_cancelled_at_each_step(before: int) -> None:
@@ -983,6 +1068,30 @@ def test_temporaries_of_closures_are_temporaries() -> None:
 
 
 # ---- looking
+
+
+@pytest.mark.parametrize("what", ["code", "class of a tuple", "type"])
+def test_what_a_key_names_lives_as_long_as_the_key(what: str) -> None:
+    """An object that stands in a key by its id is kept with the plan: no other gets that id, and with it the plan."""
+    p = pipeline(lambda *arguments: scaled(2.0, ones(S)))
+
+    def run() -> Any:
+        if what == "code":
+            scope: dict[str, Any] = {}
+            exec(compile("def built(op): return op.reshape((4,))", "elsewhere.py", "exec"), scope)
+            zip_ops(scope["built"](scaled(2.0, ones(S))), zeros(S)).sync()
+            return scope["built"].__code__
+        made: Any = NamedTuple("Made", [("x", int)]) if what == "class of a tuple" else type("Made", (), {})
+        p(made(1) if what == "class of a tuple" else made).sync()
+        return made
+
+    found = weakref.ref(run())
+    gc.collect()
+    assert found() is not None
+    plans.clear()
+    p.cache_clear()
+    gc.collect()
+    assert found() is None
 
 
 def test_errors_name_their_own_place() -> None:

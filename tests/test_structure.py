@@ -162,6 +162,8 @@ DIFFERENT: dict[str, Callable[[], list[Any]]] = {
     "kinds of handles": lambda: [
         anything(x) for x in (tensor(), shared(), tensor().borrow(), tensor().borrow_mut(), tensor().partition(S))
     ],
+    "tiles of one grid": lambda: [anything(tensor(shape=(5, 2)).partition((k, 2), partial=True)) for k in (3, 4)],
+    "what was cut": lambda: [anything(t.partition(S)) for t in (tensor(), tensor().borrow_mut())],
     "tiles": lambda: [anything(tensor().partition(tile)) for tile in ((2, 2), (1, 2), (2, 1))],
     "devices": lambda: [dup(full(S, 1).on(place(k)).share().sync()) for k in (0, 1)],
     "which share memory": lambda: let(
@@ -303,12 +305,12 @@ class Always(Enum):
 
 
 class Text(str):
-    """A text that is equal to every text."""
+    """A text that is equal to every text of one letter."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, str)
+        return isinstance(other, str) and len(other) == 1
 
     def __hash__(self) -> int:
         return hash("2")
