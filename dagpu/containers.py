@@ -5,13 +5,14 @@ tuple counts as a tuple, of its own class; a subclass of list or dict, or any ot
 is not looked into. The walk uses no recursion: zips of zips make tuples as deep as a program is long.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Final, NoReturn
 
 from dagpu.errors import OwnershipError
 from dagpu.origin import describe, here
 
 _MUTABLE: Final = frozenset((list, dict))
+"""By way of these alone can a container hold itself."""
 
 
 def is_container(value: Any) -> bool:
@@ -19,8 +20,9 @@ def is_container(value: Any) -> bool:
     return type(value) in _MUTABLE or isinstance(value, tuple)
 
 
-def mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """`value` with `change` applied to each value in it, from left to right; a dict's keys stay.
+def mapped(change: Callable[[Any], Any], value: Any, kinds: Collection[type[Any]] | None = None) -> Any:
+    """`value` with `change` applied to each value in it, or to each of these `kinds`, from left to right; a dict's keys
+    stay.
 
     A tuple in which nothing has changed is given back as it is. Lists and dicts are new ones: somebody else may change
     those that were given.
@@ -29,21 +31,21 @@ def mapped(change: Callable[[Any], Any], value: Any) -> Any:
         OwnershipError: a list or dict holds itself.
     """
     if not is_container(value):
-        return change(value)
+        return change(value) if kinds is None or type(value) in kinds else value
     above: list[tuple[Any, Iterator[Any], list[Any]]] = []
-    container, rest, made = value, _inside(value), list[Any]()
-    path = _Path()
-    path.enter(container)
+    path: set[int] = set()
+    container, rest, made = value, _inside(value, path), list[Any]()
     while True:
         for item in rest:
-            if is_container(item):
+            kind = type(item)
+            if kind is tuple or kind in _MUTABLE or isinstance(item, tuple):
                 above.append((container, rest, made))
-                container, rest, made = item, _inside(item), []
-                path.enter(container)
+                container, rest, made = item, _inside(item, path), []
                 break
-            made.append(change(item))
+            made.append(change(item) if kinds is None or kind in kinds else item)
         else:
-            path.leave(container)
+            if type(container) in _MUTABLE:
+                path.discard(id(container))
             done = _rebuilt(container, made)
             if not above:
                 return done
@@ -60,23 +62,26 @@ def values_in(value: Any) -> Iterator[Any]:
     if not is_container(value):
         yield value
         return
-    path = _Path()
-    path.enter(value)
-    open_containers = [(value, _inside(value))]
+    path: set[int] = set()
+    open_containers = [(value, _inside(value, path))]
     while open_containers:
         container, rest = open_containers[-1]
         for item in rest:
             if is_container(item):
-                path.enter(item)
-                open_containers.append((item, _inside(item)))
+                open_containers.append((item, _inside(item, path)))
                 break
             yield item
         else:
-            path.leave(container)
+            path.discard(id(container))
             open_containers.pop()
 
 
-def _inside(container: Any) -> Iterator[Any]:
+def _inside(container: Any, path: set[int]) -> Iterator[Any]:
+    """The items of a container. `path` has the ids of the lists and dicts on the way from the outermost one to it."""
+    if type(container) in _MUTABLE:
+        if id(container) in path:
+            _refuse_loop(container)
+        path.add(id(container))
     items: Iterable[Any] = container.values() if type(container) is dict else container
     return iter(items)
 
@@ -88,7 +93,10 @@ def _rebuilt(container: Any, items: list[Any]) -> Any:
         return items
     if kind is dict:
         return dict(zip(container, items, strict=True))
-    if all(new is old for new, old in zip(items, container, strict=True)):
+    for new, old in zip(items, container, strict=True):
+        if new is not old:
+            break
+    else:
         return container
     if kind is tuple:
         return tuple(items)
@@ -100,24 +108,9 @@ def _rebuilt(container: Any, items: list[Any]) -> Any:
     return made
 
 
-class _Path:
-    """The lists and dicts on the way from the outermost container to where the walk is. A tuple can hold itself only by
-    way of one of them."""
-
-    __slots__ = ("_ids",)
-
-    def __init__(self) -> None:
-        self._ids: set[int] = set()
-
-    def enter(self, container: Any) -> None:
-        if type(container) in _MUTABLE:
-            if id(container) in self._ids:
-                raise OwnershipError(
-                    f"the value at {describe(here())} has a {type(container).__name__} in it that holds itself, so "
-                    "there is no end to what would have to be looked at. Put an object of a class of your own around "
-                    "it: such an object is not looked into."
-                )
-            self._ids.add(id(container))
-
-    def leave(self, container: Any) -> None:
-        self._ids.discard(id(container))
+def _refuse_loop(container: Any) -> NoReturn:
+    raise OwnershipError(
+        f"the value at {describe(here())} has a {type(container).__name__} in it that holds itself, so there is no end "
+        "to what would have to be looked at. Put an object of a class of your own around it: such an object is not "
+        "looked into."
+    )

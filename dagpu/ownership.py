@@ -41,7 +41,7 @@ def storage_key(handle: Handle) -> object:
 
 def map_handles(change: Callable[[Any], Any], value: Any) -> Any:
     """`value` with `change` applied to each handle in it; see `dagpu.containers.mapped`."""
-    return mapped(lambda item: change(item) if type(item) in HANDLES else item, value)
+    return mapped(change, value, HANDLES)
 
 
 def handles_in(value: Any) -> Iterator[Handle]:

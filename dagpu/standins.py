@@ -68,7 +68,7 @@ def value_of(x: Any) -> Any:
 
 def with_values(x: Any) -> Any:
     """A value with the numbers themselves in the place of their stand-ins, all of them noted as read."""
-    return mapped(value_of, x)
+    return mapped(SymbolicNumber.read, x, _NUMBERS)
 
 
 _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
@@ -176,9 +176,12 @@ class SymbolicArray:
 
 def without_standins(value: Any) -> Any:
     """A value with the arguments themselves in the place of their stand-ins."""
-    return mapped(_meant, value)
+    return mapped(_meant, value, _STANDINS)
 
 
-def _meant(item: Any) -> Any:
-    kind = type(item)
-    return item.number if kind is SymbolicNumber else item.source if kind is SymbolicArray else item
+_NUMBERS: Final = frozenset((SymbolicNumber,))
+_STANDINS: Final = frozenset((SymbolicNumber, SymbolicArray))
+
+
+def _meant(standin: Any) -> Any:
+    return standin.number if type(standin) is SymbolicNumber else standin.source

@@ -168,22 +168,21 @@ class _Reader:
         elif is_tuple(value) or kind is list:
             self.changeable |= kind is list
             self.tokens += (kind if kind is tuple or kind is list else self._name(kind), len(value))
-            return self._deeper(depth) and all(self.read(item, depth + 1) for item in value)
+            return (depth < _DEEPEST or self._too_deep()) and all(self.read(item, depth + 1) for item in value)
         elif kind is dict and PLAIN.issuperset(map(type, value)):
             self.changeable = True
             self.tokens += (dict, tuple(map(exact, value)))
-            return self._deeper(depth) and all(self.read(item, depth + 1) for item in value.values())
+            return (depth < _DEEPEST or self._too_deep()) and all(self.read(item, depth + 1) for item in value.values())
         else:
             keys = " whose keys are not all numbers and texts" if kind is dict else ""
             self._odd = f"a value of type {kind.__name__}{keys}"
             return False
         return True
 
-    def _deeper(self, depth: int) -> bool:
-        """May a container at this depth be looked into?"""
-        if depth == _DEEPEST:
-            self._odd = f"tuples, lists or dicts more than {_DEEPEST} deep"
-        return depth < _DEEPEST
+    def _too_deep(self) -> bool:
+        """False: that cannot be looked into."""
+        self._odd = f"tuples, lists or dicts more than {_DEEPEST} deep"
+        return False
 
     def _handles_or_plain(self, value: Any, depth: int = 0) -> bool:
         """Likewise, for a value that runs must give as it is: with the very numbers, and nothing that may change."""
