@@ -213,10 +213,11 @@ def randn(
 
 def _seed(seed: Any, what: str) -> int | None:
     """A seed as a recipe has it; a stand-in for one as it is, since each run brings its own."""
-    if seed is None or (type(seed) is SymbolicNumber and isinstance(seed, int)):
+    given: Any = seed
+    if seed is None or (type(seed) is SymbolicNumber and isinstance(given, int)):
         return cast("int | None", seed)
     try:
-        return operator.index(seed) % SEEDS
+        return operator.index(given) % SEEDS
     except TypeError:
         raise ShapeError(
             f"{what} at {describe(here())}: seed {seed!r} is no whole number. Give an int, or none at all."

@@ -4,8 +4,8 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from types import CodeType
-from typing import Any, Final, Literal, NamedTuple, final
+from types import CodeType, EllipsisType
+from typing import Any, Final, NamedTuple, final
 
 from dagpu.backends.base import Backend, Bindings, Prepared, Replay
 from dagpu.device import Device
@@ -155,11 +155,10 @@ class CacheInfo(NamedTuple):
 class PlanCache:
     """Plans by the structure of their ops: the latest used."""
 
-    def __init__(
-        self, maxsize: int, graph_from: int | Literal["settings"] | None = "settings", *, of_pipeline: bool = False
-    ) -> None:
+    def __init__(self, maxsize: int, graph_from: int | EllipsisType | None = ..., *, of_pipeline: bool = False) -> None:
         self._maxsize = maxsize
         self._graph_from = graph_from
+        """As the settings of a run have it where it is an ellipsis."""
         self._of_pipeline = of_pipeline
         """Are misses counted by the calls of a function?"""
         self._lock = threading.Lock()
@@ -168,7 +167,7 @@ class PlanCache:
 
     def graph_from(self, settings: Settings) -> int | None:
         """From which run of a plan on it is a graph."""
-        return settings.graph_from if self._graph_from == "settings" else self._graph_from
+        return settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
 
     def find(self, inputs: Inputs, settings: Settings) -> Kept | None:
         """A plan that suits these leaves."""
