@@ -254,9 +254,33 @@ def test_what_shared_remembers_is_read_only(name: str) -> None:
         assert (arrays_in(found) == 1).all()
 
 
-def test_lists_that_shared_remembers_are_each_takers_own() -> None:
+def make(_: int) -> Any:
+    """Lists and dicts."""
+    return [1, {"a": [2]}]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_handles_that_shared_remembers_are_each_takers_own(later: bool) -> None:
+    """Each use in one run gets a handle of its own, in whatever stage its value comes: one that is moved leaves the
+    others alone."""
+    op: Op = (ones(S).to_host().then(from_host) if later else ones(S)).shared()
+    takers: list[Any] = [*zip_ops(op, op, op.map(lambda x: x)).sync(), op.sync()]
+    assert len({id(taker) for taker in takers}) == 4
+    del op
+    while takers:
+        last = takers.pop()
+        if takers:
+            with pytest.raises(OwnershipError, match="more handle"):
+                last.try_unwrap()
+        else:
+            assert fill(last.try_unwrap(), 3).sync().shape == S
+        del last
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_lists_that_shared_remembers_are_each_takers_own(later: bool) -> None:
     """A taker who adds to his adds to nobody else's."""
-    op = value(1).map(lambda _: [1, {"a": [2]}]).shared()
+    op: Op = (value(1).host_map(make) if later else value(1).map(make)).shared()
     takers: list[Any] = [*zip_ops(op, op, op.map(lambda x: x)).sync(), op.sync(), op.sync()]
     for taker in takers:
         taker.append(3)

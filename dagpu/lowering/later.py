@@ -59,7 +59,7 @@ class Suspended:
 
 @final
 class Foreign:
-    """A `Shared` or `Unzip` node whose value another run is making."""
+    """A `Shared` or `Unzip` node whose value is being made: by another run, or in a later stage of this one."""
 
     __slots__ = ("node", "place")
 

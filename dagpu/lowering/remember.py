@@ -41,6 +41,10 @@ class Memory:
         """The value of a `Shared` is still to come."""
         self._claims[once] = later
 
+    def waits(self, once: Once) -> bool:
+        """Is it the value of a `Shared` that this run makes in a later stage?"""
+        return type(resolved(self._claims.get(once))) is Later
+
     def again(self, node: Remembering) -> Any:
         """A use of what this run itself evaluates."""
         kept = self._claims[once_of(node)]

@@ -294,7 +294,7 @@ class Walk:
                 self._apply(later.cause.node, inputs)
             case Foreign(node=node, place=place):
                 once = once_of(node)
-                if not once.settled() and once.owner is not self:
+                if self.memory.waits(once) or (not once.settled() and once.owner is not self):
                     return False
                 self._places.now = place
                 self.seen.discard(node)
@@ -384,6 +384,9 @@ class Walk:
         # remembered before is a constant: these two are so in the next run too.
         if not self.leaves.pure or (once.number < self._began and (type(node) is Unzip or not once.remembers())):
             self.leaves.forbid()
+        if self.memory.waits(once):
+            self._come_back(node)
+            return
         if self.memory.has(once):
             self.done.append(self.memory.again(node))
             return
@@ -394,9 +397,13 @@ class Walk:
             case "done":
                 self.done.append(self.takings.take(self.memory.recall(node, self.takings.may_undo), node))
             case "busy":
-                later = Later(Foreign(node, self._places.now))
-                self.suspended.append(later)
-                self.done.append(later)
+                self._come_back(node)
+
+    def _come_back(self, node: Remembering) -> None:
+        """Its value is being made: when it is there, this taker gets his own handles to it."""
+        later = Later(Foreign(node, self._places.now))
+        self.suspended.append(later)
+        self.done.append(later)
 
     def _await_components(self, node: Unzip[Any], made: Later) -> None:
         """The source's tuple is still to come: each component is an item of it, to be picked then."""
