@@ -20,7 +20,12 @@ PACKAGE = ROOT / "dagpu"
 # From the lowest to the highest. A name stands for the module or for all of the package of that name.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"mypy_plugin"}),
-    frozenset({"errors", "origin", "critical", "reference_queue", "frozen", "dtypes", "layout", "standins", "tile"}),
+    frozenset(
+        {
+            *("errors", "origin", "critical", "reference_queue", "containers"),
+            *("frozen", "dtypes", "layout", "standins", "tile"),
+        }
+    ),
     frozenset({"device"}),
     frozenset({"storage"}),
     frozenset({"handles", "ownership"}),

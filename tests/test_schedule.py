@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.errors import DagpuError, PlanError
+from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Wait
 from dagpu.lowering.policies import OnStream, RoundRobin, SchedulingPolicy, SingleStream
 from dagpu.lowering.program import HOST, Buffer, Program, Role
@@ -250,6 +251,11 @@ def test_round_robin_refuses_no_streams() -> None:
     """A policy without a stream is refused when it is made."""
     with pytest.raises(ValueError, match=r"RoundRobin\(streams=0\) has no stream.*give at least 1"):
         RoundRobin(0)
+    for wrong in (2.0, True):  # they are equal to numbers of streams, whose plans they would be given
+        with pytest.raises(ValueError, match=r"RoundRobin\(streams=.*no number of streams. Give an int"):
+            RoundRobin(wrong)  # type: ignore[arg-type]  # reason: wrong on purpose
+        with pytest.raises(ValueError, match=r"ListSchedule\(streams=.*no number of streams. Give an int"):
+            ListSchedule(wrong)  # type: ignore[arg-type]  # reason: wrong on purpose
 
 
 def test_a_policy_must_place_every_instruction() -> None:

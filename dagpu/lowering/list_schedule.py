@@ -24,7 +24,7 @@ from typing import Final, TypeAlias, final
 from dagpu.lowering.attempt import Attempt
 from dagpu.lowering.cost import CostModel
 from dagpu.lowering.dependences import Dependences
-from dagpu.lowering.policies import check_limit, owned_by
+from dagpu.lowering.policies import check_limit, check_streams, owned_by
 from dagpu.lowering.program import Program
 
 _GOOD: Final = 1.05
@@ -52,11 +52,7 @@ class ListSchedule:
     """Bytes that a run may take beyond its inputs: streams are given up until it fits."""
 
     def __post_init__(self) -> None:
-        if self.streams < 1:
-            raise ValueError(
-                f"ListSchedule(streams={self.streams}) has no stream to place work on; "
-                "give at least 1 (the default is 4)"
-            )
+        check_streams(self.streams, "ListSchedule")
         check_limit(self.memory_limit, "ListSchedule")
 
     def place(self, program: Program) -> Sequence[Hashable]:

@@ -100,6 +100,16 @@ class SingleStream:
         return (0,) * len(program.instructions)
 
 
+def check_streams(streams: object, policy: str) -> None:
+    """Refuse a number of streams that is none, where the policy is made: 2.0 equals 2, and would pass for it."""
+    if type(streams) is not int:
+        raise ValueError(f"{policy}(streams={streams!r}) is no number of streams. Give an int of 1 or more, such as 4.")
+    if streams < 1:
+        raise ValueError(
+            f"{policy}(streams={streams}) has no stream to place work on; give at least 1 (the default is 4)"
+        )
+
+
 def check_limit(memory_limit: object, policy: str) -> None:
     """Refuse a limit that is no number of bytes, where the policy is made."""
     if memory_limit is not None and (type(memory_limit) is not int or memory_limit < 0):
@@ -124,10 +134,7 @@ class RoundRobin:
     """Bytes that a run may take beyond its inputs: streams are given up until it fits."""
 
     def __post_init__(self) -> None:
-        if self.streams < 1:
-            raise ValueError(
-                f"RoundRobin(streams={self.streams}) has no stream to place work on; give at least 1 (the default is 4)"
-            )
+        check_streams(self.streams, "RoundRobin")
         check_limit(self.memory_limit, "RoundRobin")
 
     def place(self, program: Program) -> Sequence[Hashable]:

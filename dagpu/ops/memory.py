@@ -1,23 +1,23 @@
 """Ops that make and move device data: creation, copies from and to the host, copies on the device."""
 
-import secrets
-from typing import Any, final, overload
+import operator
+from typing import Any, cast, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.dtypes import FLOATING, SUPPORTED, Shape
+from dagpu.dtypes import FLOATING, Shape, element_type
 from dagpu.errors import BorrowError, ShapeError
 from dagpu.frozen import frozen
 from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
 from dagpu.layout import as_shape
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
 from dagpu.ops.compose import ToHost, Value
-from dagpu.ops.recipes import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
+from dagpu.ops.recipes import SEEDS, Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
 from dagpu.origin import Origin, describe, here
 from dagpu.ownership import storage_key
-from dagpu.standins import value_of
+from dagpu.standins import SymbolicNumber, value_of
 
 _D = TypeVar("_D", bound=np.generic)
 _E = TypeVar("_E", bound=np.generic)
@@ -59,12 +59,11 @@ class Copy(DeviceOp[_T_co, _L_co, _G_co]):
 
 
 def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
-    found: np.dtype[Any] | None
     try:
-        found = np.dtype(dtype)
+        found = element_type(np.dtype(dtype))
     except TypeError:
         found = None
-    if found is None or found not in SUPPORTED:
+    if found is None:
         raise ShapeError(
             f"{what} at {describe(origin)}: {dtype!r} is no element type of a tensor. Use one of "
             "f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool_."
@@ -170,10 +169,21 @@ def rand(
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor of uniform random numbers in [0, 1).
 
-    Philox 4x32-10 (Salmon et al., SC'11), counter-based: element i depends on `seed` and i alone, so every device
-    gives the same numbers. Without `seed` one is drawn when the op is built: its runs are alike.
+    Philox 4x32-10 (Salmon et al., SC'11), counter-based: element i depends on `seed` and i alone.
+
+    Args:
+        shape: extents in elements.
+        dtype: f16, bf16, f32 or f64.
+        seed: any whole number, taken modulo 2**64. It gives the same numbers on every device and in every run, and to
+            every op that has it: give each op of a program its own. It is a number like those that kernels take: ops
+            that differ in it alone, and calls of a pipeline that gets it as an argument, have one plan. Without a seed
+            each run draws one: the op gives other numbers in each run, in each call of a pipeline that has it, and in
+            each launch of a graph that has captured it.
+
+    Raises:
+        ShapeError: the element type, the shape or the seed is none.
     """
-    return _floating(_alloc(shape, dtype, Uniform(_seed(seed)), "rand"), "rand")
+    return _floating(_alloc(shape, dtype, Uniform(_seed(seed, "rand")), "rand"), "rand")
 
 
 def randn(
@@ -184,12 +194,34 @@ def randn(
     std: float = 1.0,
     seed: int | None = None,
 ) -> DeviceOp[Tensor[_N]]:
-    """A new tensor of normal random numbers, by Box and Muller over Philox numbers of their own."""
-    return _floating(_alloc(shape, dtype, Normal(value_of(mean), value_of(std), _seed(seed)), "randn"), "randn")
+    """A new tensor of normal random numbers, by Box and Muller over Philox numbers of their own.
+
+    Args:
+        shape: extents in elements.
+        dtype: f16, bf16, f32 or f64.
+        mean: of the distribution.
+        std: its standard deviation, 0 or more.
+        seed: as for `rand`: the same numbers everywhere and in every run, or without one, others in each run. With one
+            seed `rand` and `randn` have no bits in common.
+
+    Raises:
+        ShapeError: the element type, the shape, the seed or a parameter is none.
+    """
+    recipe = Normal(value_of(mean), value_of(std), _seed(seed, "randn"))
+    return _floating(_alloc(shape, dtype, recipe, "randn"), "randn")
 
 
-def _seed(seed: int | None) -> int:
-    return secrets.randbits(63) if seed is None else value_of(seed) & (1 << 64) - 1
+def _seed(seed: Any, what: str) -> int | None:
+    """A seed as a recipe has it; a stand-in for one as it is, since each run brings its own."""
+    given: Any = seed
+    if seed is None or (type(seed) is SymbolicNumber and isinstance(given, int)):
+        return cast("int | None", seed)
+    try:
+        return operator.index(given) % SEEDS
+    except TypeError:
+        raise ShapeError(
+            f"{what} at {describe(here())}: seed {seed!r} is no whole number. Give an int, or none at all."
+        ) from None
 
 
 def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:

@@ -47,8 +47,11 @@ class CudaGraph(Generic[_T_co]):
     """What an op did, ready to be launched again as a whole, on the same memory: `op.graph()`.
 
     It keeps alive whatever its nodes point at, until its last launch is complete. Everything in it was fixed when it
-    was captured: closures are not called again, numbers stay. New data goes into the memory that it reads, with
-    `update`.
+    was captured: closures are not called again, numbers and seeds stay; random numbers without a seed are others in
+    each launch. New data goes into the memory that it reads, with `update`.
+
+    What the `shared()` ops in it had remembered before the capture is a constant. What the capture has made of them for
+    the first time each launch makes anew, in the graph's memory; they themselves have run, and remember a copy.
     """
 
     def __init__(self, captured: Captured, output: _T_co, settings: Settings) -> None:
