@@ -10,7 +10,7 @@ graph itself; and it comes after what `update` has put into the same stream.
 import weakref
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Final, Generic, Protocol, cast, final
+from typing import Any, Generic, Protocol, cast, final
 
 from typing_extensions import TypeVar
 
@@ -37,7 +37,7 @@ _U = TypeVar("_U")
 _T_co = TypeVar("_T_co", covariant=True)
 _I_contra = TypeVar("_I_contra", contravariant=True)
 
-_scope_around: "Final[ContextVar[weakref.ref[_ScopeBlock] | None]]" = ContextVar("dagpu_scope", default=None)
+_scope_around: "ContextVar[weakref.ref[_ScopeBlock] | None]" = ContextVar("dagpu_scope", default=None)
 """The `CudaGraph.scope` in which this task or thread is. Weak: of a `with` block that an interrupt has ended before its
 `__exit__` could do anything, nothing is left."""
 
