@@ -17,8 +17,8 @@ from dagpu.origin import Origin, describe
 from dagpu.ownership import storage_of
 from dagpu.storage import Storage
 
-_INPUTS = frozenset((Tensor, SharedTensor, TensorRef))
-_HANDLES = _INPUTS | {TensorMut, Partition}
+_INPUTS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
+_HANDLES = _INPUTS | {Partition}
 
 
 def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, ops: bool) -> None:
@@ -119,7 +119,7 @@ def _wanted(param: Param) -> str:
     element = "" if param.dtype is None else f" of {param.dtype.name}"
     match param.form:
         case "in":
-            return f"a Tensor, SharedTensor or TensorRef{element}, or an op that yields one, is wanted"
+            return f"a Tensor, SharedTensor, TensorRef or TensorMut{element}, or an op that yields one, is wanted"
         case "out":
             return f"a Partition{element}, or an op that yields one, is wanted"
         case "scalar":
@@ -153,8 +153,6 @@ def _form_cure(param: Param, arg: Any) -> str:
     if isinstance(arg, tuple):
         return "Pick one of a kernel's results with .first() or .unzip()"
     is_output = param.form == "out"
-    if type(arg) is TensorMut and not is_output:
-        return "Lend it for reading with .borrow(); only an output is lent for writing, by .partition(tile)"
     if type(arg) is SharedTensor:
         return "It is immutable: write to a copy, dup(t).partition(tile), or to an empty(...).partition(tile)"
     if type(arg) is TensorRef:
@@ -210,7 +208,7 @@ def _scalar_name(dtype: "np.dtype[Any]") -> str:
 
 
 def _check_alias(spec: KernelSpec, first: tuple[Param, Any], second: tuple[Param, Any], origin: Origin) -> None:
-    """Two arguments on the same memory: fine if both only read and neither owns it."""
+    """Two arguments on the same memory: fine if both are `TensorRef`s or `SharedTensor`s, which only read."""
     (one, a), (other, b) = first, second
     if a is b and type(a) in (Tensor, Partition):
         cure = "Share it: t = t.share()" if type(a) is Tensor else "Give each output memory of its own"
@@ -226,6 +224,9 @@ def _check_alias(spec: KernelSpec, first: tuple[Param, Any], second: tuple[Param
     if type(a) is Tensor or type(b) is Tensor:
         what = f"it is on the same memory as argument {one.name!r}, and a Tensor moves when it is passed"
         refuse_call(spec, origin, what, "Pass .borrow() for both, or share it: t = t.share()", other)
+    if type(a) is TensorMut or type(b) is TensorMut:
+        what = f"it is on the same memory as argument {one.name!r}, and what is lent for writing is lent once"
+        refuse_call(spec, origin, what, "Pass .borrow() for both: a kernel may read one tensor twice", other)
 
 
 def _refuse_grids(spec: KernelSpec, first: tuple[Param, Any], second: tuple[Param, Any], origin: Origin) -> NoReturn:

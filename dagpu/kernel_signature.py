@@ -39,12 +39,17 @@ In: TypeAlias = Annotated[
     Tensor[_D]
     | SharedTensor[_D]
     | TensorRef[_D]
+    | TensorMut[_D]
     | DeviceOp[Tensor[_D], Borrowed]
     | DeviceOp[SharedTensor[_D], Borrowed]
-    | DeviceOp[TensorRef[_D], Borrowed],
+    | DeviceOp[TensorRef[_D], Borrowed]
+    | DeviceOp[TensorMut[_D], Borrowed],
     _InMark,
 ]
-"""A kernel's input with elements of type D: a handle, or an op that yields one."""
+"""A kernel's input with elements of type D: a handle, or an op that yields one.
+
+A `TensorMut` is read like any other; it comes back in the call's result, and may then be written.
+"""
 
 Out: TypeAlias = Annotated[
     Partition[Tensor[_D]]

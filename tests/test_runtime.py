@@ -471,6 +471,29 @@ def test_a_writer_excludes_all_others(gate: Gate) -> None:
     assert t.to_host().sync().tolist() == [3.0] * 4
 
 
+def test_what_is_lent_for_writing_is_alone_while_it_is_only_read(gate: Gate) -> None:
+    """A run that reads a `TensorMut` holds it alone from its start, for it may write it later: another that would read
+    or write the tensor meanwhile is refused."""
+    t = ones((4,)).sync()
+    read = add(zeros((4,)).partition((4,)), value(t.borrow_mut()))
+    late = zip_ops(read.map(lambda _: None), value(0).host_map(GATES[0]))
+
+    async def body() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_awaited, late)
+            await gate.reached()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    assert "that is being written" in refused(t, reads=True)
+                    assert "that is being written" in refused(t, reads=False)
+            finally:
+                gate.open.set()
+
+    run(body)
+    assert t.to_host().sync().tolist() == [1.0] * 4
+
+
 @pytest.mark.parametrize("end", ["success", "failure", "cancellation"])
 def test_locks_are_released_however_a_run_ends(end: str, gate: Gate) -> None:
     """After success, failure and cancellation the tensor may be lent again."""

@@ -34,7 +34,7 @@ from dagpu import (
 from dagpu.lowering.structure import inputs_of
 from dagpu.runtime.kept import plans
 from tests.arithmetic import add, axpy, scale
-from tests.expressions import Building, Call, Change, Expr, Lent, Number, Op, bits, build
+from tests.expressions import Building, Call, Change, Expr, Lent, Make, Number, Op, bits, build
 from tests.places import place
 from tests.strategies import shapes
 from tests.test_reuse import pure
@@ -301,6 +301,8 @@ def by_shape(e: Expr) -> object:
             return e.how, e.number if e.how == "zip last" else None, by_shape(e.x)
         case Lent(make):
             return "lent", make.shape
+        case Make(shape, how, number):
+            return how, shape, number if how in ("full", "linspace") else None
         case _:
             return repr(e)
 

@@ -149,7 +149,8 @@ class Builder:
             if storage.buffer in self._undefined:
                 self._define(storage.buffer)
             return self._view(storage.buffer, handle._layout)
-        return self._view(self._import(storage, handle, exclusive=type(handle) is Tensor), handle._layout)
+        exclusive = type(handle) is Tensor or type(handle) is TensorMut
+        return self._view(self._import(storage, handle, exclusive=exclusive), handle._layout)
 
     def write(self, handle: "Tensor[Any, Any] | TensorMut[Any, Any]") -> View:
         """A living owned or exclusively borrowed handle as something to write to."""
@@ -245,7 +246,8 @@ class Builder:
         if self._loans.setdefault(storage, loan) is not loan:
             raise BorrowError(
                 f"{handle!r} borrowed at {describe(handle._made)}: another part of the same op borrows that tensor, "
-                "one of the two for writing. Run them one after the other, or give one its own copy with dup(t)."
+                "one of the two for writing. Lend it once, m = t.borrow_mut(): a kernel takes m as an input too, and "
+                "gives it back, to be written after that. Or run the two parts as two ops, one after the other."
             )
 
     # ---- several ops in one program

@@ -92,7 +92,7 @@ def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> N
         cure = f"Convert it{cut}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
         context.api.fail(f"{where}: got {got}, but elements of {element} are wanted. {cure}.", place, code=ARG_TYPE)
         return
-    wanted = "a Partition" if form == "out" else "a Tensor, SharedTensor or TensorRef"
+    wanted = "a Partition" if form == "out" else "a Tensor, SharedTensor, TensorRef or TensorMut"
     what = f"got {got}, but {wanted} of {element}, or an op that yields one, is wanted"
     code = codes.OUTPUT_PARTITION if form == "out" else ARG_TYPE
     context.api.fail(f"{where}: {what}. {_cure(actual, form)}.", place, code=code)
@@ -109,8 +109,6 @@ def _cure(actual: Type, form: forms.Form) -> str:
     match proper.type.fullname if isinstance(proper, Instance) else "":
         case names.PARTITION:
             return "Put it together: .unpartition()"
-        case names.TENSOR_MUT if form == "in":
-            return "Lend it for reading with .borrow(); only an output is lent for writing, by .partition(tile)"
         case names.SHARED_TENSOR:
             return "It is immutable: write to a copy, dup(t).partition(tile), or to an empty(...).partition(tile)"
         case names.TENSOR_REF:

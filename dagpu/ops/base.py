@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from dagpu.device import Device, Stream
 from dagpu.dtypes import Shape
 from dagpu.errors import NotReadyError
-from dagpu.handles import Partition, SharedTensor, Tensor, TensorRef
+from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.origin import Origin, describe, here
 
 if TYPE_CHECKING:
@@ -259,10 +259,16 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     # ---- the handle's own methods, lazily
 
+    @overload
     def partition(
         self: "DeviceOp[Tensor[_N], _L, _G]", tile: Shape, *, partial: bool = False
-    ) -> "DeviceOp[Partition[Tensor[_N]], _L, _G]":
-        """`t.partition(tile)` of the result."""
+    ) -> "DeviceOp[Partition[Tensor[_N]], _L, _G]": ...
+    @overload
+    def partition(
+        self: "DeviceOp[TensorMut[_N], _L, _G]", tile: Shape, *, partial: bool = False
+    ) -> "DeviceOp[Partition[TensorMut[_N]], _L, _G]": ...
+    def partition(self, tile: Shape, *, partial: bool = False) -> Any:
+        """`t.partition(tile)` of the result, a `Tensor` or a `TensorMut`."""
         return _nodes.Map(self, _nodes.Cut(tile if type(tile) is tuple else _fixed(tile), partial), here())
 
     def unpartition(self: "DeviceOp[Partition[_T], _L, _G]") -> "DeviceOp[_T, _L, _G]":
@@ -273,7 +279,11 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         """`t.share()` of the result. Not to be confused with `shared()`, which remembers."""
         return _nodes.Map(self, _nodes.SHARE, here())
 
-    def reshape(self: "DeviceOp[Tensor[_N], _L, _G]", shape: Shape) -> "DeviceOp[Tensor[_N], _L, _G]":
+    @overload
+    def reshape(self: "DeviceOp[Tensor[_N], _L, _G]", shape: Shape) -> "DeviceOp[Tensor[_N], _L, _G]": ...
+    @overload
+    def reshape(self: "DeviceOp[TensorMut[_N], _L, _G]", shape: Shape) -> "DeviceOp[TensorMut[_N], _L, _G]": ...
+    def reshape(self, shape: Shape) -> Any:
         """`t.reshape(shape)` of the result."""
         return _nodes.Map(self, _nodes.Reshape(_fixed(shape)), here())
 
@@ -283,6 +293,8 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def to_host(self: "DeviceOp[SharedTensor[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
     @overload
     def to_host(self: "DeviceOp[TensorRef[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
+    @overload
+    def to_host(self: "DeviceOp[TensorMut[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
     def to_host(self) -> Any:
         """A new NumPy array with the contents of the result."""
         return _nodes.ToHost(self, here())

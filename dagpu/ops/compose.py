@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 from dagpu.device import Device, Stream
 from dagpu.errors import ShapeError
 from dagpu.frozen import frozen, plain
-from dagpu.handles import Tensor, cut_up, move_in, put_together, reshape, share
+from dagpu.handles import cut_up, move_in, put_together, reshape, share
 from dagpu.ops import base
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static
 from dagpu.ops.launch import Launch
@@ -166,7 +166,7 @@ class Reshape:
     shape: Any
 
     def apply(self, t: Any, where: Origin) -> Any:
-        return reshape(t, self.shape, where) if type(t) is Tensor else t.reshape(self.shape)
+        return reshape(t, self.shape, where)
 
 
 @final

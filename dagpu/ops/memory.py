@@ -208,7 +208,7 @@ def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
 
 def _source(t: Any, call: str, origin: Origin) -> Any:
     """`t`, if it can be copied from. `call` is how the user's call reads, with `t` for the source."""
-    if not isinstance(t, Tensor | SharedTensor | TensorRef):
+    if not isinstance(t, Tensor | SharedTensor | TensorRef | TensorMut):
         what = call.partition("(")[0]
         raise ShapeError(f"{what} at {describe(origin)}: {_kind(t)} is nothing to copy from. {_handle_cure(t, call)}")
     return t
@@ -218,7 +218,7 @@ def _kind(t: object) -> str:
     return "an op" if isinstance(t, DeviceOp) else f"a value of type {type(t).__name__}"
 
 
-def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTensor or TensorRef.") -> str:
+def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTensor, TensorRef or TensorMut.") -> str:
     """How to come by a handle: that of an op is there inside a closure."""
     return f"Its tensor is there inside a closure: op.then(lambda t: {call})." if isinstance(t, DeviceOp) else otherwise
 
@@ -226,18 +226,22 @@ def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTe
 @overload
 def dup(t: Tensor[_D] | SharedTensor[_D]) -> DeviceOp[Tensor[_D]]: ...
 @overload
-def dup(t: TensorRef[_D]) -> DeviceOp[Tensor[_D], Borrowed]: ...
+def dup(t: TensorRef[_D] | TensorMut[_D]) -> DeviceOp[Tensor[_D], Borrowed]: ...
 def dup(t: Any) -> Any:
     """A copy, contiguous, on the device where the op is placed (`.on(...)`), or where `t` is.
 
-    An owned `Tensor` moves into the op: lend it (`t.borrow()`) to keep it.
+    An owned `Tensor` moves into the op: lend it (`t.borrow()`) to keep it. So does a `TensorMut`, whose loan ends with
+    the op's run.
     """
     origin = here()
     return Copy(move_in(_source(t, "dup(t)", origin), "dup()", origin), None, None, origin)
 
 
-def memcpy(dst: TensorMut[_D], src: Tensor[_D] | SharedTensor[_D] | TensorRef[_D]) -> DeviceOp[None, Borrowed, NoAlloc]:
-    """The contents of `src` into `dst`, of the same shape and element type. Moves an owned `src`."""
+def memcpy(
+    dst: TensorMut[_D], src: Tensor[_D] | SharedTensor[_D] | TensorRef[_D] | TensorMut[_D]
+) -> DeviceOp[None, Borrowed, NoAlloc]:
+    """The contents of `src` into `dst`, of the same shape and element type. Moves `dst`, and `src` unless it is a
+    `SharedTensor` or `TensorRef`; the loan of a `TensorMut` ends with the op's run."""
     origin = here()
     _source(src, "memcpy(dst, t)", origin)
     if not isinstance(dst, TensorMut):
@@ -260,21 +264,25 @@ def memcpy(dst: TensorMut[_D], src: Tensor[_D] | SharedTensor[_D] | TensorRef[_D
 @overload
 def convert(t: Tensor[Any] | SharedTensor[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E]]: ...
 @overload
-def convert(t: TensorRef[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E], Borrowed]: ...
+def convert(t: TensorRef[Any] | TensorMut[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E], Borrowed]: ...
 def convert(t: Any, dtype: Any) -> Any:
-    """A copy with another element type, by C's rules of conversion. Moves an owned `t`."""
+    """A copy with another element type, by C's rules of conversion. Moves a `Tensor` and a `TensorMut`, like `dup`."""
     origin = here()
     wanted = _element_type(dtype, origin, "convert")
     return Copy(move_in(_source(t, "convert(t, dtype)", origin), "convert()", origin), None, wanted, origin)
 
 
-def fill(t: Tensor[_D], fill_value: complex) -> DeviceOp[Tensor[_D], Static, NoAlloc]:
-    """`fill_value` in every element of `t`, in place. Moves `t`, and gives it back."""
+@overload
+def fill(t: Tensor[_D], fill_value: complex) -> DeviceOp[Tensor[_D], Static, NoAlloc]: ...
+@overload
+def fill(t: TensorMut[_D], fill_value: complex) -> DeviceOp[TensorMut[_D], Borrowed, NoAlloc]: ...
+def fill(t: Any, fill_value: complex) -> Any:
+    """`fill_value` in every element of `t`, in place. Moves `t`, a `Tensor` or a `TensorMut`, and gives it back."""
     origin = here()
-    if not isinstance(t, Tensor):
+    if not isinstance(t, Tensor | TensorMut):
         raise ShapeError(
-            f"fill at {describe(origin)}: {_kind(t)} is no owned Tensor. "
-            + _handle_cure(t, "fill(t, fill_value)", "Use a kernel, or memcpy(...).")
+            f"fill at {describe(origin)}: {_kind(t)} cannot be written. "
+            + _handle_cure(t, "fill(t, fill_value)", "Pass a Tensor, or lend one for writing: t.borrow_mut().")
         )
     constant = Constant(value_of(fill_value))
     _check(constant, t.dtype, t.shape, origin, "fill")
