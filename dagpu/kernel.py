@@ -13,12 +13,12 @@ from functools import update_wrapper, wraps
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, final, overload
 
+from dagpu.env_vars import CHECKED
 from dagpu.errors import KernelArgumentError, NoDeviceError
 from dagpu.handles import move_in
 from dagpu.kernel_arguments import check_arguments, declared, refuse_call
 from dagpu.kernel_declaration import (
     ScalarCheck,
-    checked_by_environment,
     extents,
     params_of,
     read_source,
@@ -250,7 +250,7 @@ def kernel(
         block: threads in a block, 1 to 3 extents, at most 1024 together; None leaves it to dagpu.
         abi: "views" passes `Tile` and `View`; "pointers" plain pointers, as in existing CUDA code.
         options: for the compiler.
-        checked: compile bounds checks in; None means: if DAGPU_CHECKED is set to something but 0.
+        checked: compile bounds checks in; None means: if DAGPU_CHECKED is 1.
         in_place: an output may be written where an input of the same shape and element size lies, once nobody else
             needs that input. Say so of a kernel, and of its host body, that reads an element of such an input only
             to write the output's element of the same index, and reads it before.
@@ -279,7 +279,7 @@ def kernel(
             abi=abi,
             block=None if threads is None else extents(threads, "block", name, place),
             options=tuple(options),
-            checked=checked_by_environment() if checked is None else bool(checked),
+            checked=CHECKED.get() if checked is None else bool(checked),
             origin=(function.__code__, 0),
             host=HostBody(),
             in_place=bool(in_place),

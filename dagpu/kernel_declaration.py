@@ -4,7 +4,6 @@ import dataclasses
 import linecache
 import math
 import operator
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, SupportsIndex, cast, final
@@ -162,8 +161,3 @@ def extents(given: Sequence[object], what: Literal["grid", "block"], kernel: str
             kernel, place, threads, f"A block has at most {MAX_THREADS}, all its extents multiplied"
         )
     return found
-
-
-def checked_by_environment() -> bool:
-    """Does DAGPU_CHECKED ask for bounds checks?"""
-    return os.environ.get("DAGPU_CHECKED", "").strip().lower() not in ("", "0", "false", "no", "off")

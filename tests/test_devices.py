@@ -108,7 +108,7 @@ def test_more_host_devices_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGPU_HOST_DEVICES", "9")
     assert zeros((1,)).on("host:8").sync().device.index == 8
     monkeypatch.setenv("DAGPU_HOST_DEVICES", "many")
-    with pytest.raises(NoDeviceError, match="DAGPU_HOST_DEVICES is 'many', no whole number above 0"):
+    with pytest.raises(ValueError, match="DAGPU_HOST_DEVICES='many' is not a whole number, 1 or more"):
         device("host:12")
 
 

@@ -216,7 +216,7 @@ def test_devices_exist_up_to_the_limit(backend: HostBackend, monkeypatch: pytest
     monkeypatch.setenv("DAGPU_HOST_DEVICES", "9")
     assert backend.device(8).index == 8
     monkeypatch.setenv("DAGPU_HOST_DEVICES", "many")
-    with pytest.raises(NoDeviceError, match="'many', no whole number above 0"):
+    with pytest.raises(ValueError, match="DAGPU_HOST_DEVICES='many' is not a whole number, 1 or more"):
         backend.device(10)
 
 

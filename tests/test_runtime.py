@@ -162,7 +162,7 @@ def test_completion_by_spinning_and_by_sleeping(spin: str, monkeypatch: pytest.M
 def test_a_spin_time_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variable's name, what it holds, and an example."""
     monkeypatch.setenv("DAGPU_SPIN_US", "soon")
-    with pytest.raises(ValueError, match=re.escape("DAGPU_SPIN_US='soon' is no number. Give microseconds")):
+    with pytest.raises(ValueError, match=re.escape("DAGPU_SPIN_US='soon' is not a number of microseconds")):
         value(1).sync()
 
 

@@ -8,8 +8,8 @@ from typing import cast
 
 from dagpu.backends.base import Backend
 from dagpu.device import Device
+from dagpu.env_vars import DEVICE
 from dagpu.errors import NoDeviceError
-from dagpu.runtime.environment import Variable
 
 GROUP = "dagpu.backends"
 """The entry point group in which backends are found: its names are kinds of device."""
@@ -20,8 +20,6 @@ _SHIPPED = {
     "explore": "dagpu.backends.explore:ExploreBackend",
 }
 """Where the backends of this package are when its metadata cannot be read: run from a source tree."""
-
-_ASKED = Variable("DAGPU_DEVICE")
 
 _current: ContextVar[Device | None] = ContextVar("dagpu_device", default=None)
 
@@ -84,8 +82,13 @@ def current_device() -> Device:
     chosen = _current.get()
     if chosen is not None:
         return chosen
-    asked = _ASKED.get()
-    return _automatic() if asked is None else device(asked)
+    asked = DEVICE.get()
+    if asked is None:
+        return _automatic()
+    try:
+        return device(asked)
+    except NoDeviceError as error:
+        raise NoDeviceError(f"{DEVICE.name}={asked!r}: {error} {DEVICE.cure}") from None
 
 
 def devices() -> list[Device]:

@@ -1,6 +1,5 @@
 """The interpreter: one way of executing ops, and which one is in use."""
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import Any, Protocol, TypeVar, final
 import trio
 
 from dagpu.device import Device, Stream
+from dagpu.env_vars import VERIFY
 from dagpu.lowering.cost import CostModel
 from dagpu.lowering.explain import explain
 from dagpu.lowering.list_schedule import ListSchedule
@@ -61,13 +61,14 @@ class StreamInterpreter:
         self._graph_from = graph_from
         self._on_plan = on_plan
         self._policy = ListSchedule() if policy is None else policy
-        self._verify = os.environ.get("DAGPU_VERIFY", "1") != "0" if verify is None else verify
+        self._verify = verify
 
     def settings(self) -> Settings:
         """What its runs go by, now."""
         asked = self._device
         where = current_device() if asked is None else device(asked) if isinstance(asked, str) else asked
-        settings = Settings(where, self._policy, self._verify, self._graph_from)
+        check = VERIFY.get() if self._verify is None else self._verify
+        settings = Settings(where, self._policy, check, self._graph_from)
         settings.on_plan = self._on_plan
         return settings
 

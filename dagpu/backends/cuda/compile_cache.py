@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from dagpu.env_vars import CACHE_DIR
+
 _FORMAT = b"dagpu cubin 1\n"
 """Begins every entry, and is part of every key."""
 
 
 def default_cache_dir() -> Path | None:
     """$DAGPU_CACHE_DIR, else `dagpu` in $XDG_CACHE_HOME or ~/.cache; None where there is no home."""
-    if given := os.environ.get("DAGPU_CACHE_DIR"):
+    if given := CACHE_DIR.get():
         return Path(given)
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if base.is_absolute():  # the XDG specification: a relative one is to be ignored
