@@ -13,6 +13,8 @@ from functools import update_wrapper, wraps
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, final, overload
 
+import numpy as np
+
 from dagpu.env_vars import CHECKED
 from dagpu.errors import KernelArgumentError, NoDeviceError
 from dagpu.handles import move_in
@@ -22,7 +24,6 @@ from dagpu.kernel_declaration import (
     extents,
     params_of,
     read_source,
-    whole,
 )
 from dagpu.kernel_signature import In as In
 from dagpu.kernel_signature import Lazy as Lazy
@@ -37,6 +38,7 @@ from dagpu.kernel_signature import (
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.launch import HostBody, KernelOp, KernelSpec, Launch
 from dagpu.origin import Origin, describe, here
+from dagpu.wrong_arguments import shown, suspended_by, whole
 
 _P = ParamSpec("_P")
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -159,6 +161,9 @@ class Kernel(Generic[_P]):
             raise declaration_error(
                 name, place, what, "Decorate a function with @kernel.host or @kernel.host(whole=True)"
             )
+        if (gives := suspended_by(body)) is not None:
+            what = f"a call of its host body {shown(body)} gives {gives} and runs nothing"
+            raise declaration_error(name, place, what, "Write a plain function: def, with no await and no yield")
         code = getattr(body, "__code__", None)
         where = "" if code is None else f" at {describe((code, 0))}"
         if (before := self.spec.host.function) is not None:
@@ -265,10 +270,7 @@ def kernel(
             raise KernelArgumentError(f"{what}. Decorate a `def` that names and types the kernel's parameters.")
         name, place = function.__name__, declared_at(function)
         signature = read_signature(function, sys._getframe(1).f_locals)
-        if abi not in ("views", "pointers"):
-            raise declaration_error(name, place, f"abi={abi!r}", "Give 'views' or 'pointers'")
-        if isinstance(options, str) or not all(isinstance(option, str) for option in options):
-            raise declaration_error(name, place, f"options={options!r}", 'Give a sequence of texts: ("-lineinfo",)')
+        _check_settings(name, place, abi, options, checked=checked, in_place=in_place)
         threads = block if block is None or isinstance(block, tuple) else (block,)
         source, source_name = read_source(cuda, function)
         spec = KernelSpec(
@@ -287,6 +289,18 @@ def kernel(
         return Kernel(spec, signature, cast("Callable[_P, None]", function))
 
     return decorate
+
+
+def _check_settings(name: str, place: str, abi: Any, options: Any, **flags: Any) -> None:
+    if not isinstance(abi, str) or abi not in ("views", "pointers"):
+        raise declaration_error(name, place, f"abi={shown(abi)}", "Give 'views' or 'pointers'")
+    listed = isinstance(options, Sequence) and not isinstance(options, str | bytes)
+    if not listed or not all(isinstance(option, str) for option in options):
+        what = f"options={shown(options)}"
+        raise declaration_error(name, place, what, 'Give a sequence of texts: ("-lineinfo",)')
+    for flag, given in flags.items():
+        if not isinstance(given, bool | np.bool_) and not (given is None and flag == "checked"):
+            raise declaration_error(name, place, f"{flag}={shown(given)}", f"Say {flag}=True, or leave it out")
 
 
 def check_launch(spec: KernelSpec, args: Sequence[object], origin: Origin) -> None:

@@ -77,7 +77,7 @@ def test_a_gpu_that_is_not_there(name: str) -> None:
     """NoDeviceError, from every way of naming it; what is missing depends on the machine."""
     if any(found.kind == "cuda" for found in devices()):
         pytest.skip("there is a CUDA device here")
-    for ask in (lambda: device(name), lambda: zeros((1,)).on(name).sync(), use_device(name).__enter__):
+    for ask in (lambda: device(name), lambda: zeros((1,)).on(name).sync(), lambda: use_device(name)):
         with pytest.raises(NoDeviceError):
             ask()
 

@@ -275,7 +275,7 @@ def test_default_is_checked_at_declaration() -> None:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"block": 0}, "block(0,). Give 1 to 3 whole numbers, each 1 or more."),
+        ({"block": 0}, "block(0). Give 1 to 3 whole numbers, each 1 or more."),
         ({"block": (2, 2, 2, 2)}, "Give 1 to 3 whole numbers"),
         ({"block": ()}, "Give 1 to 3 whole numbers"),
         ({"block": True}, "Give 1 to 3 whole numbers"),
@@ -704,9 +704,9 @@ def test_overrides_make_copies() -> None:
 
 def test_overrides_are_checked() -> None:
     """Overrides are held to the same limits as the declaration."""
-    assert "grid(0,). Give 1 to 3 whole numbers, each 1 or more." in refused(saxpy.grid, 0)
+    assert "grid(0). Give 1 to 3 whole numbers, each 1 or more." in refused(saxpy.grid, 0)
     assert "grid(). Give 1 to 3" in refused(saxpy.grid)
-    assert "block(1025,) has 1025 threads." in refused(saxpy.block, 1025)
+    assert "block(1025) has 1025 threads." in refused(saxpy.block, 1025)
     assert "shared_memory(-1). Give a number of bytes, 0 or more." in refused(saxpy.shared_memory, -1)
     assert "shared_memory(True)" in refused(saxpy.shared_memory, True)
     assert "shared_memory(1.5)" in refused(saxpy.shared_memory, 1.5)

@@ -190,7 +190,7 @@ def test_from_host_reads_the_array_when_it_runs() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ([1.0, 2.0], "list is no NumPy array. Use np.asarray(x)."),
+        ([1.0, 2.0], "array is [1.0, 2.0], but a NumPy array is wanted. Make one of it: np.asarray(x)."),
         (np.zeros(2, np.complex64), "dtype('complex64') is no element type of a tensor. Use one of f16 bf16"),
         (np.zeros(2, object), "dtype('O') is no element type"),
         (np.zeros(2, ">f4"), "dtype('>f4') is no element type"),

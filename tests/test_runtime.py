@@ -747,7 +747,7 @@ def test_a_failing_kernel_body_names_its_launch() -> None:
     built = line(1)
     with pytest.raises(ArithmeticError, match="in a tile") as caught:
         op.sync()
-    assert caught.value.__notes__ == [f"in the host body of kernel bad, launched at {built}"]
+    assert caught.value.__notes__ == [f"dagpu: in the host body of kernel bad, launched at {built}"]
 
 
 @pytest.mark.parametrize("policy", [SingleStream(), RoundRobin(3)], ids=repr)

@@ -248,7 +248,7 @@ def test_an_explicit_stream_refuses_another_device() -> None:
 
 def test_round_robin_refuses_no_streams() -> None:
     """A policy without a stream is refused when it is made."""
-    with pytest.raises(ValueError, match=r"RoundRobin\(streams=0\) has no stream.*give at least 1"):
+    with pytest.raises(ValueError, match=r"RoundRobin at .*: streams is 0, but a whole number, 1 or more, is wanted"):
         RoundRobin(0)
 
 

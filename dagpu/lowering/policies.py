@@ -7,7 +7,8 @@ from typing import Protocol, final, runtime_checkable
 from dagpu.errors import DagpuError
 from dagpu.lowering.program import Program
 from dagpu.lowering.show import label
-from dagpu.origin import describe
+from dagpu.origin import describe, here
+from dagpu.wrong_arguments import check_count, whole, wrong_argument
 
 
 class SchedulingPolicy(Protocol):
@@ -100,12 +101,20 @@ class SingleStream:
         return (0,) * len(program.instructions)
 
 
-def check_limit(memory_limit: object, policy: str) -> None:
-    """Refuse a limit that is no number of bytes, where the policy is made."""
-    if memory_limit is not None and (type(memory_limit) is not int or memory_limit < 0):
-        raise ValueError(
-            f"{policy}(memory_limit={memory_limit!r}) is no number of bytes. Give a whole number: 8 << 20 is 8 MiB."
-        )
+def check_settings(policy: str, streams: object, memory_limit: object) -> None:
+    """Refuse what means nothing, where the policy is made.
+
+    Raises:
+        TypeError: `streams` is no whole number.
+        ValueError: there are no streams, or `memory_limit` is no number of bytes.
+    """
+    origin = here()
+    check_count(streams, policy, origin, "streams")
+    if memory_limit is not None:
+        limit = whole(memory_limit)
+        if limit is None or limit < 0:
+            cure = "Write memory_limit=8 << 20 for 8 MiB, or leave it out"
+            raise wrong_argument(policy, origin, "memory_limit", memory_limit, "a number of bytes", cure, ValueError)
 
 
 @final
@@ -124,11 +133,7 @@ class RoundRobin:
     """Bytes that a run may take beyond its inputs: streams are given up until it fits."""
 
     def __post_init__(self) -> None:
-        if self.streams < 1:
-            raise ValueError(
-                f"RoundRobin(streams={self.streams}) has no stream to place work on; give at least 1 (the default is 4)"
-            )
-        check_limit(self.memory_limit, "RoundRobin")
+        check_settings("RoundRobin", self.streams, self.memory_limit)
 
     def place(self, program: Program) -> Sequence[Hashable]:
         owned = owned_by(program, self)

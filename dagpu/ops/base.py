@@ -20,6 +20,7 @@ from dagpu.dtypes import Shape
 from dagpu.errors import NotReadyError
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.origin import Origin, describe, here
+from dagpu.wrong_arguments import check_function, check_path, wrong_argument
 
 if TYPE_CHECKING:
     from dagpu.ops import compose as _nodes  # noqa: TC004  # reason: at run time install_nodes sets it
@@ -69,14 +70,23 @@ class Policy(Protocol):
 Place: TypeAlias = Device | Policy | str
 
 
+def check_stream(stream: object, call: str, where: Origin) -> None:
+    """A stream of one's own; a TypeError for anything else."""
+    if not isinstance(stream, Stream):
+        cure = "Open one on a device: device().stream()"
+        raise wrong_argument(call, where, "stream", stream, "a Stream", cure)
+
+
+def check_op(op: object, call: str, cure: str = "Pass one that is there, or make one of a value: value(x)") -> None:
+    """An op; a TypeError for anything else."""
+    if not isinstance(op, DeviceOp):
+        raise wrong_argument(call, here(), "op", op, "an op", cure)
+
+
 def _fixed(extents: Any) -> Any:
-    """A list of extents as a tuple: an op does not change when somebody changes what it was built of."""
-    if type(extents) is str:
-        return extents
-    try:
-        return tuple(extents)
-    except TypeError:
-        return extents  # no extents at all: the trace says so
+    """A list of extents as a tuple: an op does not change when somebody changes what it was built of. What is no list
+    of extents the trace refuses."""
+    return tuple(extents) if isinstance(extents, list | np.ndarray) else extents
 
 
 class DeviceOp(Generic[_T_co, _L_co, _G_co]):
@@ -103,11 +113,13 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     def sync_on(self, stream: Stream) -> _T_co:
         """Run the whole of it on one explicit stream, and block until its result is there."""
-        return _runner.run_sync(_nodes.On(self, stream, here()))
+        origin = here()
+        check_stream(stream, "sync_on", origin)
+        return _runner.run_sync(_nodes.On(self, stream, origin))
 
     def schedule(self, policy: Policy) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """The same op, placed on streams by `policy`. The innermost placement wins."""
-        return _nodes.placed(self, policy, here())
+        return _nodes.scheduled(self, policy, here())
 
     def on(self, place: Place) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """The same op on a device (`"host:1"`, `device("cuda:0")`) or placed by a policy. The innermost wins."""
@@ -117,19 +129,27 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     def then(self, f: "Callable[[_T_co], DeviceOp[_U, _L, _G]]") -> "DeviceOp[_U, _L_co | _L, _G_co | _G]":
         """`f(handle)` gives an op that runs after this one, with no host synchronisation in between."""
-        return _nodes.Then(self, f, here())
+        origin = here()
+        check_function(f, "then", origin)
+        return _nodes.Then(self, f, origin)
 
     def map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co, _G_co]":
         """`f(x)` of the result; no device work. Over device data, `f` sees handles."""
-        return _nodes.Map(self, f, here())
+        origin = here()
+        check_function(f, "map", origin)
+        return _nodes.Map(self, f, origin)
 
     def host_map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co]":
         """`f(x)` on a worker thread once the value has arrived: for CPU work that must not hold up the loop."""
-        return _nodes.HostCall(self, f, here())
+        origin = here()
+        check_function(f, "host_map", origin)
+        return _nodes.HostCall(self, f, origin)
 
     def inspect(self, f: Callable[[_T_co], object]) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """Call `f(x)` in passing; the result goes on unchanged."""
-        return _nodes.Map(self, _nodes.Inspect(f), here())
+        origin = here()
+        check_function(f, "inspect", origin)
+        return _nodes.Map(self, _nodes.Inspect(f), origin)
 
     @overload
     def shared(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[SharedTensor[_N], _L, _G]": ...
@@ -312,6 +332,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     def graph_on(self, stream: Stream) -> "CudaGraph[_T_co]":
         """`graph()`, to be launched on this stream."""
+        check_stream(stream, "graph_on", here())
         return _runner.graph(self, stream)
 
     # ---- looking
@@ -338,6 +359,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     def save_svg(self, path: str | PathLike[str]) -> None:
         """`to_svg()`, as a file."""
+        check_path(path, "save_svg", here())
         Path(path).write_text(self.to_svg(), encoding="utf-8")
 
     def _repr_svg_(self) -> str:

@@ -1,5 +1,6 @@
 """Ops that make and move device data: creation, copies from and to the host, copies on the device."""
 
+import operator
 import secrets
 from typing import Any, final, overload
 
@@ -7,17 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.dtypes import FLOATING, SUPPORTED, Shape
-from dagpu.errors import BorrowError, ShapeError
+from dagpu.dtypes import FLOATING, SUPPORTED, Shape, bf16
+from dagpu.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.frozen import frozen
-from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
+from dagpu.handles import HANDLES, SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
 from dagpu.layout import as_shape
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
 from dagpu.ops.compose import ToHost, Value
 from dagpu.ops.recipes import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
 from dagpu.origin import Origin, describe, here
 from dagpu.ownership import storage_key
-from dagpu.standins import value_of
+from dagpu.standins import SymbolicArray, value_of
+from dagpu.wrong_arguments import at_call, shown, wrong_argument
+
+NUMBERS = (int, float, complex, np.number, np.bool_, bf16)
+"""The types of numbers, plain and NumPy's."""
 
 _D = TypeVar("_D", bound=np.generic)
 _E = TypeVar("_E", bound=np.generic)
@@ -59,14 +64,15 @@ class Copy(DeviceOp[_T_co, _L_co, _G_co]):
 
 
 def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
-    found: np.dtype[Any] | None
-    try:
-        found = np.dtype(dtype)
-    except TypeError:
-        found = None
+    found: np.dtype[Any] | None = None
+    if isinstance(dtype, type | str | np.dtype):  # of anything else NumPy takes what its `dtype` is; None is float64
+        try:
+            found = np.dtype(dtype)
+        except TypeError:
+            pass
     if found is None or found not in SUPPORTED:
         raise ShapeError(
-            f"{what} at {describe(origin)}: {dtype!r} is no element type of a tensor. Use one of "
+            f"{what} at {describe(origin)}: {shown(dtype)} is no element type of a tensor. Use one of "
             "f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool_."
         )
     return found
@@ -74,7 +80,11 @@ def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
 
 def _alloc(shape: object, dtype: Any, recipe: Recipe | None, what: str) -> Alloc[Any]:
     origin = here()
-    extents, element = as_shape(shape), _element_type(dtype, origin, what)
+    try:
+        extents = as_shape(shape)
+    except (ShapeError, NotReadyError) as error:
+        raise at_call(what, origin, error) from None
+    element = _element_type(dtype, origin, what)
     if recipe is not None:
         _check(recipe, element, extents, origin, what)
     return Alloc(extents, element, recipe, origin)
@@ -86,6 +96,21 @@ def _check(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape, origin: Origin,
         check(recipe, dtype, shape)
     except (TypeError, ValueError, OverflowError) as error:
         raise ShapeError(f"{what} at {describe(origin)}: {error}") from None
+
+
+def _number(value: Any, what: str, name: str) -> Any:
+    """A number for a recipe; a ShapeError for anything else. Complex ones are refused with the element type."""
+    number = value_of(value)
+    if isinstance(number, NUMBERS):
+        return number
+    raise wrong_argument(what, here(), name, value, "a number", f"Write {name}=1.5, say", ShapeError)
+
+
+def _real(value: Any, what: str, name: str) -> Any:
+    number = _number(value, what, name)
+    if isinstance(number, complex | np.complexfloating):
+        raise wrong_argument(what, here(), name, value, "a real number", "Take its .real or .imag", ShapeError)
+    return number
 
 
 def empty(
@@ -122,7 +147,7 @@ def full(
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor with `fill_value` in every element."""
-    return _alloc(shape, dtype, Constant(value_of(fill_value)), "full")
+    return _alloc(shape, dtype, Constant(_number(fill_value, "full", "fill_value")), "full")
 
 
 def arange(
@@ -141,7 +166,8 @@ def linspace(
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor of `num` evenly spaced values from `start` to `stop`, both included, of shape (num,)."""
     count = value_of(num)
-    return _alloc((count,), dtype, Linspace(value_of(start), value_of(stop), count), "linspace")
+    first, last = _real(start, "linspace", "start"), _real(stop, "linspace", "stop")
+    return _alloc((count,), dtype, Linspace(first, last, count), "linspace")
 
 
 def eye(
@@ -173,7 +199,7 @@ def rand(
     Philox 4x32-10 (Salmon et al., SC'11), counter-based: element i depends on `seed` and i alone, so every device
     gives the same numbers. Without `seed` one is drawn when the op is built: its runs are alike.
     """
-    return _floating(_alloc(shape, dtype, Uniform(_seed(seed)), "rand"), "rand")
+    return _floating(_alloc(shape, dtype, Uniform(_seed(seed, "rand")), "rand"), "rand")
 
 
 def randn(
@@ -185,25 +211,48 @@ def randn(
     seed: int | None = None,
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor of normal random numbers, by Box and Muller over Philox numbers of their own."""
-    return _floating(_alloc(shape, dtype, Normal(value_of(mean), value_of(std), _seed(seed)), "randn"), "randn")
+    middle, spread = _real(mean, "randn", "mean"), _real(std, "randn", "std")
+    return _floating(_alloc(shape, dtype, Normal(middle, spread, _seed(seed, "randn")), "randn"), "randn")
 
 
-def _seed(seed: int | None) -> int:
-    return secrets.randbits(63) if seed is None else value_of(seed) & (1 << 64) - 1
+def _seed(seed: int | None, what: str) -> int:
+    if seed is None:
+        return secrets.randbits(63)
+    try:
+        return operator.index(value_of(seed)) & (1 << 64) - 1
+    except (TypeError, NotReadyError):
+        cure = "Write seed=17, say, or leave it out for one that is drawn"
+        raise wrong_argument(what, here(), "seed", seed, "a whole number", cure) from None
 
 
 def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
     """A new tensor with the contents of `array`, of any strides.
 
-    The array is read when the op runs, anew in each run: leave it unchanged until then.
+    The array is read when the op runs, anew in each run: leave it unchanged until then. Of a subclass (`np.memmap`,
+    `np.matrix`) the elements are taken, and nothing else: what comes back from `to_host()` is a plain array.
+
+    Raises:
+        ShapeError: it is no NumPy array, its element type is none of a tensor's, or it is a masked array, whose mask
+            would be lost.
     """
     origin = here()
     if not isinstance(array, np.ndarray):
+        raise wrong_argument("from_host", origin, "array", array, "a NumPy array", _array_cure(array), ShapeError)
+    if isinstance(array, np.ma.MaskedArray):
         raise ShapeError(
-            f"from_host at {describe(origin)}: {type(array).__name__} is no NumPy array. Use np.asarray(x)."
+            f"from_host at {describe(origin)}: array is a masked array, and its mask would be lost. Say what stands in "
+            "the masked places: from_host(array.filled(0))."
         )
     _element_type(array.dtype, origin, "from_host")
-    return FromHost(array, origin)
+    return FromHost(array if type(array) in (np.ndarray, SymbolicArray) else array.view(np.ndarray), origin)
+
+
+def _array_cure(x: object) -> str:
+    if isinstance(x, DeviceOp):
+        return "An op is on its device already, if it yields a tensor: leave from_host out"
+    if type(x) in HANDLES:
+        return "It is on a device already: leave from_host out"
+    return "Make one of it: np.asarray(x)"
 
 
 def _source(t: Any, call: str, origin: Origin) -> Any:
@@ -284,7 +333,7 @@ def fill(t: Any, fill_value: complex) -> Any:
             f"fill at {describe(origin)}: {_kind(t)} cannot be written. "
             + _handle_cure(t, "fill(t, fill_value)", "Pass a Tensor, or lend one for writing: t.borrow_mut().")
         )
-    constant = Constant(value_of(fill_value))
+    constant = Constant(_number(fill_value, "fill", "fill_value"))
     _check(constant, t.dtype, t.shape, origin, "fill")
     return Copy(constant, move_in(t, "fill()", origin), None, origin)
 

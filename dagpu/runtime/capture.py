@@ -15,7 +15,7 @@ from dagpu.ops.captured import Captured
 from dagpu.ops.compose import Shared, Unzip, sources_of
 from dagpu.origin import Origin, describe
 from dagpu.runtime.completion import BlockingWaits, drive
-from dagpu.runtime.device import backend, device
+from dagpu.runtime.device import backend, find
 from dagpu.runtime.kept import PlanCache, Settings
 from dagpu.runtime.run import execute, kind_of, plan_program, quiet_collector, settled, submit
 from dagpu.runtime.updates import Updates
@@ -35,7 +35,7 @@ def capture(
     """
     _evaluate_shared(op, settings)
     waits = BlockingWaits()
-    tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, device)
+    tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, find)
     locks = Locks(origin)
     try:
         with quiet_collector():
@@ -89,7 +89,7 @@ class Recording:
     def add(self, op: DeviceOp[Any, Any, Any]) -> Any:
         """One more op, after those before it as far as it reads or writes what they do. Gives its value."""
         last = self._tracers[-1] if self._tracers else None
-        tracer = Tracer(op, self._stream.device, self._settings.policy, device, after=last)
+        tracer = Tracer(op, self._stream.device, self._settings.policy, find, after=last)
         value = tracer.record("recorded")
         self._tracers.append(tracer)
         _writes(self, tracer.owned)
@@ -187,7 +187,7 @@ def _one_device(program: Program, origin: Origin) -> Device:
             f"the op captured at {describe(origin)} uses {', '.join(program.devices)}: a graph is launched on one "
             "device. Capture what runs on each by itself, and compose the launches."
         )
-    return device(first)
+    return find(first)
 
 
 def _refuse(tracer: Tracer, program: Program, origin: Origin) -> None:

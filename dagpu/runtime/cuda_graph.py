@@ -19,13 +19,13 @@ from dagpu.errors import CaptureError, MovedError, NestedRunError
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.structure import Inputs, inputs_of
 from dagpu.lowering.trace import Tracer
-from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, is_inside_closure
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, check_op, check_stream, is_inside_closure
 from dagpu.ops.captured import Captured
 from dagpu.ops.compose import On
 from dagpu.ops.graph import GraphLaunch
 from dagpu.origin import Origin, describe, here
 from dagpu.runtime.capture import Recording, capture, prepared_for
-from dagpu.runtime.device import backend, device
+from dagpu.runtime.device import backend, find
 from dagpu.runtime.kept import Kept, Settings
 from dagpu.runtime.run import kind_of, plan_program
 
@@ -84,6 +84,7 @@ class CudaGraph(Generic[_T_co]):
             BorrowError: a run is using what it is to use.
             NestedRunError: it stands in a closure, or in a scope.
         """
+        check_op(op, "update", "Pass an op that writes what the graph reads: memcpy(t.borrow_mut(), new)")
         refuse_nested(op)
         return cast(_U, _enqueue(op, self._captured, self._settings, here()))
 
@@ -108,6 +109,7 @@ class CudaGraph(Generic[_T_co]):
         from dagpu.runtime.interpreter import current_settings
 
         origin = here()
+        check_stream(stream, "scope", origin)
         settings = current_settings(stream.device)
         return _ScopeBlock(Scope(Recording(stream, settings, origin), origin), settings, origin)
 
@@ -131,6 +133,7 @@ class Scope:
         Raises:
             CaptureError: the op makes memory, or waits for the host.
         """
+        check_op(op, "record", "Pass an op: a kernel call on t.borrow_mut().partition(tile), say")
         if self._recording is None:
             raise CaptureError(
                 f"record() at {describe(here())} after the end of the scope at {describe(self._origin)}. Record within "
@@ -233,7 +236,7 @@ def _enqueue(op: DeviceOp[Any, Any, Any], captured: Captured, settings: Settings
 def _enqueue_anew(
     placed: On[Any], inputs: Inputs | None, captured: Captured, settings: Settings, origin: Origin
 ) -> Any:
-    tracer = Tracer(placed, captured.stream.device, settings.policy, device, inputs)
+    tracer = Tracer(placed, captured.stream.device, settings.policy, find, inputs)
     try:
         tracer.record("given to update()")
         stage = tracer.stage()

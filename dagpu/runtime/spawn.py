@@ -8,12 +8,13 @@ from typing_extensions import TypeVar
 
 from dagpu.errors import BorrowError, MovedError, OperationCancelled
 from dagpu.handles import TensorMut, TensorRef
-from dagpu.ops.base import DeviceOp, Static
+from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.ops.compose import Value, sources_of
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Copy
 from dagpu.origin import Origin, describe, here, started_at
 from dagpu.ownership import handles_in, moves
+from dagpu.wrong_arguments import wrong_argument
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -90,6 +91,10 @@ def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
         BorrowError: the op holds a borrow, which its lender may not outlive; share() the tensor instead.
     """
     origin = here()
+    if not isinstance(nursery, trio.Nursery):
+        cure = "Open one: async with trio.open_nursery() as nursery: spawn(nursery, op)"
+        raise wrong_argument("spawn", origin, "nursery", nursery, "a trio.Nursery", cure)
+    check_op(op, "spawn", "Pass an op; nursery.start_soon(f) starts an async function")
     for handle in _borrows(op):
         raise BorrowError(
             f"spawn at {describe(origin)} of an op that holds {handle!r}, borrowed at {describe(handle._made)}: the "
