@@ -20,7 +20,20 @@ PACKAGE = ROOT / "dagpu"
 # From the lowest to the highest. A name stands for the module or for all of the package of that name.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"mypy_plugin"}),
-    frozenset({"env_vars", "errors", "origin", "frozen", "dtypes", "layout", "standins", "tile", "wrong_arguments"}),
+    frozenset(
+        {
+            "env_vars",
+            "errors",
+            "origin",
+            "frozen",
+            "dtypes",
+            "layout",
+            "standins",
+            "tile",
+            "tracebacks",
+            "wrong_arguments",
+        }
+    ),
     frozenset({"device"}),
     frozenset({"storage"}),
     frozenset({"handles", "ownership"}),

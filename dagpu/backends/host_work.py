@@ -1,14 +1,13 @@
-"""What backends do on the host in the same way: the function of a `host_map`, the array of a `from_host`, errors."""
+"""What backends do on the host in the same way: the function of a `host_map`, the array of a `from_host`."""
 
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from dagpu.errors import DagpuError, ShapeError
+from dagpu.errors import ShapeError
 from dagpu.lowering.program import Cell, CopyHtoD, HostCall, Items
 from dagpu.ops.base import DeviceOp
-from dagpu.origin import describe, is_ours
+from dagpu.origin import describe
 from dagpu.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 
 
@@ -82,18 +81,3 @@ def blame(error: BaseException, whose: str) -> None:
     note = f"dagpu: in {whose}"
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
-
-
-def without_our_frames(error: BaseException) -> BaseException:
-    """The same error, with a traceback that starts where the user's code does.
-
-    An error of our own making says all it has to say in its message, and gets none: the frames would keep the
-    run's memory alive for as long as the error lives. An error out of our own code that we did not make keeps
-    all of it.
-    """
-    first: TracebackType | None = error.__traceback__
-    while first is not None and is_ours(first.tb_frame.f_code.co_filename):
-        first = first.tb_next
-    if first is not None or isinstance(error, DagpuError):
-        error.__traceback__ = first
-    return error

@@ -113,8 +113,9 @@ class Memory:
                         return op
         return None
 
-    def publish(self) -> None:
-        """Remember what is complete, for other runs and for the next."""
+    def publish(self) -> list[Any]:
+        """Remember what is complete, for other runs and for the next; gives it."""
+        published: list[Any] = []
         for once, kept in list(self._claims.items()):
             if kept is PENDING:
                 continue
@@ -123,7 +124,9 @@ class Memory:
             if not incomplete:
                 del self._claims[once]
                 self._splits.pop(once, None)
+                published.append(value)
                 once.publish(value)
+        return published
 
     def abandon(self) -> None:
         """The run will not make what it has claimed: the next to come may."""

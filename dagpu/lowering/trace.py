@@ -11,6 +11,7 @@ It walks the DAG (dagpu.lowering.walk) and calls closures once, with handles. Wh
 What a run takes (handles out of ops, claims on `Shared` and `Unzip`) it can give back until something was submitted.
 """
 
+import weakref
 from collections.abc import Callable
 from typing import Any, final
 
@@ -18,7 +19,7 @@ from dagpu.device import Device
 from dagpu.errors import CaptureError, NestedRunError
 from dagpu.lowering.builder import Builder
 from dagpu.lowering.later import PENDING, Foreign, FromCell, FromItems, Later, resolved
-from dagpu.lowering.leaves import Leaves
+from dagpu.lowering.leaves import Leaves, storage_of_leaf
 from dagpu.lowering.placements import Placements
 from dagpu.lowering.program import Program
 from dagpu.lowering.remember import once_of, own_result
@@ -29,6 +30,7 @@ from dagpu.lowering.walk import AnyOp, Walk
 from dagpu.ops.compose import Unzip
 from dagpu.ops.once import Once
 from dagpu.origin import Origin, describe, start_of_run
+from dagpu.ownership import handles_in
 from dagpu.standins import without_standins
 from dagpu.storage import Storage
 
@@ -77,6 +79,8 @@ class Tracer:
         takings = Takings(leaves, self._loans, self._origin)
         self._walk: Walk = Walk(op, self._places, builder, leaves, takings, self._origin)
         self._root: Any = PENDING
+        self._made: list[weakref.ref[Storage]] = []
+        """The memory that stages of this run have made and that it alone disposes of."""
 
     def _new_builder(self) -> Builder:
         return Builder(self._places.policies, self._loans, symbolic=self._leaves.pure)
@@ -183,6 +187,7 @@ class Tracer:
         have made is there for other runs too."""
         for index, storage in self._walk.builder.outputs():
             storage.settle(memory[index])
+            self._made.append(weakref.ref(storage))
         for later in self._walk.cells:
             cause = later.cause
             if type(cause) is FromCell:
@@ -190,7 +195,10 @@ class Tracer:
         self._walk.cells.clear()
         self._walk.builder = self._new_builder()
         if publish:
-            self._walk.memory.publish()
+            published = list(handles_in(self._walk.memory.publish()))
+            if published:
+                others = {id(storage_of_leaf(handle)) for handle in published}
+                self._made = [made for made in self._made if id(made()) not in others]
         else:
             self._walk.memory.abandon()
 
@@ -205,7 +213,15 @@ class Tracer:
         return own_result(self._origin)
 
     def abandon(self, reason: str) -> None:
-        """The run failed or was cancelled: give back what can be given back, and forget the claims."""
+        """The run failed or was cancelled: give back what can be given back, and forget the claims.
+
+        Handles that closures have put aside, or that an error's traceback leads to, have no contents any more: they
+        would keep the run's memory.
+        """
+        for made in self._made:
+            storage = made()
+            if storage is not None:
+                storage.lost, storage.memory = reason, None
         self._walk.builder.lose(reason)
         self._walk.takings.give_back()
         self._walk.memory.abandon()

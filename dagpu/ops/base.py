@@ -20,6 +20,7 @@ from dagpu.dtypes import Shape
 from dagpu.errors import NotReadyError
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.origin import Origin, describe, here
+from dagpu.tracebacks import leaves_run, without_our_frames
 from dagpu.wrong_arguments import check_function, check_path, wrong_argument
 
 if TYPE_CHECKING:
@@ -109,8 +110,14 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     def sync(self) -> _T_co:
         """Run it, and block until its result is there. For programs without trio."""
-        return _runner.run_sync(self)
+        try:
+            return _runner.run_sync(self)
+        except BaseException as error:
+            without_our_frames(error)
+            del self
+            raise
 
+    @leaves_run
     def sync_on(self, stream: Stream) -> _T_co:
         """Run the whole of it on one explicit stream, and block until its result is there."""
         origin = here()
@@ -321,6 +328,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     # ---- capturing
 
+    @leaves_run
     def graph(self) -> "CudaGraph[_T_co]":
         """Run it, block until its result is there, and keep what it did as a graph, to be launched again as a whole:
         one CUDA graph on a GPU, a replayed plan on the host.
@@ -330,6 +338,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         """
         return _runner.graph(self, None)
 
+    @leaves_run
     def graph_on(self, stream: Stream) -> "CudaGraph[_T_co]":
         """`graph()`, to be launched on this stream."""
         check_stream(stream, "graph_on", here())
@@ -337,6 +346,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     # ---- looking
 
+    @leaves_run
     def explain(self) -> str:
         """The plan of a run of it, in words: what runs where and waits for what, the predicted time and the memory
         against their lower bounds, and why branches do not overlap. Nothing is run, and closures are called once, with

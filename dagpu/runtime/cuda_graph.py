@@ -28,6 +28,7 @@ from dagpu.runtime.capture import Recording, capture, prepared_for
 from dagpu.runtime.device import backend, find
 from dagpu.runtime.kept import Kept, Settings
 from dagpu.runtime.run import kind_of, plan_program
+from dagpu.tracebacks import leaves_run
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
@@ -72,6 +73,7 @@ class CudaGraph(Generic[_T_co]):
         """An op that does it all again, on the graph's stream, after what `update` has put there."""
         return GraphLaunch(self._captured, here())
 
+    @leaves_run
     def update(self, op: DeviceOp[_U, Borrowed, NoAlloc]) -> _U:
         """Put work into the graph's stream, before the next launch, and return at once: most often
         `graph.update(memcpy(input.borrow_mut(), new))`.
@@ -126,6 +128,7 @@ class Scope:
         self._graph: CudaGraph[None] | None = None
         self._origin = origin
 
+    @leaves_run
     def record(self, op: DeviceOp[_T, Borrowed, NoAlloc]) -> _T:
         """Add an op. What it borrows is free for the next one. Gives its value: handles whose contents are there when
         the graph has been launched.

@@ -24,6 +24,7 @@ from dagpu.runtime.completion import BlockingWaits, TrioWaits, drive
 from dagpu.runtime.cuda_graph import CudaGraph, graph_of, refuse_nested
 from dagpu.runtime.device import current_device, find
 from dagpu.runtime.kept import Settings
+from dagpu.tracebacks import leaves_run, without_our_frames
 from dagpu.wrong_arguments import at_call, check_count, check_flag, check_function, wrong_argument
 
 _T = TypeVar("_T")
@@ -183,6 +184,7 @@ def _using(interpreter: Interpreter) -> Iterator[Interpreter]:
         _current.reset(token)
 
 
+@leaves_run
 def plan_of(op: DeviceOp[Any, Any, Any]) -> Plan:
     """The plan of a run of `op`, until a closure needs host data. Nothing is run; the op can be run afterwards.
 
@@ -209,7 +211,12 @@ class _CurrentInterpreter:
     """What ops call to be run."""
 
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
-        return await _current.get().run(op)
+        try:
+            return await _current.get().run(op)
+        except BaseException as error:
+            without_our_frames(error)
+            del op
+            raise
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         return _current.get().run_sync(op)

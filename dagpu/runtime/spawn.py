@@ -14,6 +14,7 @@ from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Copy
 from dagpu.origin import Origin, describe, here, started_at
 from dagpu.ownership import handles_in, moves
+from dagpu.tracebacks import leaves_run, without_our_frames
 from dagpu.wrong_arguments import wrong_argument
 
 _T = TypeVar("_T")
@@ -47,7 +48,12 @@ class Pending(Generic[_T_co]):
     async def _result(self) -> _T_co:
         await self._ended.wait()
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            except BaseException as error:
+                without_our_frames(error)
+                del self
+                raise
         if self._state == "cancelled":
             raise OperationCancelled(
                 f"{self._op!r} was cancelled before it was done. Run it again, or do not await it."
@@ -73,15 +79,17 @@ class Pending(Generic[_T_co]):
             self._state = "cancelled"
             raise
         except BaseException as error:
-            self._error = error
+            self._error = without_our_frames(error)
             raise
         finally:
             self._ended.set()
+            del self  # the frame may live on with an error
 
     def __repr__(self) -> str:
         return f"<Pending {self._state}: {self._op!r}>"
 
 
+@leaves_run
 def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
     """Start an op as a child of `nursery`, and go on at once.
 
