@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, final, overl
 
 import numpy as np
 
+from dagpu.device import INSTALL_CUDA
 from dagpu.env_vars import CHECKED
 from dagpu.errors import KernelArgumentError, NoDeviceError
 from dagpu.handles import move_in
@@ -211,9 +212,9 @@ class Kernel(Generic[_P]):
         """
         if _compiler is None:
             raise NoDeviceError(
-                f"kernel {self.spec.name!r}, declared at {describe(self.spec.origin)}: it cannot be "
-                "compiled, for there is no CUDA backend here. The host backend needs no compiling; for CUDA, "
-                "install dagpu[cuda] on a machine with a GPU."
+                f"kernel {self.spec.name!r}, declared at {describe(self.spec.origin)}: it cannot be compiled at "
+                f"{describe(here())}, for there is no CUDA backend here. Leave compile() out on the host, which "
+                f"compiles nothing; for CUDA, on a machine with a GPU: {INSTALL_CUDA}."
             )
         _compiler(self.spec)
 

@@ -140,9 +140,8 @@ def for_want_of_memory_in_a_later_stage() -> DeviceOp[Any]:
     return zip_ops(big(), ones((4,)).to_host()).then(lambda p: zip_ops(value(p[0]), zeros((1 << 50,))))
 
 
-def by_a_wrong_tile() -> DeviceOp[Any]:
-    odd: Any = ones((5,))  # mypy would refuse it
-    return zip_ops(big(), ones((4,)).to_host(), odd).then(lambda p: value(p[2]).partition((2,)))
+def by_a_wrong_tile(tile: int = 2) -> DeviceOp[Any]:
+    return zip_ops(big(), ones((4,)).to_host(), ones((5,))).then(lambda p: value(p[2]).partition((tile,)))
 
 
 def of_several_branches() -> DeviceOp[Any]:
