@@ -267,7 +267,7 @@ def kernel(
 
     def decorate(function: Callable[_P, None]) -> Kernel[_P]:
         if not inspect.isfunction(function):
-            what = f"@kernel(...) is applied to {function!r}, which is no plain function"
+            what = f"@kernel(...) at {describe(here())} is applied to {shown(function)}, which is no plain function"
             raise KernelArgumentError(f"{what}. Decorate a `def` that names and types the kernel's parameters.")
         name, place = function.__name__, declared_at(function)
         signature = read_signature(function, sys._getframe(1).f_locals)

@@ -163,7 +163,8 @@ def _form_cure(param: Param, arg: Any) -> str:
     cut = f".partition({tile})" if is_output else ""
     if isinstance(arg, np.ndarray):
         return f"Bring it to the device: from_host(array){cut}"
-    return f"Make a tensor of it, from_host(np.asarray(...)){cut}, or check the order of the arguments"
+    element = "" if param.dtype is None else f", {_scalar_name(param.dtype)}"
+    return f"Make a tensor of it, from_host(np.asarray(...{element})){cut}, or check the order of the arguments"
 
 
 def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> None:
@@ -214,13 +215,14 @@ def _check_alias(spec: KernelSpec, first: tuple[Param, Any], second: tuple[Param
         cure = "Share it: t = t.share()" if type(a) is Tensor else "Give each output memory of its own"
         what = f"the same {type(a).__name__} is argument {one.name!r} already, and it can be moved once"
         refuse_call(spec, origin, what, cure, other)
+    if one.form == other.form == "out":
+        what = f"two outputs, {one.name!r} and this one, are on the same memory"
+        refuse_call(spec, origin, what, "Write each to memory of its own, empty(shape).partition(tile)", other)
     if "out" in (one.form, other.form):
-        if one.form == other.form:
-            what = f"two outputs, {one.name!r} and this one, are on the same memory"
-        else:
-            out, read = (one, other) if one.form == "out" else (other, one)
-            what = f"output {out.name!r} is on the same memory as input {read.name!r}"
-        refuse_call(spec, origin, what, "Write to memory of its own, empty(shape), or read from a copy, dup(t)", other)
+        out, read = (one, other) if one.form == "out" else (other, one)
+        what = f"output {out.name!r} is on the same memory as input {read.name!r}"
+        cure = "Write to memory of its own, empty(shape).partition(tile), or read a copy that was made before: "
+        refuse_call(spec, origin, what, f"{cure}dup(t.borrow()).sync()", other)
     if type(a) is Tensor or type(b) is Tensor:
         what = f"it is on the same memory as argument {one.name!r}, and a Tensor moves when it is passed"
         refuse_call(spec, origin, what, "Pass .borrow() for both, or share it: t = t.share()", other)

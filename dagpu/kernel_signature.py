@@ -63,6 +63,8 @@ Out: TypeAlias = Annotated[
 Lazy: TypeAlias = _T | DeviceOp[_T, Borrowed]
 """A kernel's scalar that may also be an op."""
 
+_ARRAYS = (Tensor, SharedTensor, TensorRef, TensorMut, Partition, DeviceOp, np.ndarray)
+
 _CURE = (
     "Annotate it In[f32] (read), Out[f32] (written), int, float, bool, a NumPy scalar type, "
     "or Lazy[float] (a scalar that may be an op)"
@@ -181,15 +183,16 @@ def _read(hint: object) -> Annotation | str:
         if len(plain) != 1 or yields != plain:
             return "which is no type that a kernel can take"
         hint, lazy = plain[0], True
+    kind: object = get_origin(hint) or hint
+    if isinstance(kind, type) and issubclass(kind, _ARRAYS):
+        return "which does not say whether the kernel reads or writes it"
     if not isinstance(hint, type):
         return "which is no type that a kernel can take"
     if hint is int or hint is float or hint is bool:
         return Annotation("scalar", None, "bool" if hint is bool else "int" if hint is int else "float", lazy)
     if issubclass(hint, np.generic) and (scalar := _numpy(hint)) is not None:
-        kind: ScalarKind = "float" if scalar in FLOATING else "bool" if scalar.kind == "b" else "int"
-        return Annotation("scalar", scalar, kind, lazy)
-    if issubclass(hint, Tensor | SharedTensor | TensorRef | TensorMut | Partition | DeviceOp | np.ndarray):
-        return "which does not say whether the kernel reads or writes it"
+        number: ScalarKind = "float" if scalar in FLOATING else "bool" if scalar.kind == "b" else "int"
+        return Annotation("scalar", scalar, number, lazy)
     return "which is no type that a kernel can take"
 
 

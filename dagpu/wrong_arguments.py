@@ -106,9 +106,7 @@ def check_function(f: Any, call: str, where: Origin, name: str = "f") -> None:
     elif kind is BuiltinFunctionType or kind is type:
         return
     if not callable(f):
-        cure = (
-            f"Write .{call}(lambda x: ...), with what it does to x" if name == "f" else f"Write {name}=lambda ...: ..."
-        )
+        cure = f"Write .{call}(lambda x: ...)" if name == "f" else f"Write {name}=lambda ...: ..."
         raise wrong_argument(call, where, name, f, "a function", cure)
     gives = suspended_by(f)
     if gives is not None:

@@ -179,7 +179,7 @@ SAYS: list[tuple[Callable[[], object], str, list[str]]] = [
     (component_taken_twice_in_one_run, "MovedError", ["built at", ".shared()"]),
     (escaped, "MovedError", ["its contents were lost", "failed or was cancelled", "Make it anew"]),
     (lent_twice, "BorrowError", ["borrowed at", "for writing", "t.borrow_mut()"]),
-    (copied_to_itself, "BorrowError", ["memcpy at", "same tensor", "dup(...)"]),
+    (copied_to_itself, "BorrowError", ["memcpy at", "same tensor", "dup(t.borrow()).sync()"]),
     (not_the_last, "OwnershipError", ["made at", "1 more handle", "dup(t)"]),
     (
         lambda: zip_ops(zeros((1,)), zeros((1,))).shared().sync(),

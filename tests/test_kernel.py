@@ -184,7 +184,7 @@ def test_scalar_types(scalar: type) -> None:
         (str, "parameter 'a' is annotated str, which is no type that a kernel can take"),
         (complex, "parameter 'a' is annotated complex, which"),
         (float | None, "parameter 'a' is annotated float | None, which is no type"),
-        (Tensor[f32], "which is no type that a kernel can take"),
+        (Tensor[f32], "which does not say whether the kernel reads or writes it"),
         (
             Tensor,
             "parameter 'a' is annotated Tensor, which does not say whether the kernel reads or writes it",
@@ -473,7 +473,7 @@ def test_wrong_form_for_an_output(make: Callable[[], object], came: str, cure: s
             "a NumPy array of float32, shape (3,)",
             "Bring it to the device: from_host(array).",
         ),
-        (lambda: [1, 2], "list [1, 2]", "from_host(np.asarray(...))"),
+        (lambda: [1, 2], "list [1, 2]", "from_host(np.asarray(..., f32))"),
         (lambda: None, "NoneType None", "check the order of the arguments"),
         (lambda: "x" * 99, "str 'xxx", "xxx..., but"),
     ],
@@ -588,7 +588,7 @@ def test_aliases() -> None:
     y = t.borrow_mut().partition((4,))
     message = refused(add, y, t.borrow(), lazy(1))
     assert "argument 'a': output 'y' is on the same memory as input 'a'." in message
-    assert "Write to memory of its own, empty(shape), or read from a copy, dup(t)." in message
+    assert "or read a copy that was made before: dup(t.borrow()).sync()." in message
     assert "argument 'a': output 'y' is on the same memory as input 'a'." in refused(add, y, t, lazy(1))
     x = tensor((8,))
     assert "argument 'b': the same Tensor is argument 'a' already" in (message := refused(add, lazy(1), x, x))

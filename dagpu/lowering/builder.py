@@ -16,7 +16,19 @@ from dagpu.errors import BorrowError, CaptureError, MovedError, NotReadyError
 from dagpu.frozen import plain
 from dagpu.handles import Partition, Tensor, TensorMut, TensorRef
 from dagpu.layout import Layout
-from dagpu.lowering.program import HOST, Buffer, Fill, GraphLaunch, HostCall, Instruction, Program, Role, Tiles, View
+from dagpu.lowering.program import (
+    HOST,
+    Buffer,
+    CopyDtoH,
+    Fill,
+    GraphLaunch,
+    HostCall,
+    Instruction,
+    Program,
+    Role,
+    Tiles,
+    View,
+)
 from dagpu.lowering.scalars import ScalarUse
 from dagpu.ops.captured import Captured
 from dagpu.ops.memory import Alloc
@@ -273,8 +285,12 @@ class Builder:
     def refuse_made(self, mark: "_Mark", how: str, where: Origin) -> None:
         """Raise `CaptureError` if memory has been made since, calls of the host, or launches of other graphs."""
         for instruction in self.instructions[mark.instructions :]:
+            if isinstance(instruction, HostCall | CopyDtoH):
+                raise waits_for_host(
+                    how, where, f": {type(instruction).__name__} built at {describe(instruction.origin)}"
+                )
             new = [buffer for buffer in instruction.writes if buffer >= mark.buffers and buffer not in self.inputs]
-            if new or isinstance(instruction, HostCall | GraphLaunch):
+            if new or isinstance(instruction, GraphLaunch):
                 what = "launches another graph" if isinstance(instruction, GraphLaunch) else "makes memory of its own"
                 raise _not_alone(what, type(instruction).__name__, instruction.origin, how, where)
         for buffer, (_, _, _, origin) in self._undefined.items():  # `empty`, which nobody has written
@@ -324,6 +340,14 @@ class Builder:
         """The stage failed: handles to what it would have made say so from now on."""
         for _, storage in self.outputs():
             storage.lost, storage.run = reason, None
+
+
+def waits_for_host(how: str, where: Origin, by: str = "") -> CaptureError:
+    """An op that was put among a graph's work gives data of the host; `by` says which part of it does."""
+    return CaptureError(
+        f"the op {how} at {describe(where)} waits for data of the host{by}. Nothing waits here. Leave to_host() and "
+        "host_map() to an op that runs after the launch."
+    )
 
 
 def _not_alone(what: str, kind: str, origin: Origin, how: str, where: Origin) -> CaptureError:

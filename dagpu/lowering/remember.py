@@ -78,10 +78,11 @@ class Memory:
         """The tuple of an `Unzip` is made: keep its components, some of which may be still to come."""
         items = made.cause.items if type(made) is Later and type(made.cause) is FromItems else made
         if not isinstance(items, tuple | list) or len(items) != split.n:
-            what = f"{len(items)} components" if isinstance(items, tuple | list) else type(items).__name__
-            raise ShapeError(
-                f"unzip({split.n}) at {describe(origin)}: the op's result is {what}. Say how many there are."
-            )
+            if isinstance(items, tuple | list):
+                what, cure = f"{len(items)} components", f"Say unzip({len(items)})"
+            else:
+                what, cure = type(items).__name__, f"Let the op give a tuple of {split.n}"
+            raise ShapeError(f"unzip({split.n}) at {describe(origin)}: the op's result is {what}. {cure}.")
         self._claims[split.once] = list(items)
         self._splits[split.once] = split
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any, final
 
 from dagpu.device import Device
-from dagpu.errors import CaptureError, NestedRunError
-from dagpu.lowering.builder import Builder
+from dagpu.errors import NestedRunError
+from dagpu.lowering.builder import Builder, waits_for_host
 from dagpu.lowering.later import PENDING, Foreign, FromCell, FromItems, Later, resolved
 from dagpu.lowering.leaves import Leaves, storage_of_leaf
 from dagpu.lowering.placements import Placements
@@ -29,7 +29,7 @@ from dagpu.lowering.takings import Takings
 from dagpu.lowering.walk import AnyOp, Walk
 from dagpu.ops.compose import Unzip
 from dagpu.ops.once import Once
-from dagpu.origin import Origin, describe, start_of_run
+from dagpu.origin import Origin, start_of_run
 from dagpu.ownership import handles_in
 from dagpu.standins import without_standins
 from dagpu.storage import Storage
@@ -167,10 +167,7 @@ class Tracer:
             value = self._walk.done.pop()
             self._walk.builder.refuse_made(mark, how, self._origin)
             if type(resolved(value)) is Later or self._walk.suspended:
-                raise CaptureError(
-                    f"the op {how} at {describe(self._origin)} waits for data of the host, and nothing waits here. "
-                    "Leave to_host() and host_map() to an op that runs after the launch."
-                )
+                raise waits_for_host(how, self._origin)
         except BaseException:
             self._walk.builder.roll_back(mark)
             raise

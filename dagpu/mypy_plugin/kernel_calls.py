@@ -95,10 +95,10 @@ def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> N
     wanted = "a Partition" if form == "out" else "a Tensor, SharedTensor, TensorRef or TensorMut"
     what = f"got {got}, but {wanted} of {element}, or an op that yields one, is wanted"
     code = codes.OUTPUT_PARTITION if form == "out" else ARG_TYPE
-    context.api.fail(f"{where}: {what}. {_cure(actual, form)}.", place, code=code)
+    context.api.fail(f"{where}: {what}. {_cure(actual, form, element)}.", place, code=code)
 
 
-def _cure(actual: Type, form: forms.Form) -> str:
+def _cure(actual: Type, form: forms.Form, element: str) -> str:
     """How to come by what is wanted."""
     proper = get_proper_type(actual)
     if (op := phantoms.as_op(proper)) is not None:
@@ -118,7 +118,8 @@ def _cure(actual: Type, form: forms.Form) -> str:
         case "numpy.ndarray":
             return f"Bring it to the device: from_host(array){cut}"
         case _:
-            return f"Make a tensor of it, from_host(np.asarray(...)){cut}, or check the order of the arguments"
+            made = f"from_host(np.asarray(..., {forms.short_name(element)})){cut}"
+            return f"Make a tensor of it, {made}, or check the order of the arguments"
 
 
 FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.dtypes import FLOATING, SUPPORTED, Shape, bf16
+from dagpu.dtypes import SUPPORTED, Shape, bf16
 from dagpu.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.frozen import frozen
 from dagpu.handles import HANDLES, SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
@@ -179,15 +179,6 @@ def eye(
     return _alloc((n, n if m is None else m), dtype, Eye(), "eye")
 
 
-def _floating(op: Alloc[Any], what: str) -> Alloc[Any]:
-    if op.dtype not in FLOATING:
-        raise ShapeError(
-            f"{what} at {describe(op.origin)}: random numbers of type {op.dtype.name} are not defined. "
-            "Draw f16, bf16, f32 or f64, and convert(...)."
-        )
-    return op
-
-
 def rand(
     shape: Shape,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
@@ -199,7 +190,7 @@ def rand(
     Philox 4x32-10 (Salmon et al., SC'11), counter-based: element i depends on `seed` and i alone, so every device
     gives the same numbers. Without `seed` one is drawn when the op is built: its runs are alike.
     """
-    return _floating(_alloc(shape, dtype, Uniform(_seed(seed, "rand")), "rand"), "rand")
+    return _alloc(shape, dtype, Uniform(_seed(seed, "rand")), "rand")
 
 
 def randn(
@@ -212,7 +203,7 @@ def randn(
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor of normal random numbers, by Box and Muller over Philox numbers of their own."""
     middle, spread = _real(mean, "randn", "mean"), _real(std, "randn", "std")
-    return _floating(_alloc(shape, dtype, Normal(middle, spread, _seed(seed, "randn")), "randn"), "randn")
+    return _alloc(shape, dtype, Normal(middle, spread, _seed(seed, "randn")), "randn")
 
 
 def _seed(seed: int | None, what: str) -> int:
@@ -305,7 +296,7 @@ def memcpy(
     if storage_key(dst) is storage_key(src):
         raise BorrowError(
             f"memcpy at {describe(origin)}: source and destination are the same tensor, lent for writing and used for "
-            "reading at once. Copy it with dup(...) first."
+            "reading at once. Copy it before: copy = dup(t.borrow()).sync()."
         )
     return Copy(move_in(src, "memcpy()", origin), move_in(dst, "memcpy()", origin), None, origin)
 

@@ -179,7 +179,8 @@ def _evaluate_shared(root: DeviceOp[Any, Any, Any], settings: Settings) -> None:
 def _one_device(program: Program, origin: Origin) -> Device:
     if not program.instructions:
         raise CaptureError(
-            f"the op captured at {describe(origin)} does no device work: there is nothing to launch again."
+            f"the op captured at {describe(origin)} does no device work: there is nothing to launch again. Capture a "
+            "kernel, a copy or a fill."
         )
     first, *others = program.devices
     if others:

@@ -150,7 +150,7 @@ class Scope:
         if self._graph is None:
             raise CaptureError(
                 f"scope.graph at {describe(here())}: the scope at {describe(self._origin)} has no graph "
-                + ("yet. Take it after its with block." if self._recording else "because it failed.")
+                + ("yet. Take it after its with block." if self._recording else "because it failed. Record it again.")
             )
         return self._graph
 
