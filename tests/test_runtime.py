@@ -411,9 +411,9 @@ def reading(t: Any) -> Any:
 
 
 def writing(t: Any) -> Any:
-    """An op that writes to `t`, lent, in a run that stops at gate 0."""
-    written = add(t.borrow_mut().partition((4,)), ones((4,)))
-    return zip_ops(written, value(0).host_map(GATES[0])).map(lambda _: None)
+    """An op that writes to `t`, lent, in a run that then stops at gate 0."""
+    written = add(t.borrow_mut().partition((4,)), ones((4,))).first().unpartition()
+    return written.to_host().host_map(GATES[0])
 
 
 def refused(t: Any, *, reads: bool) -> str:
