@@ -6,6 +6,8 @@ How to reach one (`device("host:1")`, `use_device`) is in dagpu.runtime.device; 
 from collections.abc import Hashable
 from typing import Final, Literal, Protocol, final
 
+from dagpu.critical import Section
+
 
 class Driver(Protocol):
     """What a backend tells of one of its devices."""
@@ -57,15 +59,18 @@ class Device:
 
     def stream(self) -> "Stream":
         """A new stream of one's own, for `op.sync_on(stream)`; it lives as long as somebody refers to it."""
-        return Stream(self, self._driver.open_stream())
+        with Section("device.stream() was called"):
+            return Stream(self, self._driver.open_stream())
 
     def memory_info(self) -> tuple[int, int]:
         """Free and total memory of the device, bytes."""
-        return self._driver.memory_info()
+        with Section("device.memory_info() was called"):
+            return self._driver.memory_info()
 
     def memory_used(self) -> int:
         """Bytes that dagpu's handles and runs hold on this device."""
-        return self._driver.memory_used()
+        with Section("device.memory_used() was called"):
+            return self._driver.memory_used()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Device) and (self._kind, self._index) == (other._kind, other._index)

@@ -6,6 +6,7 @@ Every module reads them here, so that a wrong value is refused in one way, and t
 import math
 import os
 from collections.abc import Callable, Container
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, final
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -67,6 +68,13 @@ def _whole_from(least: int) -> Callable[[str], int]:
     return read
 
 
+def _absolute_path(text: str) -> Path:
+    path = Path(text)
+    if not path.is_absolute():
+        raise ValueError(text)
+    return path
+
+
 def _microseconds(text: str) -> float:
     number = float(text)
     if not 0 <= number < math.inf:
@@ -74,8 +82,10 @@ def _microseconds(text: str) -> float:
     return number * 1e-6
 
 
-CACHE_DIR: Final = Variable[str | None]("DAGPU_CACHE_DIR", "a folder", "/tmp/dagpu", str, None)
-"""Where compiled kernels are kept."""
+CACHE_DIR: Final = Variable[Path | None](
+    "DAGPU_CACHE_DIR", "the absolute path of a folder", "/tmp/dagpu", _absolute_path, None
+)
+"""Where compiled kernels are kept. A relative path would be another folder wherever a program is started."""
 CHECKED: Final = Variable("DAGPU_CHECKED", "0 or 1", "1", _switch, False)
 """Are kernels compiled with bounds checks that do not say so themselves?"""
 DEVICE: Final = Variable[str | None]("DAGPU_DEVICE", "the name of a device", "cuda:0", str, None)

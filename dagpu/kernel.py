@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, final, overl
 
 import numpy as np
 
+from dagpu.critical import Section
 from dagpu.device import INSTALL_CUDA
 from dagpu.env_vars import CHECKED
 from dagpu.errors import KernelArgumentError, NoDeviceError
@@ -216,7 +217,8 @@ class Kernel(Generic[_P]):
                 f"{describe(here())}, for there is no CUDA backend here. Leave compile() out on the host, which "
                 f"compiles nothing; for CUDA, on a machine with a GPU: {INSTALL_CUDA}."
             )
-        _compiler(self.spec)
+        with Section("compile() was called"):
+            _compiler(self.spec)
 
     def __repr__(self) -> str:
         params = ", ".join(map(declared, self.spec.params))

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias, Union, final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, final, get_args, get_origin, get_type_hints
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -209,11 +209,22 @@ def _element(union: object) -> "np.dtype[Any] | str | None":
     return dtype or "whose element type is none that a tensor can have"
 
 
+_ABSTRACT: Final = frozenset(
+    (
+        np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating,
+        np.complexfloating, np.flexible, np.character,
+    )
+)  # fmt: skip
+"""NumPy 1 makes a dtype of these, with a warning, and NumPy 2 refuses."""
+
+
 def _numpy(scalar: type[np.generic]) -> "np.dtype[Any] | None":
     """The dtype of a concrete NumPy scalar type, if a tensor can have it."""
+    if scalar in _ABSTRACT:
+        return None
     try:
         dtype = np.dtype(scalar)
-    except TypeError:  # bfloat16's base is void; abstract types such as np.inexact may be refused
+    except TypeError:  # bfloat16's base is void
         return None
     return dtype if dtype.type is scalar and supported(dtype) else None
 

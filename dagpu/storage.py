@@ -1,9 +1,9 @@
 """Blocks of device memory, who holds them, and the locks that runs take on them."""
 
 from collections.abc import Callable
-from threading import Lock
-from typing import ClassVar, final
+from typing import final
 
+from dagpu.critical import BOOKKEEPING
 from dagpu.device import Device
 from dagpu.errors import BorrowError
 from dagpu.origin import Origin, describe
@@ -76,7 +76,6 @@ class Locks:
     """
 
     __slots__ = ("_held", "_origin")
-    _gate: ClassVar[Lock] = Lock()
 
     def __init__(self, origin: Origin) -> None:
         self._held: dict[Storage, bool] = {}
@@ -84,7 +83,7 @@ class Locks:
 
     def acquire(self, wanted: dict[Storage, bool]) -> None:
         """Lock each storage, exclusively where the value is true; `BorrowError` if another run is in the way."""
-        with self._gate:
+        with BOOKKEEPING:
             new = {
                 s: exclusive
                 for s, exclusive in wanted.items()
@@ -103,7 +102,7 @@ class Locks:
 
     def adopt(self, other: "Locks") -> None:
         """Take over what another has locked: nobody can come between."""
-        with self._gate:
+        with BOOKKEEPING:
             for storage, exclusive in other._held.items():
                 if exclusive:
                     storage.writer = self
@@ -126,7 +125,7 @@ class Locks:
 
     def release(self) -> None:
         """Give all locks back."""
-        with self._gate:
+        with BOOKKEEPING:
             for storage, exclusive in self._held.items():
                 if exclusive:
                     storage.writer = None

@@ -125,5 +125,5 @@ def develop(y: Out[u8], x: In[u8], soft: In[u8], edges: In[u8], curve: In[u8], a
 def _(y: Tile[u8], x: NDArray[u8], soft: NDArray[u8], edges: NDArray[u8], curve: NDArray[u8], above: int) -> None:
     rows = slice(above, above + y.shape[0])
     tone = curve[(x[rows].astype(u16) + soft[rows]) >> 1]
-    light = u16(255) - edges[rows, :, None]
+    light = u16(255) - edges[rows, :, None].astype(u16)
     y[...] = (tone * light + u16(127)) // u16(255)

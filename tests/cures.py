@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -1705,6 +1706,7 @@ def lending() -> Any:
 
 
 KEPT: list[Any] = []
+"""Tensors that outlive the programs that lend them; the tests clear it."""
 
 case(
     lambda: spawning(lending),
@@ -1942,6 +1944,66 @@ case(
     lambda: importlib.import_module("dagpu").zeroes,
     ("has no attribute 'zeroes'", lambda: importlib.import_module("dagpu").zeros),
 )
+
+# ---- finalisers ----------------------------------------------------------------------------------------------------
+
+
+class Late:
+    """Calls a function when it goes."""
+
+    def __init__(self, when_gone: Program) -> None:
+        self._when_gone = when_gone
+
+    def __del__(self) -> None:
+        self._when_gone()
+
+
+def dropping(late: Program) -> Any:
+    """An op whose run drops a `Late` while dagpu is at work."""
+    return value(0).map(lambda _: Late(late)).map(lambda _: None)
+
+
+def at_once(do: Program, during: Callable[[Program], object]) -> None:
+    """A finaliser that does something while `during` is at work. Its error, which Python would only print."""
+    errors: list[Exception] = []
+
+    def late() -> None:
+        try:
+            do()
+        except Exception as error:
+            errors.append(error)
+
+    during(late)
+    if errors:
+        raise errors[0]
+
+
+def noted_down(do: Program, during: Callable[[Program], object]) -> None:
+    """The same, done later."""
+    noted: SimpleQueue[Program] = SimpleQueue()
+    during(lambda: noted.put(do))
+    noted.get_nowait()()
+
+
+def in_a_scope(how: Callable[[Program, Callable[[Program], object]], None]) -> None:
+    """A finaliser that records something while something else is recorded."""
+    t = new()
+    with CudaGraph.scope(device("host").stream()) as scope:
+        late = partial(scope.record, scale(t.borrow_mut().partition(TILE), 2.0))
+        how(late, lambda late: scope.record(zip_ops(scale(t.borrow_mut().partition(TILE), 2.0), dropping(late))))
+
+
+OUTSIDE = "note down what is to be done, in a queue.SimpleQueue, and do it outside"
+case(
+    lambda: at_once(lambda: ones((2,)).sync(), lambda late: dropping(late).sync()),
+    (OUTSIDE, lambda: noted_down(lambda: ones((2,)).sync(), lambda late: dropping(late).sync())),
+)
+case(
+    lambda: at_once(scale.compile, lambda late: dropping(late).sync()),
+    (OUTSIDE, lambda: noted_down(scale.compile, lambda late: dropping(late).sync())),
+    simulated=True,
+)
+case(lambda: in_a_scope(at_once), (OUTSIDE, lambda: in_a_scope(noted_down)))
 
 # ---- CUDA graphs ---------------------------------------------------------------------------------------------------
 
@@ -2374,6 +2436,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "backends/host/backend.py _named": INTERNAL,
     "backends/host/execute.py out_of_memory": "NumPy itself must run out of memory: tests/test_host_backend.py",
     "backends/host/philox.py": INTERNAL,
+    "backends/host/streams.py ready": "the interpreter must end: tests/test_interrupts.py",
     "handles.py _to_host": INTERNAL,
     "lowering/tables.py": AT_FAULT,
     "lowering/verify.py": AT_FAULT,

@@ -21,3 +21,9 @@ def place(number: int = 0) -> str:
     """The name of device `number`, counted from the default one; where there are fewer, they come round again."""
     kind, _, index = os.environ["DAGPU_DEVICE"].partition(":")
     return f"{kind}:{(int(index or 0) + number) % _count(kind)}"
+
+
+def elsewhere() -> str:
+    """The name of another device than the default one: one of the host's where there is no other of its kind."""
+    here, there = place(0), place(1)
+    return "host:0" if there == here else there

@@ -1,113 +1,72 @@
 """`installed` puts simulated GPUs in the place of `cuda:0` and `cuda:1`: the driver, the compiler and the kernels.
 
-What dagpu's own kernels mean is in their text, which nobody here can run, and the shapes of plain pointers are nowhere:
-wrappers around what prepares launches put a number behind the parameters, by which they are found. A driver would not
-look at it.
+What kernels mean is in their text, which nobody here can run: wrappers around what prepares launches put a number
+behind the parameters, by which the host body, what one of dagpu's own kernels does and the shapes of plain pointers are
+found. A driver would not look at it. All else is the real backend: its library compiles and loads what it needs.
 """
 
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 import pytest
 
 from dagpu.backends.cuda import backend as backend_module
 from dagpu.backends.cuda import builtin, packing, prepared
-from dagpu.backends.cuda import device as device_module
 from dagpu.backends.cuda.backend import CudaBackend
 from dagpu.backends.cuda.builtin import Builtin
+from dagpu.backends.cuda.compiler import Compiled, Unit
 from dagpu.backends.cuda.device import CudaDevice
-from dagpu.backends.cuda.driver import Extents, Function, Limits
+from dagpu.backends.cuda.driver import Limits
 from dagpu.backends.cuda.memory import Pool
-from dagpu.backends.cuda.packing import Packed, entry_of
+from dagpu.backends.cuda.packing import Packed
 from dagpu.backends.host.recipes import write
 from dagpu.errors import CompileError
 from dagpu.layout import Layout
 from dagpu.lowering.program import Launch
-from dagpu.ops.launch import KernelSpec
+from dagpu.reference_queue import Reference, ReferenceQueue
 from dagpu.runtime.device import backend
 from dagpu.runtime.kept import plans
 from tests import places
 from tests.simulated_gpu import LIMITS, SimulatedGpu
-from tests.simulated_kernels import PLAIN, Loaded, placed, refuse
+from tests.simulated_kernels import KERNELS, OWN, placed
 from tests.simulated_machine import Machine
 
 
 @final
-class SimulatedLibrary:
-    """In the place of `dagpu.backends.cuda.library.Library`."""
+class SimulatedCompiler:
+    """In the place of `dagpu.backends.cuda.compiler.Compiler`: a cubin says which of the machine's units it is of."""
 
-    def __init__(self, gpu: Any, compiler: object) -> None:
-        self.gpu: SimulatedGpu = gpu
-        self.compiled: list[str] = []
-        """Names, in order."""
-        self._units: set[object] = set()
-        self._functions: dict[tuple[int, int], tuple[KernelSpec, Function]] = {}
-        self._own = Function(self._launch, gpu.limits.threads, 0, 32, lambda nbytes: None)
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
 
-    def found(self, spec: KernelSpec, variant: int) -> Function | None:
-        """A kernel, if it has been compiled."""
-        if entry_of(spec, variant) not in self._units:
-            return None
-        key = id(spec), variant
-        if key not in self._functions:
-            self._functions[key] = spec, Loaded(self.gpu, spec, variant).function
-        return self._functions[key][1]
-
-    def kernel(self, spec: KernelSpec, variant: int) -> Function:
-        """A kernel; text with an `#error` in it does not compile."""
-        if "#error" in spec.cuda:
-            raise CompileError(f"{spec.name}: #error")
-        if entry_of(spec, variant) not in self._units:
-            self.compiled.append(spec.name)
-            self._units.add(entry_of(spec, variant))
-        function = self.found(spec, variant)
-        assert function is not None
-        return function
-
-    def builtin_found(self, made: Builtin) -> Function | None:
-        """One of dagpu's own kernels, if it has been compiled."""
-        return self._own if (made.source, made.name) in self._units else None
-
-    def builtin(self, made: Builtin) -> Function:
-        """One of dagpu's own kernels."""
-        if self.builtin_found(made) is None:
-            self.compiled.append(made.name)
-            self._units.add((made.source, made.name))
-        return self._own
-
-    def _launch(self, grid: Extents, block: Extents, parameters: Any, shared: int, stream: Any) -> None:
-        with self.gpu.bound("cuLaunchKernel"):
-            stream.put(self.act(grid, block, parameters, shared), takes_room=True)
-
-    def act(self, grid: Extents, block: Extents, parameters: Any, shared: int) -> Callable[[], None]:
-        """What a launch of one of dagpu's own kernels does."""
-        text = bytes(parameters)
-        made, act = OWN[int.from_bytes(text[-8:], "little")]
-        addresses = [int.from_bytes(text[at : at + 8], "little") for at in made.pointers]
-        plain = bytearray(text)
-        for at in made.pointers:
-            plain[at : at + 8] = bytes(8)
-        assert plain == made.arguments
-        assert (grid, block) == (made.grid, made.block)
-        refuse(self.gpu, grid, block, shared)
-        return lambda: act(self.gpu, *addresses)
+    def compile(self, unit: Unit) -> Compiled:
+        """Text with an `#error` in it does not compile."""
+        if "#error" in unit.text:
+            raise CompileError(f"{unit.name}: #error")
+        self._machine.units.append(unit)
+        return Compiled(str(len(self._machine.units) - 1).encode(), unit.name)
 
 
 # ---- what is not in the parameters --------------------------------------------------------------------------------
-OWN: Final[list[tuple[Builtin, Callable[..., None]]]] = []
-
-
 def _pack(launch: Launch, limits: Limits) -> Packed | None:
     packed = packing.pack(launch, limits)
-    if packed is not None and launch.kernel.abi == "pointers":
-        packed.parameters.extend(bytes(-len(packed.parameters) % 8) + struct.pack("<Q", len(PLAIN)))
-        PLAIN.append(launch)
+    if packed is not None:
+        spec = launch.kernel
+        known: object = launch if spec.abi == "pointers" else spec
+        number = _numbers.setdefault(id(known), len(KERNELS))
+        if number == len(KERNELS):
+            KERNELS.append(known)
+        packed.parameters.extend(bytes(-len(packed.parameters) % 8) + struct.pack("<Q", number))
     return packed
+
+
+_numbers: dict[int, int] = {}
 
 
 def _array(gpu: SimulatedGpu, address: int, layout: Layout) -> "np.ndarray[Any, Any] | None":
@@ -149,13 +108,14 @@ def _copy(out: Layout, source: Layout, *, rows: bool = True) -> Any:
 def _poison_free(pool: Pool, machine: Machine) -> None:
     """Overwrite what is dropped into a pool, at once: nobody may use it from then on, on any stream."""
 
-    class Poisoning(type(pool.dropped)):  # type: ignore[misc]  # reason: a deque, of the pool's own parameters
-        def append(self, dropped: tuple[int, int, int]) -> None:
-            if dropped[2]:
-                machine.poison(dropped[0], dropped[2])
+    class Poisoning(deque[Reference[tuple[int, int, int]]]):
+        def append(self, dropped: Reference[tuple[int, int, int]]) -> None:
+            address, _, size = dropped.belongs
+            if size:
+                machine.poison(address, size)
             super().append(dropped)
 
-    pool.dropped = Poisoning()
+    pool.dropped = ReferenceQueue(Poisoning())
 
 
 @contextmanager
@@ -173,8 +133,7 @@ def installed(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend_module, "open_gpus", lambda: machine.gpus)
         patch.setattr(backend_module, "load_nvrtc", lambda: None)
-        patch.setattr(backend_module, "Compiler", lambda nvrtc: None)
-        patch.setattr(device_module, "Library", SimulatedLibrary)
+        patch.setattr(backend_module, "Compiler", lambda nvrtc: SimulatedCompiler(machine))
         patch.setattr(prepared, "pack", _pack)
         patch.setattr(prepared, "fill", _fill)
         patch.setattr(prepared, "copy", _copy)
@@ -187,6 +146,7 @@ def installed(
             found = driver(number)
             _poison_free(found.memory, machine)
             _poison_free(found.pinned, machine)
+            machine.looks.append(found.watch.look)
         try:
             yield machine
         finally:

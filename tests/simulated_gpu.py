@@ -12,16 +12,20 @@ every call needs its device's context. What breaks these rules is also listed in
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.driver import (
+    LAUNCH,
     STICKY,
     Function,
     Gpu,
     GraphNode,
+    KernelLaunch,
+    Launches,
     Limits,
     RawEvent,
     RawGraph,
@@ -29,6 +33,7 @@ from dagpu.backends.cuda.driver import (
     TimingEvent,
     device_error,
 )
+from dagpu.backends.cuda.library import BUILTIN_FILE
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.errors import DeviceError
 from tests.simulated_machine import Machine, SimulatedEvent, SimulatedStream
@@ -115,6 +120,7 @@ class SimulatedGpu:
         """A call of a bound method. `anywhere`: any device's context will do."""
         with self.machine.changed:
             self.calls[call] += 1
+            self.machine.changed.notify_all()
             stack = self.machine.stack()
             if not stack or (stack[-1] is not self and not anywhere):
                 self.machine.problem(f"{call} is called without the context of cuda:{self.index}")
@@ -133,15 +139,19 @@ class SimulatedGpu:
             with self.bound(name):
                 yield
         except SimulatedError as error:
-            raise device_error(error.call, error.code, TEXTS.get(error.code, "some error")) from None
+            error.__traceback__ = None  # contextlib's frames refer to the error: a cycle, which would keep memory
+            raise self.refused(error.call, error.code) from None
 
     def current(self) -> Current:
         return Current(self)
 
     def error(self, error: BaseException) -> DeviceError | None:
         if isinstance(error, SimulatedError):
-            return device_error(error.call, error.code, TEXTS.get(error.code, "some error"))
+            return self.refused(error.call, error.code)
         return error if isinstance(error, DeviceError) else None
+
+    def refused(self, call: str, code: int) -> DeviceError:
+        return device_error(call, code, TEXTS.get(code, "some error"))
 
     # ---- streams and events ----------------------------------------------------------------------------------------
 
@@ -173,11 +183,20 @@ class SimulatedGpu:
 
     def synchronize(self) -> None:
         with self.call("cuCtxSynchronize"):
-            mine = [stream for stream in self.machine.streams if stream.gpu is self]
+            pass
+        self._wait_for_all("cuCtxSynchronize")
+
+    def _wait_for_all(self, call: str) -> None:
+        """Until nothing is under way on this device; then the host sees all that was put in before."""
+        with self.machine.changed:
+            mine = {stream: stream.records for stream in self.machine.streams if stream.gpu is self}
         try:
-            self.machine.run_until(lambda: not any(s.queue for s in mine), self, "cuCtxSynchronize")
+            self.machine.run_until(lambda: not any(stream.queue for stream in mine), self, call)
         except SimulatedError as error:
-            raise device_error(error.call, error.code, TEXTS.get(error.code, "some error")) from None
+            raise self.refused(error.call, error.code) from None
+        with self.machine.changed:
+            for stream, record in mine.items():
+                stream.seen = max(stream.seen, record)
 
     # ---- memory ----------------------------------------------------------------------------------------------------
 
@@ -294,5 +313,41 @@ class SimulatedGpu:
                 self.reached.add(peer.index)
             return self.machine.peers
 
+    # ---- kernels ---------------------------------------------------------------------------------------------------
+
     def load(self, cubin: bytes, symbol: str) -> Function:
-        raise AssertionError("simulated kernels are loaded by SimulatedLibrary")
+        from tests.simulated_kernels import Loaded, LoadedOwn
+
+        with self.call("cuModuleLoadData"):
+            unit = self.machine.units[int(cubin)]
+            assert symbol == unit.name
+        self._wait_for_all("cuModuleLoadData")
+        kernel = LoadedOwn(self) if unit.file == BUILTIN_FILE else Loaded(self, unit)
+        return Function(kernel, self.limits.threads, 0, 32, lambda nbytes: None)
+
+    def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> Launches:
+        return SimulatedLaunches(launches)
+
+
+@final
+class SimulatedLaunches:
+    """Implements `Launches`."""
+
+    def __init__(self, launches: Sequence[tuple[KernelLaunch, int]]) -> None:
+        self.each = [partial(self._make, launch, lane) for launch, lane in launches]
+        self._streams: Sequence[Any] = ()
+
+    def aim(self, streams: Sequence[RawStream]) -> None:
+        self._streams = streams
+
+    def _make(self, launch: KernelLaunch, lane: int) -> int:
+        kernel = launch.function.handle
+        try:
+            with kernel.gpu.bound(LAUNCH):
+                stream = self._streams[lane]
+                if stream.gpu is not kernel.gpu:
+                    kernel.gpu.machine.problem("a kernel is launched in a stream of another device")
+                stream.put(kernel.act(launch), takes_room=True)
+        except SimulatedError as error:
+            return error.code
+        return 0

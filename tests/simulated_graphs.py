@@ -7,7 +7,7 @@ Stricter than the driver: a graph is not changed, nor destroyed, while a launch 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
-from dagpu.backends.cuda.driver import CopyNode, FillNode, GraphNode, KernelNode, RawStream
+from dagpu.backends.cuda.driver import CopyNode, FillNode, GraphNode, KernelLaunch, RawStream
 from tests.simulated_gpu import SimulatedError, SimulatedGpu
 from tests.simulated_machine import GraphRun, Record
 
@@ -38,7 +38,7 @@ class SimulatedGraph:
 
     def update_kernel(self, node: int) -> None:
         kernel = self._nodes[node]
-        assert isinstance(kernel, KernelNode)
+        assert isinstance(kernel, KernelLaunch)
         self._set("cuGraphExecKernelNodeSetParams", node, kernel)
 
     def update_copy(self, node: int, to: CopyNode) -> None:
@@ -96,9 +96,8 @@ class SimulatedGraph:
 
     def _act(self, node: GraphNode) -> Callable[[], None]:
         gpu = self._gpu
-        if isinstance(node, KernelNode):
-            launch: Any = node.function.launch
-            act: Callable[[], None] = launch.__self__.act(node.grid, node.block, node.parameters, node.shared)
+        if isinstance(node, KernelLaunch):
+            act: Callable[[], None] = node.function.handle.act(node)
             return act
         if isinstance(node, CopyNode):
             for address, device in zip((node.source, node.target), DEVICE[node.kind], strict=True):
@@ -112,5 +111,5 @@ class SimulatedGraph:
 
 
 _ADD: Final = {
-    KernelNode: "cuGraphAddKernelNode", CopyNode: "cuGraphAddMemcpyNode", FillNode: "cuGraphAddMemsetNode",
+    KernelLaunch: "cuGraphAddKernelNode", CopyNode: "cuGraphAddMemcpyNode", FillNode: "cuGraphAddMemsetNode",
 }  # fmt: skip

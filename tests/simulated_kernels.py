@@ -1,8 +1,8 @@
 """What a simulated GPU does for a launch: it reads the packed parameters as the CUDA side declares them, and runs the
 kernel's host body over the simulated memory.
 
-The parameters are read by the contract of prelude/dagpu.cuh, with nothing from dagpu's own packing. The shapes of plain
-pointers are not in them: for these `tests.simulated_cuda` puts a number behind the parameters.
+The parameters are read by the contract of prelude/dagpu.cuh, with nothing from dagpu's own packing. Whose host body it
+is, and the shapes of plain pointers, are not in them: for these `tests.simulated_cuda` puts a number behind them.
 """
 
 import struct
@@ -12,8 +12,10 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from dagpu.backends.cuda.driver import Extents, Function
-from dagpu.backends.cuda.packing import CHECKED, LINEAR_GRID, STRIDED, WIDE
+from dagpu.backends.cuda.builtin import Builtin
+from dagpu.backends.cuda.compiler import Unit
+from dagpu.backends.cuda.driver import LAUNCH, Extents, KernelLaunch
+from dagpu.backends.cuda.packing import CHECKED, LINEAR_GRID, STRIDED, WIDE, macros
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.backends.host.execute import execute
 from dagpu.kernel_declaration import ScalarCheck
@@ -34,8 +36,13 @@ class Violation(Exception):
         self.argument, self.index, self.extent, self.kind = argument, index, extent, kind
 
 
-PLAIN: Final[list[Launch]] = []
-"""Launches with plain pointers, by the numbers behind their parameters."""
+KERNELS: Final[list[Any]] = []
+"""The spec of each kernel, or for plain pointers its launch, by the number behind the parameters."""
+
+OWN: Final[list[tuple[Builtin, Callable[..., None]]]] = []
+"""Of each of dagpu's own kernels what it does, by the number behind the parameters."""
+
+VARIANTS: Final = {macros(variant): variant for variant in range(16)}
 
 
 @final
@@ -69,28 +76,39 @@ class Reader:
 
 
 @final
+class LoadedOwn:
+    """One of dagpu's own kernels, of a simulated GPU."""
+
+    def __init__(self, gpu: SimulatedGpu) -> None:
+        self.gpu = gpu
+
+    def act(self, launch: KernelLaunch) -> Callable[[], None]:
+        """What a launch of it does, in a stream or in a graph. The parameters are read now, as by the driver."""
+        text = bytes(launch.parameters)
+        made, act = OWN[int.from_bytes(text[-8:], "little")]
+        addresses = [int.from_bytes(text[at : at + 8], "little") for at in made.pointers]
+        plain = bytearray(text)
+        for at in made.pointers:
+            plain[at : at + 8] = bytes(8)
+        assert plain == made.arguments
+        assert (launch.grid, launch.block) == (made.grid, made.block)
+        refuse(self.gpu, launch)
+        return lambda: act(self.gpu, *addresses)
+
+
+@final
 class Loaded:
-    """A kernel's launches, read back from their parameters."""
+    """A kernel of a simulated GPU, whose launches are read back from their parameters."""
 
-    def __init__(self, gpu: SimulatedGpu, spec: KernelSpec, variant: int) -> None:
-        self._gpu = gpu
-        self._spec = spec
-        self._variant = variant
-        limits = self._gpu.limits
-        self.function = Function(self.launch, limits.threads, 0, 32, lambda nbytes: None)
+    def __init__(self, gpu: SimulatedGpu, unit: Unit) -> None:
+        self.gpu = gpu
+        self._unit = unit
+        self._variant = VARIANTS[unit.defines]
 
-    def launch(self, grid: Extents, block: Extents, parameters: Any, shared: int, stream: Any) -> None:
-        """Put it into the stream; the parameters are read now, as by the driver."""
-        gpu = self._gpu
-        with gpu.bound("cuLaunchKernel"):
-            if stream.gpu is not gpu:
-                gpu.machine.problem("a kernel is launched in a stream of another device")
-            stream.put(self.act(grid, block, parameters, shared), takes_room=True)
-
-    def act(self, grid: Extents, block: Extents, parameters: Any, shared: int) -> Callable[[], None]:
-        """What such a launch does, in a stream or in a graph."""
-        refuse(self._gpu, grid, block, shared)
-        text = bytes(parameters)
+    def act(self, launch: KernelLaunch) -> Callable[[], None]:
+        """What a launch of it does, in a stream or in a graph. The parameters are read now, as by the driver."""
+        refuse(self.gpu, launch)
+        text, grid = bytes(launch.parameters), launch.grid
         return lambda: self.run(grid, text)
 
     def run(self, grid: Extents, text: bytes) -> None:
@@ -103,12 +121,14 @@ class Loaded:
         except Violation as violation:
             self._violated(violation, reports)
         except BaseException as error:
-            self._gpu.machine.problems.append(f"a host body failed on the GPU: {error!r}")
+            self.gpu.machine.problems.append(f"a host body failed on the GPU: {error!r}")
 
     def read(self, grid: Extents, text: bytes) -> tuple[Launch, list[object] | None, dict[int, int]]:
         """The launch, the memory of its arguments, and where each of them reports."""
-        spec, variant, reader = self._spec, self._variant, Reader(text)
-        shapes = PLAIN[int.from_bytes(text[-8:], "little")] if spec.abi == "pointers" else None
+        known, variant, reader = KERNELS[int.from_bytes(text[-8:], "little")], self._variant, Reader(text)
+        shapes: Launch | None = known if isinstance(known, Launch) else None
+        spec: KernelSpec = known if shapes is None else shapes.kernel
+        assert (spec.name, spec.cuda) == (self._unit.name, self._unit.text)
         arguments: list[Any] = []
         memory: list[object] | None = []
         reports: dict[int, int] = {}
@@ -128,14 +148,14 @@ class Loaded:
             arguments.append(placed if type(argument) is not Tiles else Tiles(placed, argument.tile, argument.grid))
             memory.append(found[0])
             reports[number] = report
-        reader.align(1 if shapes is None else 8)
-        assert reader.at == len(text) - (0 if shapes is None else 8), "the parameters go on"
+        reader.align(8)
+        assert reader.at == len(text) - 8, "the parameters go on"
         tiles = next((a for a in arguments if type(a) is Tiles), None)
         whole: tuple[int, ...] = grid
         if variant & LINEAR_GRID and tiles is not None:
             whole = tiles.grid
             assert grid == (prod(whole), 1, 1)
-        return Launch(spec, tuple(arguments), whole, (), (), self._gpu.index, None), memory, reports
+        return Launch(spec, tuple(arguments), whole, (), (), self.gpu.index, None), memory, reports
 
     def _struct(self, number: int, param: Param, reader: Reader) -> tuple[int, Any, int]:
         assert param.rank is not None
@@ -164,13 +184,13 @@ class Loaded:
 
     def _place(self, data: int, layout: Layout) -> tuple[object, int] | None:
         """The memory that an argument lies in, and where; None, and the device lost, if it does not."""
-        return placed(self._gpu, data, layout)
+        return placed(self.gpu, data, layout)
 
     def _violated(self, violation: Violation, reports: dict[int, int]) -> None:
         if not self._variant & CHECKED:
-            self._gpu.lose()
+            self.gpu.lose()
             return
-        report = self._gpu.bytes_at(reports[violation.argument], REPORT.size)
+        report = self.gpu.bytes_at(reports[violation.argument], REPORT.size)
         if report is None or report[0]:
             return  # the first one wins
         rank, room = len(violation.index), (0,) * (8 - len(violation.index))
@@ -185,12 +205,12 @@ def _scalar(param: Param, reader: Reader) -> Any:
     return value.item() if dtype.kind in "biuf" else float(value)
 
 
-def refuse(gpu: SimulatedGpu, grid: Extents, block: Extents, shared: int) -> None:
+def refuse(gpu: SimulatedGpu, launch: KernelLaunch) -> None:
     """As the driver does."""
-    limits = gpu.limits
+    limits, grid, block = gpu.limits, launch.grid, launch.block
     fits = all(0 < n <= most for n, most in zip((*grid, *block), (*limits.grid, *limits.block), strict=True))
-    if not fits or prod(block) > limits.threads or shared > limits.shared:
-        raise SimulatedError("cuLaunchKernel", 1)
+    if not fits or prod(block) > limits.threads or launch.shared > limits.shared:
+        raise SimulatedError(LAUNCH, 1)
 
 
 def replaced(layout: Layout, offset: int) -> Layout:

@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
+from dagpu.backends.cuda.compiler import Unit
 from dagpu.backends.host.arrays import HostMemory
+from tests.driver_calls import may_wait
 
 if TYPE_CHECKING:
     from tests.simulated_gpu import SimulatedGpu
@@ -28,17 +30,37 @@ PATIENCE: Final = 30.0
 
 POISON: Final = 0xA5
 
+LOOKS: Final = 0.2
+"""How often the backend's watch looks, after each piece of work that is done for somebody who sleeps."""
+
 
 @final
 class Record:
     """One record of an event: what a wait for it refers to, whatever is recorded later."""
 
-    __slots__ = ("done", "when")
+    __slots__ = ("done", "late", "number", "stream", "when")
 
-    def __init__(self) -> None:
+    def __init__(self, stream: "SimulatedStream | None" = None, number: int = 0, late: int = 0) -> None:
         self.done = False
+        """Has the device come to it? Waits in streams ask for this."""
         self.when = 0
         """The machine's time, once it is done."""
+        self.stream = stream
+        self.number = number
+        """Which one of its stream's records it is, from 1 on."""
+        self.late = late
+        """How many looks from the host still miss it once it is done."""
+
+    def seen(self) -> bool:
+        """A look from the host. What has been seen once stays so, and with it all before it in its stream."""
+        if not self.done or self.stream is None:
+            return self.done
+        if self.number > self.stream.seen:
+            if self.late:
+                self.late -= 1
+                return False
+            self.stream.seen = self.number
+        return True
 
 
 @final
@@ -54,7 +76,7 @@ class SimulatedEvent:
         with self._gpu.bound("cuEventRecord"):
             if stream.gpu is not self._gpu:
                 self._gpu.machine.problem("an event is recorded in a stream of another device")
-            record = self.latest = Record()
+            record = self.latest = stream.new_record()
 
             def act() -> None:
                 record.done = True
@@ -66,20 +88,23 @@ class SimulatedEvent:
         with self._gpu.bound("cuEventQuery", anywhere=True):
             self._gpu.machine.progress()
             self._gpu.refuse_if_lost("cuEventQuery")
-            return self.latest is None or self.latest.done
+            return self.latest is None or self.latest.seen()
 
     def synchronize(self) -> None:
         with self._gpu.bound("cuEventSynchronize", anywhere=True):
             record = self.latest
         if record is not None:
             self._gpu.machine.run_until(lambda: record.done, self._gpu, "cuEventSynchronize")
+            with self._gpu.machine.changed:
+                record.late = 0
+                record.seen()
 
     def time_since(self, earlier: "SimulatedEvent", /) -> float:
         with self._gpu.bound("cuEventElapsedTime"):
             first, last = earlier.latest, self.latest
             if not (self._timing and earlier._timing and earlier._gpu is self._gpu):
                 self._gpu.machine.problem("the time between events that have none, or are of two devices, is asked for")
-            if first is None or last is None or not (first.done and last.done):
+            if first is None or last is None or not (first.seen() and last.seen()):
                 self._gpu.machine.problem("the time between events is asked for before they have happened")
                 return 0.0
             return (last.when - first.when) * 1e-3
@@ -93,6 +118,8 @@ class Work:
     act: Callable[[], None]
     needs: Record | None = None
     takes_room: bool = False
+    python: bool = False
+    """Is it a host function in Python, which the driver's thread needs the GIL for?"""
 
 
 @final
@@ -104,13 +131,29 @@ class SimulatedStream:
         self.handle = handle
         self.queue: deque[Work] = deque()
         self.pending = 0
+        self.seen = 0
+        """The number of the latest record that the host knows to be done."""
+        self.records = 0
+        """How many have been put in."""
 
-    def put(self, act: Callable[[], None], *, needs: Record | None = None, takes_room: bool = False) -> None:
+    def new_record(self) -> Record:
+        """One that is about to be put in. What it stands for may be done long before the host sees that."""
+        self.records += 1
+        return Record(self, self.records, self.gpu.machine.lateness())
+
+    def put(
+        self,
+        act: Callable[[], None],
+        *,
+        needs: Record | None = None,
+        takes_room: bool = False,
+        python: bool = False,
+    ) -> None:
         """Append work."""
         if takes_room and self.pending >= QUEUE_DEPTH:
             self.gpu.machine.problem(f"more than {QUEUE_DEPTH} launches, copies and fills are pending in a stream")
         self.pending += takes_room
-        self.queue.append(Work(act, needs, takes_room))
+        self.queue.append(Work(act, needs, takes_room, python))
 
     def wait_for_event(self, event: Any, /) -> None:
         with self.gpu.bound("cuStreamWaitEvent", anywhere=True):
@@ -167,6 +210,8 @@ class Machine:
         self._stacks: dict[int, list[SimulatedGpu]] = {}
         self._random = random.Random(seed)
         self._held = False
+        self._gil_held = 0
+        """Threads that wait in the driver with the GIL held: meanwhile no Python runs on the driver's own."""
         self._closes = 0
         self.now = 0
         """Microseconds: every piece of work takes one."""
@@ -175,6 +220,11 @@ class Machine:
         self.graphs: list[GraphRun] = []
         """Those under way."""
         self.gpus: list[SimulatedGpu] = []
+        self.looks: list[Callable[[], None]] = []
+        """What a thread of the backend's does now and then, at any time: its watch looks at the runs that are slept
+        on."""
+        self.units: list[Unit] = []
+        """What has been compiled, by the number that stands for its cubin."""
 
     def problem(self, what: str) -> None:
         """Something was done that must not be."""
@@ -229,11 +279,7 @@ class Machine:
 
     def step(self) -> bool:
         """Do one piece of work, of any stream that can go on. False if none can."""
-        ready = [
-            stream
-            for stream in self.streams
-            if stream.queue and not stream.gpu.lost and ((needs := stream.queue[0].needs) is None or needs.done)
-        ]
+        ready = [stream for stream in self.streams if stream.queue and not stream.gpu.lost and self._may_run(stream)]
         graphs = [graph for graph in self.graphs if not graph.gpu.lost]
         if not (ready or graphs) or self._held:
             return False
@@ -251,6 +297,14 @@ class Machine:
         self.changed.notify_all()
         return True
 
+    def _may_run(self, stream: SimulatedStream) -> bool:
+        work = stream.queue[0]
+        return (work.needs is None or work.needs.done) and not (work.python and self._gil_held)
+
+    def lateness(self) -> int:
+        """How many looks from the host miss something that is done."""
+        return self._random.choice((0, 0, 0, 1, 2, 7))
+
     def progress(self) -> None:
         """The GPUs have worked a little since the last look at them."""
         for _ in range(self._random.choice((0, 0, 1, 3, 10, 100))):
@@ -258,16 +312,25 @@ class Machine:
                 return
 
     def run_until(self, done: Callable[[], bool], gpu: "SimulatedGpu", call: str) -> None:
-        """Work until then; other threads go on between any two pieces of work."""
-        while True:
+        """Work until then; other threads go on between any two pieces of work. No host function in Python does if the
+        call, as the list of the driver's calls has it, does not let go of the GIL."""
+        holding = not may_wait(call)
+        with self.changed:
+            self._gil_held += holding
+        try:
+            while True:
+                with self.changed:
+                    if done():
+                        return
+                    gpu.refuse_if_lost(call)
+                    if not self.step():
+                        if not self._held:
+                            because = ", with the GIL held that a host function needs" if holding else ""
+                            self.problem(f"{call} would wait for ever{because}")
+                        self.changed.wait()
+        finally:
             with self.changed:
-                if done():
-                    return
-                gpu.refuse_if_lost(call)
-                if not self.step():
-                    if not self._held:
-                        self.problem(f"{call} would wait for ever")
-                    self.changed.wait()
+                self._gil_held -= holding
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -301,6 +364,10 @@ class Machine:
                     return
                 if not self.step():
                     self.changed.wait()
+                looking = self._random.random() < LOOKS
+            if looking:
+                for look in self.looks:
+                    look()
 
     def closed(self, descriptor: int) -> None:
         """The driver closes it."""

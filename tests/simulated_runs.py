@@ -65,6 +65,7 @@ def assert_nothing_is_held() -> None:
 def events_in_use(found: CudaDevice) -> int:
     """Events that neither wait in the pool nor mark a stream."""
     pool = found.streams
+    pool.collect()
     marks = sum(len(stream._marks) for stream in pool._pool)
     gpu: Any = found.gpu
     return int(gpu.events) - len(pool._events) - marks

@@ -291,7 +291,8 @@ def assert_same(found: NDArray[Any], expected: NDArray[Any]) -> None:
     if expected.dtype in FLOATING:
         nan = np.isnan(expected)
         assert_array_equal(np.isnan(found), nan)
-        found, expected = np.where(nan, 0, found), np.where(nan, 0, expected)
+        nothing = np.zeros_like(expected)
+        found, expected = np.where(nan, nothing, found), np.where(nan, nothing, expected)
     assert found.tobytes() == expected.tobytes()
 
 

@@ -3,6 +3,8 @@
 Stand-ins for NVRTC and nvcc serve where no compiler is needed; the last part asks the real ones, if they are here.
 """
 
+import os
+import re
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -15,13 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.backends.cuda import compiler as compiler_module
-from dagpu.backends.cuda.compile_cache import DiskCache, default_cache_dir, digest, included_files
+from dagpu.backends.cuda.compile_cache import DiskCache, default_cache_dir, digest
 from dagpu.backends.cuda.compiler import Compiled, Compiler, Unit, split_source_name
 from dagpu.backends.cuda.cubin import kernel_symbols, plain_name
 from dagpu.backends.cuda.diagnostics import Source, read_log
+from dagpu.backends.cuda.includes import included_files
 from dagpu.backends.cuda.nvcc import find_nvcc
 from dagpu.backends.cuda.nvrtc import Refusal, load_nvrtc
 from dagpu.errors import CompileError, DeviceError
+from tests.test_cuda_includes import NAMED
 
 SAXPY = """\
 __global__ void saxpy(float* y, float a, const float* x, int n) {
@@ -225,6 +229,8 @@ def test_another_compiler_version_compiles_again(tmp_path: Path) -> None:
         (SAXPY, ("-lineinfo",), 2),
         ("int l = __LINE__;" + SAXPY, (), 2),
         ("// __LINE__\n" + SAXPY, (), 1),
+        ('const char* s = "//"; int l = __LINE__;' + SAXPY, (), 2),
+        ("int l = __LI\\\nNE__;" + SAXPY, (), 2),
     ],
 )
 def test_moving_a_kernel_compiles_again_only_where_its_place_shows(
@@ -251,21 +257,35 @@ def test_an_edited_header_compiles_again(tmp_path: Path) -> None:
     assert len(nvrtc.asked) == 2
 
 
-def test_a_header_named_by_a_macro_keeps_a_source_out_of_the_cache(tmp_path: Path) -> None:
-    """Which file it is cannot be told, so neither can whether it has changed."""
+@pytest.mark.parametrize("how", NAMED)
+def test_an_edited_header_compiles_again_however_it_is_included(how: str, tmp_path: Path) -> None:
+    """In all the ways in which C++ lets a source name a file."""
+    nvrtc = FakeNvrtc()
+    compiler = Compiler(nvrtc, "", tmp_path / "cache")
+    wanted = unit(f"{NAMED[how]}\n{SAXPY}", file=str(tmp_path / "k.cu"))
+    for content in ("int a;", "int b;", "int b;"):
+        (tmp_path / "h.h").write_text(content)
+        compiler.compile(wanted)
+    assert len(nvrtc.asked) == 2
+
+
+@pytest.mark.parametrize("text", ["#include HEADER\n", '??=include "h.h"\n', "const char* day = __DATE__;\n"])
+def test_a_source_that_is_not_understood_is_kept_out_of_the_cache(text: str, tmp_path: Path) -> None:
+    """What it depends on cannot be told, so neither can whether that has changed."""
     nvrtc = FakeNvrtc()
     compiler = Compiler(nvrtc, "", tmp_path)
     for _ in range(2):
-        compiler.compile(unit("#include HEADER\n" + SAXPY))
+        compiler.compile(unit(text + SAXPY))
     assert len(nvrtc.asked) == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_headers_that_include_each_other_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "a.h").write_text('#include "b.h"')
     (tmp_path / "b.h").write_text('#include "a.h"')
     found = included_files('#include "a.h"\n#include <stdint.h>', tmp_path, ())
-    assert found is not None
-    assert [file.path.name for file in found] == ["a.h", "b.h"]
+    assert found.complete
+    assert [file.path.name for file in found.files] == ["a.h", "b.h"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"dagpu cubin 1\n", b"\x7fELF", None])
@@ -306,6 +326,78 @@ def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert default_cache_dir() == Path("/xdg/dagpu")
     monkeypatch.setenv("DAGPU_CACHE_DIR", "/mine")
     assert default_cache_dir() == Path("/mine")
+    for relative in ("cache", "./cache", "~/cache"):
+        monkeypatch.setenv("DAGPU_CACHE_DIR", relative)
+        with pytest.raises(ValueError, match=re.escape(f"DAGPU_CACHE_DIR={relative!r} is not the absolute path")):
+            default_cache_dir()
+
+
+def compiled_twice(folder: Path) -> int:
+    """How often a source is compiled that two processes want, one after the other."""
+    asked = 0
+    for _ in range(2):
+        nvrtc = FakeNvrtc()
+        Compiler(nvrtc, "", folder).compile(unit())
+        asked += len(nvrtc.asked)
+    return asked
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o702, 0o777])
+def test_a_folder_that_others_can_write_to_is_done_without(mode: int, tmp_path: Path) -> None:
+    """Whoever can write there could have put any code for the GPU into it. That is said once, with the cure."""
+    cache = tmp_path / "cache"
+    assert compiled_twice(cache) == 1
+    cache.chmod(mode)
+    nvrtc = FakeNvrtc()
+    compiler = Compiler(nvrtc, "", cache)
+    with pytest.warns(RuntimeWarning, match=re.escape(f"kernels in {cache} are not used: others can write to it")):
+        compiler.compile(unit())
+    compiler.compile(unit())  # a second warning would be an error
+    assert len(nvrtc.asked) == 2
+    assert len(list(cache.iterdir())) == 1
+    cache.chmod(0o755)  # as the message says: chmod go-w
+    assert compiled_twice(cache) == 0
+
+
+def test_a_folder_of_another_user_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He could have put any code for the GPU into it."""
+    assert compiled_twice(tmp_path) == 1
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with pytest.warns(RuntimeWarning, match="belongs to another user") as told:
+        assert compiled_twice(tmp_path) == 2
+    assert len(told) == 2
+
+
+def test_an_entry_that_others_can_write_to_is_compiled_again(tmp_path: Path) -> None:
+    """It is replaced by one that only its owner can write to."""
+    assert compiled_twice(tmp_path) == 1
+    (entry,) = tmp_path.iterdir()
+    assert entry.stat().st_mode & 0o777 == 0o600
+    entry.chmod(0o660)
+    with pytest.warns(RuntimeWarning, match=re.escape(f"compiled kernels in {entry} are not used")):
+        assert compiled_twice(tmp_path) == 1
+    assert entry.stat().st_mode & 0o777 == 0o600
+    assert compiled_twice(tmp_path) == 0
+
+
+def test_an_entry_that_is_a_link_is_compiled_again(tmp_path: Path) -> None:
+    """It leads to a file that may be anybody's; that file stays as it is."""
+    cache = tmp_path / "cache"
+    assert compiled_twice(cache) == 1
+    (entry,) = cache.iterdir()
+    elsewhere = entry.rename(tmp_path / "elsewhere")
+    before = elsewhere.read_bytes()
+    entry.symlink_to(elsewhere)
+    assert compiled_twice(cache) == 1
+    assert elsewhere.read_bytes() == before
+    assert not entry.is_symlink()
+
+
+def test_a_folder_that_is_made_is_the_users_alone(tmp_path: Path) -> None:
+    """Nobody else can even read it."""
+    compiled_twice(tmp_path / "new" / "cache")
+    assert (tmp_path / "new" / "cache").stat().st_mode & 0o777 == 0o700
 
 
 @given(st.lists(st.text(max_size=3), max_size=4), st.lists(st.text(max_size=3), max_size=4))

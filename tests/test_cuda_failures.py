@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 from typing import Any, cast
 
 import numpy as np
@@ -26,17 +27,20 @@ from dagpu import (
     full,
     kernel,
     ones,
+    plan_of,
     rand,
     value,
     zeros,
     zip_ops,
 )
+from dagpu.backends.base import Bindings
 from dagpu.backends.cuda import bounds, play, streams
 from dagpu.backends.cuda.run import CudaRun
 from dagpu.backends.cuda.watch import Watch, identity
+from dagpu.runtime.device import backend
 from tests.arithmetic import add, axpy, scale
 from tests.simulated_cuda import driver, installed
-from tests.simulated_machine import Machine, SimulatedEvent
+from tests.simulated_machine import PATIENCE, Machine, SimulatedEvent
 from tests.simulated_runs import awaited, chain, fresh_machine, sleepy_tasks, stray, wild  # noqa: F401  # fixtures
 
 
@@ -47,10 +51,10 @@ def test_too_little_memory_is_said_before_anything_is_submitted() -> None:
         held = zeros((400, 400)).sync()
         lent = ones((300, 300)).sync()
         op = axpy(lent.partition((300, 300)), 2.0, rand((300, 300))).first().unpartition()
-        launches = machine.gpus[0].calls["cuLaunchKernel"]
+        launches = machine.gpus[0].calls["cuLaunchKernelEx"]
         with pytest.raises(OutOfMemoryError, match=r"no room for 360,000 bytes.*Fill at .*test_cuda_failures.py:\d+"):
             op.sync()
-        assert machine.gpus[0].calls["cuLaunchKernel"] == launches
+        assert machine.gpus[0].calls["cuLaunchKernelEx"] == launches
         del held
         op.sync()
 
@@ -68,6 +72,41 @@ def test_memory_of_runs_under_way_is_waited_for() -> None:
 
         trio.run(main)
         assert machine.gpus[0].calls["cuCtxSynchronize"] > 0
+
+
+def test_memory_of_a_run_that_is_just_ending_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread, as the watch's, has seen that a run is over and is giving back what it held: there is room as
+    soon as that is done."""
+    with installed(memory=4 << 20):
+        add.compile()
+        op = add(empty((400, 400)).partition((400, 400)), ones((400, 400)), ones((400, 400))).first().unpartition()
+        plan = plan_of(op)
+        prepared = backend("cuda").prepare(plan)
+        ending, go_on = threading.Event(), threading.Event()
+        look_at_reports, synchronize = CudaRun._look_at_reports, CudaRun._synchronize
+
+        def slowly(run: CudaRun) -> None:
+            if threading.current_thread() is watch:
+                ending.set()
+                assert go_on.wait(PATIENCE)
+            look_at_reports(run)
+
+        def waits(run: CudaRun) -> None:
+            go_on.set()
+            synchronize(run)
+
+        monkeypatch.setattr(CudaRun, "_look_at_reports", slowly)
+        monkeypatch.setattr(CudaRun, "_synchronize", waits)
+        first = prepared.submit(Bindings(len(plan.buffers)))
+        watch = threading.Thread(target=first.wait)
+        watch.start()
+        try:
+            assert ending.wait(PATIENCE)
+            second = prepared.submit(Bindings(len(plan.buffers)))
+        finally:
+            go_on.set()
+            watch.join()
+        assert second.wait()
 
 
 def test_ten_thousand_bytes_stay_ten_thousand_bytes(machine: Machine) -> None:
@@ -95,16 +134,16 @@ def test_a_refused_launch_leaves_the_other_branch(machine: Machine) -> None:
     written = zeros((2, 2)).sync()
     effect = axpy(written.borrow_mut().partition((2, 2)), 3.0, ones((2, 2)))
     other = scale(empty((2, 2)).partition((2, 2)), 2.0, ones((2, 2))).first().unpartition()
-    machine.gpus[0].fail("cuLaunchKernel", 1)
+    machine.gpus[0].fail("cuLaunchKernelEx", 1)
     with pytest.raises(
-        DeviceError, match=r"kernel 'scale' at .*test_cuda_failures.py:\d+: cuLaunchKernel failed: invalid"
+        DeviceError, match=r"kernel 'scale' at .*test_cuda_failures.py:\d+: cuLaunchKernelEx failed: invalid"
     ):
         zip_ops(other.to_host(), effect).sync()
     assert (written.to_host().sync() == 3).all()
 
 
 CALLS = (
-    "cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuEventSynchronize", "cuMemcpyHtoDAsync",
+    "cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuEventSynchronize", "cuMemcpyHtoDAsync",
     "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemsetAsync", "cuMemAlloc", "cuMemHostAlloc", "cuEventCreate",
     "cuStreamCreate", "cuLaunchHostFunc",
 )  # fmt: skip

@@ -96,9 +96,7 @@ def test_runs_that_are_submitted_at_once_have_a_script_each(machine: Machine) ->
     first.parameters.aim([1 << 20] * prepared.bases, numbers)
     second = prepared.borrow_script()
     second.parameters.aim([1 << 20] * prepared.bases, numbers)
-    launches = [
-        (a.parameters, b.parameters) for a, b in zip(first.actions, second.actions, strict=True) if a.parameters
-    ]
+    launches = list(zip(first.parameters.texts, second.parameters.texts, strict=True))
     assert len(launches) == 3
     assert all(a == b and a is not b for a, b in launches)
     second.parameters.aim([1 << 21] * prepared.bases, numbers)

@@ -15,7 +15,7 @@ import pytest
 
 import dagpu
 from dagpu import use_device
-from tests.cures import CASES, LEFT_OUT, Case, Program
+from tests.cures import CASES, KEPT, LEFT_OUT, Case, Program
 from tests.message_pieces import Piece, pieces
 from tests.simulated_cuda import installed
 
@@ -44,6 +44,7 @@ def message(case: Case) -> str:
 def place(case: Case) -> ExitStack:
     """The devices that a case is about."""
     stack = ExitStack()
+    stack.callback(KEPT.clear)
     stack.enter_context(installed(seed=1) if case.simulated else use_device("host"))
     return stack
 

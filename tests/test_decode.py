@@ -90,7 +90,7 @@ class Device:
         self.compared: list[Compared] = []
         self.turn = threading.Lock()  # the emulation has one set of threads
 
-    def __call__(self, instruction: Instruction, memory: list[object]) -> None:
+    def __call__(self, instruction: Instruction, memory: list[object], **_: object) -> None:
         if not isinstance(instruction, Launch):
             execute(instruction, memory)
             return

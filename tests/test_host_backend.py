@@ -22,6 +22,7 @@ from dagpu.backends.base import Backend, Bindings, Replay
 from dagpu.backends.host import HostBackend, HostMemory
 from dagpu.backends.host.backend import SPREAD
 from dagpu.backends.host_work import resolve
+from dagpu.critical import in_user_code
 from dagpu.device import Driver
 from dagpu.dtypes import bf16
 from dagpu.errors import DagpuError, NoDeviceError, OutOfMemoryError, PlanError, ShapeError
@@ -43,7 +44,6 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
-from dagpu.ops.base import is_inside_closure
 from dagpu.ops.launch import HostBody, KernelSpec, Param
 from dagpu.ops.recipes import Constant
 from dagpu.origin import Origin, here
@@ -529,11 +529,11 @@ def test_user_code_is_inside_a_run(backend: HostBackend) -> None:
     """Bodies and host calls are marked as inside a run, so that a run in them is refused."""
     seen: list[bool] = []
     build = Builder()
-    build.launch(lambda y: seen.append(is_inside_closure()), build.buffer())
-    build.call(lambda x: seen.append(is_inside_closure()), None, build.cell())
+    build.launch(lambda y: seen.append(in_user_code()), build.buffer())
+    build.call(lambda x: seen.append(in_user_code()), None, build.cell())
     build.run(backend)
     assert seen == [True, True]
-    assert not is_inside_closure()
+    assert not in_user_code()
 
 
 # ---- order

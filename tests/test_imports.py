@@ -22,12 +22,14 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"mypy_plugin"}),
     frozenset(
         {
+            "critical",
+            "dtypes",
             "env_vars",
             "errors",
-            "origin",
             "frozen",
-            "dtypes",
             "layout",
+            "origin",
+            "reference_queue",
             "standins",
             "tile",
             "tracebacks",

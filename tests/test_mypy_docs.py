@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 import dagpu
@@ -40,6 +41,7 @@ def programs() -> tuple[dict[str, str], dict[str, list[str]]]:
     return texts, said
 
 
+@pytest.mark.skipif(np.__version__ < "2", reason="mypy names NumPy's own types, which NumPy 1 has other names for")
 def test_the_page_is_true(tmp_path_factory: pytest.TempPathFactory) -> None:
     """mypy says of each program exactly what the page says."""
     texts, said = programs()

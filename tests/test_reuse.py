@@ -310,10 +310,10 @@ def test_an_array_is_read_anew() -> None:
 
 def test_an_array_of_another_shape_is_traced_anew() -> None:
     """Its shape may be changed in place: the result has that shape, and so has every later one."""
-    array = np.arange(6, dtype=f32).reshape(2, 3)
+    array = np.ones((2, 3), f32)
     op = from_host(array).to_host()
     assert op.sync().shape == (2, 3)
-    array.shape = (3, 2)
+    array.resize((3, 2), refcheck=False)
     with traces() as count:
         assert [op.sync().shape for _ in range(3)] == [(3, 2)] * 3
     assert count.now == 1

@@ -35,7 +35,7 @@ from dagpu.lowering.structure import inputs_of
 from dagpu.runtime.kept import plans
 from tests.arithmetic import add, axpy, scale
 from tests.expressions import Building, Call, Change, Expr, Lent, Make, Number, Op, bits, build
-from tests.places import place
+from tests.places import elsewhere, place
 from tests.strategies import shapes
 from tests.test_reuse import pure
 
@@ -156,7 +156,7 @@ DIFFERENT: dict[str, Callable[[], list[Any]]] = {
         anything(x) for x in (tensor(), shared(), tensor().borrow(), tensor().borrow_mut(), tensor().partition(S))
     ],
     "tiles": lambda: [anything(tensor().partition(tile)) for tile in ((2, 2), (1, 2), (2, 1))],
-    "devices": lambda: [dup(full(S, 1).on(place(k)).share().sync()) for k in (0, 1)],
+    "devices": lambda: [dup(full(S, 1).on(there).share().sync()) for there in (place(), elsewhere())],
     "which share memory": lambda: let(
         lambda s, t: [anything(s, s), anything(s, s.clone()), anything(s, t)], shared(), shared()
     ),
@@ -174,7 +174,7 @@ DIFFERENT: dict[str, Callable[[], list[Any]]] = {
     "a fill": lambda: [fill(tensor(), x) for x in (0.0, -0.0, 1)],
     "a conversion": lambda: [convert(shared(), dtype) for dtype in (i32, np.float64)],
     "copies": lambda: [dup(shared()), memcpy(tensor().borrow_mut(), shared())],
-    "placements": lambda: [zeros(S), *(zeros(S).on(place(k)) for k in (0, 1)), zeros(S).on(device(place(0)))],
+    "placements": lambda: [zeros(S), *(zeros(S).on(there) for there in (place(), elsewhere(), device(place())))],
     "streams": lambda: [on(zeros(S), current_device().stream()) for _ in range(2)],
     "built-in methods": lambda: [
         zeros(S).share(), zeros(S).reshape((4,)), zeros(S).reshape((4, 1)), zeros(S).partition(S),

@@ -469,7 +469,7 @@ def test_a_device_that_is_lost_while_it_is_measured(machine: Machine) -> None:
 
 @settings(max_examples=40)
 @given(
-    st.sampled_from(("cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime", "cuEventCreate", "cuLaunchKernel")),
+    st.sampled_from(("cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime", "cuEventCreate", "cuLaunchKernelEx")),
     st.integers(1, 30),
     st.sampled_from([1, 700]),
     st.booleans(),

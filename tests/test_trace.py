@@ -1,6 +1,7 @@
 """The tracer: stages, what closures may not do, what a run that fails gives back, and origins."""
 
 import gc
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import dagpu
@@ -590,6 +593,16 @@ def test_explain_and_to_dot_show_lines() -> None:
     op, here = ones((2,)).to_host(), line()
     assert f"test_trace.py:{here}" in op.explain()
     assert f"test_trace.py:{here}" in op.to_dot()
+
+
+@given(st.text(st.sampled_from('a"\\\n\rn;]{}'), min_size=1))
+def test_a_label_of_a_dot_graph_holds_any_name(name: str) -> None:
+    """The file of an op may be called anything: quotation marks, backslashes and line ends are escaped."""
+    found: dict[str, Any] = {"ones": ones}
+    exec(compile("op = ones((4,))", f"/tmp/{name}", "exec"), found)
+    (label,) = re.findall(r'label="((?:[^"\\\n]|\\.)*)"\];$', found["op"].to_dot(), re.MULTILINE)
+    meant = {"n": "\n", "r": "\r"}
+    assert re.sub(r"\\(.)", lambda escaped: meant.get(escaped[1], escaped[1]), label) == f"Alloc\n{name}:1"
 
 
 def test_moves_say_where_made_where_moved_and_the_cure() -> None:

@@ -1,7 +1,7 @@
 """What became of one run of a plan: what failed, and what is skipped for it. Shared by the backends."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from dagpu.backends.base import Failure
@@ -17,20 +17,30 @@ class Outcome:
     Invariant: anything has failed or been cancelled  =>  abnormal
     """
 
-    __slots__ = ("_failures", "_lock", "_poisoned", "abnormal", "cancelled")
+    __slots__ = ("_failures", "_further", "_lock", "_poisoned", "abnormal", "cancelled")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._poisoned: set[int] = set()
         self._failures: list[Failure] = []
+        self._further: tuple[Callable[[], None], ...] = ()
         self.cancelled = False
         self.abnormal = False
         """All that a step has to look at as long as nothing has gone wrong."""
 
     def cancel(self) -> None:
-        """Skip what has not begun."""
-        with self._lock:
-            self.cancelled = self.abnormal = True
+        """Skip what has not begun. Takes no lock: a signal handler calls it, in the middle of anything."""
+        self.abnormal = True
+        self.cancelled = True
+        for further in self._further:
+            further()
+
+    def also_cancel(self, further: Callable[[], None]) -> None:
+        """Have `further` called when this is cancelled; at once if it is already. It takes no lock and may be called
+        twice."""
+        self._further = (*self._further, further)
+        if self.cancelled:
+            further()
 
     def skips(self, instruction: Instruction) -> bool:
         """Is this instruction cancelled, or does it touch what a failed one should have written?"""

@@ -2,11 +2,12 @@
 
 from typing import Any, final
 
+from dagpu.critical import call_user
 from dagpu.env_vars import MAX_CLOSURES
 from dagpu.errors import DagpuError
 from dagpu.lowering.leaves import Leaves
 from dagpu.lowering.program import Items
-from dagpu.ops.base import DeviceOp, enter_closure, leave_closure
+from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall, Inspect, Pure, Then
 from dagpu.origin import describe
 from dagpu.ownership import handles_in
@@ -38,17 +39,14 @@ class Closures:
         self._called += 1
         if self._called > self._limit:
             raise self._endless(node, f)
-        enter_closure()
         function = f.f if type(f) is Inspect else f
         try:
-            made = function(argument)
+            made = call_user(function, argument)
         except StopIteration as error:
             refuse_stop_iteration(error, whose(node, f))
         except Exception as error:
             error.add_note(f"dagpu: in {whose(node, f)}")
             raise
-        finally:
-            leave_closure()
         if type(made) in SUSPENDED:
             refuse_suspended(made, whose(node, f), _call_of(node, f))
         return made if function is f else argument

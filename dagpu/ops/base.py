@@ -4,9 +4,7 @@ The nodes that the methods build are in dagpu.ops.compose, which hands them over
 import its own subclasses.
 """
 
-import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Generator
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeAlias, overload
@@ -458,35 +456,3 @@ def install_nodes(nodes: Any) -> None:
     """dagpu.ops.compose says what the fluent methods build."""
     global _nodes
     _nodes = nodes
-
-
-class _Depth(threading.local):
-    depth = 0
-
-
-_inside = _Depth()
-
-
-@contextmanager
-def inside_closure() -> Iterator[None]:
-    """While user code runs inside a run: `sync` and `await` on this thread are refused."""
-    _inside.depth += 1
-    try:
-        yield
-    finally:
-        _inside.depth -= 1
-
-
-def enter_closure() -> None:
-    """The first half of `inside_closure`, for hot paths; pair it with `leave_closure` in a `finally`."""
-    _inside.depth += 1
-
-
-def leave_closure() -> None:
-    """The second half of `inside_closure`."""
-    _inside.depth -= 1
-
-
-def is_inside_closure() -> bool:
-    """Is user code of a run being called on this thread?"""
-    return _inside.depth > 0

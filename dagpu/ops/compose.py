@@ -3,7 +3,7 @@
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from typing_extensions import TypeVar
 
@@ -337,6 +337,10 @@ def sources_of(op: DeviceOp[Any, Any, Any]) -> Iterable[DeviceOp[Any, Any, Any]]
             return ()
 
 
+_IN_DOT: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+"""How a label's characters are written between quotation marks (Graphviz: the DOT language, escString)."""
+
+
 def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
     """The DAG in Graphviz DOT: one node an op with its origin, one edge a value, data flowing downwards."""
     numbers: dict[DeviceOp[Any, Any, Any], int] = {root: 0}
@@ -344,8 +348,8 @@ def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
     while todo:
         op = todo.pop()
         place = place_of(op.origin)
-        where = "" if place is None else f"\\n{place[0].rsplit('/', 1)[-1]}:{place[1]}"
-        lines.append(f'  n{numbers[op]} [label="{label_of(op)}{where}"];')
+        where = "" if place is None else f"\n{place[0].rsplit('/', 1)[-1]}:{place[1]}"
+        lines.append(f'  n{numbers[op]} [label="{(label_of(op) + where).translate(_IN_DOT)}"];')
         for source in sources_of(op):
             if source not in numbers:
                 numbers[source] = len(numbers)

@@ -5,13 +5,15 @@ States and how they change, always under the lock:
     EMPTY --claim--> CLAIMED --publish--> DONE
                      CLAIMED --abandon--> EMPTY        (the run failed or was cancelled: nothing is remembered)
 
-Whoever finds it CLAIMED leaves a wake-up and comes back when it is called.
+Whoever finds it CLAIMED leaves a wake-up and comes back when it is called. A claim does not survive a fork: in the
+child nobody is left to keep it.
 """
 
 import itertools
-import threading
 from collections.abc import Callable
 from typing import Any, Final, Literal, final
+
+from dagpu.critical import BOOKKEEPING, forks
 
 Claim = Literal["claimed", "done", "busy"]
 NOTHING: Final = object()
@@ -22,25 +24,26 @@ _numbers = itertools.count()
 class Once:
     """A remembered value, made single-flight."""
 
-    __slots__ = ("_lock", "_waiting", "number", "owner", "value")
+    __slots__ = ("_claimed_after", "_waiting", "number", "owner", "value")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._waiting: list[Callable[[], None]] = []
         self.number = next(_numbers)
         """Later ones have larger numbers."""
         self.owner: object = None
         """The run that is making the value."""
+        self._claimed_after = 0
+        """How many forks there had been when that claimed it."""
         self.value: Any = NOTHING
 
     def claim(self, run: object) -> Claim:
         """Become the one that makes the value ("claimed"), or learn that it is there, or that another is at it."""
-        with self._lock:
+        with BOOKKEEPING:
             if self.value is not NOTHING:
                 return "done"
-            if self.owner is not None:
+            if not self.settled():
                 return "busy"
-            self.owner = run
+            self.owner, self._claimed_after = run, forks()
             return "claimed"
 
     def publish(self, value: Any) -> None:
@@ -52,7 +55,7 @@ class Once:
         self._settle(NOTHING)
 
     def _settle(self, value: Any) -> None:
-        with self._lock:
+        with BOOKKEEPING:
             self.value, self.owner = value, None
             waiting, self._waiting = self._waiting, []
         for wake in waiting:
@@ -60,7 +63,7 @@ class Once:
 
     def exchange(self, index: int, new: Any) -> Any:
         """Put `new` into the remembered list at `index`, and give what was there: atomic between runs."""
-        with self._lock:
+        with BOOKKEEPING:
             old, self.value[index] = self.value[index], new
         return old
 
@@ -70,12 +73,12 @@ class Once:
 
     def settled(self) -> bool:
         """Is nobody making it just now?"""
-        return self.owner is None
+        return self.owner is None or self._claimed_after != forks()
 
     def when_settled(self, wake: Callable[[], None]) -> None:
         """Have `wake` called once, when nobody is making the value any more; at once if nobody is."""
-        with self._lock:
-            if self.owner is not None:
+        with BOOKKEEPING:
+            if not self.settled():
                 self._waiting.append(wake)
                 return
         wake()

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, final
 
 from dagpu.backends.base import Bindings, Prepared
+from dagpu.critical import leave, pause
 from dagpu.device import Device, Stream
 from dagpu.errors import CaptureError
 from dagpu.lowering.plan import Plan
@@ -17,7 +18,7 @@ from dagpu.origin import Origin, describe
 from dagpu.runtime.completion import BlockingWaits, drive
 from dagpu.runtime.device import backend, find
 from dagpu.runtime.kept import PlanCache, Settings
-from dagpu.runtime.run import execute, kind_of, plan_program, quiet_collector, settled, submit
+from dagpu.runtime.run import execute, kind_of, plan_program, quiet_collector, settled, submit, tell
 from dagpu.runtime.updates import Updates
 from dagpu.storage import Locks, Storage
 
@@ -43,8 +44,7 @@ def capture(
             where = _one_device(stage.program, origin)
             _refuse(tracer, stage.program, origin)
             plan = plan_program(stage.program, settings.verify)
-        if settings.on_plan is not None:
-            settings.on_plan(op, plan)
+        tell(settings, op, plan)
         locks.acquire(stage.locks)
         under_way = drive(submit(plan, stage, tracer, waits))
         outputs, lent, owned = tracer.outputs(), tracer.lent, tracer.owned
@@ -63,9 +63,18 @@ def capture(
         raise
     finally:
         locks.release()
-    found = _captured(frozen, plan, stream or where.stream(), {**stage.locks, **outputs}, lent, origin)
+    found = _captured(frozen, plan, stream or _own_stream(where), {**stage.locks, **outputs}, lent, origin)
     _writes(found, (*outputs, *owned))
     return found, tracer.result
+
+
+def _own_stream(where: Device) -> Stream:
+    """A new stream for a graph, by the call that users make."""
+    before = pause()
+    try:
+        return where.stream()
+    finally:
+        leave(before)
 
 
 def _writes(graph: object, storages: Iterable[Storage]) -> None:

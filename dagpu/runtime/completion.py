@@ -11,11 +11,14 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Protocol, TypeVar, final
 
 import trio
 
 from dagpu.backends.base import Replay
+from dagpu.critical import SIGNALS_SECONDS, interrupts, patience
 from dagpu.errors import NestedRunError
 from dagpu.ops.once import Once
 from dagpu.origin import describe, here
@@ -53,28 +56,42 @@ class Waits(Protocol):
 
 @final
 class BlockingWaits:
-    """Blocks the thread: for `sync()`."""
+    """Blocks the thread: for `sync()`.
+
+    On the main thread a section holds Ctrl-C off (dagpu.critical). It is noticed here: before work is submitted, and
+    by whatever waits, which it ends early.
+    """
 
     async def slowly(self, work: Callable[[], None]) -> None:
         work()
 
     async def before_submit(self) -> None:
-        return
+        if (hold := interrupts()) is not None:
+            hold.check()
 
     async def replay(self, replay: Replay, spin: float) -> None:
+        hold = interrupts()
         try:
+            if hold is not None:
+                hold.cancels(replay.cancel)
             if not replay.poll(spin):
                 replay.wait()
-        except BaseException:  # KeyboardInterrupt: what is under way uses memory that is about to go
+        except BaseException:  # what is under way uses memory that is about to go
             replay.cancel()
-            replay.wait()
+            _wait_for(replay)
             raise
+        finally:
+            if hold is not None:
+                hold.cancels(None)
+        if hold is not None:
+            hold.check()  # it was cancelled, and has no result
 
     async def drain(self, replay: Replay) -> None:
-        replay.wait()
+        _wait_for(replay)
 
     async def once(self, onces: list[Once]) -> None:
-        settled = threading.Event()
+        # A queue, and no Event: a signal handler may put into it while this very thread is waking up.
+        settled: SimpleQueue[None] = SimpleQueue()
         for once in onces:
             owner = once.owner
             if getattr(owner, "thread", None) == threading.get_ident():
@@ -83,11 +100,37 @@ class BlockingWaits:
                     "in this same thread is making, "
                     "and would block it forever. Use await here."
                 )
-            once.when_settled(settled.set)
-        settled.wait()
+            once.when_settled(lambda: settled.put(None))
+        hold = interrupts()
+        if hold is not None:
+            hold.cancels(lambda: settled.put(None))
+        while True:
+            try:
+                settled.get(timeout=SIGNALS_SECONDS)
+                break
+            except Empty:
+                continue
+        if hold is not None:
+            hold.cancels(None)
+            hold.check()
 
     async def finish(self, waited: bool) -> None:
         return
+
+
+def _wait_for(replay: Replay) -> None:
+    """Block until it is done, whatever a signal handler of the user's raises meanwhile; the last of that is raised."""
+    raised: BaseException | None = None
+    while not replay.done():
+        try:
+            replay.wait()
+        except BaseException as error:
+            raised = error
+    if raised is not None:
+        try:
+            raise raised
+        finally:
+            del raised
 
 
 def drive(coroutine: Coroutine[Any, Any, _T]) -> _T:
@@ -109,7 +152,7 @@ class _Bell:
         os.set_blocking(self._readable, False)
         os.set_blocking(self._writable, False)
         self._calls: deque[Callable[[], None]] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._rung = False
         self._closed = False
 
@@ -175,26 +218,49 @@ async def _suspend(register: Callable[[Callable[[], None]], None], cancelled: Ca
             waiting = False
             return trio.lowlevel.Abort.SUCCEEDED
         raise_cancelled = raise_cancel
+        draining.enter_context(patience)
         return trio.lowlevel.Abort.FAILED
 
-    register(lambda: bell.ring(resume))
-    await trio.lowlevel.wait_task_rescheduled(abort)
+    with ExitStack() as draining:
+        register(lambda: bell.ring(resume))
+        await trio.lowlevel.wait_task_rescheduled(abort)
     if raise_cancelled is not None:
         raise_cancelled()
 
 
 async def _until_readable(descriptor: int, replay: Replay) -> None:
-    """Suspend the task until a replay's descriptor is readable. If cancelled: drain, then raise."""
+    """Suspend the task until a replay's descriptor is readable. If cancelled or interrupted: drain, then raise."""
     try:
         try:
             await trio.lowlevel.wait_readable(descriptor)
-        except trio.Cancelled:
+        except (trio.Cancelled, KeyboardInterrupt):
             replay.cancel()
-            with trio.CancelScope(shield=True):
-                await trio.lowlevel.wait_readable(descriptor)
+            await _drained(descriptor)
             raise
     finally:
         os.close(descriptor)
+
+
+async def _drained(descriptor: int) -> None:
+    """Suspend the task until the descriptor is readable, whatever is cancelled.
+
+    A shield does not keep Ctrl-C out: trio raises it in the main task wherever that waits. It is raised here once all
+    is drained.
+    """
+    interrupted: KeyboardInterrupt | None = None
+    with patience:
+        while True:
+            try:
+                with trio.CancelScope(shield=True):
+                    await trio.lowlevel.wait_readable(descriptor)
+                break
+            except KeyboardInterrupt as error:
+                interrupted = error
+    if interrupted is not None:
+        try:
+            raise interrupted
+        finally:
+            del interrupted
 
 
 @final

@@ -7,19 +7,22 @@ Why a launch is safe: it is a run. It locks the memory that was lent when the gr
 graph itself; and it comes after what `update` has put into the same stream.
 """
 
+import weakref
 from contextlib import AbstractContextManager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Any, Final, Generic, Protocol, cast, final
 
 from typing_extensions import TypeVar
 
+from dagpu import critical
 from dagpu.backends.base import Bindings, Replay
+from dagpu.critical import Section
 from dagpu.device import Stream
 from dagpu.errors import CaptureError, MovedError, NestedRunError
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.structure import Inputs, inputs_of
 from dagpu.lowering.trace import Tracer
-from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, check_op, check_stream, is_inside_closure
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, check_op, check_stream
 from dagpu.ops.captured import Captured
 from dagpu.ops.compose import On
 from dagpu.ops.graph import GraphLaunch
@@ -35,8 +38,9 @@ _U = TypeVar("_U")
 _T_co = TypeVar("_T_co", covariant=True)
 _I_contra = TypeVar("_I_contra", contravariant=True)
 
-scope_around: Final[ContextVar[Origin | bool]] = ContextVar("dagpu_scope", default=False)
-"""Where the `CudaGraph.scope` stands in which this task or thread is; False outside of one."""
+_scope_around: "Final[ContextVar[weakref.ref[_ScopeBlock] | None]]" = ContextVar("dagpu_scope", default=None)
+"""The `CudaGraph.scope` in which this task or thread is. Weak: of a `with` block that an interrupt has ended before its
+`__exit__` could do anything, nothing is left."""
 
 
 @final
@@ -88,7 +92,9 @@ class CudaGraph(Generic[_T_co]):
         """
         check_op(op, "update", "Pass an op that writes what the graph reads: memcpy(t.borrow_mut(), new)")
         refuse_nested(op)
-        return cast(_U, _enqueue(op, self._captured, self._settings, here()))
+        origin = here()
+        with Section("update() was called"):
+            return cast(_U, _enqueue(op, self._captured, self._settings, origin))
 
     @property
     def plan(self) -> Plan:
@@ -142,7 +148,8 @@ class Scope:
                 f"record() at {describe(here())} after the end of the scope at {describe(self._origin)}. Record within "
                 "its with block."
             )
-        return cast(_T, self._recording.add(op))
+        with Section("record() was called"):
+            return cast(_T, self._recording.add(op))
 
     @property
     def graph(self) -> CudaGraph[None]:
@@ -162,23 +169,24 @@ class _ScopeBlock(AbstractContextManager[Scope]):
     def __init__(self, scope: Scope, settings: Settings, origin: Origin) -> None:
         self._scope = scope
         self._settings = settings
-        self._origin = origin
-        self._token: Token[Origin | bool] | None = None
+        self._around: weakref.ref[_ScopeBlock] | None = None
+        self.origin = origin
 
     def __enter__(self) -> Scope:
-        self._token = scope_around.set(self._origin)
+        self._around = _scope_around.get()
+        _scope_around.set(weakref.ref(self))
         return self._scope
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        assert self._token is not None
-        scope_around.reset(self._token)
+        _scope_around.set(self._around)
         recording, self._scope._recording = self._scope._recording, None
         assert recording is not None
         if error is not None:
             recording.abandon()
             return
         try:
-            captured = recording.captured()
+            with Section("a scope ended"):
+                captured = recording.captured()
         except BaseException:
             recording.abandon()
             raise
@@ -193,7 +201,9 @@ class Module(Protocol[_I_contra, _T_co]):
 
 def graph_of(op: DeviceOp[_T, Any, Any], stream: Stream | None, settings: Settings) -> CudaGraph[_T]:
     """`op.graph()` and `op.graph_on(stream)`."""
-    captured, output = capture(op, stream, settings, here())
+    origin = here()
+    with Section("an op was captured"):
+        captured, output = capture(op, stream, settings, origin)
     return CudaGraph(captured, output, settings)
 
 
@@ -203,17 +213,18 @@ def refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
     Raises:
         NestedRunError: it says where that is, and the cure.
     """
-    if is_inside_closure():
+    critical.refuse_nested("an op was run")
+    if critical.in_user_code():
         raise NestedRunError(
             f"{op!r} was run at {describe(here())}, inside a closure or host_map of another run. "
             "Return the op from .then instead: it becomes part of that run."
         )
-    scope = scope_around.get()
-    if scope is not False:
-        where = "" if isinstance(scope, bool) else f" at {describe(scope)}"
+    around = _scope_around.get()
+    block = None if around is None else around()
+    if block is not None:
         raise NestedRunError(
-            f"{op!r} was run at {describe(here())}, inside the scope{where}, in which ops are only recorded. Record it "
-            "with scope.record(op), or run it before or after the with block."
+            f"{op!r} was run at {describe(here())}, inside the scope at {describe(block.origin)}, in which ops are "
+            "only recorded. Record it with scope.record(op), or run it before or after the with block."
         )
 
 

@@ -4,10 +4,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, Final, Protocol, TypeVar, final
 
 import trio
 
+from dagpu.critical import Section
 from dagpu.device import Device, Stream
 from dagpu.env_vars import VERIFY
 from dagpu.errors import NoDeviceError
@@ -24,10 +25,12 @@ from dagpu.runtime.completion import BlockingWaits, TrioWaits, drive
 from dagpu.runtime.cuda_graph import CudaGraph, graph_of, refuse_nested
 from dagpu.runtime.device import current_device, find
 from dagpu.runtime.kept import Settings
+from dagpu.runtime.protected import protected
 from dagpu.tracebacks import leaves_run, without_our_frames
 from dagpu.wrong_arguments import at_call, check_count, check_flag, check_function, wrong_argument
 
 _T = TypeVar("_T")
+_RUN: Final = "an op was run"
 
 
 class Interpreter(Protocol):
@@ -100,14 +103,17 @@ class StreamInterpreter:
         check_op(op, "run")
         refuse_nested(op)
         _need_trio(op)
-        return await run.execute(op, self.settings(), TrioWaits())
+        settings = self.settings()
+        return await protected(lambda: run.execute(op, settings, TrioWaits()), _RUN)
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op, and block until its result is there."""
         check_op(op, "run_sync")
         refuse_nested(op)
         _warn_in_task("sync()", "Use await.")
-        return drive(run.execute(op, self.settings(), BlockingWaits()))
+        settings = self.settings()
+        with Section(_RUN):
+            return drive(run.execute(op, settings, BlockingWaits()))
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
         """Run an op, block until its result is there, and keep what it did for later launches."""
@@ -120,7 +126,9 @@ class StreamInterpreter:
         """The plan of the op's first stage: all it does until a closure needs host data. Nothing is run."""
         check_op(op, "plan_of")
         refuse_nested(op)
-        return run.plan_of(op, self.settings())
+        settings = self.settings()
+        with Section("an op was planned"):
+            return run.plan_of(op, settings)
 
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
         """That plan in words. Its times are by the cost model of the policy that the op as a whole is placed by."""

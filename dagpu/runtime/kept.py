@@ -1,12 +1,12 @@
 """Plans that runs leave for later ones: of the same op, of ops of the same structure, and of a pipeline."""
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
 from typing import Any, Final, NamedTuple, final
 
 from dagpu.backends.base import Backend, Bindings, Prepared, Replay
+from dagpu.critical import BOOKKEEPING
 from dagpu.device import Device
 from dagpu.env_vars import SPIN_US
 from dagpu.handles import OWNING
@@ -144,7 +144,6 @@ class PlanCache:
         self._maxsize = maxsize
         self._graph_from = pipeline_graph_from
         self._of_pipeline = of_pipeline
-        self._lock = threading.Lock()
         self._plans: OrderedDict[Hashable, tuple[list[Kept], object]] = OrderedDict()
         self._hits = self._misses = 0
 
@@ -154,7 +153,7 @@ class PlanCache:
 
     def find(self, inputs: Inputs, settings: Settings) -> Kept | None:
         """A plan that suits these leaves."""
-        with self._lock:
+        with BOOKKEEPING:
             found = self._plans.get(inputs.key)
             for kept in found[0] if found else ():
                 if kept.suits(settings, inputs.leaves):
@@ -166,7 +165,7 @@ class PlanCache:
 
     def keep(self, inputs: Inputs, new: Kept, settings: Settings) -> None:
         """Keep a plan for others of its structure; the one that has not been used for longest makes room."""
-        with self._lock:
+        with BOOKKEEPING:
             before, _ = self._plans.get(inputs.key, ([], None))
             others = [kept for kept in before if not kept.suits(settings, inputs.leaves)]
             self._plans[inputs.key] = [new, *others[: _KEPT_PER_OP - 1]], inputs.codes
@@ -176,13 +175,13 @@ class PlanCache:
 
     def clear(self) -> None:
         """Forget all plans."""
-        with self._lock:
+        with BOOKKEEPING:
             self._plans.clear()
             self._hits = self._misses = 0
 
     def info(self) -> CacheInfo:
         """How often a plan was found, and how often not."""
-        with self._lock:
+        with BOOKKEEPING:
             return CacheInfo(self._hits, self._misses, self._maxsize, len(self._plans))
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from dagpu.backends.base import Backend, Bindings, Failure, Replay
+from dagpu.critical import leave, pause
 from dagpu.errors import DeviceError
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.policies import arranged
@@ -110,17 +111,21 @@ async def _run_anew(
                 stage = tracer.stage()
                 plan = plan_program(stage.program, settings.verify) if stage.program.instructions else None
             if plan is not None:
-                if settings.on_plan is not None:
-                    settings.on_plan(op, plan)
+                tell(settings, op, plan)
                 for graph in stage.graphs:
                     graph.updates.hand_over(locks, updates)
                 locks.acquire(stage.locks)
                 submitted = await submit(plan, stage, tracer, waits)
-                # Now, while the device is at work. However this run ends, the plan was right.
-                repeat = tracer.repeat()
-                if repeat is not None:
-                    kept = Kept(settings, repeat, submitted.driver, submitted.prepared, tracer.reads)
-                    keep(op, kept, settings, inputs, cache)
+                try:
+                    # Now, while the device is at work. However this run ends, the plan was right.
+                    repeat = tracer.repeat()
+                    if repeat is not None:
+                        kept = Kept(settings, repeat, submitted.driver, submitted.prepared, tracer.reads)
+                        keep(op, kept, settings, inputs, cache)
+                except BaseException:
+                    submitted.replay.cancel()
+                    await waits.drain(submitted.replay)
+                    raise
                 await settled(submitted, settings, waits)
                 await _drain(updates, waits)
                 tracer.settle(submitted.bindings.memory)
@@ -189,6 +194,16 @@ async def _drain(updates: Enqueued, waits: Waits) -> None:
         updates.failures += replay.failures()
     if updates.failures:
         _raise(updates.failures)
+
+
+def tell(settings: Settings, op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
+    """Give a new plan to whoever asked for it; that may run ops itself."""
+    if settings.on_plan is not None:
+        before = pause()
+        try:
+            settings.on_plan(op, plan)
+        finally:
+            leave(before)
 
 
 async def submit(plan: Plan, stage: Stage, tracer: Tracer, waits: Waits) -> Submitted:

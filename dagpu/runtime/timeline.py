@@ -78,7 +78,7 @@ class Trace:
         self._recordings: list[Recording] = []
         self._streams: dict[Any, tuple[int, str, int]] = {}
         self._names: list[tuple[int, str, int]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._open = True
         self.runs: tuple[TracedRun, ...] = ()
         """The runs that ended within the block, in the order in which they began."""

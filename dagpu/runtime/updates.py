@@ -31,7 +31,7 @@ class Updates:
     __slots__ = ("_enqueued", "_gate", "_locks")
 
     def __init__(self) -> None:
-        self._gate = threading.Lock()
+        self._gate = threading.RLock()
         self._locks: Locks | None = None
         self._enqueued = Enqueued()
 

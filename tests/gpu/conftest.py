@@ -46,7 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
-        alone = pytest.mark.skip(reason="takes all of the GPU: run `pytest tests/gpu -m exclusive` without -n")
+        alone = pytest.mark.skip(
+            reason="takes or measures all of the GPU: run `pytest tests/gpu -m exclusive` without -n"
+        )
         for item in mine:
             if item.get_closest_marker("exclusive"):
                 item.add_marker(alone)

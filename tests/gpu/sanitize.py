@@ -67,7 +67,10 @@ def checked(name: str, command: list[str], tool: str) -> Outcome:
     """Run one program under one tool, in an empty folder."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "DAGPU_DEVICE": os.environ.get("DAGPU_DEVICE", "cuda:0")}
-    watch = [sanitizer(), "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "20"]
+    # For backtraces of the host it keeps every frame of Python that launches a kernel, and the handles in there: no
+    # SharedTensor would ever be the last.
+    watch = [sanitizer(), "--tool", tool, "--show-backtrace", "device"]
+    watch += ["--error-exitcode", str(FOUND), "--print-limit", "20"]
     if tool == "memcheck":
         watch += ["--report-api-errors", "no"]
     begin = time.monotonic()

@@ -51,8 +51,9 @@ def digits_of(text: str) -> str:
     return text.replace(",", "")
 
 
-def child(script: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run a script in a Python of its own, in `folder`, on the GPU; its output and errors apart."""
+def child(script: str, folder: Path, seconds: float = 0, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a script in a Python of its own, in `folder`, on the GPU; its output and errors apart. `seconds`: how long it
+    means to take."""
     file = folder / "script.py"
     file.write_text(script, encoding="utf-8")
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -60,7 +61,7 @@ def child(script: str, folder: Path, **environment: str) -> "subprocess.Complete
         [sys.executable, str(file)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "DAGPU_DEVICE": NAME, **environment},
-        timeout=DEADLINE_S,
+        timeout=DEADLINE_S + seconds,
         check=False,
         capture_output=True,
         text=True,

@@ -1,8 +1,10 @@
 """Runs under way on the GPU: long queues, many at a time, cancelled ones, and those that go by way of the host."""
 
 import gc
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from dagpu import (
     zip_ops,
 )
 from tests.gpu.kernels import add, spin
-from tests.gpu.support import NAME
+from tests.gpu.support import NAME, child
 
 PATIENCE = 120.0
 MS = 1_000_000
@@ -112,6 +114,19 @@ def test_many_runs_behind_one_that_is_long(gpu: Device) -> None:
                 await each
 
     run(body)
+
+
+# ---- while kernels are loaded
+
+
+def test_nobody_waits_for_ever_while_kernels_are_loaded(gpu: Device, tmp_path: Path) -> None:
+    """First runs of kernels in tasks and threads, beside tasks that sleep and host functions that take the GIL: all go
+    on, and all are right. DAGPU_TEST_STRESS_S says for how many seconds; 5 if it does not."""
+    seconds = float(os.environ.get("DAGPU_TEST_STRESS_S", "5"))
+    script = f"from tests.gpu.stress import main\nmain({seconds})"
+    done = child(script, tmp_path, seconds, DAGPU_CACHE_DIR=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    assert "first runs in tasks" in done.stdout
 
 
 # ---- cancellation

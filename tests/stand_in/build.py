@@ -1,11 +1,18 @@
-"""Compiling the stand-in for the CUDA driver."""
+"""Compiling the stand-in for the CUDA driver, and running Python on it."""
 
 import importlib.util
+import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
+
+import pytest
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
 HEADERS = (Path("/usr/local/cuda/include"), Path("/usr/include"), Path("/opt/cuda/include"))
 
 
@@ -42,5 +49,26 @@ def build(folder: Path) -> Path:
     others.write_text("".join(f"int __attribute__((weak)) {name}(void) {{ return 801; }}\n" for name in names))
     library = folder / "libcuda.so.1"
     flags = ["-shared", "-fPIC", "-O1", "-w", f"-I{headers}", "-Wl,-soname,libcuda.so.1"]
-    subprocess.run(["gcc", *flags, HERE / "driver.c", others, "-o", library, "-ldl"], check=True)
+    subprocess.run(["gcc", *flags, HERE / "driver.c", others, "-o", library, "-ldl", "-lpthread"], check=True)
     return library
+
+
+StandIn: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
+"""`stand_in(module, argument, ...)` runs a module of ours where the stand-in is libcuda."""
+
+
+@pytest.fixture(name="stand_in", scope="module")
+def on_the_stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    """Skips the test where something is missing that it takes."""
+    if why := missing():
+        pytest.skip(why)
+    library = build(tmp_path_factory.mktemp("driver"))
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library.parent), "PYTHONPATH": str(ROOT)}
+
+    def run(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    return run

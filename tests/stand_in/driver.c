@@ -1,22 +1,30 @@
-/* A libcuda that does nothing: it writes down what the functions for graphs get, by the structs of cuda.h.
+/* A libcuda without a device: it writes down what the functions for launches and graphs get, by the structs of cuda.h.
+ *
+ * Kernels and copies do nothing. Host functions run on a thread of the driver's own, in order; while a kernel is under
+ * way (`stand_in_busy`) they wait, and so does whoever waits for the device. Nobody waits for ever: a wait that outlasts
+ * `stand_in_patience` is a deadlock, and ends the process with status 86 and a line on stderr.
  *
  * Handles are small numbers that tell what they are: streams 0x100, functions 0x200, graphs 0x300, nodes 0x400,
  * executable graphs 0x500, each plus its number, from 1 on. */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 static char log_text[1 << 16];
 static size_t log_end;
 static char failing[64];
 static CUresult failing_code;
 static uintptr_t streams, functions, graphs, nodes, executables;
-static int capturing;
-static CUDA_KERNEL_NODE_PARAMS captured;
+static double patience = 30;
 
 #define HANDLE(type, base, count) ((type)(uintptr_t)((base) + ++(count)))
 
@@ -35,13 +43,110 @@ static void say(const char *format, ...) {
     va_end(arguments);
 }
 
-/* Every function begins so: it fails where it was told to. */
+/* ---- the device, and a second Python thread ---- */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct { CUhostFn function; void *argument; } queue[64];
+static int first, last, serving, busy;
+static char meeting[64];
+static double meeting_seconds;
+static int arrived, met;
+
+static struct timespec after(double seconds) {
+    struct timespec when;
+    clock_gettime(CLOCK_REALTIME, &when);
+    when.tv_sec += (time_t)seconds;
+    when.tv_nsec += (long)((seconds - (time_t)seconds) * 1e9);
+    if (when.tv_nsec >= 1000000000) ++when.tv_sec, when.tv_nsec -= 1000000000;
+    return when;
+}
+
+void stand_in_patience(double seconds) { patience = seconds; }
+
+/* A kernel is under way from now on, until somebody waits for the device. */
+void stand_in_busy(void) { pthread_mutex_lock(&lock); busy = 1; pthread_mutex_unlock(&lock); }
+
+/* The next call of this name waits until stand_in_met is called, or for so long. */
+void stand_in_meet(const char *call, double seconds) {
+    pthread_mutex_lock(&lock);
+    strncpy(meeting, call, sizeof meeting - 1);
+    meeting_seconds = seconds;
+    arrived = met = 0;
+    pthread_mutex_unlock(&lock);
+}
+/* No call does any more. */
+void stand_in_meet_nobody(void) {
+    pthread_mutex_lock(&lock);
+    meeting[0] = 0;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+/* Returns once that call is made, or will not be: 1 or 0. */
+int stand_in_arrived(void) {
+    pthread_mutex_lock(&lock);
+    while (!arrived && meeting[0]) pthread_cond_wait(&changed, &lock);
+    int found = arrived;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+/* 1 if that call still waits, 0 if it was weary of waiting. */
+int stand_in_met(void) {
+    pthread_mutex_lock(&lock);
+    int found = arrived == 1;
+    met = 1;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+static void meet(const char *call) {
+    pthread_mutex_lock(&lock);
+    if (!strcmp(call, meeting)) {
+        struct timespec end = after(meeting_seconds);
+        meeting[0] = 0;
+        arrived = 1;
+        pthread_cond_broadcast(&changed);
+        while (!met && pthread_cond_timedwait(&changed, &lock, &end) != ETIMEDOUT) {}
+        if (!met) arrived = 2;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void *serve(void *unused) {
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while (busy || first == last) pthread_cond_wait(&changed, &lock);
+        int number = first % 64;
+        pthread_mutex_unlock(&lock);
+        queue[number].function(queue[number].argument);
+        pthread_mutex_lock(&lock);
+        ++first;
+        pthread_cond_broadcast(&changed);
+    }
+    return NULL;
+}
+static void wait_for_device(const char *call) {
+    struct timespec end = after(patience);
+    pthread_mutex_lock(&lock);
+    busy = 0; /* the kernel ends now: so whoever waits is in here before a host function runs */
+    pthread_cond_broadcast(&changed);
+    while (first != last)
+        if (pthread_cond_timedwait(&changed, &lock, &end) == ETIMEDOUT) {
+            fprintf(stderr, "deadlock: %s waits for a host function that does not end\n", call);
+            _exit(86);
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Every function begins so: it meets whom it is to meet, and fails where it was told to. */
 static CUresult enter(const char *call) {
+    meet(call);
     if (strcmp(call, failing)) return CUDA_SUCCESS;
     failing[0] = 0;
     return failing_code;
 }
 #define ENTER(call) do { CUresult code = enter(call); if (code) { say(call ": %d\n", (int)code); return code; } } while (0)
+/* A function that only gives something back. */
+#define GIVES(call, ...) { ENTER(call); __VA_ARGS__; return CUDA_SUCCESS; }
 
 static void say_needs(const CUgraphNode *needs, size_t count) {
     say(" after");
@@ -123,6 +228,7 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
 }
 CUresult cuGraphInstantiate(CUgraphExec *executable, CUgraph graph, unsigned long long flags) {
     ENTER("cuGraphInstantiate");
+    wait_for_device("cuGraphInstantiate");
     *executable = HANDLE(CUgraphExec, 0x500, executables);
     say("instantiate %lx of %lx flags %llu\n", (unsigned long)*executable, (unsigned long)graph, flags);
     return CUDA_SUCCESS;
@@ -168,75 +274,80 @@ CUresult cuGraphDestroy(CUgraph graph) {
     return CUDA_SUCCESS;
 }
 
-/* ---- capture ---- */
-CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
-    ENTER("cuStreamBeginCapture");
-    say("capture in %lx mode %d\n", (unsigned long)stream, (int)mode);
-    capturing = 1;
-    return CUDA_SUCCESS;
-}
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-    ENTER("cuStreamEndCapture");
-    capturing = 0;
-    *graph = HANDLE(CUgraph, 0x300, graphs);
-    say("captured in %lx: %lx\n", (unsigned long)stream, (unsigned long)*graph);
-    return CUDA_SUCCESS;
-}
-CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *found, size_t *count) {
-    ENTER("cuGraphGetNodes");
-    if (found && *count) found[0] = HANDLE(CUgraphNode, 0x400, nodes);
-    *count = 1;
-    return CUDA_SUCCESS;
-}
-CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params) {
-    ENTER("cuGraphKernelNodeGetParams");
-    *params = captured;
-    return CUDA_SUCCESS;
-}
-CUresult cuLaunchKernel(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
-                        unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **pointers,
-                        void **extra) {
-    ENTER("cuLaunchKernel");
-    memset(&captured, 0, sizeof captured);
-    captured.func = function;
-    say("%s %lx in %lx grid %u %u %u block %u %u %u shared %u pointers %lx;", capturing ? "record" : "start",
-        (unsigned long)function, (unsigned long)stream, gx, gy, gz, bx, by, bz, shared, (unsigned long)pointers);
+/* ---- launches and host functions ---- */
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **pointers, void **extra) {
+    ENTER("cuLaunchKernelEx");
+    say("start %lx in %lx grid %u %u %u block %u %u %u shared %u attributes %u %lx pointers %lx;", (unsigned long)function,
+        (unsigned long)config->hStream, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+        config->blockDimY, config->blockDimZ, config->sharedMemBytes, config->numAttrs, (unsigned long)config->attrs,
+        (unsigned long)pointers);
     say_extra(extra);
     return CUDA_SUCCESS;
 }
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument) {
+    ENTER("cuLaunchHostFunc");
+    pthread_t thread;
+    pthread_mutex_lock(&lock);
+    if (!serving++) pthread_create(&thread, NULL, serve, NULL);
+    queue[last % 64].function = function, queue[last % 64].argument = argument, ++last;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
 
-/* ---- a device, its context, a module, streams ---- */
-CUresult cuInit(unsigned int flags) { return CUDA_SUCCESS; }
+/* ---- devices, contexts, modules ---- */
+CUresult cuInit(unsigned int flags) GIVES("cuInit")
 CUresult cuDriverGetVersion(int *version) { return *version = CUDA_VERSION, CUDA_SUCCESS; }
-CUresult cuDeviceGetCount(int *count) { return *count = 1, CUDA_SUCCESS; }
-CUresult cuDeviceGet(CUdevice *device, int ordinal) { return *device = ordinal, CUDA_SUCCESS; }
-CUresult cuDeviceGetName(char *name, int room, CUdevice device) { return snprintf(name, room, "stand-in"), CUDA_SUCCESS; }
-CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
-    return *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 1024, CUDA_SUCCESS;
-}
-CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) {
-    return *major = 9, *minor = 0, CUDA_SUCCESS;
-}
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    return *context = (CUcontext)0xc0, CUDA_SUCCESS;
-}
-CUresult cuCtxPushCurrent(CUcontext context) { return CUDA_SUCCESS; }
-CUresult cuCtxPopCurrent(CUcontext *context) { return *context = (CUcontext)0xc0, CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int *count) GIVES("cuDeviceGetCount", *count = 1)
+CUresult cuDeviceGet(CUdevice *device, int ordinal) GIVES("cuDeviceGet", *device = ordinal)
+CUresult cuDeviceGetName(char *name, int room, CUdevice device) GIVES("cuDeviceGetName", snprintf(name, room, "stand-in"))
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+    GIVES("cuDeviceGetAttribute", *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 1024)
+CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
+    GIVES("cuDeviceComputeCapability", *major = 9, *minor = 0)
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) GIVES("cuDeviceCanAccessPeer", *can = 1)
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+    GIVES("cuDevicePrimaryCtxRetain", *context = (CUcontext)0xc0)
+CUresult cuCtxPushCurrent(CUcontext context) GIVES("cuCtxPushCurrent")
+CUresult cuCtxPopCurrent(CUcontext *context) GIVES("cuCtxPopCurrent", *context = (CUcontext)0xc0)
 CUresult cuCtxGetDevice(CUdevice *device) { return *device = 0, CUDA_SUCCESS; }
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values) {
-    return *module = (CUmodule)0xa0, CUDA_SUCCESS;
-}
-CUresult cuModuleLoadData(CUmodule *module, const void *image) { return *module = (CUmodule)0xa0, CUDA_SUCCESS; }
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    return *function = HANDLE(CUfunction, 0x200, functions), CUDA_SUCCESS;
-}
-CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
-    return *value = 64, CUDA_SUCCESS;
-}
-CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
-    return *stream = HANDLE(CUstream, 0x100, streams), CUDA_SUCCESS;
-}
+CUresult cuCtxSynchronize(void) GIVES("cuCtxSynchronize", wait_for_device("cuCtxSynchronize"))
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) GIVES("cuCtxEnablePeerAccess")
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values)
+    GIVES("cuModuleLoadDataEx", wait_for_device("cuModuleLoadDataEx"), *module = (CUmodule)0xa0)
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+    GIVES("cuModuleLoadData", wait_for_device("cuModuleLoadData"), *module = (CUmodule)0xa0)
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+    GIVES("cuModuleGetFunction", *function = HANDLE(CUfunction, 0x200, functions))
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) GIVES("cuFuncGetAttribute", *value = 64)
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) GIVES("cuFuncSetAttribute")
+
+/* ---- streams, events, memory ---- */
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+    GIVES("cuStreamCreate", *stream = HANDLE(CUstream, 0x100, streams))
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) GIVES("cuStreamWaitEvent")
+CUresult cuEventCreate(CUevent *event, unsigned int flags) GIVES("cuEventCreate", *event = (CUevent)0xe0)
+CUresult cuEventRecord(CUevent event, CUstream stream) GIVES("cuEventRecord")
+CUresult cuEventQuery(CUevent event) GIVES("cuEventQuery")
+CUresult cuEventSynchronize(CUevent event) GIVES("cuEventSynchronize", wait_for_device("cuEventSynchronize"))
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) GIVES("cuEventElapsedTime", *milliseconds = 1)
+CUresult cuMemAlloc(CUdeviceptr *address, size_t size) GIVES("cuMemAlloc", *address = 0x10000)
+CUresult cuMemFree(CUdeviceptr address) GIVES("cuMemFree", wait_for_device("cuMemFree"))
+CUresult cuMemHostAlloc(void **address, size_t size, unsigned int flags) GIVES("cuMemHostAlloc", *address = malloc(size))
+CUresult cuMemFreeHost(void *address) GIVES("cuMemFreeHost", wait_for_device("cuMemFreeHost"), free(address))
+CUresult cuMemGetInfo(size_t *left, size_t *total) GIVES("cuMemGetInfo", *left = 1 << 20, *total = 1 << 30)
+CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+    GIVES("cuPointerGetAttribute", *(unsigned int *)value = CU_MEMORYTYPE_HOST)
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size, CUstream stream) GIVES("cuMemcpyHtoDAsync")
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t size, CUstream stream) GIVES("cuMemcpyDtoHAsync")
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) GIVES("cuMemcpyDtoDAsync")
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream) GIVES("cuMemcpy2DAsync")
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) GIVES("cuMemsetD8Async")
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) GIVES("cuMemsetD16Async")
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUstream stream) GIVES("cuMemsetD32Async")
+
 CUresult cuGetErrorString(CUresult error, const char **text) {
+    meet("cuGetErrorString");
     static char texts[1000][16]; /* each its own: PyCUDA's errors have the text alone, by which the code is found */
     snprintf(texts[error % 1000], sizeof texts[0], "error %d", (int)error);
     return *text = texts[error % 1000], CUDA_SUCCESS;

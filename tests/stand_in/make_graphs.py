@@ -1,13 +1,14 @@
-"""Makes graphs with the real driver layer, on the stand-in for libcuda; prints as JSON what that was given.
+"""Makes launches and graphs with the real driver layer, on the stand-in for libcuda; prints as JSON what it was given.
 
 To be run in a process of its own, with the stand-in first in LD_LIBRARY_PATH.
 """
 
 import ctypes
 import json
+from collections.abc import Sequence
 from struct import pack
 
-from dagpu.backends.cuda.driver import CopyNode, FillNode, Function, GraphNode, KernelNode
+from dagpu.backends.cuda.driver import CopyNode, FillNode, Function, Gpu, GraphNode, KernelLaunch, RawStream
 from dagpu.backends.cuda.pycuda_driver import open_gpus
 from dagpu.errors import DeviceError
 
@@ -27,8 +28,11 @@ def main() -> None:
     found: dict[str, list[str]] = {}
     with gpu.current():
         first, second = (gpu.load(b"no cubin", name) for name in ("first", "second"))
-        stream = gpu.new_stream()
+        stream, other = gpu.new_stream(), gpu.new_stream()
         said()
+        found.update(
+            in_streams(gpu, [kernel(first, 0x10, 1), kernel(first, 0x20, 2), kernel(second, 0x30, 3)], stream, other)
+        )
         nodes: list[tuple[GraphNode, tuple[int, ...]]] = [
             (kernel(first, 0x7F0011223344, 7), ()),
             (CopyNode("in", 0x5000, 0x6000, 24), ()),
@@ -44,7 +48,7 @@ def main() -> None:
         graph.launch(stream)
         found["launch"] = said()
         changed = nodes[4][0]
-        assert isinstance(changed, KernelNode)
+        assert isinstance(changed, KernelLaunch)
         changed.parameters[:8] = pack("<Q", 0x5108)
         graph.update_kernel(4)
         graph.update_copy(1, CopyNode("in", 0x5000, 0x6600, 24))
@@ -55,11 +59,11 @@ def main() -> None:
         found["destroy"] = said()
         gpu.make_graph(nodes[:1]).destroy()
         found["again"] = said()
-        for call, code in (("cuGraphInstantiate", 2), ("cuGraphAddMemcpyNode", 1), ("cuLaunchKernel", 1)):
+        for call, code in (("cuGraphInstantiate", 2), ("cuGraphAddMemcpyNode", 1), ("cuModuleLoadData", 2)):
             LIBRARY.stand_in_fail(call.encode(), code)
-            third = kernel(gpu.load(b"no cubin", "third"), 0, 0)
             try:
-                gpu.make_graph([*nodes[:2], (third, ())])
+                gpu.make_graph(nodes[:2])
+                gpu.load(b"no cubin", "third")
             except DeviceError as error:
                 found[call] = [*said(), f"{type(error).__name__} {error.code}: {error}"]
         graph = gpu.make_graph(nodes[:1])
@@ -72,9 +76,32 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def kernel(function: Function, address: int, number: int) -> KernelNode:
+def in_streams(gpu: Gpu, kernels: Sequence[KernelLaunch], stream: RawStream, other: RawStream) -> dict[str, list[str]]:
+    """What launches in two lanes say."""
+    found = {}
+    launches = gpu.prepare_launches([(kernels[0], 0), (kernels[1], 0), (kernels[2], 1)])
+    launches.aim([stream, other])
+    for launch in launches.each:
+        assert launch() == 0
+    found["streams"] = said()
+    launches.aim([other, stream])
+    kernels[1].parameters[:8] = pack("<Q", 0x28)
+    for launch in launches.each[1:]:
+        launch()
+    found["other streams"] = said()
+    LIBRARY.stand_in_fail(b"cuLaunchKernelEx", 701)
+    code = launches.each[0]()
+    found["refused launch"] = [*said(), str(code), str(gpu.refused("cuLaunchKernelEx", code)), str(launches.each[0]())]
+    said()
+    none = gpu.prepare_launches([])
+    none.aim([stream])
+    assert not none.each
+    return found
+
+
+def kernel(function: Function, address: int, number: int) -> KernelLaunch:
     """A launch with an address and a number."""
-    return KernelNode(function, (3, 2, 1), (32, 4, 2), bytearray(pack("<Qi", address, number)), 96)
+    return KernelLaunch(function, (3, 2, 1), (32, 4, 2), bytearray(pack("<Qi", address, number)), 96)
 
 
 if __name__ == "__main__":

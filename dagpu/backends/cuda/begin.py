@@ -125,14 +125,16 @@ def _take_script(run: CudaRun) -> None:
     if not run.held.taken:
         run.held.take(script.parameters.bases)
     script.parameters.aim(run.held.bases, run.memory)
-    run.actions = script.actions
+    run.actions = script.written.actions
     if run.timing is not None:
-        run.actions, run.puts = run.timing.actions(script.actions), run.timing.puts
+        run.actions, run.puts = run.timing.actions(run.actions), run.timing.puts
 
 
 def _take_ends(run: CudaRun) -> None:
-    """An event for each lane's end."""
+    """The streams as the driver knows them, and an event for each lane's end."""
     run.raw = [stream.raw for stream in run.streams]
+    if run.script is not None:
+        run.script.launches.aim(run.raw)
     if len(run.devices) == 1:
         streams = run.devices[0].streams
         run.ends = [(0, streams.event()) for _ in run.streams]

@@ -4,16 +4,20 @@ It stands in for PyCUDA's own cache, which serves nvcc alone, where most kernels
 An entry is written beside its place and moved there, so another process sees a whole one or none; one that
 does not match its checksum is as good as none, and so is a folder that cannot be read or written. Entries are
 never rewritten with anything else: the folder may be deleted at any time.
+
+What is loaded runs on the GPU, in this process, and a checksum says nothing of who wrote it. So only a folder, and an
+entry, that belongs to this user and that nobody else can write to is trusted.
 """
 
 import hashlib
 import os
-import re
-import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import secrets
+import stat
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from dagpu.env_vars import CACHE_DIR
 
@@ -22,9 +26,13 @@ _FORMAT = b"dagpu cubin 1\n"
 
 
 def default_cache_dir() -> Path | None:
-    """$DAGPU_CACHE_DIR, else `dagpu` in $XDG_CACHE_HOME or ~/.cache; None where there is no home."""
-    if given := CACHE_DIR.get():
-        return Path(given)
+    """$DAGPU_CACHE_DIR, else `dagpu` in $XDG_CACHE_HOME or ~/.cache; None where there is no home.
+
+    Raises:
+        ValueError: $DAGPU_CACHE_DIR is relative.
+    """
+    if (given := CACHE_DIR.get()) is not None:
+        return given
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if base.is_absolute():  # the XDG specification: a relative one is to be ignored
         return base / "dagpu"
@@ -44,19 +52,33 @@ def digest(parts: Iterable[str | bytes]) -> str:
     return total.hexdigest()
 
 
+_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+"""Writable by the group or by everybody."""
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC
+_WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
 @final
 class DiskCache:
-    """Cubins by key, in one folder; without a folder it is always empty. No method raises OSError."""
+    """Cubins by key, in one folder; without a folder it is always empty. No method raises OSError.
+
+    Where the folder or an entry is not this user's alone, it is done without, and a RuntimeWarning says so once.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self._warned = False
 
     def load(self, key: str) -> bytes | None:
-        """The cubin stored under `key`; None if there is none, or it is damaged."""
-        if self.folder is None:
-            return None
+        """The cubin stored under `key`; None if there is none, or it is damaged, or somebody else's."""
         try:
-            entry = (self.folder / f"{key}.cubin").read_bytes()
+            with self._opened() as folder:
+                if folder is None:
+                    return None
+                with os.fdopen(os.open(f"{key}.cubin", _READ | os.O_NOFOLLOW, dir_fd=folder), "rb") as file:
+                    if not self._trusted(file.fileno(), f"{self.folder}/{key}.cubin"):
+                        return None
+                    entry = file.read()
         except OSError:
             return None
         head = len(_FORMAT) + hashlib.sha256().digest_size
@@ -65,84 +87,47 @@ class DiskCache:
 
     def store(self, key: str, cubin: bytes) -> None:
         """Keep `cubin`; where that fails (a read-only or full disk) it is compiled again next time."""
+        name = f"{key[:16]}-{secrets.token_hex(8)}.tmp"
+        try:
+            if self.folder is not None:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._opened() as folder:
+                if folder is None:
+                    return
+                try:
+                    with os.fdopen(os.open(name, _WRITE, 0o600, dir_fd=folder), "wb") as file:
+                        file.write(_FORMAT + hashlib.sha256(cubin).digest() + cubin)
+                    os.replace(name, f"{key}.cubin", src_dir_fd=folder, dst_dir_fd=folder)
+                except OSError:
+                    os.unlink(name, dir_fd=folder)
+        except OSError:
+            pass
+
+    @contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        """A descriptor of the folder, by which its files are reached: whatever becomes of its path meanwhile, they are
+        this folder's. None where there is none to be trusted."""
         if self.folder is None:
+            yield None
             return
+        folder = os.open(self.folder, _READ | os.O_DIRECTORY)
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.folder, prefix=f"{key[:16]}-", suffix=".tmp")
-        except OSError:
-            return
-        written = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_FORMAT + hashlib.sha256(cubin).digest() + cubin)
-            written.replace(self.folder / f"{key}.cubin")
-        except OSError:
-            try:
-                written.unlink()
-            except OSError:
-                pass
+            yield folder if self._trusted(folder, str(self.folder)) else None
+        finally:
+            os.close(folder)
 
-
-# ---- what a source includes -------------------------------------------------------------------
-_INCLUDE = re.compile(r"""^[ \t]*\#[ \t]*include(?:_next)?\b[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|([^\n]*))""", re.MULTILINE)
-_FOLDER_OPTION = re.compile(r"(?:-I|--include-path|-isystem|--system-include)(?:=)?(.*)", re.DOTALL)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Included:
-    """A file that a source includes, however deep. `text` is what it holds."""
-
-    path: Path
-    text: str
-
-
-def include_folders(options: Sequence[str]) -> list[Path]:
-    """The folders that a compiler's options give it to search, in order; relative ones as they stand."""
-    folders: list[Path] = []
-    expected = False
-    for option in options:
-        found = _FOLDER_OPTION.fullmatch(option)
-        if expected or (found is not None and found[1]):
-            folders.append(Path(option if expected or found is None else found[1]))
-            expected = False
-        else:
-            expected = found is not None
-    return folders
-
-
-def included_files(text: str, folder: Path, options: Sequence[str]) -> list[Included] | None:
-    """All files that `text` may include, beside it in `folder` or in the folders of `options`, and theirs.
-
-    Conditions are not weighed: what stands under `#if 0` counts, at the cost of compiling once too often.
-    Headers found nowhere are the compiler's own, and its version stands for them. Files that the options name
-    (`--pre-include=file`) count as included. None: an `#include` of a macro, whose file is not known.
-    """
-    folders = [folder, *include_folders(options)]
-    found: dict[Path, Included] = {}
-    names = [name for option in options for name in (option, option.partition("=")[2]) if name]
-    waiting = [read for name in names for place in (Path(), *folders) if (read := _read(place / name)) is not None]
-    source: Included | None = Included(folder / "text", text)
-    while source is not None:
-        for quoted, angled, other in _INCLUDE.findall(source.text):
-            if not (quoted or angled):
-                if other:
-                    return None
-                continue
-            near = [source.path.parent, *folders] if quoted else folders
-            reads = (_read(place / (quoted or angled)) for place in near)
-            waiting += [read for read in [next(filter(None, reads), None)] if read is not None]
-        source = None
-        while waiting and source is None:
-            candidate = waiting.pop(0)
-            if candidate.path not in found:
-                found[candidate.path] = source = candidate
-    return list(found.values())
-
-
-def _read(path: Path) -> Included | None:
-    try:
-        return Included(path, path.read_text(encoding="utf-8", errors="surrogateescape"))
-    except (OSError, ValueError):  # ValueError: a null byte in the name
-        return None
+    def _trusted(self, descriptor: int, path: str) -> bool:
+        """Is what is open this user's, and writable by nobody else?"""
+        about = os.fstat(descriptor)
+        if about.st_uid == os.geteuid() and not about.st_mode & _OTHERS:
+            return True
+        if not self._warned:
+            self._warned = True
+            why = "others can write to it" if about.st_uid == os.geteuid() else "it belongs to another user"
+            warnings.warn(
+                f"compiled kernels in {path} are not used: {why}, and could have put anything there. Take it from them "
+                "(chown, chmod go-w), or name a folder of your own in DAGPU_CACHE_DIR.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return False

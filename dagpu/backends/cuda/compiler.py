@@ -14,9 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias, final
 
-from dagpu.backends.cuda.compile_cache import DiskCache, default_cache_dir, digest, included_files
+from dagpu.backends.cuda.compile_cache import DiskCache, default_cache_dir, digest
 from dagpu.backends.cuda.cubin import is_cubin, kernel_symbols, plain_name
 from dagpu.backends.cuda.diagnostics import Source, explain
+from dagpu.backends.cuda.includes import included_files, read
 from dagpu.backends.cuda.nvcc import Nvcc, find_nvcc, find_toolkit_headers
 from dagpu.backends.cuda.nvrtc import Nvrtc, Refusal, Toolchain
 from dagpu.cuda_source import scan_declarations, tokenize
@@ -65,7 +66,6 @@ def split_source_name(source_name: str) -> tuple[str, int]:
 
 
 # ---- how it is handed over ------------------------------------------------------------------------
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _HALF = re.compile(r"\b(?:__)?half2?\b")
 _BFLOAT16 = re.compile(r"\b(?:__)?nv_bfloat16\w*")
 _SHOWS_PLACE = re.compile(r"\b(?:__LINE__|__FILE__|__builtin_(?:LINE|FILE)|source_location|assert)\b")
@@ -83,9 +83,9 @@ class _Job:
         head = f'#include "{_quoted(str(PRELUDE))}"\n' if unit.prelude else ""
         self.text = f'{head}#line {unit.line} "{_quoted(unit.file)}"\n{unit.text}\n'
         folder = Path(unit.file).parent
-        files = included_files(self.text, folder, unit.options)
-        self.cacheable = files is not None
-        self.included = [] if files is None else files
+        includes = included_files(self.text, folder, unit.options)
+        self.cacheable = includes.complete
+        self.included = includes.files
         self.own = [file for file in self.included if not file.path.is_relative_to(PRELUDE.parent)]
         defines = [*unit.defines, *(self._element_types() if unit.prelude else ())]
         ours = [f"-arch={unit.arch}", *(f"-D{define}" for define in defines)]
@@ -96,7 +96,7 @@ class _Job:
 
     def _element_types(self) -> Iterator[str]:
         """16-bit floats take headers that are slow to compile: the prelude has them only where they are used."""
-        code = _COMMENT.sub(" ", "\n".join([self.unit.text, *(file.text for file in self.own)]))
+        code = _code([self.unit.text, *(file.text for file in self.own)])
         if _HALF.search(code):
             yield "DAGPU_HALF"
         if _BFLOAT16.search(code):
@@ -110,7 +110,7 @@ class _Job:
         compiled again for every line that is added above it.
         """
         unit, texts = self.unit, [part for file in self.included for part in (file.path.name, file.text)]
-        code = _COMMENT.sub(" ", "\n".join([unit.text, *texts]))
+        code = _code([unit.text, *(file.text for file in self.included)])
         shows = _SHOWS_PLACE.search(code) or any(map(_KEEPS_PLACE.fullmatch, unit.options))
         place = [unit.file, str(unit.line), *(str(file.path) for file in self.included)] if shows else []
         lists = [self.key_options, texts, place]
@@ -128,6 +128,10 @@ class _Job:
         tokens, macros = tokenize(self.unit.text)
         lines = [d.line for d in scan_declarations(tokens, macros) if d.name == self.unit.name]
         return f"{self.unit.file}:{self.unit.line + (lines[0] - 1 if lines else 0)}"
+
+
+def _code(texts: Sequence[str]) -> str:
+    return "\n".join(read(text).code for text in texts)
 
 
 def _quoted(text: str) -> str:

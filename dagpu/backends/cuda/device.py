@@ -2,7 +2,6 @@
 
 import os
 import threading
-from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Final, final
 
@@ -16,6 +15,7 @@ from dagpu.env_vars import PINNED_BYTES
 from dagpu.errors import DeviceError, DeviceLostError
 from dagpu.lowering.program import CopyDtoD
 from dagpu.origin import describe
+from dagpu.reference_queue import ReferenceQueue
 
 if TYPE_CHECKING:
     from dagpu.backends.cuda.run import CudaRun
@@ -39,7 +39,7 @@ class CudaDevice:
         self.library = Library(gpu, compiler)
         self.watch = Watch()
         self.live: set[CudaRun] = set()
-        self.retired: deque[RawGraph] = deque()
+        self.retired: ReferenceQueue[RawGraph | None] = ReferenceQueue()
         """Graphs that nobody has any more, to be destroyed by the next who calls the driver anyway."""
         self.lost: DeviceLostError | None = None
         self._peers: dict[int, bool] = {}
@@ -83,7 +83,8 @@ class CudaDevice:
         """Wait for the runs under way, so that the pool gets their memory back, and empty the pool."""
         self.gpu.synchronize()
         for run in list(self.live):
-            run.done()
+            if not run.done() and run.finishing:
+                run.wait()  # another thread has seen its end, and is giving back what it held
         self.destroy_retired()
         self.memory.trim()
 
@@ -91,10 +92,10 @@ class CudaDevice:
         """Give the driver back the graphs that nobody has any more. None of them runs. The context is current."""
         while self.retired:
             try:
-                graph = self.retired.popleft()
+                graph = self.retired.pop()
             except IndexError:  # another thread was quicker
                 return
-            if self.lost is None:
+            if graph is not None and self.lost is None:
                 try:
                     graph.destroy()
                 except DeviceLostError:

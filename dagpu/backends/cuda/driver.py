@@ -1,15 +1,18 @@
 """What the CUDA backend asks of the driver, as types; nothing here imports one.
 
 `pycuda_driver` is the real one. Every call is made with the device's context current (`Gpu.current`), on any thread.
-A call that fails raises `DeviceError` with the CUresult as its code, but for the bound methods that are called
-thousands of times for each run (a kernel's `launch`, those of streams and events): they raise what PyCUDA raises, and
-`Gpu.error` makes a `DeviceError` of it.
+A call that fails raises `DeviceError` with the CUresult as its code, but for those that are made thousands of times for
+each run: a prepared launch returns its CUresult, of which `Gpu.refused` makes a `DeviceError`; the methods of streams
+and events raise what PyCUDA raises, of which `Gpu.error` makes one.
+
+A call that may wait for the device lets go of the GIL, and nothing here takes the GIL on a driver's thread: else a
+kernel under way, or a host function behind it, could never end (`pycuda_driver` has the list of all calls).
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias, final
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +23,7 @@ Extents: TypeAlias = tuple[int, int, int]
 """x, y, z of a grid or a block."""
 
 OUT_OF_MEMORY: Final = 2
+PEER_ACCESS_ALREADY_ENABLED: Final = 704
 NOT_SUPPORTED: Final = 801
 
 STICKY: Final = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 900, 999))
@@ -78,8 +82,8 @@ class TimingEvent(RawEvent, Protocol):
         ...
 
 
-Launch: TypeAlias = Callable[[Extents, Extents, bytes | bytearray, int, Any], None]
-"""`launch(grid, block, parameters, dynamic shared bytes, stream)`."""
+LAUNCH: Final = "cuLaunchKernelEx"
+"""The call that a prepared launch makes."""
 
 
 @final
@@ -87,7 +91,8 @@ Launch: TypeAlias = Callable[[Extents, Extents, bytes | bytearray, int, Any], No
 class Function:
     """A kernel, loaded."""
 
-    launch: Launch
+    handle: Any
+    """What the `Gpu` that loaded it knows it by: for the real one the CUfunction, as a number."""
     max_threads: int
     """Threads that a block may have, given the registers that the kernel takes."""
     static_shared: int
@@ -112,16 +117,35 @@ class Limits:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class KernelNode:
-    """A launch, in a graph."""
+class KernelLaunch(NamedTuple):
+    """A launch, in a stream or as a node of a graph. A plan may have thousands, and a frozen class takes thrice as long
+    to make."""
 
     function: Function
     grid: Extents
     block: Extents
     parameters: bytearray
-    """Read when the graph is made, and at each `update_kernel`. It lives, where it is, as long as the graph does."""
+    """Packed. It stays where it is. A launch in a stream reads it when it is made; a graph when it is made, and at each
+    `update_kernel`."""
     shared: int
+    """Bytes of dynamic shared memory."""
+
+
+class Launches(Protocol):
+    """Launches that are prepared for streams, so that making one takes a single call without arguments.
+
+    One thread at a time aims them. Then any thread makes any of them, with the kernel's context current.
+    """
+
+    @property
+    def each(self) -> Sequence[Callable[[], int]]:
+        """What makes each launch, in its lane's stream, with what is in its parameters at that moment. It returns the
+        CUresult: 0 unless the driver has refused. A full queue makes it wait; other threads run meanwhile."""
+        ...
+
+    def aim(self, streams: Sequence[RawStream]) -> None:
+        """From now on a launch goes to the stream of its lane. The list is kept: it is not changed afterwards."""
+        ...
 
 
 @final
@@ -147,7 +171,7 @@ class FillNode:
     count: int
 
 
-GraphNode: TypeAlias = KernelNode | CopyNode | FillNode
+GraphNode: TypeAlias = KernelLaunch | CopyNode | FillNode
 
 
 class RawGraph(Protocol):
@@ -194,6 +218,10 @@ class Gpu(Protocol):
         """A failed call of a bound method, as `DeviceError`; None if it is no driver's error."""
         ...
 
+    def refused(self, call: str, code: int) -> DeviceError:
+        """The error of a call that has returned a CUresult other than 0."""
+        ...
+
     def new_stream(self) -> RawStream:
         """A non-blocking stream: one that does not order itself with the null stream."""
         ...
@@ -224,7 +252,13 @@ class Gpu(Protocol):
         """Block until the device is idle; other threads run meanwhile."""
         ...
 
-    def load(self, cubin: bytes, symbol: str) -> Function: ...
+    def load(self, cubin: bytes, symbol: str) -> Function:
+        """A kernel of a cubin, for the process's life. Waits for the device."""
+        ...
+
+    def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> Launches:
+        """Launches, each with its lane, of kernels of any device."""
+        ...
 
     def copy_in(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
         """From contiguous host memory, `source.nbytes` bytes. Asynchronous where `source` is pinned."""

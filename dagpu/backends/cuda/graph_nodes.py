@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 from dagpu.backends.cuda.builtin import Memset
-from dagpu.backends.cuda.driver import CopyNode, Extents, FillNode, Function
+from dagpu.backends.cuda.driver import CopyNode, FillNode, KernelLaunch
 from dagpu.backends.cuda.parameters import Parameters, Patches, Place
 from dagpu.backends.cuda.script import Action, Kind
 from dagpu.backends.cuda.transfers import CopyIn, CopyOut, DeviceCopy, DeviceFill, RowsCopy
@@ -26,12 +26,14 @@ class Kernel:
     """A launch."""
 
     instruction: Instruction
-    function: Function
-    grid: Extents
-    block: Extents
+    made: KernelLaunch
+    """But for the parameters: each graph has its own."""
     launch: int
     """Which of the parameters are its own."""
-    shared: int
+
+    def node(self, parameters: bytearray) -> KernelLaunch:
+        """With its parameters."""
+        return self.made._replace(parameters=parameters)
 
 
 @final
@@ -117,7 +119,6 @@ class _Drawing:
     def __init__(self, prepared: "PreparedPlan") -> None:
         self._prepared = prepared
         parameters = prepared.written.parameters
-        self._launches = {id(text): number for number, text in enumerate(parameters.texts)}
         self._texts = list(parameters.copy().texts)
         before = parameters.patches
         self._patches = Patches([list(places) for places in before.addresses], before.numbers)
@@ -144,9 +145,7 @@ class _Drawing:
     def _node(self, action: Action, instruction: Instruction) -> Node | None:
         """None where there is nothing to do."""
         if action.kind is Kind.LAUNCH:
-            launch = self._launches[id(action.parameters)]
-            function = self._prepared.written.functions[launch]
-            return Kernel(instruction, function, action.grid, action.block, launch, action.shared)
+            return Kernel(instruction, self._prepared.written.launches[action.a][0], action.a)
         match action.a:
             case CopyIn(instruction=copied, out=out, host=host):
                 nbytes = copied.out.layout.nbytes
@@ -165,10 +164,11 @@ class _Drawing:
     def _rows(self, instruction: Instruction, copy: RowsCopy) -> Kernel:
         made, launch = copy.by_kernel, len(self._texts)
         function = self._prepared.devices[0].library.builtin(made)
-        self._texts.append(bytearray(made.arguments))
+        text = bytearray(made.arguments)
+        self._texts.append(text)
         for at, place in zip(made.pointers, (copy.out, copy.source), strict=True):
             self._patches.addresses[place.base].append((launch, at, place.offset))
-        return Kernel(instruction, function, made.grid, made.block, launch, 0)
+        return Kernel(instruction, KernelLaunch(function, made.grid, made.block, text, 0), launch)
 
     def finished(self) -> Blueprint:
         """All of it."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, final
 
-from dagpu.backends.cuda.driver import OUT_OF_MEMORY, GraphNode, KernelNode, RawGraph, RawStream
+from dagpu.backends.cuda.driver import OUT_OF_MEMORY, GraphNode, RawGraph, RawStream
 from dagpu.backends.cuda.graph_nodes import Blueprint, Copy, Fill, Kernel, Node, blueprint
 from dagpu.errors import DagpuError, DeviceError, DeviceLostError
 from dagpu.lowering.plan import Execute, Plan
@@ -35,7 +35,7 @@ PROMPT_NODES: Final = 100
 class Instance:
     """An executable graph, and what its nodes are written for. One run at a time has it."""
 
-    __slots__ = ("__weakref__", "_blueprint", "_device", "_parameters", "broken", "raw", "touched")
+    __slots__ = ("__weakref__", "_blueprint", "_device", "_parameters", "_retired", "broken", "raw", "touched")
 
     def __init__(self, device: "CudaDevice", drawn: Blueprint) -> None:
         self._device = device
@@ -43,15 +43,12 @@ class Instance:
         self._parameters = drawn.parameters.copy()
         self.raw: RawGraph | None = None
         """None until it is instantiated."""
+        self._retired = device.retired.watch(self, None)
+        """Whoever launched it has let go of it, so it does not run: the raw graph may be destroyed."""
         self.broken = False
         """Did something fail while it was written, or launched?"""
         self.touched: Node | None = None
         """The node that could not be written."""
-
-    def __del__(self) -> None:
-        # Whoever launched it has let go of it, so it does not run. A finaliser calls no driver: it appends to a deque.
-        if self.raw is not None:
-            self._device.retired.append(self.raw)
 
     def aim(self, bases: Sequence[int], memory: Sequence[object]) -> None:
         """Write these addresses, and the numbers in the cells of this memory, into the nodes where they differ.
@@ -59,7 +56,7 @@ class Instance:
         drawn, raw = self._blueprint, self.raw
         changed = self._parameters.aim(bases, memory)
         if raw is None:
-            self.raw = self._instantiated(lambda node: node.node(bases))
+            self.raw = self._retired.belongs = self._instantiated(lambda node: node.node(bases))
             return
         if not changed:
             return
@@ -98,7 +95,7 @@ class Instance:
                 return node.placeholder(here.address)
             return node.placeholder(here.address, there.address)
 
-        self.raw = self._instantiated(placeholder)
+        self.raw = self._retired.belongs = self._instantiated(placeholder)
         idle = device.streams.take_notifier()
         try:
             self.raw.upload(idle.raw)
@@ -110,7 +107,7 @@ class Instance:
 
         def made(node: Node) -> GraphNode:
             if isinstance(node, Kernel):
-                return KernelNode(node.function, node.grid, node.block, texts[node.launch], node.shared)
+                return node.node(texts[node.launch])
             return with_addresses(node)
 
         return self._device.gpu.make_graph(list(zip(map(made, drawn.nodes), drawn.needs, strict=True)))

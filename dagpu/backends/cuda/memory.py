@@ -3,18 +3,18 @@
 Streams are none of a pool's business: a run takes all of its memory when it is submitted and gives it back when it is
 complete, and a handle's memory is complete before anybody has it. So what is in a pool is idle, on every stream.
 
-A block may be dropped on any thread, in a finaliser, while that thread holds the pool's lock: a finaliser only appends
-to a deque, which is atomic, and calls no driver. What was appended is sorted in when the pool is next asked.
+A block may be dropped on any thread, in the middle of anything, while that thread holds the pool's lock. So what it had
+only goes into a queue then (dagpu.reference_queue), and is sorted in when the pool is next asked.
 """
 
 import threading
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
 from collections.abc import Callable
 from typing import Final, final
 
 from dagpu.backends.cuda.driver import OUT_OF_MEMORY
 from dagpu.errors import DeviceError
+from dagpu.reference_queue import ReferenceQueue
 
 GRAIN: Final = 512
 """Bytes: small blocks are multiples of this. Wider than any alignment that a kernel can want (cuMemAlloc: 256)."""
@@ -33,18 +33,15 @@ WASTE: Final = 8
 class Block:
     """Memory in use, from `address` on. It goes back to its pool when the last reference to it goes."""
 
-    __slots__ = ("__weakref__", "_pool", "address", "nbytes", "size")
+    __slots__ = ("__weakref__", "address", "nbytes", "size")
 
     def __init__(self, pool: "Pool", address: int, nbytes: int, size: int) -> None:
-        self._pool = pool
         self.address = address
         self.nbytes = nbytes
         """What was asked for; it counts as used."""
         self.size = size
         """What it takes up."""
-
-    def __del__(self) -> None:
-        self._pool.dropped.append((self.address, self.nbytes, self.size))
+        pool.dropped.watch(self, (address, nbytes, size))
 
     def __repr__(self) -> str:
         return f"<{self.nbytes} bytes at {self.address:#x}>"
@@ -119,7 +116,7 @@ class Pool:
         self._sizes: list[int] = []
         self._used = 0
         self._held = 0
-        self.dropped: deque[tuple[int, int, int]] = deque()
+        self.dropped: ReferenceQueue[tuple[int, int, int]] = ReferenceQueue()
         """Address, bytes asked for, size: of blocks that were dropped and are not sorted in yet."""
 
     def take(self, nbytes: int, room: int | None = None, wanted: int = 0) -> Block:
@@ -172,7 +169,7 @@ class Pool:
     def _sort_in(self) -> None:
         dropped = self.dropped
         while dropped:
-            address, nbytes, size = dropped.popleft()
+            address, nbytes, size = dropped.pop()
             if size:
                 self._used -= nbytes
                 addresses = self._idle.get(size)

@@ -2,8 +2,8 @@
 
 Mostly the thread that starts the run does it all. Two things can hold that thread up, and then others go on:
 
-- A stream's queue is full (the driver would block, with the GIL held): one thread submits the rest, in the plan's
-  order, and waits where it has to.
+- A stream's queue is full (the driver would block): one thread submits the rest, in the plan's order, and waits where
+  it has to.
 - The plan calls functions of the host, or stages large arrays: each lane is played by a thread of its own, and a lane
   that waits for another's event first waits for that to be recorded.
 """
@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
 
+from dagpu.backends.cuda.driver import LAUNCH
 from dagpu.backends.cuda.script import Action, Kind
 from dagpu.backends.host.streams import enqueue
 
@@ -33,17 +34,19 @@ _MARK: Final = Kind.MARK
 def play(run: "CudaRun", begin: int, patient: bool = False) -> None:
     """Submit all from an action on. `patient` says that this thread may wait. The first device's context is current."""
     assert run.script is not None
-    actions, events, raw, outcome = run.actions, run.script.events, run.raw, run.outcome
+    actions, launches, events = run.actions, run.script.launches.each, run.script.events
+    raw, outcome = run.raw, run.outcome
     entered: AbstractContextManager[object] | None = None
     number = begin
     while True:
         try:
             for number, action in enumerate(islice(actions, begin, None) if begin else actions, begin):
-                kind, lane, instruction, a, grid, block, parameters, shared = action
+                kind, lane, instruction, a = action
                 if outcome.abnormal and instruction is not None and outcome.skips(instruction):
                     continue
                 if kind is _LAUNCH:
-                    a(grid, block, parameters, shared, raw[lane])
+                    if code := launches[a]():
+                        raise run.devices[0].gpu.refused(LAUNCH, code)
                 elif kind is _RECORD:
                     events[a].record(raw[lane])
                 elif kind is _WAIT:
@@ -51,19 +54,10 @@ def play(run: "CudaRun", begin: int, patient: bool = False) -> None:
                 elif kind is _DO or kind is _HOST:
                     a(run, raw[lane])
                 elif kind is _MARK:
-                    stream = run.streams[lane]
-                    stream.put(a)
-                    if patient:
-                        stream.drain()
-                    elif stream.full():
-                        try:
-                            hand_over(run, number + 1)
-                        except RuntimeError:  # no thread can be started: better late than not at all
-                            patient = True
-                            stream.drain()
-                        else:
-                            _leave(entered)
-                            return
+                    run.streams[lane].put(a)
+                    if _handed_over(run, lane, number + 1, patient):
+                        _leave(entered)
+                        return
                 else:
                     leaving, entered = entered, None
                     _leave(leaving)
@@ -95,6 +89,22 @@ def play_graph(run: "CudaRun") -> None:
 def _leave(entered: AbstractContextManager[object] | None) -> None:
     if entered is not None:
         entered.__exit__(None, None, None)
+
+
+def _handed_over(run: "CudaRun", lane: int, begin: int, patient: bool) -> bool:
+    """See that a lane's stream is not full: by waiting, or where this thread may not, by handing over the rest."""
+    stream = run.streams[lane]
+    if not patient:
+        if not stream.full():
+            return False
+        try:
+            hand_over(run, begin)
+        except RuntimeError:  # no thread can be started: better late than not at all
+            pass
+        else:
+            return True
+    stream.drain()
+    return False
 
 
 def hand_over(run: "CudaRun", begin: int) -> None:
@@ -196,7 +206,7 @@ class _Threads:
         elif run.outcome.abnormal and instruction is not None and run.outcome.skips(instruction):
             return
         elif kind is _LAUNCH:
-            action.a(action.grid, action.block, action.parameters, action.shared, raw)
+            self._script.launch(action.a)
         else:
             action.a(run, raw)
 

@@ -205,8 +205,7 @@ class PreparedPlan:
         self.written = written = write(self, self._steps)
         self._wanted.clear()
         self._steps = []
-        recorders = [self.devices[number] for number in written.device_of_event]
-        self._first = Script(written.actions, written.parameters, recorders)
+        self._first = Script(written, written.parameters, self.devices)
         self._scripts.append(self._first)
 
     def _new_base(self) -> int:

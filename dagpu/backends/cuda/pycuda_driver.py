@@ -1,8 +1,72 @@
-"""The driver through PyCUDA, and through cuda.bindings for what PyCUDA lacks: host functions, pointer attributes.
+"""The driver through PyCUDA, through cuda.bindings for what PyCUDA lacks or does with the GIL held, and itself.
 
 PyCUDA's objects are never destroyed. Their destructors call the driver, on whatever thread and however late in the
-interpreter's life the last reference goes; so streams, events and modules are kept for the process's life (their users
-pool them), and memory is held by its address.
+interpreter's life the last reference goes; so streams and events are kept for the process's life (their users pool
+them), and memory is held by its address. Modules live as long as the process.
+
+A thread that waits for the device with the GIL held stops all others; and if a host function of anybody's that takes
+the GIL is in a stream, as those of CuPy, Numba and cuda.bindings 12 do, it waits for ever. So a call that may wait is
+made through a function that lets go of the GIL, and the driver's threads run no Python of ours. These are all the calls
+that dagpu makes (measured on an H200, driver 580, while a kernel of 200 ms ran):
+
+    call                            through                          may wait for      GIL
+    cuInit                          cuda.init                        -                 released
+    cuDeviceGetCount                cuda.Device.count                -                 held
+    cuDeviceGet                     cuda.Device                      -                 held
+    cuDeviceGetName                 Device.name                      -                 held
+    cuDeviceComputeCapability       Device.compute_capability        -                 held
+    cuDeviceGetAttribute            Device.get_attribute             -                 held
+    cuDeviceCanAccessPeer           Device.can_access_peer           -                 held
+    cuDevicePrimaryCtxRetain        bindings                         a new context     released
+    cuDevicePrimaryCtxRetain        Device.retain_primary_context    -                 held
+    cuCtxPushCurrent                bindings                         -                 released
+    cuCtxPopCurrent                 bindings                         -                 released
+    cuCtxPushCurrent                Context.push                     -                 held
+    cuCtxPopCurrent                 cuda.Context.pop                 -                 held
+    cuCtxSynchronize                cuda.Context.synchronize         the device        released
+    cuCtxEnablePeerAccess           bindings                         the device        released
+    cuStreamCreate                  cuda.Stream                      -                 held
+    cuStreamWaitEvent               Stream.wait_for_event            (a full queue)    held
+    cuEventCreate                   cuda.Event                       -                 held
+    cuEventRecord                   Event.record                     (a full queue)    held
+    cuEventQuery                    Event.query                      -                 held
+    cuEventSynchronize              Event.synchronize                the event         released
+    cuEventElapsedTime              Event.time_since                 -                 held
+    cuLaunchHostFunc                ctypes                           a full queue      released
+    cuLaunchKernelEx                ctypes                           a full queue      released
+    cuMemAlloc                      bindings                         -                 released
+    cuMemFree                       bindings                         the device        released
+    cuMemHostAlloc                  bindings                         pages to lock     released
+    cuMemFreeHost                   bindings                         the device        released
+    cuMemGetInfo                    bindings                         -                 released
+    cuPointerGetAttribute           bindings                         -                 released
+    cuMemcpyHtoDAsync               cuda.memcpy_htod_async           pageable memory   released
+    cuMemcpyDtoHAsync               cuda.memcpy_dtoh_async           pageable memory   released
+    cuMemcpyDtoDAsync               cuda.memcpy_dtod_async           a full queue      released
+    cuMemcpy2DAsync                 cuda.Memcpy2D                    a full queue      released
+    cuMemsetD8Async                 cuda.memset_d8_async             a full queue      released
+    cuMemsetD16Async                cuda.memset_d16_async            a full queue      released
+    cuMemsetD32Async                cuda.memset_d32_async            a full queue      released
+    cuModuleLoadData                bindings                         the device        released
+    cuModuleGetFunction             bindings                         -                 released
+    cuFuncGetAttribute              bindings                         -                 released
+    cuFuncSetAttribute              bindings                         -                 released
+    cuGraphCreate                   bindings                         -                 released
+    cuGraphAddKernelNode            bindings                         -                 released
+    cuGraphAddMemcpyNode            bindings                         -                 released
+    cuGraphAddMemsetNode            bindings                         -                 released
+    cuGraphInstantiate              bindings                         the device        released
+    cuGraphExecKernelNodeSetParams  bindings                         -                 released
+    cuGraphExecMemcpyNodeSetParams  bindings                         -                 released
+    cuGraphExecMemsetNodeSetParams  bindings                         -                 released
+    cuGraphUpload                   bindings                         a full queue      released
+    cuGraphLaunch                   bindings                         a full queue      released
+    cuGraphExecDestroy              bindings                         -                 released
+    cuGraphDestroy                  bindings                         -                 released
+    cuGetErrorString                bindings                         -                 released
+
+In parentheses: it would, if streams were not kept from filling up (`streams.CudaStream.full`). The second reference to
+a context costs nothing: it is there by then.
 """
 
 import ctypes
@@ -16,12 +80,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.driver import (
+    LAUNCH,
     NOT_SUPPORTED,
+    PEER_ACCESS_ALREADY_ENABLED,
     Extents,
     Function,
     Gpu,
     GraphNode,
-    KernelNode,
+    KernelLaunch,
     Limits,
     RawEvent,
     RawStream,
@@ -29,7 +95,8 @@ from dagpu.backends.cuda.driver import (
     device_error,
 )
 from dagpu.backends.cuda.pycuda_context import Context
-from dagpu.backends.cuda.pycuda_graphs import PyCudaGraph, function_of
+from dagpu.backends.cuda.pycuda_graphs import PyCudaGraph
+from dagpu.backends.cuda.pycuda_launches import PyCudaLaunches
 from dagpu.device import INSTALL_CUDA
 from dagpu.errors import DeviceError, NoDeviceError
 
@@ -57,7 +124,8 @@ class _Libraries:
     """PyCUDA's driver module and that of cuda.bindings, imported and initialised."""
 
     def __init__(self) -> None:
-        self.process = os.getpid()
+        self.forked = False
+        """Is this a child of the process that initialised them?"""
         _import_pycuda()
         self.bindings: Any = _import_bindings()
         try:
@@ -70,11 +138,26 @@ class _Libraries:
             ) from None
         _keep_for_ever(cuda)
         self.close: int = _address_of_close()
-        self.launch_host_function = _launch_host_function()
+        driver = ctypes.CDLL("libcuda.so.1")
+        self.launch_kernel = _function(driver, LAUNCH)
+        self.launch_host_function = _function(driver, "cuLaunchHostFunc")
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self.forked = True
 
     def code_of(self, error: BaseException) -> int:
         """The CUresult of a PyCUDA exception, which carries its text alone: `cuMemAlloc failed: out of memory`."""
         return self._codes.get(_reason(error), 0)
+
+    def text_of(self, code: int) -> str:
+        """What the driver says of a CUresult."""
+        try:
+            known = self.bindings.CUresult(code)
+        except ValueError:  # the driver is newer than cuda.bindings
+            return "an error that cuda.bindings does not know"
+        text: bytes = self.bindings.cuGetErrorString(known)[1]
+        return text.decode()
 
     @property
     def _codes(self) -> dict[str, int]:
@@ -123,16 +206,15 @@ def _address_of_close() -> int:
     return address
 
 
-def _launch_host_function() -> Callable[[int, int, int], int]:
-    """The driver's own `cuLaunchHostFunc(stream, function, argument)`; it gives the CUresult.
-
-    That of cuda.bindings wraps every function, a C one too, in a trampoline that takes the GIL on the driver's thread.
-    Whoever holds the GIL and waits for the device, as PyCUDA does when it loads a module, then waits for ever.
-    """
-    call = ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc
-    call.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    call.restype = ctypes.c_int
-    function: Callable[[int, int, int], int] = call
+def _function(driver: ctypes.CDLL, name: str) -> Callable[..., int]:
+    """A function of the driver itself; it returns the CUresult. ctypes lets go of the GIL while it runs. Arguments are
+    instances of ctypes' types: of a plain int it would pass on 32 bits."""
+    try:
+        function: Callable[..., int] = getattr(driver, name)
+    except AttributeError:
+        raise NoDeviceError(
+            f"the NVIDIA driver has no {name}: it is older than CUDA 12. Install a newer one (nvidia-smi names it)."
+        ) from None
     return function
 
 
@@ -157,9 +239,6 @@ class PyCudaGpu:
         self._context: Context | None = None
         self._pushed: cuda.Context | None = None
         self._gate = threading.Lock()
-        self._handles: dict[Function, Any] = {}
-        """The CUfunctions of kernels that were in a graph. Both live as long as the process."""
-        self._capturing: RawStream | None = None
 
     def _read_limits(self) -> Limits:
         attributes = cuda.device_attribute.names
@@ -187,7 +266,7 @@ class PyCudaGpu:
                 found = self._context
                 if found is None:
                     found = self._context = Context(self._bindings, self._retained())
-        if os.getpid() != self._libraries.process:
+        if self._libraries.forked:
             raise DeviceError(
                 "CUDA was used before this process was forked off, and cannot be used in the child. Start children "
                 "with multiprocessing's 'spawn' method, or fork before the first use of a GPU."
@@ -196,10 +275,12 @@ class PyCudaGpu:
 
     def _retained(self) -> Any:
         """The primary context, kept for the process's life. PyCUDA gets an object of its own for it, which is asked for
-        where PyCUDA makes streams, events and modules: these want to know theirs."""
+        where PyCUDA makes streams and events: these want to know theirs. It comes second: to make a context takes some
+        100 ms, in which PyCUDA would hold the GIL."""
+        made = self._checked("cuDevicePrimaryCtxRetain", self._bindings.cuDevicePrimaryCtxRetain(self.index))[0]
         self._pushed = self._guarded(self._device.retain_primary_context)
         _keep_for_ever(self._pushed)
-        return self._checked("cuDevicePrimaryCtxRetain", self._bindings.cuDevicePrimaryCtxRetain(self.index))[0]
+        return made
 
     def _pycuda_context(self) -> "cuda.Context":
         assert self._pushed is not None, "every call is made within `with gpu.current()`"
@@ -222,11 +303,13 @@ class PyCudaGpu:
             return None
         return device_error(str(error).partition(" failed: ")[0], self._libraries.code_of(error), _reason(error))
 
+    def refused(self, call: str, code: int) -> DeviceError:
+        return device_error(call, code, self._libraries.text_of(code))
+
     def _checked(self, call: str, returned: tuple[Any, ...]) -> tuple[Any, ...]:
         """The values that a function of cuda.bindings returned behind its CUresult."""
-        code = int(returned[0])
-        if code:
-            raise device_error(call, code, self._bindings.cuGetErrorString(returned[0])[1].decode())
+        if returned[0]:
+            raise self.refused(call, int(returned[0]))
         return returned[1:]
 
     def _guarded(self, call: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
@@ -251,9 +334,10 @@ class PyCudaGpu:
 
     def close_when_reached(self, stream: RawStream, descriptor: int) -> None:
         libraries = self._libraries
-        code = libraries.launch_host_function(stream.handle, libraries.close, descriptor)
+        handle, pointer = ctypes.c_void_p(stream.handle), ctypes.c_void_p(libraries.close)
+        code = libraries.launch_host_function(handle, pointer, ctypes.c_void_p(descriptor))
         if code:
-            self._checked("cuLaunchHostFunc", (self._bindings.CUresult(code),))
+            raise self.refused("cuLaunchHostFunc", code)
 
     def synchronize(self) -> None:
         self._guarded(cuda.Context.synchronize)
@@ -274,7 +358,8 @@ class PyCudaGpu:
         self._checked("cuMemFreeHost", self._bindings.cuMemFreeHost(address))
 
     def memory_info(self) -> tuple[int, int]:
-        return self._guarded(cuda.mem_get_info)
+        free, total = self._checked("cuMemGetInfo", self._bindings.cuMemGetInfo())
+        return free, total
 
     def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
         wanted = self._bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
@@ -306,15 +391,11 @@ class PyCudaGpu:
         assert isinstance(peer, PyCudaGpu)
         if not self._device.can_access_peer(peer._device):
             return False
-        peer.current()  # it has its context
-        already = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED: another library was first
-        try:
-            self._guarded(cuda.Context.enable_peer_access, peer._pycuda_context())
-        except DeviceError as error:
-            if error.code == NOT_SUPPORTED:
-                return False
-            if error.code != already:
-                raise
+        returned = self._bindings.cuCtxEnablePeerAccess(peer.current().context, 0)
+        if returned[0] == NOT_SUPPORTED:
+            return False
+        if returned[0] != PEER_ACCESS_ALREADY_ENABLED:  # another library was first
+            self._checked("cuCtxEnablePeerAccess", returned)
         return True
 
     def fill(self, address: int, width: int, value: int, count: int, stream: RawStream) -> None:
@@ -325,35 +406,33 @@ class PyCudaGpu:
 
     def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> PyCudaGraph:
         context = self.current().context
-        return PyCudaGraph(self._bindings, context, self._checked, self._handle_of, nodes)
-
-    def _handle_of(self, node: KernelNode) -> Any:
-        found = self._handles.get(node.function)
-        if found is None:
-            with self._gate:
-                if self._capturing is None:
-                    self._capturing = self.new_stream()
-                found = self._guarded(function_of, self._bindings, self._checked, node, self._capturing)
-                self._handles[node.function] = found
-        return found
+        return PyCudaGraph(self._bindings, context, self._checked, nodes)
 
     # ---- kernels --------------------------------------------------------------------------------------------------
 
     def load(self, cubin: bytes, symbol: str) -> Function:
-        module = self._made(cuda.module_from_buffer, cubin)
-        function = self._made(module.get_function, symbol)
-        wanted = cuda.function_attribute
+        bindings = self._bindings
+        module = self._checked("cuModuleLoadData", bindings.cuModuleLoadData(cubin))[0]
+        function = self._checked("cuModuleGetFunction", bindings.cuModuleGetFunction(module, symbol.encode()))[0]
+        wanted = bindings.CUfunction_attribute
+
+        def read(attribute: Any) -> int:
+            return int(self._checked("cuFuncGetAttribute", bindings.cuFuncGetAttribute(attribute, function))[0])
 
         def allow_shared(nbytes: int) -> None:
-            self._guarded(function.set_attribute, wanted.MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
+            attribute = wanted.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._checked("cuFuncSetAttribute", bindings.cuFuncSetAttribute(function, attribute, nbytes))
 
         return Function(
-            function._launch_kernel,
-            function.get_attribute(wanted.MAX_THREADS_PER_BLOCK),
-            function.get_attribute(wanted.SHARED_SIZE_BYTES),
-            function.get_attribute(wanted.NUM_REGS),
+            int(function),
+            read(wanted.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+            read(wanted.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES),
+            read(wanted.CU_FUNC_ATTRIBUTE_NUM_REGS),
             allow_shared,
         )
+
+    def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> PyCudaLaunches:
+        return PyCudaLaunches(self._libraries.launch_kernel, launches)
 
 
 def _pycuda_stream(stream: RawStream) -> "cuda.Stream":

@@ -289,8 +289,6 @@ class CudaRun:
             self._give_back(bell)
 
     def _give_back(self, bell: int | None) -> None:
-        for device in self.devices:
-            device.live.discard(self)
         for stream in self.streams:
             stream.users.discard(self)
         self.let_go_of_graph()
@@ -302,6 +300,8 @@ class CudaRun:
         with self.lock:
             self.finished = True
             notifier = self.notifier
+        for device in self.devices:  # last: who waits for the memory of what is live waits for this run too
+            device.live.discard(self)
         if notifier is not None:
             self.devices[0].streams.give_back_notifier(notifier)
 

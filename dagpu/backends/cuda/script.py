@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
-from dagpu.backends.cuda.driver import RawEvent
+from dagpu.backends.cuda.driver import LAUNCH, KernelLaunch, Launches, RawEvent
 from dagpu.backends.cuda.parameters import Parameters
 from dagpu.lowering.program import Instruction
 
@@ -43,40 +43,65 @@ class Action(NamedTuple):
     lane: int
     instruction: Instruction | None = None
     a: Any = None
-    """LAUNCH: the function's `launch`. RECORD, WAIT: the event's number. DO, HOST: a `Do`. MARK: how many
+    """LAUNCH: its number among the launches. RECORD, WAIT: the event's number. DO, HOST: a `Do`. MARK: how many
     instructions. SWITCH: the device's number."""
-    grid: Any = None
-    block: Any = None
-    parameters: Any = None
-    shared: int = 0
 
 
 @final
-@dataclass(slots=True)
-class Script:
-    """The actions, with parameters and events of their own."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of a plan's steps."""
 
     actions: Sequence[Action]
+    """All, in the order in which they are submitted."""
+    launches: Sequence[tuple[KernelLaunch, int]]
+    """Those of the actions that launch, by number, each with its lane."""
     parameters: Parameters
-    recorders: "Sequence[CudaDevice]"
-    """The device on which each of the plan's events is recorded."""
+    """Of these launches."""
+    puts: Sequence[int]
+    """Instructions put into each lane after its last MARK."""
+    device_of_event: Sequence[int]
+    """The number of the device on which each of the plan's events is recorded."""
+
+
+@final
+@dataclass(slots=True, weakref_slot=True)
+class Script:
+    """The actions, with parameters, launches and events of their own."""
+
+    written: Written
+    parameters: Parameters
+    """What is in them when it is played is what it launches."""
+    devices: "Sequence[CudaDevice]"
+    launches: Launches = field(init=False)
+    """To be aimed at the run's streams before it is played."""
     events: list[RawEvent] = field(init=False)
     """A wait means the record before it, whatever is recorded later."""
 
     def __post_init__(self) -> None:
-        self.events = [device.new_event() for device in self.recorders]
+        launches = self.written.launches
+        if self.parameters is not self.written.parameters:
+            texts = self.parameters.texts
+            launches = [
+                (launch._replace(parameters=text), lane) for (launch, lane), text in zip(launches, texts, strict=True)
+            ]
+        self.launches = self.devices[0].gpu.prepare_launches(launches)
+        self.events = []
+        for number in self.written.device_of_event:
+            device = self.devices[number]
+            event = device.new_event()
+            self.events.append(event)
+            device.streams.abandoned.watch(self, (event,))
 
-    def __del__(self) -> None:
-        # The last run of it is over: runs refer to the plan, which has its scripts. A finaliser may append to a deque.
-        for device, event in zip(self.recorders, getattr(self, "events", ()), strict=False):
-            device.streams.give_back(event)
+    def launch(self, number: int) -> None:
+        """Make a launch. Its device's context is current.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+        if code := self.launches.each[number]():
+            raise self.devices[0].gpu.refused(LAUNCH, code)
 
     def copy(self) -> "Script":
         """Another one, for a run that is submitted at the same time."""
-        parameters = self.parameters.copy()
-        texts = dict(zip(map(id, self.parameters.texts), parameters.texts, strict=True))
-        actions = [
-            action._replace(parameters=texts[id(action.parameters)]) if action.kind is Kind.LAUNCH else action
-            for action in self.actions
-        ]
-        return Script(actions, parameters, self.recorders)
+        return Script(self.written, self.parameters.copy(), self.devices)

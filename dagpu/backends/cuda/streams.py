@@ -9,6 +9,7 @@ from typing import Final, final
 from dagpu.backends.cuda.driver import Gpu, RawEvent, RawStream, TimingEvent
 from dagpu.backends.host.streams import HostStream
 from dagpu.errors import PlanError
+from dagpu.reference_queue import ReferenceQueue
 
 SPREAD: Final = 8
 """Streams over which runs spread that are under way at once: as many as the driver has hardware queues, unless
@@ -22,7 +23,7 @@ MARK_EVERY: Final = 192
 
 MARKS: Final = 4
 """Unfinished marks at which a stream counts as full. A driver's queue takes about 1,024 launches; one more blocks the
-thread that launches, with the GIL held."""
+thread that launches, and an event that is recorded then would do so with the GIL held."""
 
 
 @final
@@ -93,14 +94,11 @@ class CudaStream:
 class OwnStream:
     """A stream that a user asked for. Its stream goes back to the pool when the last reference to this goes."""
 
-    __slots__ = ("__weakref__", "_owner", "stream")
+    __slots__ = ("__weakref__", "stream")
 
     def __init__(self, owner: "Streams", stream: CudaStream) -> None:
-        self._owner = owner
         self.stream = stream
-
-    def __del__(self) -> None:
-        self._owner.returned.append(self.stream)
+        owner.returned.watch(self, stream)
 
     def __repr__(self) -> str:
         return f"<OwnStream on cuda:{self.stream.device}>"
@@ -121,13 +119,15 @@ class Streams:
         self._notifiers: list[CudaStream] = []
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self.returned: deque[CudaStream] = deque()
+        self.returned: ReferenceQueue[CudaStream] = ReferenceQueue()
         """Streams of users that are nobody's any more; whatever was put into them still runs, in order."""
+        self.abandoned: ReferenceQueue[Sequence[RawEvent]] = ReferenceQueue()
+        """Events of scripts that are gone. Their runs are over: these refer to the plan, which has its scripts."""
 
     def open(self) -> OwnStream:
         """A stream of one's own. The context is current."""
         try:
-            return OwnStream(self, self.returned.popleft())
+            return OwnStream(self, self.returned.pop())
         except IndexError:
             return OwnStream(self, self._new())
 
@@ -182,10 +182,20 @@ class Streams:
 
     def event(self) -> RawEvent:
         """An event that nobody uses. The context is current."""
+        if self.abandoned:
+            self.collect()
         try:
             return self._events.pop()
         except IndexError:
             return self._gpu.new_event()
+
+    def collect(self) -> None:
+        """Take back the events of scripts that are gone."""
+        while self.abandoned:
+            try:
+                self._events += self.abandoned.pop()
+            except IndexError:  # another thread was quicker
+                return
 
     def give_back(self, event: RawEvent) -> None:
         """It has happened, and nobody waits for it any more."""

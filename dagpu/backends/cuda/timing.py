@@ -8,16 +8,17 @@ read as well. A GPU's clock ticks every half microsecond or so (cuEventElapsedTi
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
-from dagpu.backends.cuda.driver import TimingEvent
-from dagpu.backends.cuda.script import Action, Kind
+from dagpu.backends.cuda.driver import RawStream, TimingEvent
+from dagpu.backends.cuda.script import Action, Do, Kind
 from dagpu.backends.cuda.streams import MARK_EVERY
 from dagpu.backends.recording import Recording
 from dagpu.lowering.program import Instruction
 
 if TYPE_CHECKING:
     from dagpu.backends.cuda.device import CudaDevice
+    from dagpu.backends.cuda.run import CudaRun
 
 ENTRIES = 3
 """What a measured instruction puts into its stream: itself, and two events. It counts towards a full queue."""
@@ -69,26 +70,29 @@ class Timing:
             if action.instruction is None:
                 found.append(action)
                 continue
-            found.append(action._replace(a=self._measured(action, action.instruction)))
+            kind = Kind.DO if action.kind is Kind.LAUNCH else action.kind
+            found.append(Action(kind, action.lane, action.instruction, self._measured(action, action.instruction)))
             self.puts[action.lane] += ENTRIES
             if self.puts[action.lane] >= MARK_EVERY:
                 found.append(Action(Kind.MARK, action.lane, None, self.puts[action.lane]))
                 self.puts[action.lane] = 0
         return found
 
-    def _measured(self, action: Action, instruction: Instruction) -> Any:
-        """What the action calls, between two events. The stream is its last argument; the device's context is
-        current."""
-        call, number = action.a, self._device_of_lane[action.lane]
+    def _measured(self, action: Action, instruction: Instruction) -> Do:
+        """What the action does, between two events. The device's context is current."""
+        do, number = action.a, self._device_of_lane[action.lane]
         device, mark = self._devices[number], self._recording.mark
         name = self._recording.name_of(instruction)
 
-        def measured(*arguments: Any) -> None:
-            stream = arguments[-1]
+        def measured(run: "CudaRun", stream: RawStream) -> None:
             begin, end = self._take(device), self._take(device)
             begin.record(stream)
             with nullcontext() if mark is None else mark(name):
-                call(*arguments)
+                if action.kind is Kind.LAUNCH:
+                    assert run.script is not None
+                    run.script.launch(do)
+                else:
+                    do(run, stream)
             end.record(stream)
             self._spans.append((instruction, number, begin, end))
 

@@ -60,6 +60,8 @@ class _Exposed:
 
 def array_over(block: "Block", nbytes: int) -> NDArray[np.uint8]:
     """The first bytes of a block of pinned memory. The block lives as long as this or any view of it."""
+    if not nbytes:
+        return np.empty(0, np.uint8)  # NumPy 1 takes an address of 0 for none given
     return np.asarray(_Exposed(block, nbytes))
 
 

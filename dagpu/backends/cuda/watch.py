@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
+from dagpu.critical import enter
+
 if TYPE_CHECKING:
     from dagpu.backends.cuda.device import CudaDevice
     from dagpu.backends.cuda.run import CudaRun
@@ -106,6 +108,7 @@ class Watch:
                 self._crowd.append((run, wake))
 
     def _serve(self) -> None:
+        enter("an op was run")  # all that this thread does is dagpu's, for good
         looked = busy = time.monotonic()
         while True:
             time.sleep(CROWDED_PERIOD if self._crowd else PERIOD)

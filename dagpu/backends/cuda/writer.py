@@ -1,15 +1,14 @@
 """Writing a plan down as actions, once every kernel that it needs is there."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, assert_never, final
 
 from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memset
-from dagpu.backends.cuda.driver import Function
+from dagpu.backends.cuda.driver import Extents, Function, KernelLaunch
 from dagpu.backends.cuda.packing import REPORT, Packed, check_limits
 from dagpu.backends.cuda.parameters import Parameters, Patches, Place
-from dagpu.backends.cuda.script import Action, Do, Kind
+from dagpu.backends.cuda.script import Action, Do, Kind, Written
 from dagpu.backends.cuda.streams import MARK_EVERY
 from dagpu.backends.cuda.transfers import DeviceCopy, DeviceFill, RowsCopy, host_call
 from dagpu.backends.cuda.turns import in_turn
@@ -30,24 +29,7 @@ if TYPE_CHECKING:
     from dagpu.backends.cuda.prepared import PreparedPlan
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What came of a plan's steps."""
-
-    actions: Sequence[Action]
-    """All, in the order in which they are submitted."""
-    parameters: Parameters
-    """Those of the actions that launch."""
-    functions: Sequence[Function]
-    """What each of these launches."""
-    puts: Sequence[int]
-    """Instructions put into each lane after its last MARK."""
-    device_of_event: Sequence[int]
-    """The number of the device on which each of the plan's events is recorded."""
-
-
-NOTHING: Final = Written((), Parameters((), Patches([])), (), (), ())
+NOTHING: Final = Written((), (), Parameters((), Patches([])), (), ())
 
 
 def write(prepared: "PreparedPlan", steps: Sequence[Any]) -> Written:
@@ -71,7 +53,7 @@ def write(prepared: "PreparedPlan", steps: Sequence[Any]) -> Written:
             case _:
                 pass  # where memory lies has been settled
     parameters = Parameters(writer.texts, writer.patches)
-    return Written(writer.script(), parameters, writer.functions, writer.puts, device_of_event)
+    return Written(writer.script(), writer.launches, parameters, writer.puts, device_of_event)
 
 
 @final
@@ -82,7 +64,7 @@ class _Writer:
         self._prepared = prepared
         self.actions: list[Action] = []
         self.texts: list[bytearray] = []
-        self.functions: list[Function] = []
+        self.launches: list[tuple[KernelLaunch, int]] = []
         self.patches = Patches([[] for _ in range(prepared.bases)])
         self.puts = [0] * len(prepared.plan.lanes)
 
@@ -176,14 +158,14 @@ class _Writer:
         instruction: Instruction,
         lane: int,
         function: Function,
-        grid: Any,
-        block: Any,
+        grid: Extents,
+        block: Extents,
         parameters: bytearray,
         shared: int,
     ) -> None:
+        self.add(Action(Kind.LAUNCH, lane, instruction, len(self.launches)))
+        self.launches.append((KernelLaunch(function, grid, block, parameters, shared), lane))
         self.texts.append(parameters)
-        self.functions.append(function)
-        self.add(Action(Kind.LAUNCH, lane, instruction, function.launch, grid, block, parameters, shared))
         self._count(lane)
 
     def _do(self, instruction: Instruction, lane: int, do: Do) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from random import Random
 from typing import Final, Protocol, final
 
 from dagpu.backends.explore.choice import Choice, Listed, Seeded
@@ -98,6 +99,13 @@ class Exploration:
         number, self._runs = self._runs, self._runs + 1
         return Seeded(self.seed * 1_000_003 + number, lanes)
 
+    def lateness(self) -> int:
+        """How many looks at the run that began last miss its end, by the seed: the end of work on a real device is seen
+        some time after it. None where choices are listed, which stand for steps alone."""
+        if self._choices is not None:
+            return 0
+        return Random(self.seed * 1_000_003 + self._runs).choice((0, 0, 1, 3))
+
     def end(self, run: UnderWay) -> None:
         """A run is done."""
         self.under_way.remove(run)
@@ -171,7 +179,8 @@ def exploring(
     lets go first is not chosen here.
 
     Args:
-        seed: of the order; without it DAGPU_EXPLORE_SEED, or 0. Each run takes an order of its own from it.
+        seed: of the order; without it DAGPU_EXPLORE_SEED, or 0. Each run takes an order of its own from it, and how
+            late its end is seen by those who only look.
         choices: instead of a seed, the lane of each step, as `Exploration.taken` lists them; where the list ends, the
             lowest that may goes on.
         fail_at: the number of a step that fails, counted from 0 over all runs, with the exception `fault()`.

@@ -19,20 +19,21 @@ class FrozenScript:
         self._script = script
         self._store = store
 
-    def launch(self) -> None:
-        """Run it to its end. One launch at a time.
+    def launch(self, outcome: Outcome) -> None:
+        """Run it to its end; when `outcome` is cancelled, skip what has not begun. One launch at a time.
 
         Raises what its instructions raise; of several errors a group.
         """
         self._store.reset()
-        outcome = Outcome()
-        machine = Machine(self._script, self._store, outcome, current().inside(len(self._script.lanes)))
+        mine = Outcome()
+        outcome.also_cancel(mine.cancel)
+        machine = Machine(self._script, self._store, mine, current().inside(len(self._script.lanes)))
         machine.run()
         stuck = machine.stuck()
         if stuck is not None:
             raise stuck
-        outcome.sort(self._script.plan)
-        errors = [failure.error for failure in outcome.failures()]
+        mine.sort(self._script.plan)
+        errors = [failure.error for failure in mine.failures()]
         if len(errors) == 1:
             raise errors[0]
         if errors:

@@ -20,13 +20,15 @@ class ExploreReplay:
     """Implements `dagpu.backends.base.Replay`, and `UnderWay`.
 
     Invariants:
-        _machine is None  <=>  done; then nothing refers to the bindings any more
+        _machine is None  <=>  over; then nothing refers to the bindings any more
+        done              =>   over; `_unseen` looks later, or once somebody has waited
         held              =>   `cancel_at` has been reached, and nothing goes on until `cancel` or a wait
         in exploration.under_way  <=>  not done
     """
 
     __slots__ = (
-        "_exploration", "_machine", "_open", "_outcome", "_script", "_store", "_wakes", "held", "lanes", "thread",
+        "_exploration", "_machine", "_open", "_outcome", "_script", "_store", "_unseen", "_wakes", "held", "lanes",
+        "thread",
     )  # fmt: skip
 
     def __init__(self, script: Script, bindings: Bindings, store: PoisonedStore, exploration: Exploration) -> None:
@@ -38,6 +40,8 @@ class ExploreReplay:
         self.thread = threading.get_ident()
         self.held = False
         self._machine: Machine | None = Machine(script, store, self._outcome, exploration.begin(self))
+        self._unseen = exploration.lateness()
+        """How many looks still find it under way once it is over."""
         self._open = -1
         """The end of a pipe whose other end becomes readable when this one is closed."""
         self._wakes: list[Callable[[], None]] = []
@@ -45,20 +49,29 @@ class ExploreReplay:
     def done(self) -> bool:
         """Is everything finished or skipped? Does one step if not, so that asking again and again ends."""
         self._run(1)
-        return self._machine is None
+        return self._look()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Run to the end. What was held up for a cancellation that did not come goes on."""
         self._run()
         self.held = False
         self._run()
-        return self._machine is None
+        if self._machine is not None:
+            return False
+        self._unseen = 0
+        return True
 
     def poll(self, seconds: float) -> bool:
         """Run to the end, unless held up for a cancellation. For no seconds at all: do nothing, so that other tasks
         may submit runs that are under way together with this one."""
         if seconds > 0:
             self._run()
+        return self._look()
+
+    def _look(self) -> bool:
+        if self._machine is None and self._unseen:
+            self._unseen -= 1
+            return False
         return self._machine is None
 
     def readable(self) -> int:

@@ -15,8 +15,8 @@ from dagpu.backends.explore.element_wise import check_element_wise
 from dagpu.backends.explore.script import Script
 from dagpu.backends.host.arrays import Account, HostMemory, Part
 from dagpu.backends.host.execute import execute
+from dagpu.critical import enter_user_code, leave
 from dagpu.lowering.program import HOST, GraphLaunch, Instruction, Launch, Role
-from dagpu.ops.base import enter_closure, leave_closure
 
 FREED: Final = 0xFD
 """Bytes that are nobody's: before the first buffer comes, and after a release."""
@@ -88,7 +88,7 @@ class PoisonedStore:
             self._block(buffer)[:] = FREED
 
     def begin(self, lane: int, instruction: Instruction) -> None:
-        enter_closure()
+        before = enter_user_code()
         try:
             if type(instruction) is GraphLaunch:  # a graph knows its memory, and takes no copies for it
                 execute(instruction, self._memory)
@@ -97,7 +97,7 @@ class PoisonedStore:
                 self._check(instruction)
             self._execute(lane, instruction)
         finally:
-            leave_closure()
+            leave(before)
 
     def _execute(self, lane: int, instruction: Instruction) -> None:
         memory, flight = self._memory, self._flights[lane]

@@ -5,10 +5,11 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from dagpu.backends.host.streams import process
+from dagpu.critical import BOOKKEEPING
 from dagpu.errors import KernelBoundsError
 from dagpu.layout import Layout
 from dagpu.ops.launch import KernelSpec
+from dagpu.reference_queue import ReferenceQueue
 
 ALIGNMENT: Final = 64
 """Bytes: a cache line, and the widest vector register."""
@@ -18,10 +19,30 @@ ALIGNMENT: Final = 64
 class Account:
     """How many bytes the `HostMemory` objects of one device hold."""
 
-    __slots__ = ("used",)
+    __slots__ = ("_freed", "_used")
 
     def __init__(self) -> None:
-        self.used = 0
+        self._used = 0
+        self._freed: ReferenceQueue[int] = ReferenceQueue()
+        """The sizes of those that are gone and still counted."""
+
+    @property
+    def used(self) -> int:
+        """Bytes."""
+        with BOOKKEEPING:
+            self._count_off()
+            return self._used
+
+    def add(self, memory: "HostMemory", nbytes: int) -> None:
+        """Count this one, as long as it lives."""
+        with BOOKKEEPING:
+            self._count_off()
+            self._used += nbytes
+            self._freed.watch(memory, nbytes)
+
+    def _count_off(self) -> None:
+        while self._freed:
+            self._used -= self._freed.pop()
 
 
 @final
@@ -32,11 +53,9 @@ class HostMemory:
         MemoryError: there is too little of it.
     """
 
-    __slots__ = ("__weakref__", "_account", "block", "nbytes")
+    __slots__ = ("__weakref__", "block", "nbytes")
 
     def __init__(self, account: Account, nbytes: int) -> None:
-        self.nbytes = 0  # what __del__ counts off if what comes next fails
-        self._account = account
         try:
             raw = np.empty(nbytes + ALIGNMENT, np.uint8)
         except (ValueError, OverflowError) as error:  # more than an array's size can say
@@ -44,14 +63,8 @@ class HostMemory:
         start = -raw.__array_interface__["data"][0] % ALIGNMENT
         self.block: Final = raw[start : start + nbytes]
         """The bytes, as an array that views are made over."""
-        with process.tally:
-            account.used += nbytes
-            self.nbytes = nbytes
-
-    def __del__(self) -> None:
-        if self.nbytes and process is not None:  # which is None at the interpreter's end
-            with process.tally:
-                self._account.used -= self.nbytes
+        self.nbytes = nbytes
+        account.add(self, nbytes)
 
     def __repr__(self) -> str:
         return f"<HostMemory of {self.nbytes} bytes>"

@@ -4,7 +4,7 @@ cell's value."""
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from math import prod
-from typing import TYPE_CHECKING, Any, assert_never, cast
+from typing import TYPE_CHECKING, Any, Final, assert_never, cast
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from dagpu.backends.host.arrays import as_input, readable, writable
 from dagpu.backends.host.cutting import Place, cut_out, places, whole
 from dagpu.backends.host.recipes import write
 from dagpu.backends.host_work import blame, call, source_array
+from dagpu.backends.outcome import Outcome
 from dagpu.errors import DagpuError, OutOfMemoryError
 from dagpu.layout import Layout
 from dagpu.lowering.program import (
@@ -34,12 +35,17 @@ if TYPE_CHECKING:
     from dagpu.backends.host.frozen import FrozenPlan
 
 
-def execute(instruction: Instruction, memory: list[object]) -> None:
-    """Run one instruction to its end. Raises whatever the user's code raises, with a note of where it was
-    called."""
+_UNCANCELLED: Final = Outcome()
+
+
+def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _UNCANCELLED) -> None:
+    """Run one instruction to its end, or, once `outcome` is cancelled, to the end of the tile that is being computed.
+
+    Raises whatever the user's code raises, with a note of where it was called.
+    """
     match instruction:
         case Launch():
-            _launch(instruction, memory)
+            _launch(instruction, memory, outcome)
         case Fill(out=out, recipe=recipe):
             write(recipe, writable(memory[out.buffer], out.layout))
         case CopyHtoD():
@@ -51,12 +57,12 @@ def execute(instruction: Instruction, memory: list[object]) -> None:
         case HostCall():
             call(instruction, memory)
         case GraphLaunch(graph=graph):
-            cast("FrozenPlan", graph).launch()
+            cast("FrozenPlan", graph).launch(outcome)
         case _:
             assert_never(instruction)
 
 
-def _launch(launch: Launch, memory: list[object]) -> None:
+def _launch(launch: Launch, memory: list[object], outcome: Outcome) -> None:
     kernel = launch.kernel
     body = kernel.host.function
     if body is None:
@@ -75,6 +81,8 @@ def _launch(launch: Launch, memory: list[object]) -> None:
     if once:
         blocks = min(blocks, 1)  # an empty grid calls nothing, here as on a GPU
     for block in zip(*cuts, strict=True) if cuts and blocks else repeat((), blocks):
+        if outcome.cancelled:
+            return  # nobody gets what a cancelled run has written
         for (position, block_memory, layout), place in zip(outputs, block, strict=True):
             arguments[position] = cut_out(block_memory, layout, place)
         _call_body(body, arguments, launch)

@@ -7,6 +7,7 @@ from dagpu.backends.base import Bindings
 from dagpu.backends.host.arrays import HostMemory
 from dagpu.backends.host.replay import Batch, HostReplay
 from dagpu.backends.host.streams import HostStream, enqueue
+from dagpu.backends.outcome import Outcome
 from dagpu.lowering.plan import Plan, Step
 
 
@@ -28,8 +29,8 @@ class FrozenPlan:
         self._arenas = arenas
         self._work = work
 
-    def launch(self) -> None:
-        """Run it to its end. One launch at a time.
+    def launch(self, outcome: Outcome) -> None:
+        """Run it to its end; when `outcome` is cancelled, skip what has not begun. One launch at a time.
 
         Raises what its instructions raise; of several errors a group.
         """
@@ -37,6 +38,7 @@ class FrozenPlan:
         bindings.memory = list(self._memory)
         replay = HostReplay(self._plan, bindings, self._arenas, len(self._work))
         enqueue({stream: Batch(replay, steps) for stream, steps in self._work.items()})
+        outcome.also_cancel(replay.cancel)
         replay.wait()
         errors = [failure.error for failure in replay.failures()]
         if len(errors) == 1:

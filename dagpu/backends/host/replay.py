@@ -8,6 +8,7 @@ Invariants, all under `_lock` where more than one thread may write:
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import assert_never, final
 
 from dagpu.backends.base import Bindings, Failure
@@ -15,7 +16,8 @@ from dagpu.backends.host.arrays import HostMemory, Part
 from dagpu.backends.host.execute import execute
 from dagpu.backends.host.streams import report_lost
 from dagpu.backends.outcome import Outcome
-from dagpu.backends.recording import Recording
+from dagpu.backends.recording import Perform, Recording
+from dagpu.critical import SIGNALS_SECONDS
 from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
 from dagpu.tracebacks import without_our_frames
 
@@ -70,7 +72,11 @@ class HostReplay:
             gate = self._gate
             if gate is None:
                 gate = self._gate = threading.Event()
-        gate.wait(timeout)
+        if timeout is not None:
+            gate.wait(timeout)
+        else:
+            while not gate.wait(SIGNALS_SECONDS):
+                pass
         return self._done
 
     def poll(self, seconds: float) -> bool:
@@ -112,7 +118,9 @@ class HostReplay:
         assert bindings is not None
         memory, outcome, arenas = bindings.memory, self._outcome, self._arenas
         buffers, offsets = plan.buffers, plan.offsets
-        perform = execute if self._recording is None else self._recording.around(execute)
+        perform: Perform = partial(execute, outcome=outcome)
+        if self._recording is not None:
+            perform = self._recording.around(perform)
         for step in steps:
             match step:
                 case Execute():

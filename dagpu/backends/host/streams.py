@@ -10,11 +10,13 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from queue import SimpleQueue
 from typing import Protocol, final
 
-from dagpu.ops.base import inside_closure
+from dagpu.critical import enter_user_code
+from dagpu.errors import DeviceError
 
 EXIT_SECONDS = 1.0
 """How long the interpreter waits at its end, for all streams together, for work that is still under way."""
@@ -32,38 +34,42 @@ class Work(Protocol):
 class _Queue:
     """Work that waits for a thread, and whether that thread is at work."""
 
-    __slots__ = ("busy", "waiting")
+    __slots__ = ("_stream", "busy", "waiting")
 
-    def __init__(self) -> None:
-        self.waiting: SimpleQueue[Work | None] = SimpleQueue()
+    def __init__(self, stream: "HostStream") -> None:
+        self.waiting: SimpleQueue[Work | weakref.ref[HostStream] | None] = SimpleQueue()
         self.busy = False
+        # The thread ends once the stream is gone. `SimpleQueue.put` is C code: no interrupt comes between (see
+        # dagpu.reference_queue), and it may be called whatever lock the thread holds.
+        self._stream = weakref.ref(stream, self.waiting.put)
 
     def put(self, work: Work | None) -> None:
+        """The thread does this; None ends it."""
         self.waiting.put(work)
 
 
 @final
 class _Process:
-    """What belongs to this process: a child that was forked off starts with no threads and with free
-    locks."""
+    """The worker threads of this process. A child that was forked off starts with none, and with a free lock."""
 
-    __slots__ = ("dispatch", "generation", "tally", "threads")
+    __slots__ = ("dispatch", "generation", "over", "threads")
 
     def __init__(self) -> None:
         self.generation = 0
+        self.over = False
+        """Has the interpreter begun to end? No thread starts any more."""
         self.reset()
 
     def reset(self) -> None:
         self.generation += 1  # a stream whose thread is of another generation has none
-        self.dispatch = threading.Lock()  # held while work goes into queues
-        # Held while bytes are counted. Reentrant, because the garbage collector may run a finaliser that
-        # counts while this thread counts.
-        self.tally = threading.RLock()
+        # Held while work goes into queues. Reentrant, as every lock that a finaliser might meet.
+        self.dispatch = threading.RLock()
         self.threads: dict[threading.Thread, _Queue] = {}
 
     def shut_down(self) -> None:
         """End all threads once their queues are empty; one that takes too long is left to the interpreter."""
         with self.dispatch:
+            self.over = True
             self.generation += 1
             threads, self.threads = self.threads, {}
         for queue in threads.values():
@@ -82,7 +88,7 @@ atexit.register(process.shut_down)
 class HostStream:
     """One stream. Equal to itself alone."""
 
-    __slots__ = ("_generation", "_name", "_queue", "device")
+    __slots__ = ("__weakref__", "_generation", "_name", "_queue", "device")
 
     def __init__(self, device: int, name: str) -> None:
         self.device = device
@@ -92,10 +98,19 @@ class HostStream:
         self._queue: _Queue | None = None
 
     def ready(self) -> _Queue:
-        """Its queue, with a thread that serves it. The caller holds `process.dispatch`."""
+        """Its queue, with a thread that serves it. The caller holds `process.dispatch`.
+
+        Raises:
+            DeviceError: the interpreter is ending, and no thread would ever take the work.
+        """
+        if process.over:
+            raise DeviceError(
+                "the interpreter is ending, and its worker threads are gone: no op can run any more. Run ops before "
+                "the program ends, not in a finaliser (__del__) or an atexit function."
+            )
         queue = self._queue
         if queue is None or self._generation != process.generation:
-            queue = _Queue()
+            queue = _Queue(self)
             thread = threading.Thread(target=_serve, args=(queue,), name=f"dagpu-{self._name}", daemon=True)
             thread.start()
             process.threads[thread] = queue
@@ -106,11 +121,6 @@ class HostStream:
         """How many pieces of work it has, under way or waiting: a hint, out of date as soon as it is read."""
         queue = self._queue
         return 0 if queue is None else queue.waiting.qsize() + queue.busy
-
-    def __del__(self) -> None:
-        # SimpleQueue.put may be called from a finaliser, whatever lock this thread holds.
-        if self._queue is not None:
-            self._queue.put(None)
 
     def __repr__(self) -> str:
         return f"<HostStream {self._name}>"
@@ -134,16 +144,15 @@ def enqueue(work: Mapping[HostStream, Work]) -> None:
 
 def _serve(queue: _Queue) -> None:
     """The body of a stream's thread."""
-    # All that runs here belongs to a run, so the mark that refuses runs inside runs is set once and for good.
-    with inside_closure():
-        while (work := queue.waiting.get()) is not None:
-            queue.busy = True
-            try:
-                work.run()
-            except BaseException:  # a defect, but one that must not take all later work with it
-                report_lost()
-            del work  # or it would live until the next work comes
-            queue.busy = False
+    enter_user_code()  # all that runs here belongs to a run, so ops are refused for good
+    while (work := queue.waiting.get()) is not None and not isinstance(work, weakref.ref):
+        queue.busy = True
+        try:
+            work.run()
+        except BaseException:  # a defect, but one that must not take all later work with it
+            report_lost()
+        del work  # or it would live until the next work comes
+        queue.busy = False
     process.threads.pop(threading.current_thread(), None)
 
 
