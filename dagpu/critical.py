@@ -138,8 +138,8 @@ class _Patience:
         if not self._tasks and callable(previous):
             self._previous = previous
             self._presses.clear()
-            self._presses.add()  # what cancelled the run, more often than not
             _set_handler(_SIGINT, self)
+            self._presses.add()  # what cancelled the run, more often than not
         self._tasks += 1
 
     def __exit__(self, *_error: object) -> None:

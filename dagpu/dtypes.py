@@ -43,6 +43,17 @@ def strides_of(shape: Shape, itemsize: int) -> Shape:
     return tuple(strides)
 
 
+_ELEMENTS = {dtype: dtype for dtype in SUPPORTED}
+
+
+def element_type(dtype: "np.dtype[Any]") -> "np.dtype[Any] | None":
+    """The one object that stands for an element type; None where no tensor may have elements of this type.
+
+    NumPy has several that are equal: two for i64 alone, another for each that was pickled.
+    """
+    return _ELEMENTS.get(dtype)
+
+
 def supported(dtype: "np.dtype[Any]") -> bool:
     """May a tensor hold elements of this type?"""
     return dtype in SUPPORTED

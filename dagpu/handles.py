@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeAl
 import numpy as np
 from typing_extensions import TypeVar
 
+from dagpu.critical import BOOKKEEPING
 from dagpu.device import Device
 from dagpu.dtypes import Shape
 from dagpu.errors import MovedError, NotReadyError, OwnershipError, PartitionError, ShapeError
 from dagpu.layout import Layout, reshaped, sliced, tiling
-from dagpu.origin import Origin, describe, here
+from dagpu.origin import Origin, describe, here, here_but_for
 from dagpu.storage import Holders, Storage
 
 if TYPE_CHECKING:
@@ -26,6 +27,32 @@ _D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
 _S_co = TypeVar("_S_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
 _Tile_co = TypeVar("_Tile_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
 _V_co = TypeVar("_V_co", covariant=True)
+
+
+def refuse_copy(handle: Any, _protocol: object = None) -> NoReturn:
+    """What copy.copy, copy.deepcopy and pickle find: a copy would be a second owner, or a holder that nobody counts.
+
+    Raises:
+        OwnershipError: always; it says where that was, and how to have a second one.
+    """
+    where, cure = describe(here_but_for(*COPIERS)), _COPIES[type(handle).__name__]
+    raise OwnershipError(
+        f"{handle!r} made at {describe(handle._made)} was to be copied or pickled at {where}. The copy of a handle "
+        f"would have the same memory, and nobody would know of it. {cure}."
+    )
+
+
+COPIERS = ("copy", "copyreg", "pickle")
+"""The modules that call `__reduce_ex__`."""
+_ARRAY = "the array that .to_host() gives can be copied and pickled"
+_COPIES = {
+    "Tensor": f"Copy its contents with dup(t.borrow()), or share it with .share(); {_ARRAY}",
+    "SharedTensor": f"One more handle to the same memory is .clone(); {_ARRAY}",
+    "TensorRef": f"Borrow the tensor once more with .borrow(); {_ARRAY}",
+    "TensorMut": "A tensor is lent for writing to one at a time: when that is done, lend it again with .borrow_mut()",
+    "Partition": "Put it together with .unpartition(): a tensor can be copied with dup(t.borrow())",
+}
+"""How to have a second one of each kind of handle."""
 
 
 @final
@@ -94,6 +121,8 @@ class _Array(Generic[_D_co, _S_co]):
 
     def _take(self, how: str, where: Origin) -> Storage:
         """Mark it moved, at `where` in the user's code, and give its storage away."""
+        # Two threads cannot both take it: CPython changes threads at calls and at jumps back, and there is none from
+        # here to where it is gone.
         storage = self._storage
         if storage is None:
             raise moved_error(self)
@@ -123,6 +152,7 @@ class _Array(Generic[_D_co, _S_co]):
                 "run they are not there yet, outside they are on the device. Get them with .to_host()."
             )
 
+        __reduce_ex__ = refuse_copy  # by which copy, deepcopy and pickle go
         __array__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = _no_contents
         __float__ = __int__ = __complex__ = __index__ = _no_contents
         __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_contents
@@ -179,40 +209,46 @@ class Tensor(_Array[_D_co, _S_co]):
 class SharedTensor(_Array[_D_co, _S_co]):
     """An array in device memory that nobody writes any more. Passing it on does not move it."""
 
-    __slots__ = ("__weakref__", "_holders")
+    __slots__ = ("__weakref__", "_counted", "_holders")
     _word = "SharedTensor"
 
     def __init__(self, storage: Storage, layout: Layout, made: Origin, holders: Holders) -> None:
         super().__init__(storage, layout, made)
         self._holders = holders
-        holders.ids.add(id(self))
-
-    def __del__(self) -> None:
-        self._holders.ids.discard(id(self))
+        self._counted = holders.add(self)
 
     def clone(self) -> "SharedTensor[_D_co, _S_co]":
         """One more handle to the same memory."""
-        return SharedTensor(self._live(), self._layout, self._made, self._holders)
+        return cast("SharedTensor[_D_co, _S_co]", self._another(self._layout, self._holders))
+
+    def _another(self, layout: Layout, holders: Holders) -> "SharedTensor[_D_co]":
+        """One more handle, unless the memory has an owner by now: `MovedError`."""
+        with BOOKKEEPING:
+            return SharedTensor(self._live(), layout, self._made, holders)
 
     def try_unwrap(self) -> "Tensor[_D_co, _S_co]":
         """Back to an owned `Tensor`, if this is the last handle to its memory. Moves it.
 
+        Safe against `clone()` in another thread: one of the two is refused.
+
         Raises:
             OwnershipError: others hold it: clones, a `shared()` op that remembers it, or a run that is reading it.
         """
-        storage = self._live()
-        others = len(self._holders.ids) - 1
-        if others or storage.readers:
-            who = "a run that is reading it"
-            if others:
-                who = "1 more handle" if others == 1 else f"{others} more handles"
-            raise OwnershipError(
-                f"try_unwrap() of a SharedTensor made at {describe(self._made)}: its memory is still held by {who}. "
-                "Drop the clones and the shared() op first, or copy it with dup(t)."
-            )
-        storage = self._take("try_unwrap()", here())
-        self._holders.ids.discard(id(self))
-        return Tensor(storage, self._layout, self._made)
+        where = here()
+        with BOOKKEEPING:
+            storage = self._live()
+            others = len(self._holders.alive) - 1
+            if not others and not storage.readers:
+                storage = self._take("try_unwrap()", where)
+                self._holders.alive.discard(self._counted)
+                return Tensor(storage, self._layout, self._made)
+        who = "a run that is reading it"
+        if others:
+            who = "1 more handle" if others == 1 else f"{others} more handles"
+        raise OwnershipError(
+            f"try_unwrap() of a SharedTensor made at {describe(self._made)}: its memory is still held by {who}. "
+            "Drop the clones and the shared() op first, or copy it with dup(t)."
+        )
 
     def reshape(self, shape: Shape) -> "SharedTensor[_D_co]":
         """One more handle to the same memory, under another shape."""
@@ -374,6 +410,7 @@ class Partition(Generic[_V_co, _Tile_co]):
                 "Put it together with .unpartition(), and get them with .to_host()."
             )
 
+        __reduce_ex__ = refuse_copy
         __array__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = _no_contents
         __float__ = __int__ = __complex__ = __index__ = _no_contents
 
@@ -468,7 +505,7 @@ def reshape(handle: Any, shape: object, where: Origin) -> Any:
     storage = handle._live()
     layout = _reshaped(handle._layout, shape, "reshape()", where)
     if kind is SharedTensor:
-        return SharedTensor(storage, layout, handle._made, handle._holders)
+        return handle._another(layout, handle._holders)
     if kind is TensorRef:
         return TensorRef(storage, layout, handle._made, handle._lender)
     handle._take("reshape()", where)

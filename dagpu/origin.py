@@ -66,6 +66,15 @@ def here() -> Origin:
     return None
 
 
+def here_but_for(*modules: str) -> Origin:
+    """The innermost frame that is neither in dagpu nor in these modules of the standard library. For errors: it takes
+    longer than `here`."""
+    frame: FrameType | None = _frame_above(1)
+    while frame is not None and (is_ours(frame.f_code.co_filename) or frame.f_globals.get("__name__") in modules):
+        frame = frame.f_back
+    return None if frame is None or not _enabled else (frame.f_code, frame.f_lasti)
+
+
 _started: ContextVar[Origin] = ContextVar("dagpu_started", default=None)
 
 

@@ -1,8 +1,11 @@
 """Handles inside values of any shape: finding them, moving them, and undoing a move."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
+import numpy as np
+
+from dagpu.containers import mapped, values_in
 from dagpu.handles import HANDLES, OWNING, Handle, Partition
 from dagpu.storage import Storage
 
@@ -36,35 +39,30 @@ def storage_key(handle: Handle) -> object:
     return storage_of(handle)
 
 
-def map_handles(change: Any, value: Any) -> Any:
-    """`value` with `change` applied to each handle in it, through tuples, lists and dicts."""
-    kind = type(value)
-    if kind in HANDLES:
-        return change(value)
-    if isinstance(value, tuple):
-        items = [map_handles(change, item) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        return kind(*items) if hasattr(value, "_fields") else kind(items)
-    if kind is list:
-        return [map_handles(change, item) for item in value]
-    if kind is dict:
-        return {key: map_handles(change, item) for key, item in value.items()}
-    return value
+def map_handles(change: Callable[[Any], Any], value: Any) -> Any:
+    """`value` with `change` applied to each handle in it; see `dagpu.containers.mapped`."""
+    return mapped(change, value, HANDLES)
 
 
 def handles_in(value: Any) -> Iterator[Handle]:
-    """Every handle in a value, through tuples, lists and dicts."""
-    if type(value) in HANDLES:
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from handles_in(item)
-    elif type(value) is dict:
-        for item in value.values():
-            yield from handles_in(item)
+    """Every handle in a value; see `dagpu.containers.values_in`."""
+    return (item for item in values_in(value) if type(item) in HANDLES)
+
+
+def for_several(value: Any) -> Any:
+    """A value that several takers will have: its NumPy arrays as read-only views, for none of them may write what the
+    others read."""
+    return mapped(_unwritable, value)
+
+
+def _unwritable(item: Any) -> Any:
+    if not issubclass(type(item), np.ndarray):  # not isinstance: that believes a stand-in
+        return item
+    view = item.view()
+    view.flags.writeable = False
+    return view
 
 
 def moves(value: Any) -> bool:
     """Does a value hold a handle that moves?"""
-    return any(type(handle) in OWNING for handle in handles_in(value))
+    return any(type(item) in OWNING for item in values_in(value))

@@ -5,12 +5,12 @@ contents. Numbers and NumPy arrays would: so the function gets stand-ins for the
 """
 
 import operator
-from collections.abc import Callable, Iterable
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast, final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import numpy as np
 
+from dagpu.containers import mapped
 from dagpu.errors import NotReadyError
 
 
@@ -67,10 +67,8 @@ def value_of(x: Any) -> Any:
 
 
 def with_values(x: Any) -> Any:
-    """Likewise of those in a tuple, list or dict."""
-    if type(x) is dict:
-        return {key: with_values(item) for key, item in x.items()}
-    return type(x)(map(with_values, x)) if type(x) in (tuple, list) else value_of(x)
+    """A value with the numbers themselves in the place of their stand-ins, all of them noted as read."""
+    return mapped(SymbolicNumber.read, x, _NUMBERS)
 
 
 _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
@@ -177,84 +175,13 @@ class SymbolicArray:
 
 
 def without_standins(value: Any) -> Any:
-    """A value with the arguments themselves in the place of their stand-ins, through tuples, lists and dicts."""
-    results: list[Any] = []
-    todo: list[tuple[Any, bool]] = [(value, False)]
-    while todo:  # no recursion: zips of zips make deep tuples
-        item, inside_is_done = todo.pop()
-        if not inside_is_done:
-            inside = _items_of(item)
-            if inside is None:
-                results.append(item.number if type(item) is SymbolicNumber else _array_of(item))
-            else:
-                todo.append((item, True))
-                todo += [(each, False) for each in inside]
-            continue
-        count = len(item)
-        items = results[len(results) - count :][::-1] if count else []
-        del results[len(results) - count :]
-        results.append(_rebuilt(item, items))
-    return results[0]
+    """A value with the arguments themselves in the place of their stand-ins."""
+    return mapped(_meant, value, _STANDINS)
 
 
-def _items_of(value: Any) -> Iterable[Any] | None:
-    kind = type(value)
-    if kind is dict:
-        return cast("Iterable[Any]", value.values())
-    return value if kind is list or (kind is not SymbolicArray and isinstance(value, tuple)) else None
+_NUMBERS: Final = frozenset((SymbolicNumber,))
+_STANDINS: Final = frozenset((SymbolicNumber, SymbolicArray))
 
 
-def _array_of(value: Any) -> Any:
-    return value.source if type(value) is SymbolicArray else value
-
-
-def _rebuilt(value: Any, items: list[Any]) -> Any:
-    """A container with other items; itself if they are the same."""
-    kind = type(value)
-    if kind is dict:
-        return dict(zip(value, items, strict=True))
-    if kind is list:
-        return items
-    if all(new is old for new, old in zip(items, value, strict=True)):
-        return value
-    return kind(*items) if hasattr(value, "_fields") else kind(items)
-
-
-def has_arrays(value: Any) -> bool:
-    """Is there a stand-in for an array in a value, in its tuples, lists and dicts?"""
-    todo = [value]
-    while todo:
-        item = todo.pop()
-        if type(item) is SymbolicArray:
-            return True
-        todo.extend(_items_of(item) or ())
-    return False
-
-
-_INNOCENT: Final = frozenset({bool, int, float, complex, str, bytes, type(None), type, ModuleType, SymbolicNumber})
-
-
-def is_self_contained(f: object) -> bool:
-    """Does a function of the user's close over nothing but numbers, texts and functions of that kind?
-
-    A function that a pipeline's function makes may have the arguments of that call in its closure, or its defaults.
-    """
-    todo, seen = [f], set[int]()
-    while todo:
-        item = todo.pop()
-        if id(item) in seen or type(item) in _INNOCENT or _is_free(item):
-            continue
-        seen.add(id(item))
-        if type(item) is not FunctionType:
-            return False
-        try:
-            todo += [cell.cell_contents for cell in item.__closure__ or ()]
-        except ValueError:  # a cell that is still empty
-            return False
-        todo += [*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values()]
-    return True
-
-
-def _is_free(f: Any) -> bool:
-    """Is it a built-in function, and no method of some object?"""
-    return type(f) is BuiltinFunctionType and (f.__self__ is None or type(f.__self__) is ModuleType)
+def _meant(standin: Any) -> Any:
+    return standin.number if type(standin) is SymbolicNumber else standin.source

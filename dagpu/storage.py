@@ -7,6 +7,7 @@ from dagpu.critical import BOOKKEEPING
 from dagpu.device import Device
 from dagpu.errors import BorrowError
 from dagpu.origin import Origin, describe
+from dagpu.reference_queue import Reference
 
 
 def _no_graph() -> None:
@@ -41,7 +42,7 @@ class Storage:
         self.run = run
         """The run that makes it, until that is complete."""
         self.maker = maker
-        """What stands, as long as it lives, for the whole run that made it."""
+        """What stands for the whole run that made it, and is no other run's."""
         self.buffer = buffer
         """Its number in the program that is being traced by `run`."""
         self.memory = memory
@@ -60,12 +61,30 @@ class Storage:
 
 @final
 class Holders:
-    """The living `SharedTensor`s of one storage, by id; adding and discarding are atomic under the GIL."""
+    """The living `SharedTensor`s of one storage.
 
-    __slots__ = ("ids",)
+    Invariant, under `BOOKKEEPING`: the storage has been handed to an owner  =>  no holder of it is alive.
+
+    So who makes one more holder of a living one, and who makes an owner of the last, does that under that lock. A
+    holder that dies does not take it: there is one holder less either way.
+    """
+
+    __slots__ = ("alive",)
 
     def __init__(self) -> None:
-        self.ids: set[int] = set()
+        self.alive: set[Reference[None]] = set()
+
+    def add(self, holder: object) -> Reference[None]:
+        """Count one more, as long as it lives or until its reference is discarded."""
+        reference: Reference[None] = Reference(holder, self.alive.discard)
+        self.alive.add(reference)
+        return reference
+
+    def alias(self) -> "Holders":
+        """Another object with the same holders."""
+        other = Holders()
+        other.alive = self.alive
+        return other
 
 
 @final

@@ -158,6 +158,18 @@ def programs(draw: st.DrawFn, max_instructions: int = 60) -> Program:
     return Program(names, tuple(buffers), tuple(instructions), tuple(policies), tuple(policy_of))
 
 
+@st.composite
+def short_lived(draw: st.DrawFn, max_instructions: int = 14) -> Program:
+    """A program whose temporaries end soon: each launch makes one of them, and reads some of the last few."""
+    count, most = draw(st.integers(2, max_instructions)), draw(st.integers(1, 3))
+    random = Random(draw(st.integers(0, 2**32 - 1)))
+    instructions = [
+        launch(random.sample(range(max(0, at - 3), at), random.randint(0, min(at, 2))), (at,)) for at in range(count)
+    ]
+    lanes = Keys(tuple([random.randrange(most) for _ in range(count)]))
+    return program(instructions, [temporary(random.choice((8, 1000))) for _ in range(count)], lanes)
+
+
 def _policy(random: Random, count: int) -> Any:
     """One of those that there are, or, every other time, any placement of so many instructions on up to six lanes."""
     match random.randrange(4):

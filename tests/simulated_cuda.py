@@ -29,6 +29,7 @@ from dagpu.backends.host.recipes import write
 from dagpu.errors import CompileError
 from dagpu.layout import Layout
 from dagpu.lowering.program import Launch
+from dagpu.ops.recipes import seeded
 from dagpu.reference_queue import Reference, ReferenceQueue
 from dagpu.runtime.device import backend
 from dagpu.runtime.kept import plans
@@ -86,10 +87,10 @@ def _numbered(made: Any, act: Callable[..., None]) -> Any:
 
 
 def _fill(recipe: Any, layout: Layout) -> Any:
-    def act(gpu: SimulatedGpu, out: int) -> None:
+    def act(gpu: SimulatedGpu, out: int, *seed: int) -> None:
         array = _array(gpu, out, layout)
         if array is not None:
-            write(recipe, array)
+            write(seeded(recipe, *seed) if seed else recipe, array)
 
     return _numbered(builtin.fill(recipe, layout), act)
 

@@ -90,10 +90,14 @@ class LoadedOwn:
         plain = bytearray(text)
         for at in made.pointers:
             plain[at : at + 8] = bytes(8)
+        numbers = []
+        if made.seed is not None:
+            numbers.append(int.from_bytes(text[made.seed : made.seed + 8], "little"))
+            plain[made.seed : made.seed + 8] = bytes(8)
         assert plain == made.arguments
         assert (launch.grid, launch.block) == (made.grid, made.block)
         refuse(self.gpu, launch)
-        return lambda: act(self.gpu, *addresses)
+        return lambda: act(self.gpu, *addresses, *numbers)
 
 
 @final

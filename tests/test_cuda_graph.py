@@ -553,6 +553,27 @@ def test_a_launch_is_a_borrower() -> None:
     captured.launch().sync()
 
 
+@pytest.mark.host_only("a kernel's host body waits until it is told to go on")
+def test_a_launch_has_the_graph_to_itself() -> None:
+    """A graph that writes nothing but temporaries, and was lent nothing, runs once at a time all the same: two launches
+    would share its temporaries."""
+    GO.set()
+    captured: Any = waits_for_it(zeros(S).partition(S)).map(lambda _: None).graph()
+    assert set(captured._captured.storages.values()) == set()
+    GO.clear()
+    BUSY.clear()
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(captured.launch().sync)
+        try:
+            assert BUSY.wait(PATIENCE)
+            with pytest.raises(BorrowError, match=f"by the run started at {__file__}|concurrent"):
+                captured.launch().sync()
+        finally:
+            GO.set()
+        under_way.result(PATIENCE)
+    captured.launch().sync()
+
+
 MOVES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "shared": (lambda t: t.share(), "share()"),
     "used up": (lambda t: t.to_host().sync(), "to_host()"),

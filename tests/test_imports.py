@@ -22,18 +22,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"mypy_plugin"}),
     frozenset(
         {
-            "critical",
-            "dtypes",
-            "env_vars",
-            "errors",
-            "frozen",
-            "layout",
-            "origin",
-            "reference_queue",
-            "standins",
-            "tile",
-            "tracebacks",
-            "wrong_arguments",
+            *("errors", "env_vars", "origin", "critical", "reference_queue", "containers", "tracebacks"),
+            *("frozen", "dtypes", "layout", "standins", "tile", "wrong_arguments"),
         }
     ),
     frozenset({"device"}),

@@ -32,7 +32,7 @@ from dagpu.backends.host import HostBackend
 from dagpu.errors import OutOfMemoryError, PlanError
 from dagpu.layout import Layout, contiguous
 from dagpu.lowering.memory import alive_at_peak
-from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Plan, Record, Wait, may_write_over
+from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait, may_write_over
 from dagpu.lowering.program import HOST, Buffer, Launch, Program, Role, Tiles, View
 from dagpu.lowering.schedule import schedule
 from dagpu.lowering.verify import verify
@@ -296,6 +296,23 @@ def test_what_was_written_over_is_not_read_again() -> None:
     again = Execute(launch((source,), ()), plan.steps[at].lane)
     with pytest.raises(PlanError, match="which a launch before it has written over in place"):
         verify(replace(plan, steps=(*plan.steps[: at + 1], again, *plan.steps[at + 1 :])))
+
+
+def test_bytes_written_over_go_back_once_both_are_released() -> None:
+    """The release of what was written over, on another lane, has to come before that of what lies there now."""
+    plan = _in_place_plan()
+    (source, out), *_ = _overwritten(plan)
+    steps = list(plan.steps)
+    launch_at = next(n for n, s in enumerate(steps) if isinstance(s, Execute) and out in s.instruction.writes)
+    lane = steps[launch_at].lane
+    first = next(n for n, s in enumerate(steps) if isinstance(s, Release) and s.buffer == source)
+    del steps[first]
+    other = len(plan.lanes)
+    lanes = (*plan.lanes, Lane(0, "another"))
+    away: list[Step] = [Record(plan.events, lane), Wait(plan.events, other), Release(source, other)]
+    unordered = [*steps[: launch_at + 1], *away, *steps[launch_at + 1 :]]
+    with pytest.raises(PlanError, match=rf"gives back bytes of buffer {source}, .* nothing orders the release of that"):
+        verify(replace(plan, lanes=lanes, events=plan.events + 1, steps=tuple(unordered)))
 
 
 # ---- a limit ------------------------------------------------------------------------------------------------------

@@ -5,9 +5,13 @@ Whether the function was called is counted; that the device was given a graph is
 
 import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple, final
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -24,6 +28,8 @@ from dagpu import (
     OwnershipError,
     RoundRobin,
     StreamInterpreter,
+    Tensor,
+    TensorMut,
     Tile,
     current_device,
     device,
@@ -47,7 +53,11 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.explore import exploring
+from dagpu.handles import move_in
 from dagpu.lowering.program import Program, Role
+from dagpu.lowering.reuse import Bound
+from dagpu.ownership import Undo
+from dagpu.runtime import kept
 from dagpu.runtime.kept import plans
 from dagpu.storage import Locks
 from tests.arithmetic import add, axpy, scale
@@ -62,8 +72,9 @@ PATIENCE = 30.0
 
 @pytest.fixture(autouse=True)
 def no_plans_yet() -> Iterator[None]:
-    """Whatever ran before has left nothing that an op of the same structure would find."""
+    """Whatever ran before has left nothing that an op of the same structure would find, and warned of nothing."""
     plans.clear()
+    kept._warned.clear()
     yield
     plans.clear()
 
@@ -211,6 +222,17 @@ def test_the_same_call_may_run_again() -> None:
     assert p.count == 1
 
 
+def matched(k: Any) -> Op:
+    """Another result for each type."""
+    match k:
+        case float():
+            return full(S, 1)
+        case int():
+            return full(S, 2)
+        case _:
+            raise AssertionError(k)
+
+
 READ: dict[str, tuple[Callable[[Any], Op], list[Any], int]] = {
     "a shape": (lambda n: ones((n, n)), [1, 2, 1, 2], 2),
     "a branch": (lambda a: ones(S) if a > 0 else zeros(S), [1.0, 2.0, -1.0, 1.0, -1.0], 3),
@@ -228,6 +250,8 @@ READ: dict[str, tuple[Callable[[Any], Op], list[Any], int]] = {
     "the end of a host function": (lambda n: ones(S).to_host().host_map(lambda x: (x * n, n)), [1, 2, 1, 2], 2),
     "int and float": (lambda n: full(S, n / 2), [1, 1.0, 1], 2),
     "True is no 1": (lambda n: full(S, 5) if n is True else full(S, 6), [1, True, 1, True], 2),
+    "isinstance": (lambda k: full(S, 1) if isinstance(k, float) else full(S, 2), [1, 1.0, 2, 2.0], 2),
+    "a match on a class": (matched, [1, 1.0, 2, 2.0], 2),
     "a NumPy number": (lambda n: scaled(n, ones(S)), [f32(2), f32(3), f32(2)], 2),
     "a text": (lambda n: full(S, len(n)), ["a", "bc", "a"], 2),
 }
@@ -250,6 +274,15 @@ def test_what_is_read_is_no_constant(name: str) -> None:
     found = [bits_of(p(argument).sync()) for argument in arguments]
     assert found == [bits_of(value(argument).then(f).sync()) for argument in arguments]
     assert p.count == traces
+
+
+def test_the_type_of_a_number_is_asked_for_by_isinstance() -> None:
+    """`type(k)` is that of the stand-in: a function that asks so gets its `else`, and the docstring says what to ask
+    instead."""
+    p = pipeline(lambda k: full(S, 1) if type(k) is float else full(S, 2))
+    assert number_in(p(1.0).sync()) == 2
+    assert pipeline.__doc__ is not None
+    assert "Ask for its type with `isinstance(k, float)`" in pipeline.__doc__
 
 
 def test_numbers_anywhere() -> None:
@@ -308,12 +341,74 @@ def test_an_array_that_changes_its_shape_in_place() -> None:
 
 
 def test_other_arguments_make_it_a_plain_function() -> None:
-    """An op, a function, an object: the function is called for each run, and is right."""
+    """An op, a function, an object: the function is called for each run, and is right; `misses` counts that."""
     p = Calls(lambda x, f: f(x))
     for k in range(3):
-        assert number_in(p(full(S, k), lambda op: op).sync()) == k
+        with nullcontext() if k else pytest.warns(RuntimeWarning, match="a value of type Alloc, by which no plan"):
+            assert number_in(p(full(S, k), lambda op: op).sync()) == k
     assert p.count == 3
-    assert p.pipeline.cache_info().currsize == 0
+    assert p.pipeline.cache_info() == (0, 3, 32, 0)
+
+
+@dataclass
+class Setting:
+    """What can be changed in place."""
+
+    number: float = 2.0
+
+
+def deep(depth: int) -> Any:
+    """A number in so many tuples."""
+    found: Any = 1.0
+    for _ in range(depth):
+        found = (found,)
+    return found
+
+
+ODD: dict[str, tuple[Any, str]] = {
+    "a dataclass": (Setting(), "a value of type Setting"),
+    "a set": ({1, 2}, "a value of type set"),
+    "a function": (len, "a value of type builtin_function_or_method"),
+    "an op": (ones(S), "a value of type Alloc"),
+    "an object in a list": ([Setting()], "a value of type Setting"),
+    "a dict by objects": ({(1, 2): 1}, "a value of type dict whose keys are not all numbers and texts"),
+    "deep tuples": (deep(40), "tuples, lists or dicts more than 20 deep"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_argument_by_which_no_plan_is_found_is_no_secret(name: str) -> None:
+    """A warning says once for each place which pipeline was called where, with what, and the cure; which works. Each
+    run calls the function, and counts as a miss."""
+    argument, what = ODD[name]
+    p = Calls(lambda x, a: scaled(2.0, x))
+
+    def call(k: int) -> float:
+        return number_in(p.pipeline(shared(k), argument).sync())
+
+    with pytest.warns(RuntimeWarning) as warned:
+        assert [call(k) for k in range(3)] == [0, 2, 4]
+    (warning,) = warned
+    said = str(warning.message)
+    assert f"<pipeline counted at {__file__}" in said
+    assert f"called at {warning.filename}:{warning.lineno}, got {what}, by which no plan can be found" in said
+    assert warning.filename == __file__
+    assert p.pipeline.cache_info() == (0, 3, 32, 0)
+    cured = Calls(lambda x: scaled(2.0, x) if argument is not None else x)
+    for k in range(3):
+        assert number_in(cured(shared(k)).sync()) == 2 * k
+    assert cured.pipeline.cache_info() == (2, 1, 32, 1)
+
+
+def test_misses_count_the_calls_of_the_function() -> None:
+    """Of the outer function, of one within it, and where closures around the call keep a plan from being found."""
+    inner = Calls(lambda x: scaled(2.0, x))
+    outer = Calls(lambda x: added(inner(x), inner(x)))
+    for k in range(3):
+        outer(shared(k)).sync()
+        outer(shared(k)).map(lambda t: t).sync()
+    assert outer.pipeline.cache_info()[:2] == (2, outer.count) == (2, 4)
+    assert inner.pipeline.cache_info()[:2] == (0, inner.count) == (0, 8)
 
 
 def test_a_bounded_number_of_plans() -> None:
@@ -514,6 +609,25 @@ def test_a_handle_that_comes_back(name: str) -> None:
             assert (memory.writer, memory.readers) == (None, 0)
     finally:
         W.clear()
+
+
+def test_a_partition_keeps_its_tiles() -> None:
+    """Tiles of other sizes may make one grid, where those at the edges are smaller: each call has its own."""
+    p = pipeline(lambda cut, x: scale(cut, 2.0, x))
+    for tile in (3, 4, 3, 5):
+        cut, _, _ = p(zeros((5, 2)).sync().partition((tile, 2), partial=True), shared(1, (5, 2))).sync()
+        assert (cut.tile, cut.grid) == ((tile, 2), (-(-5 // tile), 1))
+        assert (cut.unpartition().to_host().sync() == 2).all()
+
+
+def test_a_partition_of_what_is_lent_is_lent() -> None:
+    """One of an owned tensor and one of a loan: what comes back is of the kind that went in."""
+    p = pipeline(lambda cut: scale(cut, 2.0, ones(S)).first().unpartition())
+    lender = tensor(0)
+    for _ in range(2):
+        assert type(p(tensor(0).partition(S)).sync()) is Tensor
+        assert type(p(lender.borrow_mut().partition(S)).sync()) is TensorMut
+    assert number_in(lender) == 2
 
 
 def test_a_result_says_where_it_was_made() -> None:
@@ -732,6 +846,65 @@ def test_a_call_that_is_cancelled_before_keeps_its_arguments(before: int) -> Non
     assert trio.run(body) == 7
 
 
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("how", ["cancelled", "refused"])
+def test_all_arguments_come_back(before: int, how: str) -> None:
+    """Where nothing was submitted, each tensor, partition and loan among the arguments is the op's again, not the first
+    or the last alone: it may run."""
+    p = pipeline(
+        lambda t, cut, m, u: zip_ops(
+            axpy(t.partition(S), 1.0, ones(S)).first(),
+            axpy(cut, 1.0, ones(S)).first(),
+            axpy(m.partition(S), 1.0, ones(S)).first(),
+            axpy(u.partition(S), 1.0, ones(S)).first(),
+        )
+    )
+
+    def call(lender: Any) -> Op:
+        return p(tensor(1), tensor(2).partition(S), lender.borrow_mut(), tensor(4))
+
+    for _ in range(before):
+        call(tensor(3)).sync()
+    lender = tensor(3)
+    op = call(lender)
+
+    async def body() -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await op
+        assert scope.cancelled_caught
+
+    if how == "cancelled":
+        trio.run(body)
+    else:
+        with patch.object(Locks, "acquire", side_effect=BorrowError("in the way")), pytest.raises(BorrowError):
+            op.sync()
+    assert unlocked(lender)
+    assert [number_in(cut.unpartition()) for cut in op.sync()[:2]] == [2, 3]
+    assert number_in(lender) == 4
+
+
+def test_a_lost_race_for_one_argument_gives_back_the_others() -> None:
+    """Another thread takes one of the tensors of a call while that begins: the call is refused, and gives back those
+    that it had taken by then, from the first to the last."""
+    p = pipeline(lambda t, u, v: zip_ops(fill(t, 1), fill(u, 2), fill(v, 3)))
+    p(tensor(), tensor(), tensor()).sync()
+    op = p(tensor(), tensor(), tensor())
+    (held, _) = op.source.held  # type: ignore[attr-defined]  # reason: the call of a pipeline
+    take = Bound.take
+    gone: list[Any] = []
+
+    def late(bound: Bound, origin: Any) -> None:
+        gone.append(Undo(held[2]))
+        move_in(held[2], "another thread", None)
+        take(bound, origin)
+
+    with patch.object(Bound, "take", late), pytest.raises(MovedError, match="another thread"):
+        op.sync()
+    gone[0].undo()
+    assert [number_in(t) for t in op.sync()] == [1, 2, 3]
+
+
 @pytest.mark.host_only("it runs on a device of its own")
 @pytest.mark.parametrize("before", [0, 2])
 def test_cancelled_at_each_step(before: int) -> None:
@@ -895,6 +1068,30 @@ def test_temporaries_of_closures_are_temporaries() -> None:
 
 
 # ---- looking
+
+
+@pytest.mark.parametrize("what", ["code", "class of a tuple", "type"])
+def test_what_a_key_names_lives_as_long_as_the_key(what: str) -> None:
+    """An object that stands in a key by its id is kept with the plan: no other gets that id, and with it the plan."""
+    p = pipeline(lambda *arguments: scaled(2.0, ones(S)))
+
+    def run() -> Any:
+        if what == "code":
+            scope: dict[str, Any] = {}
+            exec(compile("def built(op): return op.reshape((4,))", "elsewhere.py", "exec"), scope)
+            zip_ops(scope["built"](scaled(2.0, ones(S))), zeros(S)).sync()
+            return scope["built"].__code__
+        made: Any = NamedTuple("Made", [("x", int)]) if what == "class of a tuple" else type("Made", (), {})
+        p(made(1) if what == "class of a tuple" else made).sync()
+        return made
+
+    found = weakref.ref(run())
+    gc.collect()
+    assert found() is not None
+    plans.clear()
+    p.cache_clear()
+    gc.collect()
+    assert found() is None
 
 
 def test_errors_name_their_own_place() -> None:

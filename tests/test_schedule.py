@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.errors import DagpuError, PlanError
+from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Wait
 from dagpu.lowering.policies import OnStream, RoundRobin, SchedulingPolicy, SingleStream
 from dagpu.lowering.program import HOST, Buffer, Program, Role
@@ -250,6 +251,13 @@ def test_round_robin_refuses_no_streams() -> None:
     """A policy without a stream is refused when it is made."""
     with pytest.raises(ValueError, match=r"RoundRobin at .*: streams is 0, but a whole number, 1 or more, is wanted"):
         RoundRobin(0)
+    for wrong in (2.0, True):  # they are equal to numbers of streams, whose plans they would be given
+        with pytest.raises(
+            TypeError, match=r"RoundRobin at .*: streams is .*, but a whole number, 1 or more, is wanted"
+        ):
+            RoundRobin(wrong)  # type: ignore[arg-type]  # reason: wrong on purpose
+        with pytest.raises(TypeError, match=r"ListSchedule at .*: streams is .*, but a whole number, 1 or more, is w"):
+            ListSchedule(wrong)  # type: ignore[arg-type]  # reason: wrong on purpose
 
 
 def test_a_policy_must_place_every_instruction() -> None:

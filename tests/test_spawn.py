@@ -4,6 +4,7 @@ import gc
 import random
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -266,6 +267,22 @@ def test_a_value_that_owns_handles_is_given_once() -> None:
                 assert part in str(caught.value)
             again = spawn(nursery, zeros((2,)).shared())
             assert (await again).shape == (await again).shape == (2,)
+
+    run(body)
+
+
+def test_a_pending_keeps_nothing_that_was_taken() -> None:
+    """A result that owns handles is its taker's alone: when he lets go of it, it is gone."""
+
+    async def body() -> None:
+        async with trio.open_nursery() as nursery:
+            pending = spawn(nursery, zip_ops(zeros((2,)), ones((3,))))
+            result = await pending
+            tensors = [weakref.ref(tensor) for tensor in result]
+            assert all(ref() is not None for ref in tensors)
+            del result
+            assert [ref() for ref in tensors] == [None, None]
+            assert pending.done()
 
     run(body)
 

@@ -1,7 +1,10 @@
 """Keys of ops: equal exactly where one plan serves both, so that no run takes a plan that is not its own."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,18 +15,21 @@ from hypothesis import strategies as st
 from dagpu import (
     Out,
     RoundRobin,
+    Stream,
     arange,
     convert,
     current_device,
     device,
     dup,
     empty,
+    eye,
     f32,
     fill,
     from_host,
     full,
     i32,
     kernel,
+    linspace,
     memcpy,
     ones,
     pipeline,
@@ -33,6 +39,7 @@ from dagpu import (
 )
 from dagpu.lowering.structure import inputs_of
 from dagpu.runtime.kept import plans
+from dagpu.standins import SymbolicNumber
 from tests.arithmetic import add, axpy, scale
 from tests.expressions import Building, Call, Change, Expr, Lent, Make, Number, Op, bits, build
 from tests.places import elsewhere, place
@@ -155,6 +162,8 @@ DIFFERENT: dict[str, Callable[[], list[Any]]] = {
     "kinds of handles": lambda: [
         anything(x) for x in (tensor(), shared(), tensor().borrow(), tensor().borrow_mut(), tensor().partition(S))
     ],
+    "tiles of one grid": lambda: [anything(tensor(shape=(5, 2)).partition((k, 2), partial=True)) for k in (3, 4)],
+    "what was cut": lambda: [anything(t.partition(S)) for t in (tensor(), tensor().borrow_mut())],
     "tiles": lambda: [anything(tensor().partition(tile)) for tile in ((2, 2), (1, 2), (2, 1))],
     "devices": lambda: [dup(full(S, 1).on(there).share().sync()) for there in (place(), elsewhere())],
     "which share memory": lambda: let(
@@ -176,6 +185,7 @@ DIFFERENT: dict[str, Callable[[], list[Any]]] = {
     "copies": lambda: [dup(shared()), memcpy(tensor().borrow_mut(), shared())],
     "placements": lambda: [zeros(S), *(zeros(S).on(there) for there in (place(), elsewhere(), device(place())))],
     "streams": lambda: [on(zeros(S), current_device().stream()) for _ in range(2)],
+    "streams of one name": lambda: [on(zeros(S), Stream(device(f"host:{k}"), "its name")) for k in (0, 1)],
     "built-in methods": lambda: [
         zeros(S).share(), zeros(S).reshape((4,)), zeros(S).reshape((4, 1)), zeros(S).partition(S),
         zeros(S).partition((1, 2)), zeros(S).partition((1, 2), partial=True), zeros(S).to_host(),
@@ -258,6 +268,174 @@ def test_a_moved_handle_has_no_key() -> None:
 def test_a_known_tuple_is_known_by_its_items() -> None:
     """A class of the user's with nothing more than its items does no harm."""
     assert key(anything(named(0))) == key(anything(named(0)))
+
+
+# ---- values that Python calls equal
+
+
+class Same(type):
+    """A metaclass whose classes are all equal."""
+
+    def __eq__(cls, other: object) -> bool:
+        return isinstance(other, Same)
+
+    def __hash__(cls) -> int:
+        return 1
+
+
+class One(metaclass=Same):
+    """A class."""
+
+
+class Two(metaclass=Same):
+    """Another, which is equal to it."""
+
+
+class Always(Enum):
+    """Members that are equal to each other."""
+
+    LEFT = 1
+    RIGHT = 2
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Always)
+
+    def __hash__(self) -> int:
+        return 1
+
+
+class Text(str):
+    """A text that is equal to every text of one letter."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and len(other) == 1
+
+    def __hash__(self) -> int:
+        return hash("2")
+
+
+class LeftPair(NamedTuple):
+    """A named tuple."""
+
+    only: Any
+
+
+class RightPair(NamedTuple):
+    """Another of the same items."""
+
+    only: Any
+
+
+ODD: list[Any] = [
+    2, 2.0, 2 + 0j, "2", b"2", Text("2"), Text("3"), f32(2), i32(2), np.int64(2), np.float64(2), np.bool_(True),
+    Fraction(2), Decimal(2), 1, 1.0, True, 0, 0.0, -0.0, False, 0j, -0j, f32(0), -f32(0), np.float64("nan"),
+    float("nan"), None, One, Two, int, float, np.float32, Always.LEFT, Always.RIGHT, Colour.RED, np.dtype("q"),
+    np.dtype("l"), np.dtype(">i8"),
+    np.dtype("i8", metadata={"a": 1}), np.dtype("i4,i4"), np.dtype("i4,i4", align=True), (2,), (2.0,), (True,),
+    LeftPair(2), RightPair(2), [2], {2: 2}, {2.0: 2}, 1 << 70,
+]  # fmt: skip
+"""Many of these are equal to others of them, and no two are the same to a trace."""
+
+
+def spoken(x: Any) -> str:
+    """All that can be told of a value."""
+    if isinstance(x, tuple | list):
+        return f"{type(x).__name__}[{', '.join(map(spoken, x))}]"
+    if isinstance(x, dict):
+        return f"{{{', '.join(f'{spoken(key)}: {spoken(item)}' for key, item in x.items())}}}"
+    if isinstance(x, np.dtype):
+        return f"dtype {x.char} {x.str} {x.metadata} {x.isalignedstruct}"
+    if isinstance(x, np.ndarray):
+        return f"{x.dtype} {x.shape} {x.tobytes().hex()}"
+    if hasattr(x, "to_host"):
+        return f"{type(x).__name__} {spoken(x.to_host().sync())}"
+    if hasattr(x, "tile"):
+        return f"Partition {x.tile} {x.grid} {spoken(x.unpartition())}"
+    kind = type(x).__name__
+    if kind == SymbolicNumber.__name__:  # among a pipeline's arguments, where isinstance tells its type
+        kind = "int" if isinstance(x, int) else "float"
+    return f"{kind} {x.hex() if isinstance(x, float) else x!r}"
+
+
+@pipeline
+def telling(*arguments: Any, **named: Any) -> Op:
+    """Says all that can be told of its arguments."""
+    return zip_ops(zeros(S), value(spoken((arguments, named))))
+
+
+FORMS: dict[str, Callable[[Any], Op]] = {
+    "a value": value,
+    "in a tuple": lambda v: value((v, 1)),
+    "a tile": lambda v: zeros((4,)).partition((v,)),
+    "a tile itself": lambda v: zeros((4,)).partition(v),
+    "partial": lambda v: zeros((3,)).partition((2,), partial=v),
+    "a shape": lambda v: zeros((4,)).reshape((v, 2)),
+    "a new shape": lambda v: zeros((v, 2)),
+    "a constant": lambda v: full(S, v),
+    "a constant of integers": lambda v: full(S, v, i32),
+    "what fills": lambda v: fill(tensor(), v),
+    "the end of a range": arange,
+    "the end of a line": lambda v: linspace(0, v, 3),
+    "how many": lambda v: linspace(0, 1, v),
+    "columns": lambda v: eye(2, v),
+    "an element type": lambda v: zeros(S, v),
+    "a conversion": lambda v: convert(shared(), v),
+    "a number of a kernel": lambda v: scale(out(), v, shared()).first(),
+    "a truth of a kernel": lambda v: touch(out(), v, 1.0).first(),
+    "a lazy number": lambda v: scale(out(), value(v), shared()).first(),
+    "an argument": telling,
+    "an argument in a list": lambda v: telling([v]),
+    "an argument by name": lambda v: telling(a=v),
+    "a key of a dict": lambda v: telling({v: 1}),
+    "a place": lambda v: zeros(S).on(v),
+    "the elements of an array": lambda v: telling(np.zeros(2, v).dtype),
+    "an array": lambda v: telling(np.zeros(S, v)),
+}
+"""Where a program may write a value."""
+
+
+def outcome(op: Op) -> str:
+    """What a run of an op gives, to the last bit, or what it says."""
+    try:
+        return spoken(zip_ops(op, zeros((1,))).sync())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::RuntimeWarning")
+def test_equal_keys_mean_equal_runs(form: str) -> None:
+    """Wherever a program may write a value: if two ops that differ in it alone have one key, then each gives, or says,
+    after the other has left its plan, what it gives with no plan there."""
+
+    def built(v: Any) -> Op | None:
+        try:
+            return FORMS[form](v)
+        except Exception:  # refused where it is written
+            return None
+
+    def fresh() -> None:
+        plans.clear()
+        telling.cache_clear()
+
+    values = [v for v in ODD if built(v) is not None]
+    assert values
+    alone = []
+    for v in values:
+        fresh()
+        op = built(v)
+        assert op is not None
+        alone.append(outcome(op))
+    for (i, v), (_, w) in permutations(enumerate(values), 2):
+        op, before = built(v), built(w)
+        assert op is not None
+        assert before is not None
+        if key(op) is not None and key(op) == key(before):
+            fresh()
+            outcome(before)
+            assert outcome(op) == alone[i], (v, w)
 
 
 # ---- random ops

@@ -13,7 +13,7 @@ from dagpu.lowering.program import HOST, Buffer, Role
 from dagpu.lowering.schedule import schedule
 from dagpu.lowering.verify import verify
 from dagpu.origin import Origin, here
-from tests.programs import Keys, fork_join, host_call, launch, output, program, programs, temporary
+from tests.programs import Keys, fork_join, host_call, launch, output, program, programs, short_lived, temporary
 
 plans = programs(max_instructions=25).map(schedule)
 
@@ -171,6 +171,17 @@ def _placed(plan: Plan, buffer: int, offset: int) -> Plan:
 def test_verdicts_agree_with_the_definitions(plan: Plan) -> None:
     """On plans changed at random, the verdict is that of a transitive closure over all pairs of accesses."""
     assert _judge(plan) == _passes(plan)
+
+
+@given(short_lived().map(schedule))
+def test_verdicts_on_shared_bytes_agree_with_the_definitions(plan: Plan) -> None:
+    """One temporary may have the place of another just where its allocation comes after the other's release."""
+    held = [buffer for buffer, offset in enumerate(plan.offsets) if offset >= 0][:8]
+    for one in held:
+        for other in held:
+            if plan.buffers[one].device == plan.buffers[other].device:
+                moved = _placed(plan, one, plan.offsets[other])
+                assert _judge(moved) == _passes(moved)
 
 
 @given(plans)

@@ -16,6 +16,7 @@ from dagpu.errors import BorrowError, CaptureError, MovedError, NotReadyError
 from dagpu.frozen import plain
 from dagpu.handles import Partition, Tensor, TensorMut, TensorRef
 from dagpu.layout import Layout
+from dagpu.lowering.loans import Loans
 from dagpu.lowering.program import (
     HOST,
     Buffer,
@@ -29,7 +30,7 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
-from dagpu.lowering.scalars import ScalarUse
+from dagpu.lowering.scalars import Use, fresh_seed
 from dagpu.ops.captured import Captured
 from dagpu.ops.memory import Alloc
 from dagpu.ops.recipes import Constant
@@ -68,6 +69,7 @@ class Builder:
         "_undefined",
         "_views",
         "arrays",
+        "drawn",
         "graphs",
         "inputs",
         "instructions",
@@ -79,7 +81,7 @@ class Builder:
         "symbolic",
     )  # fmt: skip
 
-    def __init__(self, policies: list[Any], loans: dict[Storage, object], *, symbolic: bool = False) -> None:
+    def __init__(self, policies: list[Any], loans: Loans, *, symbolic: bool = False) -> None:
         self.policies = policies
         self.symbolic = symbolic
         """May there be stand-ins among the arguments of kernels?"""
@@ -89,12 +91,14 @@ class Builder:
         """Memory and values that buffers hold from the start."""
         self.arrays: list[tuple[int, np.ndarray[Any, Any], int | None]] = []
         """Of each array that is copied from: its cell, itself, and its number among the leaves."""
-        self.numbers: dict[tuple[int, int], tuple[int, ScalarUse]] = {}
-        """Each number that may differ from run to run, by its index and its type in CUDA: its cell, and a use."""
+        self.numbers: dict[tuple[int, int], tuple[int, Use]] = {}
+        """Each number that may differ from run to run, by its index and the form of its use: its cell, and a use."""
+        self.drawn: list[int] = []
+        """The cells of the seeds that nobody has chosen: each run has others."""
         self.graphs: list[Captured] = []
         """The graphs that are launched."""
         self.lent: dict[int, tuple[Any, Storage]] = {}
-        """The handles from outside that do not move, by id, with their memory."""
+        """The handles that do not move, by id, with their memory, which is from outside and has not moved in either."""
         self.locks: dict[Storage, bool] = {}
         """Storages from outside the run, exclusively where true."""
         self._devices: dict[Device, int] = {}
@@ -102,7 +106,6 @@ class Builder:
         self._made: dict[int, weakref.ref[Storage]] = {}
         self._external: dict[Storage, int] = {}
         self._loans = loans
-        """Of the whole run: for each storage from outside that is lent to it, the loan; None if for reading."""
         self._undefined: dict[int, tuple[weakref.ref[Storage], Layout, int, Origin]] = {}
         self._views: dict[int, View] = {}
         """The newest view of each buffer: instructions on one tensor share it, most often all of them."""
@@ -121,7 +124,7 @@ class Builder:
     def new_tensor(self, device: Device, layout: Layout, origin: Origin) -> Tensor[Any, Any]:
         """A handle to memory that this program will allocate."""
         index = len(self._buffers)
-        storage = Storage(device, layout.nbytes, self, index, maker=self._loans)
+        storage = Storage(device, layout.nbytes, self, index, maker=self._loans.mark)
         self._buffers.append(Buffer(storage.nbytes, self.device(device), Role.TEMPORARY))
         self._made[index] = weakref.ref(storage)
         return Tensor(storage, layout, origin)
@@ -139,14 +142,20 @@ class Builder:
         self.arrays.append((cell, array, leaf))
         return cell
 
-    def number_cell(self, number: SymbolicNumber, use: ScalarUse) -> int:
-        """A cell that holds a number from the start, as the kernel parameter `use` takes it."""
-        check = use.check
-        found = self.numbers.get((number.index, id(check)))
+    def number_cell(self, number: SymbolicNumber, use: Use) -> int:
+        """A cell that holds a number from the start, in the form in which it is used."""
+        form = use.form
+        found = self.numbers.get((number.index, id(form)))
         if found is not None:
             return found[0]
-        cell = self._given_cell(check(number.number))
-        self.numbers[number.index, id(check)] = cell, use
+        cell = self._given_cell(use.checked(number.number))
+        self.numbers[number.index, id(form)] = cell, use
+        return cell
+
+    def drawn_cell(self) -> int:
+        """A cell that holds a seed from the start which nobody has chosen."""
+        cell = self._given_cell(fresh_seed())
+        self.drawn.append(cell)
         return cell
 
     def _given_cell(self, value: object) -> int:
@@ -220,7 +229,7 @@ class Builder:
             raise _not_there(storage, handle)
         self._check_loan(storage, handle)
         self.locks[storage] = exclusive or self.locks.get(storage, False)
-        if type(handle) is not Tensor:
+        if type(handle) is not Tensor and storage not in self._loans.owned:
             self.lent[id(handle)] = handle, storage
 
     def launch(self, graph: Captured) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -252,10 +261,10 @@ class Builder:
         kind = type(handle)
         if kind is not TensorMut and kind is not TensorRef:
             return
-        if storage.maker is self._loans:
+        if self._loans.made(storage):
             return  # made by an earlier stage of this run: its borrows follow each other, in the order of the trace
         loan = handle._loan if kind is TensorMut else None
-        if self._loans.setdefault(storage, loan) is not loan:
+        if self._loans.lent.setdefault(storage, loan) is not loan:
             raise BorrowError(
                 f"{handle!r} borrowed at {describe(handle._made)}: another part of the same op borrows that tensor, "
                 "one of the two for writing. Lend it once, m = t.borrow_mut(): a kernel takes m as an input too, and "
@@ -264,7 +273,7 @@ class Builder:
 
     # ---- several ops in one program
 
-    def lend_anew(self, loans: dict[Storage, object]) -> None:
+    def lend_anew(self, loans: Loans) -> None:
         """Another op follows: what was lent to the one before is back, since the two run one after the other."""
         self._loans = loans
 

@@ -6,12 +6,13 @@ from dagpu.critical import call_user
 from dagpu.env_vars import MAX_CLOSURES
 from dagpu.errors import DagpuError
 from dagpu.lowering.leaves import Leaves
-from dagpu.lowering.program import Items
+from dagpu.lowering.program import Cell, Items
+from dagpu.lowering.stateless import is_stateless
+from dagpu.lowering.structure import is_fixed
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall, Inspect, Pure, Then
 from dagpu.origin import describe
-from dagpu.ownership import handles_in
-from dagpu.standins import has_arrays, is_self_contained, without_standins
+from dagpu.standins import without_standins
 from dagpu.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 
 
@@ -39,6 +40,8 @@ class Closures:
         self._called += 1
         if self._called > self._limit:
             raise self._endless(node, f)
+        if type(f) is Pure:
+            f.owner.plans.called()
         function = f.f if type(f) is Inspect else f
         try:
             made = call_user(function, argument)
@@ -59,22 +62,26 @@ class Closures:
         )
 
     def host_argument(self, node: HostCall[Any], argument: Any) -> Any:
-        """What a function of `host_map` gets. It is called in every run of the plan, with this very object."""
+        """What a function of `host_map` gets. It is called in every run of the plan, with this very object: so another
+        trace is needed unless nobody can change that, and nothing in it is a run's own."""
         if not self._leaves.pure:
             self._leaves.forbid()
             return argument
         assert self._leaves.inputs is not None
-        if not is_self_contained(node.f) or any(True for _ in handles_in(argument)):
+        if not is_stateless(node.f):
             self._leaves.forbid()
         self._leaves.reads.update(self._leaves.inputs.numbers())  # the function may have any of them in its closure
-        return self._without_standins(argument)
+        return self._kept(argument)
 
-    def _without_standins(self, argument: Any) -> Any:
+    def _kept(self, argument: Any) -> Any:
         if type(argument) is Items:
-            return Items(tuple(map(self._without_standins, argument.items)))
-        if has_arrays(argument):
+            return Items(tuple(map(self._kept, argument.items)))
+        if type(argument) is Cell:
+            return argument
+        argument = without_standins(argument)
+        if not is_fixed(argument):
             self._leaves.forbid()
-        return without_standins(argument)
+        return argument
 
 
 def whose(node: DeviceOp[Any, Any, Any], f: Any) -> str:

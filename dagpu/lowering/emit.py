@@ -1,9 +1,11 @@
 """Nodes that do device work, as instructions. Their inputs are there: handles, and values of the host."""
 
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
 from dagpu.device import Device
+from dagpu.dtypes import element_type
 from dagpu.errors import KernelArgumentError, ShapeError
 from dagpu.handles import HANDLES, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernel import check_launch
@@ -24,26 +26,36 @@ from dagpu.lowering.program import (
     Launch,
     View,
 )
-from dagpu.lowering.scalars import ScalarUse
+from dagpu.lowering.scalars import SEED, ScalarUse
 from dagpu.ops import graph, launch, memory
 from dagpu.ops.compose import HostCall as HostCallNode
 from dagpu.ops.compose import ToHost
-from dagpu.ops.recipes import Constant
+from dagpu.ops.recipes import Constant, Normal, Uniform
 from dagpu.origin import describe, place_of
 from dagpu.ownership import handles_in, storage_of
 from dagpu.standins import SymbolicNumber
 
 
-def emit_alloc(node: memory.Alloc[Any], b: Builder, device: Device, policy: int) -> Tensor[Any, Any]:
-    """`empty`, `zeros`, `arange`, ..."""
+def emit_alloc(
+    node: memory.Alloc[Any], seed: SymbolicNumber | None, b: Builder, device: Device, policy: int
+) -> Tensor[Any, Any]:
+    """`empty`, `zeros`, `arange`, ... `seed` stands for that of random numbers, where it may differ from run to run."""
     layout = contiguous(node.shape, node.dtype)
     tensor = b.new_tensor(device, layout, node.origin)
     recipe = node.recipe
     if recipe is None:
         b.leave_undefined(tensor, policy)
         return tensor
-    out = b.write(tensor)
-    b.emit(Fill(out, recipe, (), (out.buffer,), b.device(device), node.origin), policy)
+    out, cell = b.write(tensor), None
+    if isinstance(recipe, Uniform | Normal):
+        given: Any = recipe.seed
+        if type(given) is SymbolicNumber:  # an argument of a pipeline
+            seed = given
+        if seed is not None:
+            cell, recipe = Cell(b.number_cell(seed, SEED)), replace(recipe, seed=None)
+        elif given is None:
+            cell = Cell(b.drawn_cell())
+    b.emit(Fill(out, recipe, (), (out.buffer,), b.device(device), node.origin, cell), policy)
     return tensor
 
 
@@ -52,7 +64,9 @@ def emit_from_host(
 ) -> Tensor[Any, Any]:
     """A NumPy array to a new tensor. `leaf` is its number among the leaves, None where it is none."""
     array = node.array
-    tensor = b.new_tensor(device, contiguous(array.shape, array.dtype), node.origin)
+    element = element_type(array.dtype)
+    assert element is not None, "the op was not built for it"
+    tensor = b.new_tensor(device, contiguous(array.shape, element), node.origin)
     cell, out = b.array_cell(array, leaf), b.write(tensor)
     b.emit(CopyHtoD(out, cell, (cell,), (out.buffer,), b.device(device), node.origin), policy)
     return tensor

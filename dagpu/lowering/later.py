@@ -34,6 +34,18 @@ class FromItems:
 
 
 @final
+class FromPart:
+    """Component `index` of an `Unzip` whose tuple is still to come."""
+
+    __slots__ = ("index", "node", "whole")
+
+    def __init__(self, whole: "Later", node: Unzip[Any], index: int) -> None:
+        self.whole = whole
+        self.node = node
+        self.index = index
+
+
+@final
 class Suspended:
     """A node whose inputs are not all there; `place` is where it stands."""
 
@@ -47,7 +59,7 @@ class Suspended:
 
 @final
 class Foreign:
-    """A `Shared` or `Unzip` node whose value another run is making."""
+    """A `Shared` or `Unzip` node whose value is being made: by another run, or in a later stage of this one."""
 
     __slots__ = ("node", "place")
 
@@ -56,7 +68,7 @@ class Foreign:
         self.place = place
 
 
-Cause: TypeAlias = FromCell | FromItems | Suspended | Foreign
+Cause: TypeAlias = FromCell | FromItems | FromPart | Suspended | Foreign
 
 
 @final

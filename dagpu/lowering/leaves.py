@@ -11,13 +11,15 @@ from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 
+from dagpu.containers import mapped
 from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef
-from dagpu.lowering.structure import Inputs
+from dagpu.lowering.structure import SEED_PLACE, Inputs
 from dagpu.ops.captured import Captured
+from dagpu.ops.memory import Alloc
 from dagpu.origin import Origin
 from dagpu.ownership import map_handles
 from dagpu.standins import SymbolicArray, SymbolicNumber
-from dagpu.storage import Holders, Storage
+from dagpu.storage import Storage
 
 Given: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
 """The handles that do not move."""
@@ -111,6 +113,12 @@ class Leaves:
         """The number of a leaf, for one of the ops in which they stand; None of another object."""
         return self._index_of.get(id(leaf))
 
+    def seed_of(self, op: Alloc[Any]) -> SymbolicNumber | None:
+        """What stands for the seed of random numbers, where that is a leaf."""
+        inputs = self.inputs
+        index = None if inputs is None else inputs.places.get((id(op), SEED_PLACE))
+        return None if inputs is None or index is None else SymbolicNumber(index, inputs.leaves[index], self.reads)
+
     def index_of_result(self, value: Any) -> int | None:
         """Of which leaf is a part of the result the very handle? None where it is not, or might be another's."""
         found = self._standins.get(id(value))
@@ -160,7 +168,7 @@ class Leaves:
     def arguments(self, held: Any, start: int, take: Callable[[Any], Any], reads: set[int]) -> Any:
         """A pipeline's arguments as its function gets them. `take` moves a handle into the run; the first leaf among
         them has the number `start`."""
-        return _Arguments(self, start, take, reads).of(held)
+        return mapped(_Standins(self, start, take, reads).of, held)
 
     def standin_of(self, value: Any, take: Callable[[Any], Any]) -> tuple[Any, int]:
         """What stands for a handle or an array among the arguments, and the number of the leaf that it is."""
@@ -174,9 +182,8 @@ class Leaves:
             made = TensorRef(handle._live(), handle._layout, handle._made, cast("Tensor[Any, Any]", lender))
             self._sources.add(id(lender))
         elif kind is SharedTensor:
-            holders = Holders()
-            holders.ids = handle._holders.ids  # one set: each handle counts for all
-            made = SharedTensor(handle._live(), handle._layout, handle._made, holders)
+            holders = handle._holders.alias()  # each handle counts for all
+            made = handle._another(handle._layout, holders)
             self._sources.add(id(holders))
         self._standins[id(made)] = made, index
         return made
@@ -200,9 +207,8 @@ class Leaves:
 
 
 @final
-class _Arguments:
-    """Replaces the leaves in a value by their stand-ins. No closure: one that called itself would keep the trace, and
-    so the pipeline and its tensors, until the cyclic collector comes."""
+class _Standins:
+    """What stands for each value among a pipeline's arguments, which come in the order in which leaves are numbered."""
 
     __slots__ = ("_leaves", "_next", "_reads", "_take")
 
@@ -214,6 +220,7 @@ class _Arguments:
         self._reads = reads
 
     def of(self, value: Any) -> Any:
+        """What stands for one value; itself where nothing has to."""
         kind = type(value)
         if kind is int or kind is float:
             self._next += 1
@@ -222,13 +229,6 @@ class _Arguments:
             standin, index = self._leaves.standin_of(value, self._take)
             self._next += index == self._next
             return standin
-        if isinstance(value, tuple):
-            items = tuple(map(self.of, value))
-            return kind(*items) if hasattr(value, "_fields") else items
-        if kind is list:
-            return list(map(self.of, value))
-        if kind is dict:
-            return {key: self.of(item) for key, item in value.items()}
         return value
 
 

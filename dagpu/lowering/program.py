@@ -105,6 +105,9 @@ class Fill:
     writes: tuple[int, ...]
     device: int
     origin: Origin
+    seed: Cell | None = None
+    """Where the seed is of random numbers whose recipe has none: it may differ from run to run of the plan. The cell
+    holds it from the start, and stands in no `reads`."""
 
 
 @final

@@ -7,16 +7,16 @@
 When a value is complete it is published to its `Once`, for other runs and for the next, and leaves `claims`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.errors import MovedError, NestedRunError, OwnershipError, ShapeError
-from dagpu.handles import SharedTensor, Tensor
+from dagpu.handles import OWNING, Handle, SharedTensor, Tensor
 from dagpu.lowering.later import PENDING, FromItems, Later, resolved
 from dagpu.ops.compose import Shared, Split, Taken, Unzip
 from dagpu.ops.once import Once
 from dagpu.origin import Origin, describe
-from dagpu.ownership import map_handles, moves
+from dagpu.ownership import for_several, handles_in, map_handles, moves
 
 Remembering: TypeAlias = Shared[Any] | Unzip[Any]
 
@@ -41,19 +41,21 @@ class Memory:
         """The value of a `Shared` is still to come."""
         self._claims[once] = later
 
+    def waits(self, once: Once) -> bool:
+        """Is it the value of a `Shared` that this run makes in a later stage?"""
+        return type(resolved(self._claims.get(once))) is Later
+
     def again(self, node: Remembering) -> Any:
         """A use of what this run itself evaluates."""
         kept = self._claims[once_of(node)]
         if kept is PENDING:
             raise own_result(node.origin)
-        if isinstance(node, Unzip):
-            return self.component(node)
-        return kept.clone() if type(kept) is SharedTensor else kept
+        return self.component(node) if isinstance(node, Unzip) else _for_one_more(kept)
 
     def recall(self, node: Remembering, undo: Callable[[Callable[[], None]], None]) -> Any:
         """What an earlier run has made. `undo` is told how to put back a component that is taken."""
         if isinstance(node, Shared):
-            return map_handles(_another, node.once.value)
+            return _for_one_more(node.once.value)
         once, index = node.split.once, node.index
         found = once.exchange(index, Taken(node.origin))
         if isinstance(found, Taken):
@@ -67,23 +69,23 @@ class Memory:
         if type(made) is Tensor:
             made = made.share()
         elif moves(made):
+            owned = next(handle for handle in handles_in(made) if type(handle) in OWNING)
             raise OwnershipError(
-                f"shared() at {describe(node.origin)} of a value that owns handles: {made!r}. Only one bare Tensor can "
-                "be shared whole: unzip() first, and share the parts."
+                f"shared() at {describe(node.origin)} of a {type(made).__name__} that owns {owned!r}. Only one bare "
+                "Tensor can be shared whole: unzip() first, and share the parts."
             )
+        else:
+            made = for_several(made)
         self._claims[node.once] = made
-        return made.clone() if type(made) is SharedTensor else made
+        return _for_one_more(made)
 
     def keep_split(self, split: Split, made: Any, origin: Origin) -> None:
         """The tuple of an `Unzip` is made: keep its components, some of which may be still to come."""
-        items = made.cause.items if type(made) is Later and type(made.cause) is FromItems else made
-        if not isinstance(items, tuple | list) or len(items) != split.n:
-            if isinstance(items, tuple | list):
-                what, cure = f"{len(items)} components", f"Say unzip({len(items)})"
-            else:
-                what, cure = type(items).__name__, f"Let the op give a tuple of {split.n}"
-            raise ShapeError(f"unzip({split.n}) at {describe(origin)}: the op's result is {what}. {cure}.")
-        self._claims[split.once] = list(items)
+        self.put_off_split(split, components(made, split.n, origin))
+
+    def put_off_split(self, split: Split, parts: Iterable[Any]) -> None:
+        """The components of an `Unzip` are known, each as a value or as what stands for one that is still to come."""
+        self._claims[split.once] = list(parts)
         self._splits[split.once] = split
 
     def component(self, node: Unzip[Any]) -> Any:
@@ -114,8 +116,13 @@ class Memory:
                         return op
         return None
 
-    def publish(self) -> list[Any]:
-        """Remember what is complete, for other runs and for the next; gives it."""
+    def handles(self) -> list[Handle]:
+        """The handles in what is made and not published yet."""
+        return [handle for kept in self._claims.values() if kept is not PENDING for handle in handles_in(kept)]
+
+    def publish(self, constant: Callable[[Any], Any]) -> list[Any]:
+        """Remember what is complete, for other runs and for the next: of a `Shared`, what `constant` makes of it. Gives
+        what is remembered now."""
         published: list[Any] = []
         for once, kept in list(self._claims.items()):
             if kept is PENDING:
@@ -124,9 +131,8 @@ class Memory:
             incomplete = any(type(part) is Later for part in value) if type(kept) is list else type(value) is Later
             if not incomplete:
                 del self._claims[once]
-                self._splits.pop(once, None)
-                published.append(value)
-                once.publish(value)
+                published.append(value if self._splits.pop(once, None) else constant(value))
+                once.publish(published[-1])
         return published
 
     def abandon(self) -> None:
@@ -134,6 +140,21 @@ class Memory:
         for once in self._claims:
             once.abandon()
         self._claims.clear()
+
+
+def components(made: Any, count: int, origin: Origin) -> Sequence[Any]:
+    """The components of a tuple, or of one some of whose items are still to come.
+
+    Raises:
+        ShapeError: there are not `count` of them.
+    """
+    items = made.cause.items if type(made) is Later and type(made.cause) is FromItems else made
+    if not isinstance(items, tuple | list) or len(items) != count:
+        what = f"{len(items)} components" if isinstance(items, tuple | list) else type(items).__name__
+        some = isinstance(items, tuple | list) and items
+        cure = f"Say unzip({len(items)})" if some else f"Let the op give a tuple of {count}"
+        raise ShapeError(f"unzip({count}) at {describe(origin)}: the op's result is {what}. {cure}.")
+    return items
 
 
 def once_of(node: Remembering) -> Once:
@@ -149,8 +170,9 @@ def own_result(origin: Origin) -> NestedRunError:
     )
 
 
-def _another(handle: Any) -> Any:
-    return handle.clone() if type(handle) is SharedTensor else handle
+def _for_one_more(kept: Any) -> Any:
+    """A remembered value for one more taker: handles, lists and dicts of his own."""
+    return map_handles(lambda handle: handle.clone() if type(handle) is SharedTensor else handle, kept)
 
 
 def _put_back(once: Once, index: int, found: Any) -> None:

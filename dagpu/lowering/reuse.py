@@ -18,14 +18,12 @@ says what is wrong, in the words that it always uses.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, final
 
-from dagpu.errors import KernelArgumentError
 from dagpu.handles import OWNING, Partition, SharedTensor, Tensor, TensorMut, TensorRef, move_in
-from dagpu.kernel_arguments import check_scalar_argument
 from dagpu.layout import Layout
 from dagpu.lowering.builder import Builder
 from dagpu.lowering.later import FromCell, FromItems, Later
 from dagpu.lowering.leaves import Given, Leaves, storage_of_leaf
-from dagpu.lowering.scalars import ScalarUse
+from dagpu.lowering.scalars import Use, fresh_seed
 from dagpu.lowering.structure import PLAIN
 from dagpu.ops.captured import Captured
 from dagpu.origin import Origin
@@ -38,13 +36,6 @@ Make: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
 
 _DEEPEST: Final = 20
 """A result whose tuples are nested deeper is made by a trace."""
-
-
-def is_fixed(value: Any, depth: int = 0) -> bool:
-    """Can nobody change this value in place?"""
-    if type(value) is tuple:
-        return depth < _DEEPEST and all(is_fixed(item, depth + 1) for item in value)
-    return type(value) in PLAIN
 
 
 @final
@@ -85,7 +76,7 @@ class Repeat:
     It refers to handles that the op holds anyway, never to their memory: that goes when they are moved and dropped.
     """
 
-    __slots__ = ("_arrays", "_given", "_graphs", "_held", "_leaves", "_numbers", "buffers", "result")
+    __slots__ = ("_arrays", "_drawn", "_given", "_graphs", "_held", "_leaves", "_numbers", "buffers", "result")
 
     def __init__(
         self,
@@ -110,10 +101,12 @@ class Repeat:
         self._arrays: list[tuple[int, Any, int, tuple[int, ...], Any]] = []
         """Of each array that is copied from: its cell; itself where it is no leaf; the leaf's number; and the
         shape and element type that it was traced with."""
-        self._numbers: list[tuple[int, int, ScalarUse]] = [
+        self._numbers: list[tuple[int, int, Use]] = [
             (cell, index, use) for (index, _), (cell, use) in builder.numbers.items()
         ]
-        """Each cell of a number, with the number of the leaf, and a kernel that takes it."""
+        """Each cell of a number, with the number of the leaf, and what it is used for."""
+        self._drawn = tuple(builder.drawn)
+        """The cells of seeds that each run draws."""
         self.result = result
 
     def copies(self, cell: int, array: Any, index: int | None) -> None:
@@ -145,7 +138,9 @@ class Repeat:
                 return None
             memory[cell] = array
         for cell, index, use in self._numbers:
-            memory[cell] = _checked(leaves[index], use)
+            memory[cell] = use.checked(leaves[index])
+        for cell in self._drawn:
+            memory[cell] = fresh_seed()
         return Bound(locks, leaves, graphs)
 
     def _bind_graphs(self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool]) -> Sequence[Captured]:
@@ -178,15 +173,6 @@ class Repeat:
 
 def _uses(graphs: Sequence[Captured], storage: Storage) -> bool:
     return any(storage in graph.storages for graph in graphs)
-
-
-def _checked(number: float, use: ScalarUse) -> object:
-    """A number as the kernel takes it; `KernelArgumentError` where it does not fit."""
-    try:
-        return use.check(number)
-    except KernelArgumentError:
-        check_scalar_argument(use.spec, use.param, number, use.origin)  # the same, with the place
-        raise
 
 
 def repeat_of(root: Any, traced: Leaves, builder: Builder) -> Repeat | None:
@@ -325,12 +311,14 @@ def _on_leaf(kind: type[Any], index: int, layout: Layout) -> Make:
     def make(memory: list[Any], leaves: Sequence[Any]) -> Any:
         leaf = leaves[index]
         inner: Any = leaf._inner if type(leaf) is Partition else leaf
+        if type(inner) is SharedTensor:
+            return inner._another(layout, inner._holders)
         storage, made = inner._live(), inner._made
         if kind is Tensor:
             return Tensor(storage, layout, made)
         if kind is TensorMut:
             return TensorMut(storage, layout, made, inner._lender, inner._loan)
-        return SharedTensor(storage, layout, made, inner._holders if type(inner) is SharedTensor else Holders())
+        return SharedTensor(storage, layout, made, Holders())
 
     return make
 

@@ -1,24 +1,86 @@
-"""Numbers among the arguments of kernels that may differ from run to run."""
+"""Numbers that may differ from run to run of a plan: arguments of kernels, and seeds. Each has a cell of its own."""
 
-from collections.abc import Callable
-from typing import final
+import secrets
+from typing import Final, Protocol, final
 
+from dagpu.errors import KernelArgumentError
 from dagpu.frozen import plain
+from dagpu.kernel_arguments import check_scalar_argument
+from dagpu.lowering.plan import Execute, Plan
+from dagpu.lowering.program import Fill
 from dagpu.ops.launch import KernelSpec, Param
+from dagpu.ops.recipes import SEEDS
 from dagpu.origin import Origin
+
+
+class Use(Protocol):
+    """What a number is used for."""
+
+    @property
+    def form(self) -> object:
+        """Uses of one number that have this in common have the same value, and one cell."""
+        ...
+
+    def checked(self, number: float) -> object:
+        """The number as it is passed on. Raises what the trace would raise where it does not fit."""
+        ...
 
 
 @final
 @plain
 class ScalarUse:
-    """A parameter of a kernel to which such a number is passed."""
+    """A parameter of a kernel."""
 
     spec: KernelSpec
     param: Param
     origin: Origin
 
     @property
-    def check(self) -> Callable[[object], object]:
-        """Holds a value against the declared type; gives what is passed."""
-        assert self.param.check is not None
+    def form(self) -> object:
         return self.param.check
+
+    def checked(self, number: float) -> object:
+        """The number as the kernel takes it.
+
+        Raises:
+            KernelArgumentError: it does not fit.
+        """
+        assert self.param.check is not None
+        try:
+            return self.param.check(number)
+        except KernelArgumentError:
+            check_scalar_argument(self.spec, self.param, number, self.origin)  # the same, with the place
+            raise
+
+
+@final
+class SeedUse:
+    """A seed: any whole number."""
+
+    __slots__ = ()
+
+    @property
+    def form(self) -> object:
+        return SeedUse
+
+    def checked(self, number: float) -> object:
+        """The number modulo 2**64."""
+        return int(number) % SEEDS
+
+
+SEED: Final = SeedUse()
+
+
+def fresh_seed() -> int:
+    """A seed that nobody has chosen."""
+    return secrets.randbelow(SEEDS)
+
+
+def drawn_cells(plan: Plan) -> tuple[int, ...]:
+    """The cells of a captured plan that have a new seed for each launch: all its seeds that stand in cells, for numbers
+    of its own are constants."""
+    return tuple(
+        step.instruction.seed.buffer
+        for step in plan.steps
+        if isinstance(step, Execute) and isinstance(step.instruction, Fill) and step.instruction.seed is not None
+    )

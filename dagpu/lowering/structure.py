@@ -1,30 +1,36 @@
 """What runs of one plan may differ in, and a key that is equal exactly where a trace would give the same plan.
 
 A key is a flat tuple of tokens, in the order of a walk that both DAGs would take alike. *Leaves* are what the run
-brings: handles, NumPy arrays and numbers. Of a handle the key has all but the memory, and which leaves share that; of
-an array the shape and element type; of a number whether it is an `int` or a `float`. All else stands in the key itself.
+brings: handles, NumPy arrays and numbers. Of a handle the key has all but the memory, which leaves share that, and
+whether a graph writes it; of an array the shape and element type; of a number whether it is an `int` or a `float`. All
+else stands in the key itself.
+
+A run that finds its plan by a key skips what a trace checks, so tokens are exact: two are equal only where nothing in a
+trace can tell them apart. `(2.0,)` equals `(2,)` in Python, and is no tile. So a plain value stands in a key with its
+type and its bits (`exact`), and an object that does not change by its identity (`_Reader._name`); anything else has no
+token. Nothing is compared by an `__eq__` of the user's.
 
 Where something cannot be looked into (a closure, which may read what has changed) or remembers (`Shared`, `Unzip`),
 there is no key, and the op is traced anew.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from enum import Enum
-from types import CodeType
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
 from dagpu.device import Device, Stream
-from dagpu.dtypes import SUPPORTED
+from dagpu.dtypes import SUPPORTED, element_type
 from dagpu.handles import HANDLES, Partition, TensorMut, TensorRef
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.captured import Captured
-from dagpu.ops.compose import BUILT_IN, Map, On, Pure, Then, ToHost, Value, Zip
+from dagpu.ops.compose import BUILT_IN, FIRST, LAST, SHARE, UNCUT, Map, On, Pure, Then, ToHost, Value, Zip
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
-from dagpu.ops.recipes import Constant
+from dagpu.ops.recipes import Constant, Normal, Recipe, Uniform
 from dagpu.origin import Origin
 from dagpu.storage import Storage
 
@@ -35,8 +41,15 @@ PLAIN: Final = frozenset(
 )
 """The types of values that nobody can change, and that know nothing of anything else."""
 
+_INT: Final = frozenset((int,))
+_CONSTANT: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
+"""What `Map` applies in most DAGs. These objects live as long as the process: their ids are exact."""
+
 _DEEPEST: Final = 20
 """Tuples nested deeper are not looked into."""
+
+SEED_PLACE: Final = 0
+"""Stands for an argument's place, of an op that has one number at most."""
 
 MOST_NODES: Final = 20_000
 """A larger DAG gets no key: its plan would be kept for the sake of a walk as long as this."""
@@ -64,7 +77,7 @@ class Inputs:
     """The leaves of one run, and the key of the plans that suit it."""
 
     __slots__ = (
-        "arrays", "changeable", "codes", "graphs", "key", "leaves", "nodes", "owners", "places", "starts", "streams",
+        "arrays", "changeable", "graphs", "key", "leaves", "named", "nodes", "owners", "places", "starts", "streams",
     )  # fmt: skip
 
     def __init__(self, key: Key, reader: "_Reader") -> None:
@@ -76,11 +89,13 @@ class Inputs:
         self.arrays: dict[int, int] = reader.arrays
         """The number of the array of a `FromHost` among the leaves, by the id of that op."""
         self.places: dict[tuple[int, int], int] = reader.places
-        """Likewise of a number in a kernel's call, by the id of the `Launch` and its place among the arguments."""
+        """The number of a number in a kernel's call, by the id of the `Launch` and its place among the arguments; of a
+        seed, by the id of the `Alloc` and `SEED_PLACE`."""
         self.starts: dict[int, int] = reader.starts
         """The number of the first leaf of a pipeline's arguments, by the id of the `Value` that holds them."""
-        self.codes: set[CodeType] = reader.codes
-        """Code objects whose ids stand in the key: whoever keeps the key keeps these."""
+        self.named: dict[int, object] = reader.named
+        """The objects whose ids stand in the key, by these: whoever keeps the key keeps them, so that the ids stay
+        theirs."""
         self.graphs: list[Captured] = reader.graphs
         """The graphs that are launched. Their plans keep what they point at."""
         self.owners: list[Any] = reader.owners
@@ -95,14 +110,20 @@ class Inputs:
         return [index for index, leaf in enumerate(self.leaves) if type(leaf) is int or type(leaf) is float]
 
 
-def inputs_of(op: AnyOp, most: int = MOST_NODES) -> Inputs | None:
+Refused: TypeAlias = Callable[[Any, Origin, str], None]
+"""Told of a pipeline, of the place where it was called, and of what among the arguments no key can hold, in words."""
+
+
+def inputs_of(op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None) -> Inputs | None:
     """The leaves of a DAG; None where it has no key, or more than `most` nodes."""
     reader = _Reader(most)
     if not reader.read_dag(op):
+        if refused is not None and reader.refused is not None:
+            refused(*reader.refused)
         return None
     try:
         key = Key(tuple(reader.tokens))
-    except TypeError:  # a tile of lists, say: the trace says what is wrong with it
+    except TypeError:  # the name of a stream, which is its backend's, has no hash
         return None
     return Inputs(key, reader)
 
@@ -117,11 +138,14 @@ class _Reader:
         self.arrays: dict[int, int] = {}
         self.places: dict[tuple[int, int], int] = {}
         self.starts: dict[int, int] = {}
-        self.codes: set[CodeType] = set()
+        self.named: dict[int, object] = {}
         self.graphs: list[Captured] = []
         self.owners: list[Any] = []
+        self.refused: tuple[Any, Origin, str] | None = None
+        """The pipeline with an argument that cannot be read, where it was called, and what that is."""
         self.streams = False
         self.changeable = False
+        self._odd: str | None = None
         self._numbers: dict[int, int] = {}
         self._storages: dict[Storage, int] = {}
 
@@ -134,22 +158,31 @@ class _Reader:
             return self._handle(value)
         if kind is int or kind is float:
             self._leaf(value, kind)
-        elif kind in PLAIN or isinstance(value, type | Enum | Device | np.dtype):
+        elif kind in PLAIN:
             self.tokens.append(exact(value))
+        elif isinstance(value, type | Enum | Device | np.dtype):
+            self.tokens += ("named", self._name(value))
         elif kind is np.ndarray:
             self.changeable = True
             self._array(value)
         elif is_tuple(value) or kind is list:
             self.changeable |= kind is list
-            self.tokens += (kind, len(value))
-            return depth < _DEEPEST and all(self.read(item, depth + 1) for item in value)
+            self.tokens += (kind if kind is tuple or kind is list else self._name(kind), len(value))
+            return (depth < _DEEPEST or self._too_deep()) and all(self.read(item, depth + 1) for item in value)
         elif kind is dict and PLAIN.issuperset(map(type, value)):
             self.changeable = True
             self.tokens += (dict, tuple(map(exact, value)))
-            return depth < _DEEPEST and all(self.read(item, depth + 1) for item in value.values())
+            return (depth < _DEEPEST or self._too_deep()) and all(self.read(item, depth + 1) for item in value.values())
         else:
+            keys = " whose keys are not all numbers and texts" if kind is dict else ""
+            self._odd = f"a value of type {kind.__name__}{keys}"
             return False
         return True
+
+    def _too_deep(self) -> bool:
+        """False: that cannot be looked into."""
+        self._odd = f"tuples, lists or dicts more than {_DEEPEST} deep"
+        return False
 
     def _handles_or_plain(self, value: Any, depth: int = 0) -> bool:
         """Likewise, for a value that runs must give as it is: with the very numbers, and nothing that may change."""
@@ -157,9 +190,27 @@ class _Reader:
             self.tokens.append(exact(value))
             return True
         if is_tuple(value):
-            self.tokens += (type(value), len(value))
+            self.tokens += (tuple if type(value) is tuple else self._name(type(value)), len(value))
             return depth < _DEEPEST and all(self._handles_or_plain(item, depth + 1) for item in value)
         return type(value) in HANDLES and self._handle(value)
+
+    def _name(self, value: object) -> int:
+        """A token for an object that does not change: it is equal to itself alone."""
+        self.named[id(value)] = value
+        return id(value)
+
+    def _fields(self, held: Any) -> bool:
+        """Add one of our own dataclasses, whose fields hold what the user gave: plain values, and tuples of these."""
+        self.tokens.append(type(held))
+        for name in held.__slots__:
+            value = getattr(held, name)
+            if type(value) in PLAIN:
+                self.tokens.append(exact(value))
+            elif type(value) is tuple and PLAIN.issuperset(map(type, value)):
+                self.tokens.append(value if _INT.issuperset(map(type, value)) else tuple(map(exact, value)))
+            else:
+                return False  # a trace says what is wrong with it
+        return True
 
     def _leaf(self, value: Any, token: object) -> None:
         self.tokens.append(token)
@@ -175,7 +226,9 @@ class _Reader:
 
     def _array(self, array: "np.ndarray[Any, Any]") -> None:
         if not self._known(array):
-            self._leaf(array, (array.dtype, array.shape))
+            dtype = array.dtype
+            element = element_type(dtype) if dtype.metadata is None else None
+            self._leaf(array, (self._name(dtype) if element is None else element, array.shape))
 
     def _handle(self, handle: Any) -> bool:
         if self._known(handle):
@@ -188,7 +241,9 @@ class _Reader:
             return False
         alias = self._storages.setdefault(storage, len(self._storages))
         cut = (type(inner), handle._cut, handle._grid) if inner is not handle else None
-        self._leaf(handle, (type(handle), inner._layout, id(storage.device), storage.nbytes, alias, cut))
+        device, written = storage.device, storage.graph() is not None
+        self.named[id(device)] = device
+        self._leaf(handle, (type(handle), inner._layout, id(device), storage.nbytes, alias, cut, written))
         return True
 
     # ---- DAGs
@@ -219,15 +274,22 @@ class _Reader:
                 self.owners.append(owner)
                 self.tokens.append(owner.number)
                 self.starts[id(source)] = len(self.leaves)
-                return self.read(arguments)
+                found = self.read(arguments)
+                if self._odd is not None:
+                    self.refused = owner, op.origin, self._odd
+                return found
             case GraphLaunch(captured=captured, origin=origin):
                 self.tokens += self._origin(origin)
                 self.graphs.append(captured)
                 self._leaf(captured, captured.number)
                 return True
             case Alloc(shape=shape, dtype=dtype, recipe=recipe, origin=origin):
-                self.tokens += (*self._origin(origin), shape, dtype, exact_recipe(recipe))
-                return True
+                self.tokens += (*self._origin(origin), shape, dtype)
+                if isinstance(recipe, Uniform | Normal) and type(recipe.seed) is int:
+                    self.places[id(op), SEED_PLACE] = len(self.leaves)
+                    self._leaf(recipe.seed, int)
+                    recipe = replace(recipe, seed=None)
+                return self._recipe(recipe)
             case FromHost(array=array, origin=origin) if type(array) is np.ndarray:
                 self.tokens += self._origin(origin)
                 self._array(array)
@@ -236,8 +298,7 @@ class _Reader:
             case Copy(source=source, into=into, dtype=dtype, origin=origin):
                 self.tokens += (*self._origin(origin), dtype)
                 if type(source) is Constant:
-                    self.tokens.append(exact_recipe(source))
-                    return self.read(into)
+                    return self._recipe(source) and self.read(into)
                 return self.read(source) and (into is None or self.read(into))
             case _:
                 return False
@@ -249,15 +310,20 @@ class _Reader:
             case Launch():
                 return self._launch(op, todo)
             case Map(source=source, f=f) if type(f) in BUILT_IN:
-                self.tokens.append(f)
                 todo.append(source)
+                if id(f) not in _CONSTANT:
+                    return self._fields(f)
+                self.tokens.append(id(f))
             case ToHost(source=source):
                 todo.append(source)
             case On(source=source, place=Stream() as stream):
                 self.streams = True
-                self.tokens.append(stream.lane)
+                self.tokens += (self._name(stream.device), stream.lane)
                 todo.append(source)
-            case On(source=source, place=str() | Device() as place):  # a policy of the user's may change
+            case On(source=source, place=Device() as place):
+                self.tokens += ("named", self._name(place))
+                todo.append(source)
+            case On(source=source, place=place) if type(place) is str:  # a policy of the user's may change
                 self.tokens.append(place)
                 todo.append(source)
             case Zip(sources=sources):
@@ -286,14 +352,29 @@ class _Reader:
         """Plans name the places of their ops: DAGs that other code built get plans of their own."""
         if origin is None:
             return (None,)
-        self.codes.add(origin[0])
-        return id(origin[0]), origin[1]
+        code = origin[0]
+        self.named[id(code)] = code
+        return id(code), origin[1]
+
+    def _recipe(self, recipe: Recipe | None) -> bool:
+        """What a creation op writes."""
+        if recipe is None:
+            self.tokens.append(None)
+            return True
+        return self._fields(recipe)
 
 
 def _is_void(handle: Any, storage: Storage) -> bool:
     """Is it a borrow of a tensor that has been moved?"""
     kind = type(handle)
     return (kind is TensorRef or kind is TensorMut) and handle._lender._storage is not storage
+
+
+def is_fixed(value: Any, depth: int = 0) -> bool:
+    """Can nobody change this value in place, as far as it is looked into?"""
+    if is_tuple(value):
+        return depth < _DEEPEST and all(is_fixed(item, depth + 1) for item in value)
+    return type(value) in PLAIN
 
 
 def is_tuple(value: Any) -> bool:
@@ -306,7 +387,7 @@ def _more(value: object) -> bool:
 
 
 def exact(value: Any) -> Hashable:
-    """A plain value so that equal tokens mean the same bits: 0.0 is not -0.0, and True is not 1."""
+    """A value of a plain type, so that equal tokens mean the same bits: 0.0 is not -0.0, and True is not 1."""
     kind = type(value)
     if kind is float:
         return float, value.hex()
@@ -315,10 +396,3 @@ def exact(value: Any) -> Hashable:
     if isinstance(value, np.generic):
         return kind, value.tobytes()
     return kind, value
-
-
-def exact_recipe(recipe: Any) -> Hashable:
-    """Likewise of what a creation op writes."""
-    if recipe is None:
-        return None
-    return type(recipe), *(exact(getattr(recipe, name)) for name in recipe.__slots__)

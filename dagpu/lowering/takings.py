@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
-from dagpu.handles import HANDLES, OWNING, move_in
+from dagpu.containers import is_container
+from dagpu.handles import HANDLES, OWNING, Partition, Tensor, move_in
 from dagpu.lowering.leaves import Leaves
+from dagpu.lowering.loans import Loans
 from dagpu.ops.base import DeviceOp
 from dagpu.origin import Origin
 from dagpu.ownership import Undo, map_handles, storage_of
-from dagpu.storage import Storage
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 
@@ -19,10 +20,9 @@ class Takings:
 
     __slots__ = ("_leaves", "_loans", "_origin", "_undo")
 
-    def __init__(self, leaves: Leaves, loans: dict[Storage, object], origin: Origin) -> None:
+    def __init__(self, leaves: Leaves, loans: Loans, origin: Origin) -> None:
         self._leaves = leaves
         self._loans = loans
-        """Of the whole run; it marks the memory that this makes."""
         self._origin = origin
         self._undo: list[Undo | Callable[[], None]] | None = []
 
@@ -37,12 +37,15 @@ class Takings:
             if not self._is_leaf(held, node) and not self._ours(held):
                 self._leaves.forbid()
             # What the run itself has made goes back to nobody; remembered, its memory would pass for an output.
-            undo = None if storage_of(held).maker is self._loans else Undo(held)
+            storage = storage_of(held)
+            undo = None if self._loans.made(storage) else Undo(held)
             taken = move_in(held, "a run of the op that owned it, started", self._origin)
+            if undo is not None and type(taken._inner if kind is Partition else taken) is Tensor:
+                self._loans.owned.add(storage)
             if undo is not None:  # only now: a handle that was gone before keeps its note of where it went
                 self.may_undo(undo)
             return taken
-        if isinstance(held, tuple) or kind is list or kind is dict:
+        if is_container(held):
             return map_handles(lambda handle: self.take(handle, node), held)
         if kind in HANDLES:
             self.keep(held, node)
@@ -51,7 +54,7 @@ class Takings:
     def keep(self, handle: Any, node: AnyOp) -> None:
         """A handle that does not move stands in an op: later runs need it too, unless it is a leaf, or made in each."""
         storage = handle._live()
-        if storage.maker is not self._loans and not self._is_leaf(handle, node):
+        if not self._loans.made(storage) and not self._is_leaf(handle, node):
             self._leaves.keeps(handle)
 
     def _is_leaf(self, handle: Any, node: AnyOp) -> bool:
@@ -63,7 +66,7 @@ class Takings:
         """Is the memory of a handle that moves made by this run, or has it come of a leaf?"""
         if self._leaves.inputs is None:
             return False
-        return storage_of(handle).maker is self._loans or self._leaves.derived(handle)
+        return self._loans.made(storage_of(handle)) or self._leaves.derived(handle)
 
     def may_undo(self, undo: Undo | Callable[[], None]) -> None:
         """Something was taken; this puts it back."""

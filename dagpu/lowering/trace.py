@@ -20,6 +20,7 @@ from dagpu.errors import NestedRunError
 from dagpu.lowering.builder import Builder, waits_for_host
 from dagpu.lowering.later import PENDING, Foreign, FromCell, FromItems, Later, resolved
 from dagpu.lowering.leaves import Leaves, storage_of_leaf
+from dagpu.lowering.loans import Loans
 from dagpu.lowering.placements import Placements
 from dagpu.lowering.program import Program
 from dagpu.lowering.remember import once_of, own_result
@@ -68,7 +69,7 @@ class Tracer:
     ) -> None:
         self._origin: Origin = start_of_run()
         self._places = Placements(device, policy, find)
-        self._loans: dict[Storage, object] = {}
+        self._loans = Loans()
         self._leaves = leaves = Leaves(inputs)
         if after is None:
             builder = self._new_builder()
@@ -94,9 +95,13 @@ class Tracer:
 
     @property
     def finished(self) -> bool:
-        """Is the result there?"""
+        """Is the result there, and with it all that the run has begun?
+
+        An `Unzip` may ask for a component that comes before the others: they are made all the same, or the source would
+        be left to a run that has ended.
+        """
         self._root = resolved(self._root)
-        return self._root is not PENDING and type(self._root) is not Later
+        return self._root is not PENDING and type(self._root) is not Later and not self._walk.suspended
 
     @property
     def result(self) -> Any:
@@ -151,8 +156,8 @@ class Tracer:
     @property
     def owned(self) -> list[Storage]:
         """The memory from outside that the stage may write and nobody lent: it has moved into the op."""
-        lent = {storage for _, storage in self.lent}
-        return [storage for storage, exclusive in self._walk.builder.locks.items() if exclusive and storage not in lent]
+        owned = self._loans.owned
+        return [storage for storage, exclusive in self._walk.builder.locks.items() if exclusive and storage in owned]
 
     def record(self, how: str) -> Any:
         """Trace the op into the builder that it shares with earlier ones, and give its value. It must be there at once:
@@ -180,8 +185,8 @@ class Tracer:
         self._walk.takings.submitted()
 
     def settle(self, memory: list[Any], *, publish: bool = True) -> None:
-        """The stage is complete; `memory[i]` is what buffer i holds now. With `publish`, what `Shared` and `Unzip` ops
-        have made is there for other runs too."""
+        """The stage is complete; `memory[i]` is what buffer i holds now. What `Shared` and `Unzip` ops have made is
+        there for other runs too, unless somebody will `publish` it later."""
         for index, storage in self._walk.builder.outputs():
             storage.settle(memory[index])
             self._made.append(weakref.ref(storage))
@@ -192,12 +197,19 @@ class Tracer:
         self._walk.cells.clear()
         self._walk.builder = self._new_builder()
         if publish:
-            published = list(handles_in(self._walk.memory.publish()))
-            if published:
-                others = {id(storage_of_leaf(handle)) for handle in published}
-                self._made = [made for made in self._made if id(made()) not in others]
-        else:
-            self._walk.memory.abandon()
+            self.publish()
+
+    def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> None:
+        """What `Shared` and `Unzip` ops have made is there for other runs; of a `Shared` it is what `constant` makes of
+        its value."""
+        published = list(handles_in(self._walk.memory.publish(constant)))
+        if published:
+            others = {id(storage_of_leaf(handle)) for handle in published}
+            self._made = [made for made in self._made if id(made()) not in others]
+
+    def remembered(self) -> list[Any]:
+        """What `Shared` ops have made and nobody else knows of yet: the handles in it."""
+        return self._walk.memory.handles()
 
     def waits_for(self) -> list[Once]:
         """What other runs are making and this one cannot go on without."""

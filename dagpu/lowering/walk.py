@@ -21,14 +21,24 @@ from dagpu.lowering.emit import (
     emit_launch,
     emit_to_host,
 )
-from dagpu.lowering.later import NOT_YET, Foreign, FromCell, FromItems, Later, Suspended, resolved, template
+from dagpu.lowering.later import (
+    NOT_YET,
+    Foreign,
+    FromCell,
+    FromItems,
+    FromPart,
+    Later,
+    Suspended,
+    resolved,
+    template,
+)
 from dagpu.lowering.leaves import Leaves
 from dagpu.lowering.placements import Placements
-from dagpu.lowering.remember import Memory, Remembering, once_of, own_result
-from dagpu.lowering.reuse import is_fixed
+from dagpu.lowering.remember import Memory, Remembering, components, once_of, own_result
+from dagpu.lowering.structure import is_fixed
 from dagpu.lowering.takings import Takings
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import BUILT_IN, HostCall, Item, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops.compose import BUILT_IN, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
@@ -134,7 +144,8 @@ class Walk:
             case Value():
                 self.done.append(self._value(node))
             case Alloc():
-                self.done.append(emit_alloc(node, self.builder, self._places.now[0], self._places.now[1]))
+                seed = self.leaves.seed_of(node)
+                self.done.append(emit_alloc(node, seed, self.builder, self._places.now[0], self._places.now[1]))
             case FromHost():
                 leaf = None if self.leaves.inputs is None else self.leaves.inputs.arrays.get(id(node))
                 self.done.append(emit_from_host(node, leaf, self.builder, self._places.now[0], self._places.now[1]))
@@ -279,11 +290,17 @@ class Walk:
                 self._apply(later.cause.node, inputs)
             case Foreign(node=node, place=place):
                 once = once_of(node)
-                if not once.settled() and once.owner is not self:
+                if self.memory.waits(once) or (not once.settled() and once.owner is not self):
                     return False
                 self._places.now = place
                 self.seen.discard(node)
                 self.todo.append(node)
+            case FromPart(whole=whole, node=node, index=index):
+                made = resolved(whole)
+                if type(made) is Later and type(made.cause) is not FromItems:
+                    return False
+                later.value = components(made, node.split.n, node.origin)[index]
+                return True
             case FromCell():
                 return False
         self.run()
@@ -367,6 +384,9 @@ class Walk:
         # remembered before is a constant: these two are so in the next run too.
         if not self.leaves.pure or (once.number < self._began and (type(node) is Unzip or not once.remembers())):
             self.leaves.forbid()
+        if self.memory.waits(once):
+            self._come_back(node)
+            return
         if self.memory.has(once):
             self.done.append(self.memory.again(node))
             return
@@ -377,17 +397,17 @@ class Walk:
             case "done":
                 self.done.append(self.takings.take(self.memory.recall(node, self.takings.may_undo), node))
             case "busy":
-                later = Later(Foreign(node, self._places.now))
-                self.suspended.append(later)
-                self.done.append(later)
+                self._come_back(node)
+
+    def _come_back(self, node: Remembering) -> None:
+        """Its value is being made: when it is there, this taker gets his own handles to it."""
+        later = Later(Foreign(node, self._places.now))
+        self.suspended.append(later)
+        self.done.append(later)
 
     def _await_components(self, node: Unzip[Any], made: Later) -> None:
         """The source's tuple is still to come: each component is an item of it, to be picked then."""
-        split = node.split
-        parts: list[Later] = []
-        for index in range(split.n):
-            later = Later(Suspended(Map(split.source, Item(index), node.origin), (made,), self._places.now))
-            self.suspended.append(later)
-            parts.append(later)
-        self.memory.keep_split(split, parts, node.origin)
+        parts = [Later(FromPart(made, node, index)) for index in range(node.split.n)]
+        self.suspended += parts
+        self.memory.put_off_split(node.split, parts)
         self.done.append(self.memory.component(node))

@@ -15,9 +15,9 @@ from typing_extensions import TypeVar
 
 from dagpu.device import Device, Stream
 from dagpu.dtypes import Shape
-from dagpu.errors import NotReadyError
-from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
-from dagpu.origin import Origin, describe, here
+from dagpu.errors import NotReadyError, OwnershipError
+from dagpu.handles import COPIERS, Partition, SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.origin import Origin, describe, here, here_but_for
 from dagpu.tracebacks import leaves_run, without_our_frames
 from dagpu.wrong_arguments import check_function, check_path, wrong_argument
 
@@ -163,7 +163,9 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def shared(self) -> Any:
         """Runs at most once, ever, and remembers its result while the node lives; a `Tensor` becomes a `SharedTensor`.
 
-        Any number of consumers, in any number of runs. A failed or cancelled run is not remembered.
+        Any number of consumers, in any number of runs. A failed or cancelled run is not remembered. As the result is
+        everybody's, NumPy arrays in it are read-only: `array.copy()` can be written. (Without `shared()` whoever runs
+        the op is the sole taker of its result, and may write to its arrays.)
         """
         return _nodes.shared(self, here())
 
@@ -233,6 +235,9 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     ) -> tuple["DeviceOp[Any, _L, _G]", ...]: ...
     def unzip(self, n: int | None = None) -> Any:
         """One op for each component of the tuple; the source runs at most once, and each component is taken once.
+
+        The source runs whole for the component that is taken first, whichever that is: a run of a component ends, or
+        fails, when all of them are there, or one has failed.
 
         `n` is needed only where the op's structure does not show how many there are: after a closure.
         """
@@ -321,7 +326,11 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     @overload
     def to_host(self: "DeviceOp[TensorMut[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
     def to_host(self) -> Any:
-        """A new NumPy array with the contents of the result."""
+        """A new NumPy array with the contents of the result.
+
+        It belongs to the sole taker of this op's result, who may write to it. Where there may be several, behind
+        `shared()` or as the result of a `Pending`, it is read-only.
+        """
         return _nodes.ToHost(self, here())
 
     # ---- capturing
@@ -330,6 +339,9 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def graph(self) -> "CudaGraph[_T_co]":
         """Run it, block until its result is there, and keep what it did as a graph, to be launched again as a whole:
         one CUDA graph on a GPU, a replayed plan on the host.
+
+        What `shared()` ops in it remember already is a constant of the graph; what the capture has to make of them is
+        part of it. Its output lies in the graph's memory: see `CudaGraph`.
 
         Raises:
             CaptureError: part of it cannot be in a graph: `host_map`, a closure that waits for data of the host.
@@ -377,6 +389,14 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         return f"<{type(self).__name__} built at {describe(self.origin)}>"
 
     if not TYPE_CHECKING:
+
+        def __reduce_ex__(self, _protocol: object) -> NoReturn:
+            where = describe(here_but_for(*COPIERS))
+            raise OwnershipError(
+                f"{self!r} was to be copied or pickled at {where}. A copy would own the same handles, and remember "
+                "apart from it. Use the op itself wherever it is wanted: nothing changes it, and .shared() gives its "
+                "result to several."
+            )
 
         def __bool__(self) -> bool:
             raise TypeError(f"{self!r} is a description, neither true nor false. Run it, and test its result.")

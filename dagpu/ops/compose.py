@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, final
 
 from typing_extensions import TypeVar
 
+from dagpu.containers import values_in
 from dagpu.device import Device, Stream
 from dagpu.errors import ShapeError
 from dagpu.frozen import frozen, plain
@@ -242,14 +243,8 @@ def value(x: _T) -> "DeviceOp[_T, Static, NoAlloc]":
 
 
 def _op_in(x: object) -> DeviceOp[Any, Any, Any] | None:
-    """The first op in a value, through tuples, lists and dicts."""
-    if isinstance(x, DeviceOp):
-        return x
-    items: Iterable[Any] = x.values() if isinstance(x, dict) else x if isinstance(x, tuple | list) else ()
-    for item in items:
-        if isinstance(item, DeviceOp | tuple | list | dict) and (found := _op_in(item)) is not None:
-            return found
-    return None
+    """The first op in a value; see `dagpu.containers.values_in`."""
+    return next((item for item in values_in(x) if isinstance(item, DeviceOp)), None)
 
 
 def placed(op: DeviceOp[Any, Any, Any], place: Any, origin: Origin) -> On[Any, Any, Any]:

@@ -1,24 +1,23 @@
 """Ops that make and move device data: creation, copies from and to the host, copies on the device."""
 
 import operator
-import secrets
-from typing import Any, final, overload
+from typing import Any, cast, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.dtypes import SUPPORTED, Shape, bf16
+from dagpu.dtypes import Shape, bf16, element_type
 from dagpu.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.frozen import frozen
 from dagpu.handles import HANDLES, SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
 from dagpu.layout import as_shape
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
 from dagpu.ops.compose import ToHost, Value
-from dagpu.ops.recipes import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
+from dagpu.ops.recipes import SEEDS, Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
 from dagpu.origin import Origin, describe, here
 from dagpu.ownership import storage_key
-from dagpu.standins import SymbolicArray, value_of
+from dagpu.standins import SymbolicArray, SymbolicNumber, value_of
 from dagpu.wrong_arguments import at_call, shown, wrong_argument
 
 NUMBERS = (int, float, complex, np.number, np.bool_, bf16)
@@ -67,10 +66,10 @@ def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
     found: np.dtype[Any] | None = None
     if isinstance(dtype, type | str | np.dtype):  # of anything else NumPy takes what its `dtype` is; None is float64
         try:
-            found = np.dtype(dtype)
+            found = element_type(np.dtype(dtype))
         except TypeError:
             pass
-    if found is None or found not in SUPPORTED:
+    if found is None:
         raise ShapeError(
             f"{what} at {describe(origin)}: {shown(dtype)} is no element type of a tensor. Use one of "
             "f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool_."
@@ -187,8 +186,19 @@ def rand(
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor of uniform random numbers in [0, 1).
 
-    Philox 4x32-10 (Salmon et al., SC'11), counter-based: element i depends on `seed` and i alone, so every device
-    gives the same numbers. Without `seed` one is drawn when the op is built: its runs are alike.
+    Philox 4x32-10 (Salmon et al., SC'11), counter-based: element i depends on `seed` and i alone.
+
+    Args:
+        shape: extents in elements.
+        dtype: f16, bf16, f32 or f64.
+        seed: any whole number, taken modulo 2**64. It gives the same numbers on every device and in every run, and to
+            every op that has it: give each op of a program its own. It is a number like those that kernels take: ops
+            that differ in it alone, and calls of a pipeline that gets it as an argument, have one plan. Without a seed
+            each run draws one: the op gives other numbers in each run, in each call of a pipeline that has it, and in
+            each launch of a graph that has captured it.
+
+    Raises:
+        ShapeError: the element type, the shape or the seed is none.
     """
     return _alloc(shape, dtype, Uniform(_seed(seed, "rand")), "rand")
 
@@ -201,19 +211,33 @@ def randn(
     std: float = 1.0,
     seed: int | None = None,
 ) -> DeviceOp[Tensor[_N]]:
-    """A new tensor of normal random numbers, by Box and Muller over Philox numbers of their own."""
+    """A new tensor of normal random numbers, by Box and Muller over Philox numbers of their own.
+
+    Args:
+        shape: extents in elements.
+        dtype: f16, bf16, f32 or f64.
+        mean: of the distribution.
+        std: its standard deviation, 0 or more.
+        seed: as for `rand`: the same numbers everywhere and in every run, or without one, others in each run. With one
+            seed `rand` and `randn` have no bits in common.
+
+    Raises:
+        ShapeError: the element type, the shape, the seed or a parameter is none.
+    """
     middle, spread = _real(mean, "randn", "mean"), _real(std, "randn", "std")
     return _alloc(shape, dtype, Normal(middle, spread, _seed(seed, "randn")), "randn")
 
 
-def _seed(seed: int | None, what: str) -> int:
-    if seed is None:
-        return secrets.randbits(63)
+def _seed(seed: Any, what: str) -> int | None:
+    """A seed as a recipe has it; a stand-in for one as it is, since each run brings its own."""
+    given: Any = seed
+    if seed is None or (type(seed) is SymbolicNumber and isinstance(given, int)):
+        return cast("int | None", seed)
     try:
-        return operator.index(value_of(seed)) & (1 << 64) - 1
+        return operator.index(value_of(given)) % SEEDS
     except (TypeError, NotReadyError):
-        cure = "Write seed=17, say, or leave it out for one that is drawn"
-        raise wrong_argument(what, here(), "seed", seed, "a whole number", cure) from None
+        cure = "Write seed=17, say, or leave it out: each run draws one then"
+        raise wrong_argument(what, here(), "seed", seed, "a whole number", cure, ShapeError) from None
 
 
 def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:

@@ -19,8 +19,8 @@ result x to the tensor's element type is called *landing*:
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, TypeAlias, assert_never, final
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, assert_never, final
 
 import numpy as np
 
@@ -98,9 +98,11 @@ class Uniform:
     (x >> 11) * 2**-53.
 
     As many bits are taken as the significand holds, so every product is exact and below 1, on every device.
+
+    `seed` is None where each run brings its own (`dagpu.lowering.program.Fill.seed`).
     """
 
-    seed: int
+    seed: int | None
 
 
 @final
@@ -121,15 +123,24 @@ class Normal:
     all in f64, one rounding for each operation, and landed at the end. log, cos and sin are the library's,
     which differ between libraries by a few units in the last place (ulp). Tolerance between backends: f64 8
     ulp of max(abs(mean), abs(element - mean)); the other types 1 ulp of the same, which f32 needs for fewer
-    than one element in a million, f16 and bf16 more seldom still.
+    than one element in a million, f16 and bf16 more seldom still. `seed` is as for `Uniform`.
     """
 
     mean: float
     std: float
-    seed: int
+    seed: int | None
 
 
 Recipe: TypeAlias = Constant | Arange | Linspace | Eye | Uniform | Normal
+
+
+SEEDS: Final = 1 << 64
+"""How many there are."""
+
+
+def seeded(recipe: Recipe, seed: int) -> Recipe:
+    """A recipe for random numbers, with a seed; any other as it is."""
+    return replace(recipe, seed=seed) if isinstance(recipe, Uniform | Normal) else recipe
 
 
 def check(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape) -> None:

@@ -1,20 +1,24 @@
 """From an op, or several, to a captured graph."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from dagpu.backends.base import Bindings, Prepared
 from dagpu.critical import leave, pause
 from dagpu.device import Device, Stream
 from dagpu.errors import CaptureError
+from dagpu.handles import SharedTensor
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Program, Role
 from dagpu.lowering.trace import Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.captured import Captured
-from dagpu.ops.compose import Shared, Unzip, sources_of
+from dagpu.ops.compose import Unzip
+from dagpu.ops.memory import dup
+from dagpu.ops.zipping import zip_ops
 from dagpu.origin import Origin, describe
+from dagpu.ownership import map_handles
 from dagpu.runtime.completion import BlockingWaits, drive
 from dagpu.runtime.device import backend, find
 from dagpu.runtime.kept import PlanCache, Settings
@@ -31,16 +35,23 @@ def capture(
 ) -> tuple[Captured, Any]:
     """Run an op, and make a graph of the plan, on the memory of that run. Gives the graph and the op's result.
 
+    What the `shared()` ops in it had remembered before is a constant. What the capture makes of them for the first time
+    is part of the graph: each launch makes it anew, in the graph's memory. So they remember a copy of what they have
+    made now; they have run, and do not run a second time.
+
     Raises:
         CaptureError: part of it cannot be in a graph. Nothing has run then.
     """
-    _evaluate_shared(op, settings)
     waits = BlockingWaits()
     tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, find)
     locks = Locks(origin)
     try:
         with quiet_collector():
             stage = tracer.stage()
+        while others := tracer.waits_for():  # what another run is making just now will be a constant
+            drive(waits.once(others))
+            stage = tracer.stage()
+        with quiet_collector():
             where = _one_device(stage.program, origin)
             _refuse(tracer, stage.program, origin)
             plan = plan_program(stage.program, settings.verify)
@@ -58,6 +69,8 @@ def capture(
             if buffer.role is Role.OUTPUT:
                 bindings.memory[index] = memory[index]
         frozen = under_way.prepared.freeze(bindings)
+        locks.release()
+        tracer.publish(_constants(tracer.remembered(), {*outputs, *owned}, settings))
     except BaseException:
         tracer.abandon("the capture that was to make them failed")
         raise
@@ -75,6 +88,23 @@ def _own_stream(where: Device) -> Stream:
         return where.stream()
     finally:
         leave(before)
+
+
+def _constants(remembered: list[Any], written: set[Storage], settings: Settings) -> Callable[[Any], Any]:
+    """What makes of a remembered value one that no launch writes: with copies of the handles to what launches write.
+
+    They are made here, all in one run.
+    """
+    changing = [handle for handle in remembered if handle._live() in written]
+    if not changing:
+        return lambda value: value
+    quiet = Settings(settings.device, settings.policy, settings.verify, None)
+    copies = drive(execute(zip_ops(*map(dup, changing)), quiet, BlockingWaits()))
+    constants = {
+        id(handle): copy.share() if type(handle) is SharedTensor else copy.borrow()
+        for handle, copy in zip(changing, copies, strict=True)
+    }
+    return lambda value: map_handles(lambda handle: constants.get(id(handle), handle), value)
 
 
 def _writes(graph: object, storages: Iterable[Storage]) -> None:
@@ -130,7 +160,7 @@ class Recording:
         for tracer in self._tracers:
             tracer.submitted()
         found = _captured(frozen, plan, self._stream, stage.locks, last.lent, self._origin)
-        _writes(found, last.owned)
+        _writes(found, [storage for tracer in self._tracers for storage in tracer.owned])
         return found
 
     def __repr__(self) -> str:
@@ -155,7 +185,7 @@ def _captured(
 ) -> Captured:
     found = Captured(frozen, plan, stream, storages, lent, origin)
     found.updates = Updates()
-    found.plans = PlanCache(_LAUNCHERS, None, of_pipeline=True)
+    found.plans = PlanCache(_LAUNCHERS, None)
     return found
 
 
@@ -164,25 +194,6 @@ def _bindings(buffers: Any, inputs: dict[int, object]) -> Bindings:
     for index, held in inputs.items():
         bindings.memory[index] = held
     return bindings
-
-
-def _evaluate_shared(root: DeviceOp[Any, Any, Any], settings: Settings) -> None:
-    """Run what `shared()` ops remember, as far as it can be seen: they run once, and a graph would run them each time.
-
-    Sources first, without recursion; one in the closure of a `then` is evaluated by the graph, for itself.
-    """
-    todo, found, seen = [root], [], {root}
-    while todo:
-        op = todo.pop()
-        if isinstance(op, Shared):
-            found.append(op)
-        for source in sources_of(op):
-            if source not in seen:
-                seen.add(source)
-                todo.append(source)
-    for op in reversed(found):
-        if not op.once.remembers():
-            drive(execute(op, settings, BlockingWaits()))
 
 
 def _one_device(program: Program, origin: Origin) -> Device:
@@ -216,7 +227,7 @@ def _refuse(tracer: Tracer, program: Program, origin: Origin) -> None:
     if not tracer.ends_here:
         raise CaptureError(
             f"{captured} goes on only when data has come to the host, or another run is done. Capture what comes "
-            "before that and what comes after it."
+            "before that and what comes after it. A shared() op that has run before the capture is a constant in it."
         )
     left: Unzip[Any] | None = tracer.left_over()
     if left is not None:

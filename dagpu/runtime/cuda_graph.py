@@ -10,7 +10,7 @@ graph itself; and it comes after what `update` has put into the same stream.
 import weakref
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Final, Generic, Protocol, cast, final
+from typing import Any, Generic, Protocol, cast, final
 
 from typing_extensions import TypeVar
 
@@ -38,7 +38,7 @@ _U = TypeVar("_U")
 _T_co = TypeVar("_T_co", covariant=True)
 _I_contra = TypeVar("_I_contra", contravariant=True)
 
-_scope_around: "Final[ContextVar[weakref.ref[_ScopeBlock] | None]]" = ContextVar("dagpu_scope", default=None)
+_scope_around: "ContextVar[weakref.ref[_ScopeBlock] | None]" = ContextVar("dagpu_scope", default=None)
 """The `CudaGraph.scope` in which this task or thread is. Weak: of a `with` block that an interrupt has ended before its
 `__exit__` could do anything, nothing is left."""
 
@@ -48,8 +48,11 @@ class CudaGraph(Generic[_T_co]):
     """What an op did, ready to be launched again as a whole, on the same memory: `op.graph()`.
 
     It keeps alive whatever its nodes point at, until its last launch is complete. Everything in it was fixed when it
-    was captured: closures are not called again, numbers stay. New data goes into the memory that it reads, with
-    `update`.
+    was captured: closures are not called again, numbers and seeds stay; random numbers without a seed are others in
+    each launch. New data goes into the memory that it reads, with `update`.
+
+    What the `shared()` ops in it had remembered before the capture is a constant. What the capture has made of them for
+    the first time each launch makes anew, in the graph's memory; they themselves have run, and remember a copy.
     """
 
     def __init__(self, captured: Captured, output: _T_co, settings: Settings) -> None:

@@ -1,8 +1,9 @@
 """Plans that runs leave for later ones: of the same op, of ops of the same structure, and of a pipeline."""
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from types import CodeType
+from types import CodeType, EllipsisType
 from typing import Any, Final, NamedTuple, final
 
 from dagpu.backends.base import Backend, Bindings, Prepared, Replay
@@ -16,6 +17,7 @@ from dagpu.lowering.policies import RoundRobin, SingleStream
 from dagpu.lowering.reuse import Repeat
 from dagpu.lowering.structure import MOST_NODES, Inputs, exact
 from dagpu.ops.base import DeviceOp, keep_for_later_runs, kept_from_earlier_runs
+from dagpu.origin import Origin, describe, place_of
 
 
 @final
@@ -140,16 +142,18 @@ class CacheInfo(NamedTuple):
 class PlanCache:
     """Plans by the structure of their ops: the latest used."""
 
-    def __init__(self, maxsize: int, pipeline_graph_from: int | None = None, *, of_pipeline: bool = False) -> None:
+    def __init__(self, maxsize: int, graph_from: int | EllipsisType | None = ..., *, of_pipeline: bool = False) -> None:
         self._maxsize = maxsize
-        self._graph_from = pipeline_graph_from
+        self._graph_from = graph_from
+        """As the settings of a run have it where it is an ellipsis."""
         self._of_pipeline = of_pipeline
+        """Are misses counted by the calls of a function?"""
         self._plans: OrderedDict[Hashable, tuple[list[Kept], object]] = OrderedDict()
         self._hits = self._misses = 0
 
     def graph_from(self, settings: Settings) -> int | None:
         """From which run of a plan on it is a graph."""
-        return self._graph_from if self._of_pipeline else settings.graph_from
+        return settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
 
     def find(self, inputs: Inputs, settings: Settings) -> Kept | None:
         """A plan that suits these leaves."""
@@ -160,15 +164,20 @@ class PlanCache:
                     self._plans.move_to_end(inputs.key)
                     self._hits += 1
                     return kept
-            self._misses += 1
+            self._misses += not self._of_pipeline
         return None
+
+    def called(self) -> None:
+        """The pipeline's function is called, for want of a plan."""
+        with BOOKKEEPING:
+            self._misses += 1
 
     def keep(self, inputs: Inputs, new: Kept, settings: Settings) -> None:
         """Keep a plan for others of its structure; the one that has not been used for longest makes room."""
         with BOOKKEEPING:
             before, _ = self._plans.get(inputs.key, ([], None))
             others = [kept for kept in before if not kept.suits(settings, inputs.leaves)]
-            self._plans[inputs.key] = [new, *others[: _KEPT_PER_OP - 1]], inputs.codes
+            self._plans[inputs.key] = [new, *others[: _KEPT_PER_OP - 1]], inputs.named
             self._plans.move_to_end(inputs.key)
             while len(self._plans) > self._maxsize:
                 self._plans.popitem(last=False)
@@ -180,7 +189,7 @@ class PlanCache:
             self._hits = self._misses = 0
 
     def info(self) -> CacheInfo:
-        """How often a plan was found, and how often not."""
+        """How often a plan was found, and how often not: of a pipeline, how often its function was called."""
         with BOOKKEEPING:
             return CacheInfo(self._hits, self._misses, self._maxsize, len(self._plans))
 
@@ -213,6 +222,24 @@ def most_nodes(op: DeviceOp[Any, Any, Any]) -> int:
 
 
 _MOST_PLACES: Final = 4096
+
+
+_warned: set[object] = set()
+
+
+def refused(owner: Any, origin: Origin, what: str) -> None:
+    """A pipeline was called with an argument by which no plan can be found. Warn, once for each place."""
+    place = place_of(origin)
+    if place in _warned:
+        return
+    _warned.add(place)
+    file, line = ("dagpu", 0) if place is None else place
+    message = (
+        f"{owner!r}, called at {describe(origin)}, got {what}, by which no plan can be found: its function is called "
+        "again in each run. Pass handles, NumPy arrays, numbers, texts, and tuples, lists and dicts of these. What is "
+        "the same in all calls it can close over; make a pipeline for each value of it."
+    )
+    warnings.warn_explicit(message, RuntimeWarning, file, line)
 
 
 def cache_of(inputs: Inputs, settings: Settings) -> PlanCache | None:

@@ -44,8 +44,10 @@ class Pipeline(Generic[_P, _T_co]):
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co]:
         """An op that runs it on these arguments: handles, NumPy arrays, numbers, and tuples, lists and dicts of them.
 
-        Handles that move do so now. A NumPy array is read when the op runs, anew in each run. With any other argument
-        the function is called again for each run.
+        Handles that move do so now. A NumPy array is read when the op runs, anew in each run. Texts, truth values,
+        types, members of enumerations and devices are welcome as well: each makes a plan of its own. By any other
+        argument (a set, a dataclass, a function, an op) no plan can be found: the function is called again in each run
+        of such a call, which a `RuntimeWarning` says, once for each place.
         """
         origin = here()
 
@@ -63,7 +65,7 @@ class Pipeline(Generic[_P, _T_co]):
         )
 
     def cache_info(self) -> CacheInfo:
-        """How many runs found a plan, how many did not, and how many plans there may be and are."""
+        """How many runs found a plan, how many called the function, and how many plans there may be and are."""
         return self.plans.info()
 
     def cache_clear(self) -> None:
@@ -86,11 +88,16 @@ def pipeline(
     """Decorate a typed function from inputs to an op: it is traced and planned once for each combination of shapes,
     types and devices of its arguments.
 
-    While it is traced it gets handles, stand-ins for NumPy arrays, which know shape and type alone, and numbers. A
-    number that is passed on to kernels may differ from call to call; whatever else is done with one (a shape, a branch)
-    makes a plan for that value. Other things that the function reads (globals, what it closes over) are read in the
-    trace alone: let its result follow from its arguments. Tensors that it closes over are kept as long as its plans
-    are. A function for `host_map` that has more than numbers and texts in its closure makes it be traced in each call.
+    While it is traced it gets handles, stand-ins for NumPy arrays, which know shape and type alone, and stand-ins for
+    numbers. A number that is passed on to kernels, or as a seed, may differ from call to call; whatever else is done
+    with one (a shape, a branch) makes a plan for that value. Ask for its type with `isinstance(k, float)`: `type(k)` is
+    the stand-in's own. Other things that the function reads (globals, what it closes over) are read in the trace alone:
+    let its result follow from its arguments. Tensors that it closes over are kept as long as its plans are.
+
+    A function for `host_map` is kept with the plan where it makes no difference which call made it: one that is found
+    under its name in a module, or that closes over numbers, texts and such functions alone, assigns to no variable from
+    outside and has no attributes, and gets nothing that can be changed in place but results of the device and of the
+    host. With any other, `f` is called in each run.
 
     Args:
         f: the function.

@@ -11,9 +11,9 @@ from dagpu.errors import DeviceError
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.policies import arranged
 from dagpu.lowering.program import Program
-from dagpu.lowering.reuse import Bound, is_fixed
+from dagpu.lowering.reuse import Bound
 from dagpu.lowering.schedule import schedule
-from dagpu.lowering.structure import Inputs, inputs_of
+from dagpu.lowering.structure import Inputs, inputs_of, is_fixed
 from dagpu.lowering.trace import Stage, Tracer
 from dagpu.lowering.verify import verify
 from dagpu.ops.base import DeviceOp
@@ -21,7 +21,7 @@ from dagpu.ops.compose import Value
 from dagpu.origin import start_of_run
 from dagpu.runtime.completion import Waits
 from dagpu.runtime.device import backend, find
-from dagpu.runtime.kept import Kept, PlanCache, Settings, Submitted, cache_of, keep, kept_by, most_nodes
+from dagpu.runtime.kept import Kept, PlanCache, Settings, Submitted, cache_of, keep, kept_by, most_nodes, refused
 from dagpu.runtime.updates import Enqueued
 from dagpu.storage import Locks
 
@@ -73,7 +73,7 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits) -> Cor
         again = _again(found[0], found[1], settings, waits)
         if again is not None:
             return again
-    inputs = inputs_of(op, most_nodes(op))
+    inputs = inputs_of(op, most_nodes(op), refused)
     cache = None if inputs is None else cache_of(inputs, settings)
     if inputs is not None and cache is not None:
         kept = cache.find(inputs, settings)

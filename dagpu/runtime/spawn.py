@@ -6,6 +6,7 @@ from typing import Any, Generic, final
 import trio
 from typing_extensions import TypeVar
 
+from dagpu.containers import mapped
 from dagpu.errors import BorrowError, MovedError, OperationCancelled
 from dagpu.handles import TensorMut, TensorRef
 from dagpu.ops.base import DeviceOp, Static, check_op
@@ -13,7 +14,7 @@ from dagpu.ops.compose import Value, sources_of
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Copy
 from dagpu.origin import Origin, describe, here, started_at
-from dagpu.ownership import handles_in, moves
+from dagpu.ownership import for_several, handles_in, moves
 from dagpu.tracebacks import leaves_run, without_our_frames
 from dagpu.wrong_arguments import wrong_argument
 
@@ -23,7 +24,12 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 @final
 class Pending(Generic[_T_co]):
-    """An op that was started by `spawn`. Await it for its result."""
+    """An op that was started by `spawn`. Await it for its result, any number of times and in any number of tasks.
+
+    A result that owns handles goes to the first who awaits it, its sole taker; a second gets a `MovedError`. Any other
+    goes to all: so NumPy arrays in it are read-only, also for one who is alone with it (`array.copy()` can be written).
+    Whoever runs the op itself, with `await op`, is the sole taker of its result, and may write to its arrays.
+    """
 
     def __init__(self, op: DeviceOp[_T_co, Static, Any], origin: Origin) -> None:
         self._op = op
@@ -66,12 +72,15 @@ class Pending(Generic[_T_co]):
         result: _T_co = self._value
         if moves(result):
             self._value, self._state = None, "taken"
-        return result
+            return result
+        own: _T_co = mapped(lambda item: item, result)  # lists and dicts of his own
+        return own
 
     async def _run(self) -> None:
         try:
             with self._scope, started_at(self._origin):
-                self._value = await self._op
+                value = await self._op
+                self._value = value if moves(value) else for_several(value)
                 self._state = "done"
             if self._state == "running":
                 self._state = "cancelled"

@@ -47,6 +47,8 @@ class Builtin:
     pointers: tuple[int, ...]
     """Where in `arguments` the addresses (8 bytes each) go: of the output's memory, and of the source's. They are those
     of the blocks of memory: the layouts' offsets are among the other parameters."""
+    seed: int | None = None
+    """Where in `arguments` the seed (8 bytes) goes that each run brings; None where there is none."""
 
 
 @final
@@ -146,16 +148,19 @@ def _fill(_exact: str, recipe: Recipe, layout: Layout) -> Builtin | Memset:
     else:
         dense = walk.dense(itemsize, 1)
         formula = _formula(recipe, layout)
+    without_seed = isinstance(recipe, Uniform | Normal) and recipe.seed is None
     parts = (
         ("numbers", "walk", "fill", "philox") if isinstance(recipe, Uniform | Normal) else ("numbers", "walk", "fill")
     )
     text = _text(*parts) + _FILL_ENTRIES.format(formula=formula.c_type)
     if dense:
         arguments = pack("<QqQ", 0, walk.start.out, walk.size) + formula.packed
-        return Builtin(text, "dagpu_fill_dense", _grid(walk.size, formula.lanes), (THREADS, 1, 1), arguments, (0,))
-    room, name = room_for(walk, "dagpu_fill")
-    arguments = pack("<Q", 0) + packed(walk, room) + formula.packed
-    return Builtin(text, name, _grid(walk.size, 1), (THREADS, 1, 1), arguments, (0,))
+        name, grid = "dagpu_fill_dense", _grid(walk.size, formula.lanes)
+    else:
+        room, name = room_for(walk, "dagpu_fill")
+        arguments, grid = pack("<Q", 0) + packed(walk, room) + formula.packed, _grid(walk.size, 1)
+    seed = len(arguments) - 8 if without_seed else None  # the last field of either formula
+    return Builtin(text, name, grid, (THREADS, 1, 1), arguments, (0,), seed)
 
 
 # ---- formulas -----------------------------------------------------------------------------------
@@ -186,11 +191,16 @@ def _formula(recipe: Arange | Linspace | Eye | Uniform | Normal, layout: Layout)
             return _Formula(f"Eye<{c_type}>", lanes, pack("<Q", layout.shape[1]))
         case Uniform(seed):
             lanes = 2 if layout.dtype.itemsize == 8 else 4
-            return _Formula(f"Uniform<{c_type}>", lanes, pack("<Q", seed % _MODULUS))
+            return _Formula(f"Uniform<{c_type}>", lanes, packed_seed(seed or 0))
         case Normal(mean, std, seed):
-            return _Formula(f"Normal<{c_type}>", 2, pack("<ddQ", float(mean), float(std), seed % _MODULUS))
+            return _Formula(f"Normal<{c_type}>", 2, pack("<dd", float(mean), float(std)) + packed_seed(seed or 0))
         case _:
             assert_never(recipe)
+
+
+def packed_seed(seed: int) -> bytes:
+    """A seed as the formulas have it."""
+    return pack("<Q", seed % _MODULUS)
 
 
 def _bits(recipe: Constant, dtype: _DType) -> int:

@@ -16,6 +16,7 @@ from dagpu.backends.outcome import Outcome
 from dagpu.errors import CaptureError
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import GraphLaunch, Launch
+from dagpu.lowering.scalars import drawn_cells, fresh_seed
 from dagpu.origin import describe
 
 if TYPE_CHECKING:
@@ -27,15 +28,19 @@ if TYPE_CHECKING:
 
 @final
 class FrozenPlan:
-    """A graph whose nodes are written once, and all that they refer to. One launch of it at a time."""
+    """A graph whose nodes are written once, but for seeds that nobody has chosen, and all that they refer to.
 
-    __slots__ = ("_instance", "_launches", "_memory", "_plan", "_staged", "device", "staged_bytes")
+    One launch of it at a time.
+    """
+
+    __slots__ = ("_drawn", "_instance", "_launches", "_memory", "_plan", "_staged", "device", "staged_bytes")
 
     def __init__(self, prepared: "PreparedPlan", instance: Instance, memory: RunMemory, staged: "Staged") -> None:
         self.device: CudaDevice = prepared.devices[0]
         self.staged_bytes = sum(target.nbytes for _, target in staged)
         """What each launch copies on the host."""
         self._plan: Plan = prepared.plan
+        self._drawn = drawn_cells(self._plan)
         self._launches: Sequence[Launch] = prepared.reports
         self._instance = instance
         self._memory = memory
@@ -43,8 +48,13 @@ class FrozenPlan:
 
     def launch(self, stream: "RawStream") -> None:
         """Take what is in the arrays of the host now, and launch it. The context is current."""
+        bound = self._memory.bound
         for copy, target in self._staged:
-            np.copyto(target, source_array(copy.instruction, self._memory.bound))
+            np.copyto(target, source_array(copy.instruction, bound))
+        if self._drawn:
+            for cell in self._drawn:
+                bound[cell] = fresh_seed()
+            self._instance.aim(self._memory.bases, bound)
         assert self._instance.raw is not None
         self._instance.raw.launch(stream)
 

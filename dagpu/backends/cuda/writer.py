@@ -1,10 +1,10 @@
 """Writing a plan down as actions, once every kernel that it needs is there."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, assert_never, final
 
-from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memset
+from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memset, packed_seed
 from dagpu.backends.cuda.driver import Extents, Function, KernelLaunch
 from dagpu.backends.cuda.packing import REPORT, Packed, check_limits
 from dagpu.backends.cuda.parameters import Parameters, Patches, Place
@@ -94,7 +94,9 @@ class _Writer:
             case Launch():
                 if made is not None:
                     self._launch(instruction, lane, made)
-            case Fill(out=out):
+            case Fill(out=out, seed=seed):
+                if seed is not None and isinstance(made, Builtin) and made.seed is not None:
+                    self._patch(seed.buffer, len(self.texts), made.seed, packed_seed)
                 self._made(instruction, lane, made, [prepared.place(out.buffer)])
             case CopyDtoD(out=out, source=source):
                 self._made(instruction, lane, made, [prepared.place(out.buffer), prepared.place(source.buffer)])
@@ -126,13 +128,17 @@ class _Writer:
             place = prepared.place(argument.buffer if type(argument) is View else argument.view.buffer)
             addresses[place.base].append((number, at, place.offset + distance))
         for at, cell, convert in packed.cells:
-            self.patches.numbers.setdefault(cell, []).append((number, at, convert))
+            self._patch(cell, number, at, convert)
         if form.reports:
             report = len(prepared.reports) * REPORT
             prepared.reports.append(launch)
             for at in form.reports:
                 addresses[prepared.report_base].append((number, at, report))
         self._put(launch, lane, function, form.grid, block, packed.parameters, launch.kernel.shared_bytes)
+
+    def _patch(self, cell: int, launch: int, at: int, convert: Callable[[Any], bytes]) -> None:
+        """A number that each run brings goes into these parameters."""
+        self.patches.numbers.setdefault(cell, []).append((launch, at, convert))
 
     def _made(self, instruction: Instruction, lane: int, made: Any, places: list[Place]) -> None:
         """One of dagpu's own kernels, or a copy or fill by the driver. `places`: of the output and the source."""

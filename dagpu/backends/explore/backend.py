@@ -144,7 +144,7 @@ class PreparedExploration:
     def freeze(self, bindings: Bindings) -> FrozenScript:
         """See `Prepared.freeze`."""
         memory = list(bindings.memory)
-        return FrozenScript(self._script, self._store(memory))
+        return FrozenScript(self._script, self._store(memory), memory)
 
     def _store(self, memory: list[object]) -> PoisonedStore:
         try:

@@ -7,17 +7,21 @@ from dagpu.backends.explore.machine import Machine
 from dagpu.backends.explore.script import Script
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.outcome import Outcome
+from dagpu.lowering.scalars import drawn_cells, fresh_seed
 
 
 @final
 class FrozenScript:
     """See `dagpu.backends.base.Prepared.freeze`. Each launch takes an order of its own, as each run does."""
 
-    __slots__ = ("_script", "_store")
+    __slots__ = ("_drawn", "_memory", "_script", "_store")
 
-    def __init__(self, script: Script, store: PoisonedStore) -> None:
+    def __init__(self, script: Script, store: PoisonedStore, memory: list[object]) -> None:
         self._script = script
         self._store = store
+        self._memory = memory
+        """That of the store."""
+        self._drawn = drawn_cells(script.plan)
 
     def launch(self, outcome: Outcome) -> None:
         """Run it to its end; when `outcome` is cancelled, skip what has not begun. One launch at a time.
@@ -25,6 +29,8 @@ class FrozenScript:
         Raises what its instructions raise; of several errors a group.
         """
         self._store.reset()
+        for cell in self._drawn:
+            self._memory[cell] = fresh_seed()
         mine = Outcome()
         outcome.also_cancel(mine.cancel)
         machine = Machine(self._script, self._store, mine, current().inside(len(self._script.lanes)))

@@ -29,6 +29,7 @@ from dagpu.lowering.program import (
     View,
 )
 from dagpu.ops.launch import KernelSpec
+from dagpu.ops.recipes import seeded
 from dagpu.origin import describe
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _
     match instruction:
         case Launch():
             _launch(instruction, memory, outcome)
-        case Fill(out=out, recipe=recipe):
+        case Fill(out=out, recipe=recipe, seed=seed):
+            if seed is not None:
+                recipe = seeded(recipe, cast(int, memory[seed.buffer]))
             write(recipe, writable(memory[out.buffer], out.layout))
         case CopyHtoD():
             _copy_in(instruction, memory)

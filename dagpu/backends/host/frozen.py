@@ -9,6 +9,7 @@ from dagpu.backends.host.replay import Batch, HostReplay
 from dagpu.backends.host.streams import HostStream, enqueue
 from dagpu.backends.outcome import Outcome
 from dagpu.lowering.plan import Plan, Step
+from dagpu.lowering.scalars import drawn_cells, fresh_seed
 
 
 @final
@@ -19,13 +20,14 @@ class FrozenPlan:
     on those of the device's pool they might stand behind that very thread.
     """
 
-    __slots__ = ("_arenas", "_memory", "_plan", "_work")
+    __slots__ = ("_arenas", "_drawn", "_memory", "_plan", "_work")
 
     def __init__(
         self, plan: Plan, bindings: Bindings, arenas: Sequence[HostMemory], work: dict[HostStream, Sequence[Step]]
     ) -> None:
         self._plan = plan
         self._memory = list(bindings.memory)
+        self._drawn = drawn_cells(plan)
         self._arenas = arenas
         self._work = work
 
@@ -36,6 +38,8 @@ class FrozenPlan:
         """
         bindings = Bindings(len(self._memory))
         bindings.memory = list(self._memory)
+        for cell in self._drawn:
+            bindings.memory[cell] = fresh_seed()
         replay = HostReplay(self._plan, bindings, self._arenas, len(self._work))
         enqueue({stream: Batch(replay, steps) for stream, steps in self._work.items()})
         outcome.also_cancel(replay.cancel)

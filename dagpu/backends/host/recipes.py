@@ -35,10 +35,12 @@ def write(recipe: Recipe, out: NDArray[Any]) -> None:
             out[...] = 0
             diagonal = np.arange(min(out.shape))
             out[diagonal, diagonal] = 1
-        case Uniform(seed):
+        case Uniform(int(seed)):
             _in_order(out, lambda first, part: fill_uniform(seed, first, part), whole=True)
-        case Normal(mean, std, seed):
+        case Normal(mean, std, int(seed)):
             _in_order(out, lambda first, part: fill_normal(seed, first, part, mean, std), whole=True)
+        case Uniform() | Normal():
+            raise AssertionError(f"{recipe} has no seed yet")
         case _:
             assert_never(recipe)
 

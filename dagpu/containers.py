@@ -1,0 +1,116 @@
+"""Values inside tuples, lists and dicts, however deep: finding them, and putting others in their places.
+
+One walk for all that looks into a value: what a handle or a stand-in is found in is what it is replaced in. A named
+tuple counts as a tuple, of its own class; a subclass of list or dict, or any other object, is a value like a number: it
+is not looked into. The walk uses no recursion: zips of zips make tuples as deep as a program is long.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Final, NoReturn
+
+from dagpu.errors import OwnershipError
+from dagpu.origin import describe, here
+
+_MUTABLE: Final = frozenset((list, dict))
+"""By way of these alone can a container hold itself."""
+
+
+def is_container(value: Any) -> bool:
+    """Is a value looked into?"""
+    return type(value) in _MUTABLE or isinstance(value, tuple)
+
+
+def mapped(change: Callable[[Any], Any], value: Any, kinds: Collection[type[Any]] | None = None) -> Any:
+    """`value` with `change` applied to each value in it, or to each of these `kinds`, from left to right; a dict's keys
+    stay.
+
+    A tuple in which nothing has changed is given back as it is. Lists and dicts are new ones: somebody else may change
+    those that were given.
+
+    Raises:
+        OwnershipError: a list or dict holds itself.
+    """
+    if not is_container(value):
+        return change(value) if kinds is None or type(value) in kinds else value
+    above: list[tuple[Any, Iterator[Any], list[Any]]] = []
+    path: set[int] = set()
+    container, rest, made = value, _inside(value, path), list[Any]()
+    while True:
+        for item in rest:
+            kind = type(item)
+            if kind is tuple or kind in _MUTABLE or isinstance(item, tuple):
+                above.append((container, rest, made))
+                container, rest, made = item, _inside(item, path), []
+                break
+            made.append(change(item) if kinds is None or kind in kinds else item)
+        else:
+            if type(container) in _MUTABLE:
+                path.discard(id(container))
+            done = _rebuilt(container, made)
+            if not above:
+                return done
+            container, rest, made = above.pop()
+            made.append(done)
+
+
+def values_in(value: Any) -> Iterator[Any]:
+    """Each value in `value`, from left to right; `value` itself where it is no container.
+
+    Raises:
+        OwnershipError: a list or dict holds itself.
+    """
+    if not is_container(value):
+        yield value
+        return
+    path: set[int] = set()
+    open_containers = [(value, _inside(value, path))]
+    while open_containers:
+        container, rest = open_containers[-1]
+        for item in rest:
+            if is_container(item):
+                open_containers.append((item, _inside(item, path)))
+                break
+            yield item
+        else:
+            path.discard(id(container))
+            open_containers.pop()
+
+
+def _inside(container: Any, path: set[int]) -> Iterator[Any]:
+    """The items of a container. `path` has the ids of the lists and dicts on the way from the outermost one to it."""
+    if type(container) in _MUTABLE:
+        if id(container) in path:
+            _refuse_loop(container)
+        path.add(id(container))
+    items: Iterable[Any] = container.values() if type(container) is dict else container
+    return iter(items)
+
+
+def _rebuilt(container: Any, items: list[Any]) -> Any:
+    """A container with other items."""
+    kind = type(container)
+    if kind is list:
+        return items
+    if kind is dict:
+        return dict(zip(container, items, strict=True))
+    for new, old in zip(items, container, strict=True):
+        if new is not old:
+            break
+    else:
+        return container
+    if kind is tuple:
+        return tuple(items)
+    # Its class is not called: that may want other arguments than the items.
+    made = tuple.__new__(kind, items)
+    more = getattr(container, "__dict__", None)
+    if more:
+        made.__dict__.update(more)
+    return made
+
+
+def _refuse_loop(container: Any) -> NoReturn:
+    raise OwnershipError(
+        f"the value at {describe(here())} has a {type(container).__name__} in it that holds itself, so there is no end "
+        "to what would have to be looked at. Put an object of a class of your own around it: such an object is not "
+        "looked into."
+    )

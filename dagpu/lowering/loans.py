@@ -1,0 +1,27 @@
+"""What one run has on loan from outside, and what marks the memory that it makes itself."""
+
+from typing import final
+
+from dagpu.storage import Storage
+
+
+@final
+class Loans:
+    """Of one run, all its stages.
+
+    The mark is an object of its own: results keep it for as long as they live, and must not keep what was lent.
+    """
+
+    __slots__ = ("lent", "mark", "owned")
+
+    def __init__(self) -> None:
+        self.lent: dict[Storage, object] = {}
+        """For each storage from outside that is lent to the run, the loan; None if for reading."""
+        self.owned: set[Storage] = set()
+        """The storages of tensors from outside that have moved into the run."""
+        self.mark = object()
+        """The `maker` of each storage that the run makes."""
+
+    def made(self, storage: Storage) -> bool:
+        """Has the run made it?"""
+        return storage.maker is self.mark
