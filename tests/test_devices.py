@@ -21,12 +21,14 @@ from dagpu import (
     devices,
     dup,
     from_host,
+    full,
     ones,
     use_device,
     value,
     zeros,
     zip_ops,
 )
+from dagpu.runtime.device import backend
 from tests.places import place
 
 
@@ -80,6 +82,53 @@ def test_a_gpu_that_is_not_there(name: str) -> None:
     for ask in (lambda: device(name), lambda: zeros((1,)).on(name).sync(), lambda: use_device(name)):
         with pytest.raises(NoDeviceError):
             ask()
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Nobody has asked for a GPU yet, and there is none (CUDA_ERROR_NO_DEVICE). Gets an entry for each search."""
+    made = []
+
+    def open_gpus() -> list[object]:
+        made.append("search")
+        raise NoDeviceError("there is no CUDA device here: the driver says so.", 100)
+
+    monkeypatch.setattr(backend("cuda"), "_devices", None)
+    monkeypatch.setattr(backend("cuda"), "_missing", None)
+    monkeypatch.setattr("dagpu.backends.cuda.backend.open_gpus", open_gpus)
+    return made
+
+
+@pytest.mark.usefixtures("searches")
+def test_the_run_that_first_looks_for_a_gpu_is_let_go() -> None:
+    """With no GPU, "auto" is the host, and nothing keeps the tensors of the run in which that came out."""
+    host = device("host")
+    gc.collect()
+    gc.disable()
+    before = host.memory_used()
+    try:
+        with use_device("host"):
+            t = full((1 << 16,), 3).sync()
+            assert host.memory_used() > before
+            dup(t).on("auto").sync()
+        assert host.memory_used() == before
+    finally:
+        gc.enable()
+
+
+def test_a_search_in_vain_is_made_once(searches: list[str]) -> None:
+    """Whoever asks later gets the same words and code, in a new error: one that is kept would keep the frames that it
+    came through."""
+    found = []
+    for _ in range(3):
+        with pytest.raises(NoDeviceError, match="the driver says so") as caught:
+            device("cuda")
+        found.append(caught.value)
+    assert len(searches) == 1
+    assert len({id(error) for error in found}) == 3
+    assert len({str(error) for error in found}) == 1
+    assert {error.code for error in found} == {100}
+    assert all(error.__context__ is None for error in found)
 
 
 def test_devices_are_all_that_is_here() -> None:

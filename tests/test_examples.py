@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import first_in
+
 ROOT = Path(__file__).resolve().parent.parent
 # A file without a main part is a script's helper, and runs with it.
 SCRIPTS = sorted(file for file in (ROOT / "examples").glob("*.py") if "__main__" in file.read_text(encoding="utf-8"))
@@ -18,11 +20,10 @@ DEADLINE_S = 120
 
 def run(script: Path, folder: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run `script` in `folder`; a RuntimeWarning (a `sync` that holds up a loop, say) is an error."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", str(script), *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, **environment},
+        env={**os.environ, "PYTHONPATH": first_in("PYTHONPATH", ROOT), **environment},
         timeout=DEADLINE_S,
         check=False,
         stdout=subprocess.PIPE,

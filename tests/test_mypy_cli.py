@@ -1,5 +1,6 @@
 """`python -m dagpu check`: what it runs, what it says, and how it exits."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -199,7 +200,7 @@ def test_the_real_mypy(
     place: Path, check: Check, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Wrong programs are refused by mypy and by the plugin, and right ones pass."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     (place / "mypy.ini").write_text(CONFIGURATION, encoding="utf-8")
     shutil.copytree(dependencies(tmp_path_factory), place / ".mypy_cache")
     (place / "wrong.py").write_text(WRONG, encoding="utf-8")
@@ -215,6 +216,6 @@ def test_what_is_written_for_mypy_is_a_configuration(
     place: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real mypy takes it as it is, without a word."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     (place / "a.py").write_text("x = 1\n", encoding="utf-8")
     assert check("a.py") == Done(0, "Success: no issues found in 1 source file\n", "")

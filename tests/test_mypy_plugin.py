@@ -78,7 +78,7 @@ def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     shutil.copytree(dependencies(tmp_path_factory), tmp_path / "cache")
     with pytest.MonkeyPatch.context() as patch:
         # mypy's own worker processes are to find the plugin where this process has it from.
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         patch.chdir(ROOT)
         yield tmp_path
 

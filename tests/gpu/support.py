@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.paths import first_in
+
 NAME: Final = os.environ.get("DAGPU_TEST_DEVICE", "cuda:0")
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -56,11 +58,10 @@ def child(script: str, folder: Path, seconds: float = 0, **environment: str) -> 
     means to take."""
     file = folder / "script.py"
     file.write_text(script, encoding="utf-8")
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, str(file)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "DAGPU_DEVICE": NAME, **environment},
+        env={**os.environ, "PYTHONPATH": first_in("PYTHONPATH", ROOT), "DAGPU_DEVICE": NAME, **environment},
         timeout=DEADLINE_S + seconds,
         check=False,
         capture_output=True,

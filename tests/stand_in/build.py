@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 import pytest
 
+from tests.paths import first_in
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 HEADERS = (Path("/usr/local/cuda/include"), Path("/usr/include"), Path("/opt/cuda/include"))
@@ -63,12 +65,20 @@ def on_the_stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
     if why := missing():
         pytest.skip(why)
     library = build(tmp_path_factory.mktemp("driver"))
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(library.parent), "PYTHONPATH": str(ROOT)}
 
     def run(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", module, *arguments]
-        return subprocess.run(
-            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-        )
+        return run_python(library.parent, "-m", module, *arguments)
 
     return run
+
+
+def run_python(libraries: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run Python where this folder comes first of those with shared libraries, and the checkout first of those with
+    modules. All else is found where the caller finds it."""
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": first_in("LD_LIBRARY_PATH", libraries),
+        "PYTHONPATH": first_in("PYTHONPATH", ROOT),
+    }
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -29,7 +29,9 @@ class CudaBackend:
 
     def __init__(self) -> None:
         self._devices: list[tuple[Device, CudaDevice]] | None = None
-        self._missing: NoDeviceError | None = None
+        self._missing: tuple[str, int] | None = None
+        """Text and code of the error, once it is known that there are none. The error itself would keep the frames that
+        it came through, and so the tensors of the run that was the first to ask."""
         self._lock = threading.Lock()
 
     @property
@@ -72,12 +74,12 @@ class CudaBackend:
         if self._devices is None:
             with self._lock:
                 if self._missing is not None:
-                    raise self._missing
+                    raise NoDeviceError(*self._missing)
                 if self._devices is None:
                     try:
                         self._devices = _devices(open_gpus())
                     except NoDeviceError as error:
-                        self._missing = error
+                        self._missing = str(error), error.code
                         raise
         return self._devices
 
