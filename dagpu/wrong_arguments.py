@@ -8,6 +8,7 @@ never by an AttributeError of some later step.
 
 import inspect
 import operator
+from copy import copy
 from functools import partial
 from os import PathLike
 from types import AsyncGeneratorType, BuiltinFunctionType, CoroutineType, FunctionType, GeneratorType
@@ -58,7 +59,14 @@ def wrong_argument(
 
 def at_call(call: str, where: Origin, error: _E) -> _E:
     """The same error, with the call and its place before its message."""
-    return type(error)(f"{call} at {describe(where)}: {error}")
+    return reworded(error, f"{call} at {describe(where)}: {error}")
+
+
+def reworded(error: _E, message: str) -> _E:
+    """A new error that differs from `error` in its message alone: a `DeviceError` keeps its code."""
+    other = copy(error)
+    other.args = (message,)
+    return other
 
 
 def whole(value: Any) -> int | None:

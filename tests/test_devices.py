@@ -4,6 +4,7 @@ import gc
 import re
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import dagpu
 from dagpu import (
     NoDeviceError,
     Stream,
+    StreamInterpreter,
     current_device,
     device,
     devices,
@@ -128,7 +130,28 @@ def test_a_search_in_vain_is_made_once(searches: list[str]) -> None:
     assert len({id(error) for error in found}) == 3
     assert len({str(error) for error in found}) == 1
     assert {error.code for error in found} == {100}
-    assert all(error.__context__ is None for error in found)
+    assert len({id(error.__context__) for error in found}) == 3
+
+
+@pytest.mark.usefixtures("searches")
+def test_each_way_of_naming_a_device_passes_the_code_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NoDeviceError has the driver's code, whichever call found that there is no GPU."""
+
+    def by_the_environment() -> object:
+        monkeypatch.setenv("DAGPU_DEVICE", "cuda")
+        return zeros((1,)).sync()
+
+    asking: tuple[Callable[[], object], ...] = (
+        lambda: device("cuda"),
+        lambda: use_device("cuda"),
+        lambda: zeros((1,)).on("cuda").sync(),
+        lambda: StreamInterpreter("cuda").run_sync(zeros((1,))),
+        by_the_environment,
+    )
+    for ask in asking:
+        with pytest.raises(NoDeviceError, match="the driver says so") as caught:
+            ask()
+        assert caught.value.code == 100
 
 
 def test_devices_are_all_that_is_here() -> None:

@@ -150,9 +150,9 @@ def components(made: Any, count: int, origin: Origin) -> Sequence[Any]:
     """
     items = made.cause.items if type(made) is Later and type(made.cause) is FromItems else made
     if not isinstance(items, tuple | list) or len(items) != count:
-        what = f"{len(items)} components" if isinstance(items, tuple | list) else type(items).__name__
-        some = isinstance(items, tuple | list) and items
-        cure = f"Say unzip({len(items)})" if some else f"Let the op give a tuple of {count}"
+        there = len(items) if isinstance(items, tuple | list) else None
+        what = type(items).__name__ if there is None else f"{there} components"
+        cure = f"Say unzip({there})" if there else f"Let the op give a tuple of {count}"
         raise ShapeError(f"unzip({count}) at {describe(origin)}: the op's result is {what}. {cure}.")
     return items
 

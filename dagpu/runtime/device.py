@@ -11,7 +11,7 @@ from dagpu.device import Device
 from dagpu.env_vars import DEVICE
 from dagpu.errors import NoDeviceError
 from dagpu.origin import here
-from dagpu.wrong_arguments import at_call, wrong_argument
+from dagpu.wrong_arguments import at_call, reworded, wrong_argument
 
 GROUP = "dagpu.backends"
 """The entry point group in which backends are found: its names are kinds of device."""
@@ -105,7 +105,7 @@ def current_device() -> Device:
     try:
         return find(asked)
     except NoDeviceError as error:
-        raise NoDeviceError(f"{DEVICE.name}={asked!r}: {error} {DEVICE.cure}") from None
+        raise reworded(error, f"{DEVICE.name}={asked!r}: {error} {DEVICE.cure}") from None
 
 
 def devices() -> list[Device]:
