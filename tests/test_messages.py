@@ -359,7 +359,10 @@ def test_an_op_in_a_value(wrong: Callable[[Any], object], says: str) -> None:
     ("wrong", "says"),
     [
         (lambda: ones((2,)).map(lambda t: (1, dup(t))), "gave a tuple with an op in it, which nobody would run."),
+        (lambda: value(1).map(lambda _: [ones((2,)), ones((2,))]), "gave a list with an op in it, which nobody"),
+        (lambda: value(1).map(lambda _: {"a": ones((2,))}), "gave a dict with an op in it, which nobody would run."),
         (lambda: value(1).host_map(lambda _: ones((2,))), "gave an op, which nobody would run. Use .then."),
+        (lambda: value(1).host_map(lambda _: (1, ones((2,)))), "gave a tuple with an op in it, which nobody would"),
     ],
 )
 def test_an_op_that_a_function_gives(wrong: Callable[[], DeviceOp[Any]], says: str) -> None:

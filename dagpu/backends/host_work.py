@@ -6,7 +6,7 @@ import numpy as np
 
 from dagpu.errors import ShapeError
 from dagpu.lowering.program import Cell, CopyHtoD, HostCall, Items
-from dagpu.ops.base import DeviceOp
+from dagpu.ops.base import has_op, refuse_op
 from dagpu.origin import describe
 from dagpu.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 
@@ -22,8 +22,8 @@ def call(host_call: HostCall, memory: list[object]) -> None:
         raise
     if type(result) in SUSPENDED:
         refuse_suspended(result, whose, "host_map")
-    if isinstance(result, DeviceOp):
-        raise TypeError(f"{whose} gave an op, which nobody would run. Use .then.")
+    if has_op(result):
+        refuse_op(result, whose)
     memory[host_call.out] = result
 
 

@@ -37,7 +37,7 @@ from dagpu.lowering.placements import Placements
 from dagpu.lowering.remember import Memory, Remembering, components, once_of, own_result
 from dagpu.lowering.structure import is_fixed
 from dagpu.lowering.takings import Takings
-from dagpu.ops.base import DeviceOp
+from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import BUILT_IN, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
@@ -230,10 +230,8 @@ class Walk:
             self._apply_row([node])
             return
         made = self._closures.call(node, node.f, argument)
-        if isinstance(made, DeviceOp) or (type(made) is tuple and any(isinstance(part, DeviceOp) for part in made)):
-            what = "an op" if isinstance(made, DeviceOp) else "a tuple with an op in it"
-            cure = "Use .then" if isinstance(made, DeviceOp) else "Use .then, and zip_ops(a, b) for several ops"
-            raise TypeError(f"{whose(node, node.f)} gave {what}, which nobody would run. {cure}.")
+        if has_op(made):
+            refuse_op(made, whose(node, node.f))
         self.done.append(made)
 
     def _wait(self, node: Node, inputs: tuple[Any, ...]) -> bool:

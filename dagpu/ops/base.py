@@ -4,7 +4,8 @@ The nodes that the methods build are in dagpu.ops.compose, which hands them over
 import its own subclasses.
 """
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeAlias, overload
@@ -74,6 +75,35 @@ def check_stream(stream: object, call: str, where: Origin) -> None:
     if not isinstance(stream, Stream):
         cure = "Open one on a device: device().stream()"
         raise wrong_argument(call, where, "stream", stream, "a Stream", cure)
+
+
+def has_op(made: Any) -> bool:
+    """Whether the result of a function of `map` or `host_map` is an op, or has one in it.
+
+    All items of a tuple are looked at, and the first one of a list or dict: these may be long, and are of one kind.
+    """
+    items: Iterable[object] = (made,)
+    if isinstance(made, tuple):
+        items = made
+    elif type(made) is list:
+        items = made[:1]
+    elif type(made) is dict:
+        items = islice(made.values(), 1)
+    return any(isinstance(item, DeviceOp) for item in items)
+
+
+def refuse_op(made: Any, whose: str) -> NoReturn:
+    """Raise for what a function gave that `has_op`. `whose` names the function, with its place.
+
+    Raises:
+        TypeError: always.
+    """
+    if isinstance(made, DeviceOp):
+        raise TypeError(f"{whose} gave an op, which nobody would run. Use .then.")
+    raise TypeError(
+        f"{whose} gave a {type(made).__name__} with an op in it, which nobody would run. Use .then, and "
+        "zip_ops(a, b) for several ops."
+    )
 
 
 def check_op(op: object, call: str, cure: str = "Pass one that is there, or make one of a value: value(x)") -> None:
