@@ -643,6 +643,37 @@ case(
     ),
 )
 case(
+    lambda: ones((N,)).partition(TILE).shared().sync(),
+    (
+        "Put it together first: .unpartition().shared()",
+        lambda: ones((N,)).partition(TILE).unpartition().shared().sync(),
+    ),
+)
+
+
+def run_shared(cut: bool) -> None:
+    lent = new().borrow_mut()
+    run(value(lent.partition(TILE) if cut else lent).shared())
+
+
+def passed_on() -> None:
+    t = new()
+    _, lent = add(out(), t.borrow_mut()).unzip()
+    add(out(), lent).sync()
+
+
+def lent_for_reading() -> None:
+    t = new()
+    both(out(), t.borrow(), t.borrow()).sync()
+
+
+for cut in (False, True):
+    case(
+        partial(run_shared, cut),
+        ("pass on what each call gives back", passed_on),
+        ("lend the tensor for reading, t.borrow(), as often as it is read", lent_for_reading),
+    )
+case(
     lambda: value(1).map(lambda _: (1, 2)).unzip(3)[0].sync(),
     ("Say unzip(2)", lambda: value(1).map(lambda _: (1, 2)).unzip(2)[0].sync()),
 )

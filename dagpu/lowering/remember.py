@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.errors import MovedError, NestedRunError, OwnershipError, ShapeError
-from dagpu.handles import OWNING, Handle, SharedTensor, Tensor
+from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, TensorMut
 from dagpu.lowering.later import PENDING, FromItems, Later, resolved
 from dagpu.ops.compose import Shared, Split, Taken, Unzip
 from dagpu.ops.once import Once
@@ -70,9 +70,10 @@ class Memory:
             made = made.share()
         elif moves(made):
             owned = next(handle for handle in handles_in(made) if type(handle) in OWNING)
+            what = repr(owned) if made is owned else f"a {type(made).__name__} that owns {owned!r}"
             raise OwnershipError(
-                f"shared() at {describe(node.origin)} of a {type(made).__name__} that owns {owned!r}. Only one bare "
-                "Tensor can be shared whole: unzip() first, and share the parts."
+                f"shared() at {describe(node.origin)} of {what}. Only one bare Tensor can be shared whole. "
+                f"{_how_to_share(made)}."
             )
         else:
             made = for_several(made)
@@ -140,6 +141,19 @@ class Memory:
         for once in self._claims:
             once.abandon()
         self._claims.clear()
+
+
+def _how_to_share(made: Any) -> str:
+    """The cure for `shared()` of a value with handles that cannot be shared."""
+    kind = type(made)
+    if kind is TensorMut or (kind is Partition and type(made._live()) is TensorMut):
+        return (
+            "What is lent for writing has one user at a time: pass on what each call gives back; or lend the tensor "
+            "for reading, t.borrow(), as often as it is read"
+        )
+    if kind is Partition:
+        return "Put it together first: .unpartition().shared()"
+    return "Say unzip() first, and share the parts"
 
 
 def components(made: Any, count: int, origin: Origin) -> Sequence[Any]:
