@@ -88,7 +88,7 @@ CACHE_DIR: Final = Variable[Path | None](
 """Where compiled kernels are kept. A relative path would be another folder wherever a program is started."""
 CHECKED: Final = Variable("DAGPU_CHECKED", "0 or 1", "1", _switch, False)
 """Are kernels compiled with bounds checks that do not say so themselves?"""
-DEVICE: Final = Variable[str | None]("DAGPU_DEVICE", "the name of a device", "cuda:0", str, None)
+DEVICE: Final = Variable[str | None]("DAGPU_DEVICE", "the name of a device", "host", str, None)
 """Where ops run that say nothing else."""
 EXPLORE_SEED: Final = Variable("DAGPU_EXPLORE_SEED", "a whole number", "17", int, 0)
 """The seed of the order on explore devices."""
