@@ -43,23 +43,28 @@ def descriptors() -> int:
 
 def assert_nothing_is_held() -> None:
     """No memory, no stream, no event and no graph is in use on any device."""
-    plans.clear()
-    gc.collect()
     for number in range(2):
-        found = driver(number)
-        found.watch.look()
-        for run in list(found.live):
-            run.done()
-        with found.gpu.current():
-            found.destroy_retired()
-        assert found.memory.used == 0
-        assert found.pinned.used == 0
-        assert not found.live
-        assert events_in_use(found) == 0
-        gpu: Any = found.gpu
-        assert gpu.graphs == 0
-        assert gpu.timing_events == len(found.streams._timing_events)
-        assert not any(stream.users for stream in found.streams._pool)
+        driver(number).watch.look()
+    with driver(0).watch.looking, driver(1).watch.looking:  # a look of their threads' holds on to a run
+        plans.clear()
+        gc.collect()
+        for number in range(2):
+            _assert_nothing_is_held_on(driver(number))
+
+
+def _assert_nothing_is_held_on(found: CudaDevice) -> None:
+    for run in list(found.live):
+        run.done()
+    with found.gpu.current():
+        found.destroy_retired()
+    assert found.memory.used == 0
+    assert found.pinned.used == 0
+    assert not found.live
+    assert events_in_use(found) == 0
+    gpu: Any = found.gpu
+    assert gpu.graphs == 0
+    assert gpu.timing_events == len(found.streams._timing_events)
+    assert not any(stream.users for stream in found.streams._pool)
 
 
 def events_in_use(found: CudaDevice) -> int:

@@ -56,6 +56,8 @@ class Watch:
         """By descriptor: one that comes again has been closed before."""
         self._crowd: deque[tuple[CudaRun, Callable[[], None]]] = deque()
         self._lock = threading.Lock()
+        self.looking = threading.Lock()
+        """One thread looks at a time: a look holds on to a run, and may close its pipe."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -84,19 +86,22 @@ class Watch:
 
     def look(self) -> None:
         """Look at each of them once."""
-        for bell, sleeper in list(self._sleepers.items()):
-            run = sleeper.run()
-            if run is not None and not _ended(run):
-                continue
-            del run
-            # The driver is about to close its pipe, unless a device was lost.
-            is_open = identity(bell) == sleeper.pipe
-            if is_open and any(device.lost is not None for device in sleeper.devices):
-                os.close(bell)
-                is_open = False
-            with self._lock:
-                if not is_open and self._sleepers.get(bell) is sleeper:
-                    del self._sleepers[bell]
+        with self.looking:
+            for bell, sleeper in list(self._sleepers.items()):
+                self._look_at(bell, sleeper)
+
+    def _look_at(self, bell: int, sleeper: _Sleeper) -> None:
+        run = sleeper.run()
+        if run is not None and not _ended(run):
+            return
+        # The driver is about to close its pipe, unless a device was lost.
+        is_open = identity(bell) == sleeper.pipe
+        if is_open and any(device.lost is not None for device in sleeper.devices):
+            os.close(bell)
+            is_open = False
+        with self._lock:
+            if not is_open and self._sleepers.get(bell) is sleeper:
+                del self._sleepers[bell]
 
     def glance(self) -> None:
         """Look at some of those that have no pipe."""
