@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from table import Grid, Span, Table, load_average, machine, measure, now, save, show
 
 from dagpu import DagpuError, Device, device, f32
+from dagpu.device import INSTALL_CUDA
 
 PACKAGES = ("numpy", "trio", "pycuda", "cuda-bindings", "cuda-core", "cupy-cuda13x", "cupy-cuda12x", "torch")
 Measure = Callable[[], dict[str, Span]]
@@ -255,7 +256,7 @@ def start(name: str, description: str, argv: Sequence[str] | None = None) -> Ben
 def _refuse(name: str, reason: str) -> NoReturn:
     print(
         f"benchmarks/{name}.py needs an NVIDIA GPU with its driver, PyCUDA and cuda-bindings "
-        f"(pip install 'dagpu[cuda]'), and nvcc for the C++ floor. Here: {reason}\n"
+        f"({INSTALL_CUDA}), and nvcc for the C++ floor. Here: {reason}\n"
         "With --device host it runs on the CPU, which shows that it is right and measures nothing.",
         file=sys.stderr,
     )

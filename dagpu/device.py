@@ -4,7 +4,7 @@ How to reach one (`device("host:1")`, `use_device`) is in dagpu.runtime.device; 
 """
 
 from collections.abc import Hashable
-from typing import Literal, Protocol, final
+from typing import Final, Literal, Protocol, final
 
 from dagpu.critical import Section
 
@@ -27,6 +27,11 @@ class Driver(Protocol):
     def memory_used(self) -> int:
         """Bytes that dagpu's handles and runs hold."""
         ...
+
+
+INSTALL_CUDA: Final = "pip install 'pycuda>=2026.1' 'cuda-bindings>=12'"
+"""The command that brings what drives CUDA devices, beside NVIDIA's own driver. It is the extra `cuda` of
+pyproject.toml, spelt out: dagpu is on no package index, and outside of a checkout an extra cannot be named."""
 
 
 @final

@@ -180,7 +180,7 @@ class Tensor(_Array[_D_co, _S_co]):
 
     def reshape(self, shape: Shape) -> "Tensor[_D_co]":
         """The same elements, in C order, under another shape. Moves it."""
-        return reshape(self, shape, here())
+        return cast("Tensor[_D_co]", reshape(self, shape, here()))
 
     def to_host(self) -> "DeviceOp[NDArray[_D_co]]":
         """An op that gives a new NumPy array with its contents. Moves it."""
@@ -252,7 +252,7 @@ class SharedTensor(_Array[_D_co, _S_co]):
 
     def reshape(self, shape: Shape) -> "SharedTensor[_D_co]":
         """One more handle to the same memory, under another shape."""
-        return self._another(_reshaped(self._layout, shape, "reshape()", here()), self._holders)
+        return cast("SharedTensor[_D_co]", reshape(self, shape, here()))
 
     def to_host(self) -> "DeviceOp[NDArray[_D_co]]":
         """An op that gives a new NumPy array with its contents."""
@@ -294,8 +294,7 @@ class TensorRef(_Lent[_D_co, _S_co]):
 
     def reshape(self, shape: Shape) -> "TensorRef[_D_co]":
         """The same elements under another shape; `ShapeError` where they do not lie in one piece."""
-        layout = _reshaped(self._layout, shape, "reshape()", here())
-        return TensorRef(self._live(), layout, self._made, self._lender)
+        return cast("TensorRef[_D_co]", reshape(self, shape, here()))
 
     def slice(self, *ranges: slice) -> "TensorRef[_D_co]":
         """A part of it: one `slice` for each of the first axes, by Python's rules."""
@@ -313,7 +312,11 @@ class TensorRef(_Lent[_D_co, _S_co]):
 
 @final
 class TensorMut(_Lent[_D_co, _S_co]):
-    """A tensor lent for writing, to one at a time; what is written lands in the tensor."""
+    """A tensor lent for writing, to one at a time; what is written lands in the tensor.
+
+    A kernel takes it as an input as well, and gives it back in its result: what reads it there runs before what
+    writes it afterwards.
+    """
 
     __slots__ = ("__weakref__", "_loan")
     _word = "TensorMut"
@@ -329,6 +332,18 @@ class TensorMut(_Lent[_D_co, _S_co]):
             PartitionError: the tile does not divide the shape and `partial` is false.
         """
         return cast("Partition[Self]", cut_up(self, tile, partial, here()))
+
+    def reshape(self, shape: Shape) -> "TensorMut[_D_co]":
+        """The same loan of the same elements, in C order, under another shape. Moves it.
+
+        Raises:
+            ShapeError: the shape has another number of elements.
+        """
+        return cast("TensorMut[_D_co]", reshape(self, shape, here()))
+
+    def to_host(self) -> "DeviceOp[NDArray[_D_co], Borrowed]":
+        """An op that gives a new NumPy array with its contents. Moves it: the loan ends with that op's run."""
+        return cast("DeviceOp[NDArray[_D_co], Borrowed]", _to_host(self))
 
 
 @final
@@ -482,11 +497,21 @@ def share(tensor: Tensor[_D_co, _S_co], where: Origin) -> SharedTensor[_D_co, _S
     return SharedTensor(tensor._take("share()", where), tensor._layout, tensor._made, Holders())
 
 
-def reshape(tensor: Tensor[_D_co, Any], shape: object, where: Origin) -> Tensor[_D_co]:
-    """`tensor.reshape(shape)`, likewise."""
-    tensor._live()
-    layout = _reshaped(tensor._layout, shape, "reshape()", where)
-    return Tensor(tensor._take("reshape()", where), layout, tensor._made)
+def reshape(handle: Any, shape: object, where: Origin) -> Any:
+    """`handle.reshape(shape)`, likewise, of each kind of tensor. Moves what moves."""
+    kind = type(handle)
+    if kind is Partition or kind not in HANDLES:
+        raise _wrong_kind(handle, "reshape()", where)
+    storage = handle._live()
+    layout = _reshaped(handle._layout, shape, "reshape()", where)
+    if kind is SharedTensor:
+        return handle._another(layout, handle._holders)
+    if kind is TensorRef:
+        return TensorRef(storage, layout, handle._made, handle._lender)
+    handle._take("reshape()", where)
+    if kind is TensorMut:
+        return TensorMut(storage, layout, handle._made, handle._lender, handle._loan)
+    return Tensor(storage, layout, handle._made)
 
 
 def _reshaped(layout: Layout, shape: object, what: str, where: Origin) -> Layout:

@@ -13,17 +13,19 @@ from functools import update_wrapper, wraps
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, final, overload
 
+import numpy as np
+
 from dagpu.critical import Section
+from dagpu.device import INSTALL_CUDA
+from dagpu.env_vars import CHECKED
 from dagpu.errors import KernelArgumentError, NoDeviceError
 from dagpu.handles import move_in
 from dagpu.kernel_arguments import check_arguments, declared, refuse_call
 from dagpu.kernel_declaration import (
     ScalarCheck,
-    checked_by_environment,
     extents,
     params_of,
     read_source,
-    whole,
 )
 from dagpu.kernel_signature import In as In
 from dagpu.kernel_signature import Lazy as Lazy
@@ -38,6 +40,7 @@ from dagpu.kernel_signature import (
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.launch import HostBody, KernelOp, KernelSpec, Launch
 from dagpu.origin import Origin, describe, here
+from dagpu.wrong_arguments import shown, suspended_by, whole
 
 _P = ParamSpec("_P")
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -160,6 +163,9 @@ class Kernel(Generic[_P]):
             raise declaration_error(
                 name, place, what, "Decorate a function with @kernel.host or @kernel.host(whole=True)"
             )
+        if (gives := suspended_by(body)) is not None:
+            what = f"a call of its host body {shown(body)} gives {gives} and runs nothing"
+            raise declaration_error(name, place, what, "Write a plain function: def, with no await and no yield")
         code = getattr(body, "__code__", None)
         where = "" if code is None else f" at {describe((code, 0))}"
         if (before := self.spec.host.function) is not None:
@@ -207,9 +213,9 @@ class Kernel(Generic[_P]):
         """
         if _compiler is None:
             raise NoDeviceError(
-                f"kernel {self.spec.name!r}, declared at {describe(self.spec.origin)}: it cannot be "
-                "compiled, for there is no CUDA backend here. The host backend needs no compiling; for CUDA, "
-                "install dagpu[cuda] on a machine with a GPU."
+                f"kernel {self.spec.name!r}, declared at {describe(self.spec.origin)}: it cannot be compiled at "
+                f"{describe(here())}, for there is no CUDA backend here. Leave compile() out on the host, which "
+                f"compiles nothing; for CUDA, on a machine with a GPU: {INSTALL_CUDA}."
             )
         with Section("compile() was called"):
             _compiler(self.spec)
@@ -252,7 +258,7 @@ def kernel(
         block: threads in a block, 1 to 3 extents, at most 1024 together; None leaves it to dagpu.
         abi: "views" passes `Tile` and `View`; "pointers" plain pointers, as in existing CUDA code.
         options: for the compiler.
-        checked: compile bounds checks in; None means: if DAGPU_CHECKED is set to something but 0.
+        checked: compile bounds checks in; None means: if DAGPU_CHECKED is 1.
         in_place: an output may be written where an input of the same shape and element size lies, once nobody else
             needs that input. Say so of a kernel, and of its host body, that reads an element of such an input only
             to write the output's element of the same index, and reads it before.
@@ -263,14 +269,11 @@ def kernel(
 
     def decorate(function: Callable[_P, None]) -> Kernel[_P]:
         if not inspect.isfunction(function):
-            what = f"@kernel(...) is applied to {function!r}, which is no plain function"
+            what = f"@kernel(...) at {describe(here())} is applied to {shown(function)}, which is no plain function"
             raise KernelArgumentError(f"{what}. Decorate a `def` that names and types the kernel's parameters.")
         name, place = function.__name__, declared_at(function)
         signature = read_signature(function, sys._getframe(1).f_locals)
-        if abi not in ("views", "pointers"):
-            raise declaration_error(name, place, f"abi={abi!r}", "Give 'views' or 'pointers'")
-        if isinstance(options, str) or not all(isinstance(option, str) for option in options):
-            raise declaration_error(name, place, f"options={options!r}", 'Give a sequence of texts: ("-lineinfo",)')
+        _check_settings(name, place, abi, options, checked=checked, in_place=in_place)
         threads = block if block is None or isinstance(block, tuple) else (block,)
         source, source_name = read_source(cuda, function)
         spec = KernelSpec(
@@ -281,7 +284,7 @@ def kernel(
             abi=abi,
             block=None if threads is None else extents(threads, "block", name, place),
             options=tuple(options),
-            checked=checked_by_environment() if checked is None else bool(checked),
+            checked=CHECKED.get() if checked is None else bool(checked),
             origin=(function.__code__, 0),
             host=HostBody(),
             in_place=bool(in_place),
@@ -289,6 +292,18 @@ def kernel(
         return Kernel(spec, signature, cast("Callable[_P, None]", function))
 
     return decorate
+
+
+def _check_settings(name: str, place: str, abi: Any, options: Any, **flags: Any) -> None:
+    if not isinstance(abi, str) or abi not in ("views", "pointers"):
+        raise declaration_error(name, place, f"abi={shown(abi)}", "Give 'views' or 'pointers'")
+    listed = isinstance(options, Sequence) and not isinstance(options, str | bytes)
+    if not listed or not all(isinstance(option, str) for option in options):
+        what = f"options={shown(options)}"
+        raise declaration_error(name, place, what, 'Give a sequence of texts: ("-lineinfo",)')
+    for flag, given in flags.items():
+        if not isinstance(given, bool | np.bool_) and not (given is None and flag == "checked"):
+            raise declaration_error(name, place, f"{flag}={shown(given)}", f"Say {flag}=True, or leave it out")
 
 
 def check_launch(spec: KernelSpec, args: Sequence[object], origin: Origin) -> None:

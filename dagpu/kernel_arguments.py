@@ -17,8 +17,8 @@ from dagpu.origin import Origin, describe
 from dagpu.ownership import storage_of
 from dagpu.storage import Storage
 
-_INPUTS = frozenset((Tensor, SharedTensor, TensorRef))
-_HANDLES = _INPUTS | {TensorMut, Partition}
+_INPUTS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
+_HANDLES = _INPUTS | {Partition}
 
 
 def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, ops: bool) -> None:
@@ -119,7 +119,7 @@ def _wanted(param: Param) -> str:
     element = "" if param.dtype is None else f" of {param.dtype.name}"
     match param.form:
         case "in":
-            return f"a Tensor, SharedTensor or TensorRef{element}, or an op that yields one, is wanted"
+            return f"a Tensor, SharedTensor, TensorRef or TensorMut{element}, or an op that yields one, is wanted"
         case "out":
             return f"a Partition{element}, or an op that yields one, is wanted"
         case "scalar":
@@ -153,8 +153,6 @@ def _form_cure(param: Param, arg: Any) -> str:
     if isinstance(arg, tuple):
         return "Pick one of a kernel's results with .first() or .unzip()"
     is_output = param.form == "out"
-    if type(arg) is TensorMut and not is_output:
-        return "Lend it for reading with .borrow(); only an output is lent for writing, by .partition(tile)"
     if type(arg) is SharedTensor:
         return "It is immutable: write to a copy, dup(t).partition(tile), or to an empty(...).partition(tile)"
     if type(arg) is TensorRef:
@@ -165,7 +163,8 @@ def _form_cure(param: Param, arg: Any) -> str:
     cut = f".partition({tile})" if is_output else ""
     if isinstance(arg, np.ndarray):
         return f"Bring it to the device: from_host(array){cut}"
-    return f"Make a tensor of it, from_host(np.asarray(...)){cut}, or check the order of the arguments"
+    element = "" if param.dtype is None else f", {_scalar_name(param.dtype)}"
+    return f"Make a tensor of it, from_host(np.asarray(...{element})){cut}, or check the order of the arguments"
 
 
 def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> None:
@@ -210,22 +209,26 @@ def _scalar_name(dtype: "np.dtype[Any]") -> str:
 
 
 def _check_alias(spec: KernelSpec, first: tuple[Param, Any], second: tuple[Param, Any], origin: Origin) -> None:
-    """Two arguments on the same memory: fine if both only read and neither owns it."""
+    """Two arguments on the same memory: fine if both are `TensorRef`s or `SharedTensor`s, which only read."""
     (one, a), (other, b) = first, second
     if a is b and type(a) in (Tensor, Partition):
         cure = "Share it: t = t.share()" if type(a) is Tensor else "Give each output memory of its own"
         what = f"the same {type(a).__name__} is argument {one.name!r} already, and it can be moved once"
         refuse_call(spec, origin, what, cure, other)
+    if one.form == other.form == "out":
+        what = f"two outputs, {one.name!r} and this one, are on the same memory"
+        refuse_call(spec, origin, what, "Write each to memory of its own, empty(shape).partition(tile)", other)
     if "out" in (one.form, other.form):
-        if one.form == other.form:
-            what = f"two outputs, {one.name!r} and this one, are on the same memory"
-        else:
-            out, read = (one, other) if one.form == "out" else (other, one)
-            what = f"output {out.name!r} is on the same memory as input {read.name!r}"
-        refuse_call(spec, origin, what, "Write to memory of its own, empty(shape), or read from a copy, dup(t)", other)
+        out, read = (one, other) if one.form == "out" else (other, one)
+        what = f"output {out.name!r} is on the same memory as input {read.name!r}"
+        cure = "Write to memory of its own, empty(shape).partition(tile), or read a copy that was made before: "
+        refuse_call(spec, origin, what, f"{cure}dup(t.borrow()).sync()", other)
     if type(a) is Tensor or type(b) is Tensor:
         what = f"it is on the same memory as argument {one.name!r}, and a Tensor moves when it is passed"
         refuse_call(spec, origin, what, "Pass .borrow() for both, or share it: t = t.share()", other)
+    if type(a) is TensorMut or type(b) is TensorMut:
+        what = f"it is on the same memory as argument {one.name!r}, and what is lent for writing is lent once"
+        refuse_call(spec, origin, what, "Pass .borrow() for both: a kernel may read one tensor twice", other)
 
 
 def _refuse_grids(spec: KernelSpec, first: tuple[Param, Any], second: tuple[Param, Any], origin: Origin) -> NoReturn:

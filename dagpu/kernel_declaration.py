@@ -3,11 +3,9 @@
 import dataclasses
 import linecache
 import math
-import operator
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, SupportsIndex, cast, final
+from typing import Literal, cast, final
 
 import numpy as np
 
@@ -18,6 +16,7 @@ from dagpu.errors import KernelArgumentError
 from dagpu.kernel_signature import PySignature, declaration_error, declared_at
 from dagpu.ops.launch import Param
 from dagpu.standins import SymbolicNumber
+from dagpu.wrong_arguments import shown, whole
 
 
 # ---- the source ---------------------------------------------------------------------------
@@ -136,16 +135,6 @@ _MAX_GRID = 2**31 - 1
 """Blocks along the first axis of a grid (the same table)."""
 
 
-def whole(value: object) -> int | None:
-    """A whole number as an int; None for anything else, a bool among them."""
-    if isinstance(value, bool | np.bool_):
-        return None
-    try:
-        return operator.index(cast("SupportsIndex", value))
-    except TypeError:
-        return None
-
-
 def extents(given: Sequence[object], what: Literal["grid", "block"], kernel: str, place: str) -> tuple[int, ...]:
     """The extents of a grid or block, checked.
 
@@ -153,17 +142,12 @@ def extents(given: Sequence[object], what: Literal["grid", "block"], kernel: str
         KernelArgumentError: not 1 to 3 whole numbers of 1 or more, or too many threads in a block.
     """
     found = tuple(n for n in map(whole, given) if n is not None and 1 <= n <= _MAX_GRID)
-    shown = f"{what}{tuple(given)!r}"
+    call = f"{what}({', '.join(map(shown, given))})"
     if len(found) != len(given) or not 1 <= len(found) <= 3:
-        raise declaration_error(kernel, place, shown, "Give 1 to 3 whole numbers, each 1 or more")
+        raise declaration_error(kernel, place, call, "Give 1 to 3 whole numbers, each 1 or more")
     if what == "block" and math.prod(found) > MAX_THREADS:
-        threads = f"{shown} has {math.prod(found)} threads"
+        threads = f"{call} has {math.prod(found)} threads"
         raise declaration_error(
             kernel, place, threads, f"A block has at most {MAX_THREADS}, all its extents multiplied"
         )
     return found
-
-
-def checked_by_environment() -> bool:
-    """Does DAGPU_CHECKED ask for bounds checks?"""
-    return os.environ.get("DAGPU_CHECKED", "").strip().lower() not in ("", "0", "false", "no", "off")

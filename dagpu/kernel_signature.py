@@ -39,12 +39,17 @@ In: TypeAlias = Annotated[
     Tensor[_D]
     | SharedTensor[_D]
     | TensorRef[_D]
+    | TensorMut[_D]
     | DeviceOp[Tensor[_D], Borrowed]
     | DeviceOp[SharedTensor[_D], Borrowed]
-    | DeviceOp[TensorRef[_D], Borrowed],
+    | DeviceOp[TensorRef[_D], Borrowed]
+    | DeviceOp[TensorMut[_D], Borrowed],
     _InMark,
 ]
-"""A kernel's input with elements of type D: a handle, or an op that yields one."""
+"""A kernel's input with elements of type D: a handle, or an op that yields one.
+
+A `TensorMut` is read like any other; it comes back in the call's result, and may then be written.
+"""
 
 Out: TypeAlias = Annotated[
     Partition[Tensor[_D]]
@@ -57,6 +62,8 @@ Out: TypeAlias = Annotated[
 
 Lazy: TypeAlias = _T | DeviceOp[_T, Borrowed]
 """A kernel's scalar that may also be an op."""
+
+_ARRAYS = (Tensor, SharedTensor, TensorRef, TensorMut, Partition, DeviceOp, np.ndarray)
 
 _CURE = (
     "Annotate it In[f32] (read), Out[f32] (written), int, float, bool, a NumPy scalar type, "
@@ -176,15 +183,16 @@ def _read(hint: object) -> Annotation | str:
         if len(plain) != 1 or yields != plain:
             return "which is no type that a kernel can take"
         hint, lazy = plain[0], True
+    kind: object = get_origin(hint) or hint
+    if isinstance(kind, type) and issubclass(kind, _ARRAYS):
+        return "which does not say whether the kernel reads or writes it"
     if not isinstance(hint, type):
         return "which is no type that a kernel can take"
     if hint is int or hint is float or hint is bool:
         return Annotation("scalar", None, "bool" if hint is bool else "int" if hint is int else "float", lazy)
     if issubclass(hint, np.generic) and (scalar := _numpy(hint)) is not None:
-        kind: ScalarKind = "float" if scalar in FLOATING else "bool" if scalar.kind == "b" else "int"
-        return Annotation("scalar", scalar, kind, lazy)
-    if issubclass(hint, Tensor | SharedTensor | TensorRef | TensorMut | Partition | DeviceOp | np.ndarray):
-        return "which does not say whether the kernel reads or writes it"
+        number: ScalarKind = "float" if scalar in FLOATING else "bool" if scalar.kind == "b" else "int"
+        return Annotation("scalar", scalar, number, lazy)
     return "which is no type that a kernel can take"
 
 

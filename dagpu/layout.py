@@ -1,5 +1,7 @@
 """How an array lies in its memory, and the arithmetic of shapes, tiles and slices. Nothing here knows of devices."""
 
+import operator
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, final
@@ -9,6 +11,7 @@ import numpy as np
 from dagpu.dtypes import Shape, strides_of
 from dagpu.errors import PartitionError, ShapeError
 from dagpu.frozen import plain
+from dagpu.wrong_arguments import shown
 
 
 @final
@@ -51,12 +54,15 @@ def as_shape(shape: Any, what: str = "shape") -> Shape:
                 break
         else:
             return shape
+    listed = isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes | bytearray)
     try:
-        extents = tuple(int(e.__index__()) for e in shape)
-    except (AttributeError, TypeError):
+        extents = tuple(map(operator.index, shape)) if listed else None
+    except TypeError:
+        extents = None
+    if extents is None:
         whole = f"({shape},), or with all extents in one tuple: ({shape}, ...)"
         cure = whole if isinstance(shape, int) else "(rows, columns), or (n,) for one axis"
-        raise ShapeError(f"{what} {shape!r} is no tuple of whole numbers. Write it as {cure}.") from None
+        raise ShapeError(f"{what} {shown(shape)} is no tuple of whole numbers. Write it as {cure}.")
     if any(e < 0 for e in extents):
         raise ShapeError(f"{what} {shape!r} has a negative extent. Extents count elements: 0 or more.")
     return extents
@@ -100,7 +106,7 @@ def sliced(layout: Layout, ranges: tuple[slice, ...]) -> Layout:
     return Layout(layout.dtype, tuple(shape), tuple(strides), offset)
 
 
-def tiling(shape: Shape, tile: object, partial: bool) -> tuple[Shape, Shape]:
+def tiling(shape: Shape, tile: object, partial: object) -> tuple[Shape, Shape]:
     """Check a tile against a shape; gives the tile and its grid, how many tiles there are along each axis.
 
     Raises:
@@ -110,6 +116,10 @@ def tiling(shape: Shape, tile: object, partial: bool) -> tuple[Shape, Shape]:
         cut = as_shape(tile, "tile")
     except ShapeError as error:
         raise PartitionError(str(error)) from None
+    if not isinstance(partial, bool | np.bool_):
+        raise PartitionError(
+            f"partial is {shown(partial)}, but True or False is wanted. Say partial=True, or leave it out."
+        )
     return _tiling(shape, cut, bool(partial))
 
 

@@ -138,7 +138,8 @@ class Locks:
             raise BorrowError(
                 f"a run started at {describe(self._origin)} wants to {'write' if exclusive else 'read'} a tensor of "
                 f"{storage.nbytes} bytes on {storage.device.name} that {does} by the run started at "
-                f"{describe(storage.holder)}. Await that run first, or give each its own copy with dup(t)."
+                f"{describe(storage.holder)}. Await that run first, or work on a copy that was made before it: "
+                "dup(t.borrow())."
             )
 
     def release(self) -> None:

@@ -173,7 +173,23 @@ class Write:
     tile: Shape2
 
 
-Expr: TypeAlias = Make | Lent | Var | Let | Call | Change | Write
+@final
+@dataclass(frozen=True)
+class Update:
+    """A tensor that somebody outside owns, lent once: `readers` kernels read it, then `x` + a times the sum of what
+    they made is added to it, and where `again` one more kernel reads it. Its value is `rest` plus what was read.
+    """
+
+    lent: Make
+    a: Number
+    x: "Expr"
+    rest: "Expr"
+    tile: Shape2
+    readers: int
+    again: bool
+
+
+Expr: TypeAlias = Make | Lent | Var | Let | Call | Change | Write | Update
 
 
 # ---- the first reading: ops
@@ -226,6 +242,8 @@ def build(e: Expr, b: Building, here: int = 0) -> Op:
                 tensor.borrow_mut().partition(tile, partial=True), _number(a, b, 0), build(x, b, 0).on(place(0))
             )
             return zip_ops(effect.on(place(0)), build(rest, b, here)).last()
+        case Update():
+            return _build_update(e, b, here)
         case _:
             assert_never(e)
 
@@ -269,6 +287,27 @@ def _build_call(e: Call, b: Building, here: int) -> Op:
                 return zip_ops(out, zip_ops(y, x)).then(lambda p: call(p[0], p[1][1], p[1][0])).first().unpartition()
             op = call(out, x, y)
     return (op.unzip()[0] if e.way == "unzipped" else op.first()).unpartition()
+
+
+def _build_update(e: Update, b: Building, here: int) -> Op:
+    tensor = b.lend(e.lent)
+    b.written.append(tensor)
+    shape, tile = e.lent.shape, e.tile
+
+    def read(lent: Op, x: Op) -> tuple[Op, Op]:
+        made, back, _ = add(empty(shape).partition(tile, partial=True), lent, x).unzip()
+        return back, made.unpartition()
+
+    # All of it lies on the first device.
+    lent, x = value(tensor.borrow_mut()), build(e.x, b, 0).on(place(0))
+    for _ in range(e.readers):
+        lent, x = read(lent, x)
+    lent = axpy(lent.partition(tile, partial=True), _number(e.a, b, 0), x).first().unpartition()
+    if not e.again:
+        return zip_ops(lent.on(place(0)), build(e.rest, b, here)).last()
+    there = dup if here == 0 else lambda t: dup(t).on(place(here))
+    found = read(lent, build(e.rest, b, 0).on(place(0)))[1].on(place(0))
+    return found.then(there)
 
 
 def _through_ints(x: Op, e: Change) -> Op:
@@ -391,6 +430,15 @@ def evaluate(e: Expr, v: Evaluation) -> Array:
             number = _evaluate_number(a, v)
             v.written[place] = _wrapped(v.written[place] + number * evaluate(x_, v))
             return evaluate(rest, v)
+        case Update():
+            place = len(v.written)
+            v.written.append(e.lent.array())
+            x = evaluate(e.x, v)
+            for _ in range(e.readers):
+                x = _wrapped(e.lent.array() + x)
+            v.written[place] = _wrapped(e.lent.array() + _evaluate_number(e.a, v) * x)
+            rest_ = evaluate(e.rest, v)
+            return _wrapped(v.written[place] + rest_) if e.again else rest_
         case _:
             assert_never(e)
 

@@ -230,6 +230,19 @@ def _() -> None:
 
 @row(
     MODES,
+    "`&Tensor` parameter, given `&mut Tensor<T>`: reborrowed, and free to be written when the read is over",
+    "`t.borrow_mut()`: comes back as the `TensorMut` it was, to be cut; data flow orders the two",
+)
+def _() -> None:
+    z = ones(SHAPE).sync()
+    y, _, lent = saxpy(zeros(SHAPE).partition(TILE), 2.0, z.borrow_mut()).unzip()
+    written = saxpy(lent.partition(TILE), 1.0, y.unpartition()).first().sync()
+    assert type(written.unpartition()) is TensorMut
+    assert (z.to_host().sync() == 3).all()
+
+
+@row(
+    MODES,
     "a moved tensor cannot be used again: refused by the compiler",
     "by mypy with the plugin, and a `MovedError` at run time",
 )

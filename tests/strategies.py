@@ -5,7 +5,7 @@ from typing import Literal
 from hypothesis import strategies as st
 
 from dagpu import RoundRobin, SchedulingPolicy, SingleStream
-from tests.expressions import CHANGES, MAKERS, Call, Change, Expr, Lent, Let, Make, Number, Shape2, Var, Write
+from tests.expressions import CHANGES, MAKERS, Call, Change, Expr, Lent, Let, Make, Number, Shape2, Update, Var, Write
 
 _extents = st.integers(1, 5)
 shapes = st.tuples(_extents, _extents)
@@ -38,7 +38,7 @@ def expressions(
     known = [index for index, bound in enumerate(scope) if bound == shape]
     kinds = ["make"] + ["lent"] * borrows + ["var"] * 3 * bool(known)
     if depth:
-        kinds += ["let"] * 2 + ["call"] * 4 + ["change"] * 4 + ["write"] * (writes and borrows)
+        kinds += ["let"] * 2 + ["call"] * 4 + ["change"] * 4 + ["write", "update"] * (writes and borrows)
 
     def part(shape: Shape2, depth: int = depth - 1, scope: tuple[Shape2, ...] = scope, writes: bool = writes) -> Expr:
         return draw(expressions(shape, depth, scope, writes=writes, borrows=borrows))
@@ -62,6 +62,11 @@ def expressions(
         case "write":
             lent = draw(makes(draw(shapes)))
             return Write(lent, number(), part(lent.shape, depth // 2), part(shape), _tile(draw, lent.shape))
+        case "update":
+            again = draw(st.booleans())  # then it has the shape of the whole
+            lent = draw(makes(shape if again else draw(shapes)))
+            x, rest = part(lent.shape, depth // 2), part(shape)
+            return Update(lent, number(), x, rest, _tile(draw, lent.shape), draw(st.integers(0, 3)), again)
         case _:
             pass
     name: Literal["add", "scale", "axpy", "matmul"] = draw(st.sampled_from(["add", "scale", "axpy", "matmul"]))

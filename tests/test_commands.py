@@ -12,6 +12,7 @@ from dagpu import device
 from dagpu.__main__ import main
 from dagpu.commands import info
 from dagpu.commands.info import Finding, examine
+from dagpu.env_vars import VARIABLES, Variable
 
 SCRIPT = """
 import sys
@@ -41,6 +42,19 @@ def test_info_says_what_is_here_and_what_is_missing(capsys: pytest.CaptureFixtur
     assert f"numpy {np.__version__}" in said
     assert any(line.startswith("host:0") and line.endswith("passed") for line in said.splitlines())
     assert ("No CUDA device: " in said) is not any(each.kind == "cuda" for each in dagpu.devices())
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)
+def test_info_names_a_wrong_variable(
+    variable: Variable[object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value that an environment variable does not take is told with the cure, and the exit status is 1."""
+    monkeypatch.setenv(variable.name, "wrong!")
+    assert main(["info"]) == 1
+    said = capsys.readouterr().out
+    assert f"dagpu {dagpu.__version__}" in said
+    assert f"{variable.name}='wrong!'" in said
+    assert variable.cure in said
 
 
 def test_every_device_is_examined() -> None:

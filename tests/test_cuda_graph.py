@@ -56,6 +56,11 @@ from tests.strategies import shapes
 from tests.test_reuse import pure
 
 S = (2, 2)
+CURES = {
+    "memory": "tensors that were made before, and lent: t.borrow(), t.borrow_mut().partition(tile)",
+    "host": "Leave to_host() and host_map() to an op that runs after the launch",
+}
+"""What the two kinds of ops that no graph can take are told."""
 PATIENCE = 30.0
 """Seconds after which a test calls it a hang."""
 
@@ -341,8 +346,8 @@ def test_updates_leave_nothing_behind() -> None:
     [
         (lambda x: ones(S), "makes memory of its own: Fill"),
         (lambda x: dup(x.borrow()), "makes memory of its own: CopyDtoD"),
-        (lambda x: x.borrow().to_host(), "makes memory of its own: CopyDtoH"),
-        (lambda x: value(1).host_map(float), "HostCall"),
+        (lambda x: x.borrow().to_host(), "waits for data of the host: CopyDtoH"),
+        (lambda x: value(1).host_map(float), "waits for data of the host: HostCall"),
         (lambda x: scaled(1.0, x.borrow()), "makes memory of its own: Launch"),
     ],
 )
@@ -352,10 +357,11 @@ def test_what_is_no_update(op: Callable[[Any], Any], why: str) -> None:
     graph = scaled(1.0, x.borrow()).graph()
     asked = op(x)
     for refused in (asked, graph.launch()):
-        with pytest.raises(CaptureError, match="Such an op works on tensors that were made before") as caught:
+        with pytest.raises(CaptureError) as caught:
             graph.update(refused)
-        assert __file__ in str(caught.value)
-        assert (why if refused is asked else "launches another graph") in str(caught.value)
+        assert str(caught.value).count(__file__) == 2
+        assert (why if refused is asked else "launches another graph: GraphLaunch") in str(caught.value)
+        assert CURES["host" if "host" in why and refused is asked else "memory"] in str(caught.value)
     assert unlocked(x)
     graph.launch().sync()
 
@@ -775,9 +781,9 @@ def test_a_scope_takes_owned_tensors() -> None:
         (lambda x: dup(x.borrow()), "makes memory of its own: CopyDtoD"),
         (lambda x: convert(x.borrow(), i32), "makes memory of its own: CopyDtoD"),
         (lambda x: from_host(np.ones(S, f32)), "makes memory of its own: CopyHtoD"),
-        (lambda x: x.borrow().to_host(), "makes memory of its own: CopyDtoH"),
+        (lambda x: x.borrow().to_host(), "waits for data of the host: CopyDtoH"),
         (lambda x: scaled(1.0, x.borrow()), "makes memory of its own: Launch"),
-        (lambda x: value(2).host_map(float), "makes memory of its own: HostCall"),
+        (lambda x: value(2).host_map(float), "waits for data of the host: HostCall"),
         (lambda x: GRAPHS[0].launch(), "launches another graph: GraphLaunch"),
     ],
 )
@@ -790,7 +796,7 @@ def test_what_a_scope_refuses(op: Callable[[Any], Any], what: str) -> None:
         with pytest.raises(CaptureError, match=what) as caught:
             scope.record(op(x))
         assert str(caught.value).count(__file__) >= 2
-        assert "t.borrow_mut().partition(tile)" in str(caught.value)
+        assert CURES["host" if "host" in what else "memory"] in str(caught.value)
         scope.record(adds(x, 2.0, one))
     scope.graph.launch().sync()
     assert number_in(x) == 4

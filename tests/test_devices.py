@@ -4,6 +4,7 @@ import gc
 import re
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import dagpu
 from dagpu import (
     NoDeviceError,
     Stream,
+    StreamInterpreter,
     current_device,
     device,
     devices,
@@ -79,7 +81,7 @@ def test_a_gpu_that_is_not_there(name: str) -> None:
     """NoDeviceError, from every way of naming it; what is missing depends on the machine."""
     if any(found.kind == "cuda" for found in devices()):
         pytest.skip("there is a CUDA device here")
-    for ask in (lambda: device(name), lambda: zeros((1,)).on(name).sync(), use_device(name).__enter__):
+    for ask in (lambda: device(name), lambda: zeros((1,)).on(name).sync(), lambda: use_device(name)):
         with pytest.raises(NoDeviceError):
             ask()
 
@@ -128,7 +130,28 @@ def test_a_search_in_vain_is_made_once(searches: list[str]) -> None:
     assert len({id(error) for error in found}) == 3
     assert len({str(error) for error in found}) == 1
     assert {error.code for error in found} == {100}
-    assert all(error.__context__ is None for error in found)
+    assert len({id(error.__context__) for error in found}) == 3
+
+
+@pytest.mark.usefixtures("searches")
+def test_each_way_of_naming_a_device_passes_the_code_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NoDeviceError has the driver's code, whichever call found that there is no GPU."""
+
+    def by_the_environment() -> object:
+        monkeypatch.setenv("DAGPU_DEVICE", "cuda")
+        return zeros((1,)).sync()
+
+    asking: tuple[Callable[[], object], ...] = (
+        lambda: device("cuda"),
+        lambda: use_device("cuda"),
+        lambda: zeros((1,)).on("cuda").sync(),
+        lambda: StreamInterpreter("cuda").run_sync(zeros((1,))),
+        by_the_environment,
+    )
+    for ask in asking:
+        with pytest.raises(NoDeviceError, match="the driver says so") as caught:
+            ask()
+        assert caught.value.code == 100
 
 
 def test_devices_are_all_that_is_here() -> None:
@@ -157,7 +180,7 @@ def test_more_host_devices_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGPU_HOST_DEVICES", "9")
     assert zeros((1,)).on("host:8").sync().device.index == 8
     monkeypatch.setenv("DAGPU_HOST_DEVICES", "many")
-    with pytest.raises(NoDeviceError, match="DAGPU_HOST_DEVICES is 'many', no whole number above 0"):
+    with pytest.raises(ValueError, match="DAGPU_HOST_DEVICES='many' is not a whole number, 1 or more"):
         device("host:12")
 
 

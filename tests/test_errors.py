@@ -178,8 +178,8 @@ SAYS: list[tuple[Callable[[], object], str, list[str]]] = [
     (component_taken_twice, "MovedError", ["was taken before", "built at", ".shared()"]),
     (component_taken_twice_in_one_run, "MovedError", ["built at", ".shared()"]),
     (escaped, "MovedError", ["its contents were lost", "failed or was cancelled", "Make it anew"]),
-    (lent_twice, "BorrowError", ["borrowed at", "for writing", "dup(t)"]),
-    (copied_to_itself, "BorrowError", ["memcpy at", "same tensor", "dup(...)"]),
+    (lent_twice, "BorrowError", ["borrowed at", "for writing", "t.borrow_mut()"]),
+    (copied_to_itself, "BorrowError", ["memcpy at", "same tensor", "dup(t.borrow()).sync()"]),
     (not_the_last, "OwnershipError", ["made at", "1 more handle", "dup(t)"]),
     (
         lambda: zip_ops(zeros((1,)), zeros((1,))).shared().sync(),
@@ -326,7 +326,9 @@ def test_type_errors_of_the_fluent_methods() -> None:
     with pytest.raises(TypeError, match=re.escape("gave int, no op. Return an op (value(x) makes one of a value)")):
         value(1).then(wrong).sync()
     argument: Any = 3
-    with pytest.raises(TypeError, match=re.escape("argument 1 is 3, no op. Wrap a value with value(x).")):
+    with pytest.raises(
+        TypeError, match=re.escape("argument 1 is 3, but an op is wanted. Make an op of a value: value(x).")
+    ):
         zip_ops(value(1), argument)
     with pytest.raises(TypeError, match="neither true nor false"):
         bool(value(1))

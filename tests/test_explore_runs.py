@@ -163,7 +163,7 @@ def test_the_environment_has_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.seed == 41
         ones((1,)).sync()
     monkeypatch.setenv("DAGPU_EXPLORE_SEED", "x")
-    with pytest.raises(ValueError, match="DAGPU_EXPLORE_SEED='x' is no whole number"), use_device(HERE):
+    with pytest.raises(ValueError, match="DAGPU_EXPLORE_SEED='x' is not a whole number"), use_device(HERE):
         ones((1,)).sync()
 
 

@@ -217,7 +217,6 @@ CLASH: dict[str, Callable[[bool], Op]] = {
         full(S, 1).on(place(0)),
     ),
     "to_host of a partition": lambda g: value(tensor().partition(S) if g else tensor()).to_host(),
-    "to_host of a loan": lambda g: value(held(tensor()).borrow_mut() if g else tensor()).to_host(),
     "partition of what is shared": lambda g: value(shared() if g else tensor()).partition(S),
     "partition of a partition": lambda g: value(tensor().partition(S) if g else tensor()).partition(S),
     "unpartition of what is whole": lambda g: value(tensor() if g else tensor().partition(S)).unpartition(),

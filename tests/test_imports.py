@@ -22,8 +22,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"mypy_plugin"}),
     frozenset(
         {
-            *("errors", "origin", "critical", "reference_queue", "containers"),
-            *("frozen", "dtypes", "layout", "standins", "tile"),
+            *("errors", "env_vars", "origin", "critical", "reference_queue", "containers", "tracebacks"),
+            *("frozen", "dtypes", "layout", "standins", "tile", "wrong_arguments"),
         }
     ),
     frozenset({"device"}),

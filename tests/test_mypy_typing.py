@@ -63,6 +63,7 @@ HEAD = """# mypy: disable-error-code="dagpu-use-after-move,dagpu-conflicting-bor
 from typing import Any, Literal, TypeAlias, TypeVar, assert_type
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kernels
 from dagpu import *
@@ -99,6 +100,18 @@ TYPES = [
         "saxpy(excl.partition((2, 2)), 2.0, own)",
         "DeviceOp[tuple[Partition[TensorMut[f32]], float, Tensor[f32]], Borrowed, NoAlloc]",
     ),
+    ("saxpy(cut, 2.0, excl)", "DeviceOp[tuple[P1, float, TensorMut[f32]], Borrowed, NoAlloc]"),
+    ("saxpy(cut, 2.0, value(excl))", "DeviceOp[tuple[P1, float, TensorMut[f32]], Borrowed, NoAlloc]"),
+    (
+        "saxpy(cut, 2.0, excl).last().partition((2, 2))",
+        "DeviceOp[Partition[TensorMut[f32]], Borrowed, NoAlloc]",
+    ),
+    (
+        "saxpy(saxpy(cut, 2.0, excl).last().partition((2, 2)), 2.0, own).first().unpartition()",
+        "DeviceOp[TensorMut[f32], Borrowed, NoAlloc]",
+    ),
+    ("saxpy(cut, 2.0, excl).unzip()[2].to_host()", "DeviceOp[NDArray[f32], Borrowed]"),
+    ("value(excl).reshape((8,))", "DeviceOp[TensorMut[f32], Borrowed, NoAlloc]"),
     (
         "saxpy(zeros((4, 4)).partition((2, 2)), 2.0, own)",
         "DeviceOp[tuple[P1, float, Tensor[f32]], Static, MayAlloc]",
@@ -188,9 +201,8 @@ REFUSED = [
     ("saxpy(3, 2.0, own)", "dagpu-output-partition", "got an int"),
     ("saxpy(cut64, 2.0, own)", "arg-type", "got a Partition of float64, but elements of float32 are wanted"),
     ("saxpy(cut, '2', own)", "arg-type", "float"),
-    ("saxpy(cut, 2.0, cut)", "arg-type", "but a Tensor, SharedTensor or TensorRef of float32"),
+    ("saxpy(cut, 2.0, cut)", "arg-type", "but a Tensor, SharedTensor, TensorRef or TensorMut of float32"),
     ("saxpy(cut, 2.0, cut)", "arg-type", "Put it together: .unpartition()"),
-    ("saxpy(cut, 2.0, excl)", "arg-type", "Lend it for reading with .borrow()"),
     ("saxpy(cut, 2.0, ones((4, 4), f64))", "arg-type", "got an op that yields a Tensor of float64, but elements of"),
     ("saxpy(cut, 2.0, np.zeros(3))", "arg-type", "from_host(array)."),
     ("saxpy(cut, 2.0)", "call-arg", "x"),

@@ -190,7 +190,7 @@ def test_from_host_reads_the_array_when_it_runs() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ([1.0, 2.0], "list is no NumPy array. Use np.asarray(x)."),
+        ([1.0, 2.0], "array is [1.0, 2.0], but a NumPy array is wanted. Make one of it: np.asarray(x)."),
         (np.zeros(2, np.complex64), "dtype('complex64') is no element type of a tensor. Use one of f16 bf16"),
         (np.zeros(2, object), "dtype('O') is no element type"),
         (np.zeros(2, ">f4"), "dtype('>f4') is no element type"),
@@ -311,10 +311,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: full((2,), 256, u8), "256 is outside the range of uint8, 0 to 255. Use a wider type."),
     (lambda: full((2,), -129.5, i8), "-129 is outside the range of int8"),
     (lambda: fill(tensor(i64), 2**63), "9223372036854775808 is outside the range of int64"),
-    (lambda: fill(tensor().borrow(), 1), "TensorRef is no owned Tensor. Use a kernel, or memcpy(...)."),  # type: ignore[arg-type]  # reason: refused
+    (lambda: fill(tensor().borrow(), 1), "TensorRef cannot be written. Pass a Tensor, or lend one for writing"),  # type: ignore[call-overload]  # reason: refused
     (lambda: dup(zeros((2,))), "an op is nothing to copy from. Its tensor is there inside a closure"),  # type: ignore[call-overload]  # reason: refused
-    (lambda: dup(3), "int is nothing to copy from. Pass a Tensor, SharedTensor or TensorRef."),  # type: ignore[call-overload]  # reason: refused
-    (lambda: convert(tensor().borrow_mut(), f64), "TensorMut is nothing to copy from"),  # type: ignore[call-overload]  # reason: refused
+    (lambda: dup(3), "int is nothing to copy from. Pass a Tensor, SharedTensor, TensorRef or TensorMut."),  # type: ignore[call-overload]  # reason: refused
+    (lambda: convert(tensor().partition((2,)), f64), "Partition is nothing to copy from"),  # type: ignore[call-overload]  # reason: refused
     (lambda: memcpy(tensor(), tensor()), "Tensor cannot be written to. Pass t.borrow_mut()."),  # type: ignore[arg-type]  # reason: refused
     (lambda: memcpy(tensor().borrow_mut(), zeros((3,)).sync()), "from float32 (3,) to float32 (4,)"),
     (lambda: memcpy(tensor().borrow_mut(), tensor(f64)), "from float64 (4,) to float32 (4,)"),

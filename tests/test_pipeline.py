@@ -456,13 +456,13 @@ def test_what_is_read_after_the_trace_is_noted() -> None:
 @pytest.mark.parametrize("wrong", [{"cache_size": 0}, {"graph_from": 0}])
 def test_wrong_options(wrong: dict[str, int]) -> None:
     """They are refused where the pipeline is declared."""
-    with pytest.raises(ValueError, match=f"{__file__}.*Both count from 1"):
+    with pytest.raises(ValueError, match=f"{__file__}.* is 0, but a whole number, 1 or more, is wanted"):
         pipeline(**wrong)(ones)
 
 
 def test_what_is_no_function() -> None:
     """Neither is an op."""
-    with pytest.raises(TypeError, match="no function from inputs to an op"):
+    with pytest.raises(TypeError, match="but a function from inputs to an op is wanted"):
         pipeline(zeros(S))  # type: ignore[call-overload]  # reason: wrong on purpose
     with pytest.raises(TypeError, match="gave int, no op"):
         pipeline(lambda: 3)().sync()  # type: ignore[arg-type, return-value]  # reason: wrong on purpose

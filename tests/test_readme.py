@@ -1,13 +1,17 @@
 """The README's code runs as it stands there."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import dagpu
+from dagpu.backends.cuda.pycuda_driver import _missing
+from dagpu.device import INSTALL_CUDA
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -20,6 +24,20 @@ def blocks() -> list[tuple[int, str]]:
 def test_the_readme_shows_code() -> None:
     """There is something to run: the pattern that finds the blocks has not gone stale."""
     assert blocks()
+
+
+def test_one_text_says_how_to_install_what_drives_gpus() -> None:
+    """It is the extra of pyproject.toml, spelt out: the README, the tutorial, `info` and the error of a missing package
+    say it alike, and nothing names an extra of a package that no index has."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = project["optional-dependencies"]["cuda"]
+    assert " ".join(["pip install", *[f"'{needed}'" for needed in extra]]) == INSTALL_CUDA
+    for page in ("README.md", "docs/tutorial/index.md", "CHANGELOG.md"):
+        assert INSTALL_CUDA in (ROOT / page).read_text(encoding="utf-8")
+    assert INSTALL_CUDA in str(_missing("PyCUDA", ImportError("No module named 'pycuda'"), "needs a compiler"))
+    for folder in ("dagpu", "docs", "examples", "benchmarks"):
+        for file in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.md")]:
+            assert "dagpu[cuda]" not in file.read_text(encoding="utf-8"), file
 
 
 @pytest.mark.parametrize("number", [pytest.param(i, id=f"line-{line}") for i, (line, _) in enumerate(blocks())])

@@ -162,7 +162,7 @@ def test_completion_by_spinning_and_by_sleeping(spin: str, monkeypatch: pytest.M
 def test_a_spin_time_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variable's name, what it holds, and an example."""
     monkeypatch.setenv("DAGPU_SPIN_US", "soon")
-    with pytest.raises(ValueError, match=re.escape("DAGPU_SPIN_US='soon' is no number. Give microseconds")):
+    with pytest.raises(ValueError, match=re.escape("DAGPU_SPIN_US='soon' is not a number of microseconds")):
         value(1).sync()
 
 
@@ -411,9 +411,9 @@ def reading(t: Any) -> Any:
 
 
 def writing(t: Any) -> Any:
-    """An op that writes to `t`, lent, in a run that stops at gate 0."""
-    written = add(t.borrow_mut().partition((4,)), ones((4,)))
-    return zip_ops(written, value(0).host_map(GATES[0])).map(lambda _: None)
+    """An op that writes to `t`, lent, in a run that then stops at gate 0."""
+    written = add(t.borrow_mut().partition((4,)), ones((4,))).first().unpartition()
+    return written.to_host().host_map(GATES[0])
 
 
 def refused(t: Any, *, reads: bool) -> str:
@@ -469,6 +469,29 @@ def test_a_writer_excludes_all_others(gate: Gate) -> None:
 
     run(body)
     assert t.to_host().sync().tolist() == [3.0] * 4
+
+
+def test_what_is_lent_for_writing_is_alone_while_it_is_only_read(gate: Gate) -> None:
+    """A run that reads a `TensorMut` holds it alone from its start, for it may write it later: another that would read
+    or write the tensor meanwhile is refused."""
+    t = ones((4,)).sync()
+    read = add(zeros((4,)).partition((4,)), value(t.borrow_mut()))
+    late = zip_ops(read.map(lambda _: None), value(0).host_map(GATES[0]))
+
+    async def body() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_awaited, late)
+            await gate.reached()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    assert "that is being written" in refused(t, reads=True)
+                    assert "that is being written" in refused(t, reads=False)
+            finally:
+                gate.open.set()
+
+    run(body)
+    assert t.to_host().sync().tolist() == [1.0] * 4
 
 
 @pytest.mark.parametrize("end", ["success", "failure", "cancellation"])
@@ -724,7 +747,7 @@ def test_a_failing_kernel_body_names_its_launch() -> None:
     built = line(1)
     with pytest.raises(ArithmeticError, match="in a tile") as caught:
         op.sync()
-    assert caught.value.__notes__ == [f"in the host body of kernel bad, launched at {built}"]
+    assert caught.value.__notes__ == [f"dagpu: in the host body of kernel bad, launched at {built}"]
 
 
 @pytest.mark.parametrize("policy", [SingleStream(), RoundRobin(3)], ids=repr)

@@ -249,12 +249,14 @@ def test_an_explicit_stream_refuses_another_device() -> None:
 
 def test_round_robin_refuses_no_streams() -> None:
     """A policy without a stream is refused when it is made."""
-    with pytest.raises(ValueError, match=r"RoundRobin\(streams=0\) has no stream.*give at least 1"):
+    with pytest.raises(ValueError, match=r"RoundRobin at .*: streams is 0, but a whole number, 1 or more, is wanted"):
         RoundRobin(0)
     for wrong in (2.0, True):  # they are equal to numbers of streams, whose plans they would be given
-        with pytest.raises(ValueError, match=r"RoundRobin\(streams=.*no number of streams. Give an int"):
+        with pytest.raises(
+            TypeError, match=r"RoundRobin at .*: streams is .*, but a whole number, 1 or more, is wanted"
+        ):
             RoundRobin(wrong)  # type: ignore[arg-type]  # reason: wrong on purpose
-        with pytest.raises(ValueError, match=r"ListSchedule\(streams=.*no number of streams. Give an int"):
+        with pytest.raises(TypeError, match=r"ListSchedule at .*: streams is .*, but a whole number, 1 or more, is w"):
             ListSchedule(wrong)  # type: ignore[arg-type]  # reason: wrong on purpose
 
 

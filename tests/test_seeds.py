@@ -220,7 +220,7 @@ def test_what_is_no_seed(make: Callable[..., Op], seed: Any) -> None:
     said = []
     for build in (lambda: make(S, seed=seed), lambda: pipeline(lambda k: make(S, seed=k))(seed).sync()):
         with pytest.raises(
-            ShapeError, match=rf"{make.__name__} at {__file__}:\d+: seed .* is no whole number"
+            ShapeError, match=rf"{make.__name__} at {__file__}:\d+: seed is .*, but a whole number is wanted"
         ) as caught:
             build()
         said.append(str(caught.value))

@@ -41,7 +41,7 @@ from dagpu.lowering.structure import inputs_of
 from dagpu.runtime.kept import plans
 from dagpu.standins import SymbolicNumber
 from tests.arithmetic import add, axpy, scale
-from tests.expressions import Building, Call, Change, Expr, Lent, Number, Op, bits, build
+from tests.expressions import Building, Call, Change, Expr, Lent, Make, Number, Op, bits, build
 from tests.places import elsewhere, place
 from tests.strategies import shapes
 from tests.test_reuse import pure
@@ -479,6 +479,8 @@ def by_shape(e: Expr) -> object:
             return e.how, e.number if e.how == "zip last" else None, by_shape(e.x)
         case Lent(make):
             return "lent", make.shape
+        case Make(shape, how, number):
+            return how, shape, number if how in ("full", "linspace") else None
         case _:
             return repr(e)
 

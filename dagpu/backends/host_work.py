@@ -1,23 +1,29 @@
-"""What backends do on the host in the same way: the function of a `host_map`, the array of a `from_host`, errors."""
+"""What backends do on the host in the same way: the function of a `host_map`, the array of a `from_host`."""
 
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from dagpu.errors import DagpuError, ShapeError
-from dagpu.lowering.program import Cell, CopyHtoD, HostCall, Instruction, Items
-from dagpu.origin import describe, is_ours
+from dagpu.errors import ShapeError
+from dagpu.lowering.program import Cell, CopyHtoD, HostCall, Items
+from dagpu.ops.base import has_op, refuse_op
+from dagpu.origin import describe
+from dagpu.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 
 
 def call(host_call: HostCall, memory: list[object]) -> None:
     """Call the function of a `host_map` on its argument, and put the result into its cell."""
     argument = resolve(host_call.argument, memory)
+    whose = f"the function of the host_map at {describe(host_call.origin)}"
     try:
         result = host_call.function(argument)
     except BaseException as error:
-        add_origin(error, "in the function of a host_map, built at", host_call)
+        blame(error, whose)
         raise
+    if type(result) in SUSPENDED:
+        refuse_suspended(result, whose, "host_map")
+    if has_op(result):
+        refuse_op(result, whose)
     memory[host_call.out] = result
 
 
@@ -63,23 +69,15 @@ def source_array(copy: CopyHtoD, memory: list[object]) -> "np.ndarray[Any, np.dt
     return array
 
 
-def add_origin(error: BaseException, what: str, instruction: Instruction) -> None:
-    """Say in the error where it comes from; once, though one exception object may be raised many times."""
-    note = f"{what} {describe(instruction.origin)}"
+def blame(error: BaseException, whose: str) -> None:
+    """Say in an error of the user's which of his functions it comes from; once, though one exception object may be
+    raised many times.
+
+    Raises:
+        RuntimeError: it is a `StopIteration`.
+    """
+    if isinstance(error, StopIteration):
+        refuse_stop_iteration(error, whose)
+    note = f"dagpu: in {whose}"
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
-
-
-def without_our_frames(error: BaseException) -> BaseException:
-    """The same error, with a traceback that starts where the user's code does.
-
-    An error of our own making says all it has to say in its message, and gets none: the frames would keep the
-    run's memory alive for as long as the error lives. An error out of our own code that we did not make keeps
-    all of it.
-    """
-    first: TracebackType | None = error.__traceback__
-    while first is not None and is_ours(first.tb_frame.f_code.co_filename):
-        first = first.tb_next
-    if first is not None or isinstance(error, DagpuError):
-        error.__traceback__ = first
-    return error

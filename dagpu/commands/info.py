@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import dagpu
 from dagpu import Device, In, NoDeviceError, Out, Tile, arange, f32, kernel, use_device, zip_ops
+from dagpu.env_vars import VARIABLES
 from dagpu.lowering.show import table
 from dagpu.runtime.device import backend
 
@@ -46,15 +47,24 @@ class Finding:
 
 
 def info() -> int:
-    """Print it all. Gives 0 if every device that is here works, else 1."""
+    """Print it all. Gives 0 if every device that is here works and the environment has no wrong setting, else 1."""
     print("\n".join(_versions()))
     print()
+    wrong = _wrong_variables()
+    if wrong:
+        print("\n".join(wrong))
+        return 1
     findings = [examine(each) for each in dagpu.devices()]
     print("\n".join(table(("device", "memory free", "total", "self-test"), [_row(found) for found in findings])))
     missing = _missing()
     if missing:
         print(f"\nNo CUDA device: {missing}")
-    print(f"\nThe default device is {dagpu.current_device().name}; DAGPU_DEVICE or use_device(...) sets another.")
+    try:
+        default = dagpu.current_device().name
+    except NoDeviceError as error:
+        print(f"\nNo default device: {error}")
+        return 1
+    print(f"\nThe default device is {default}; DAGPU_DEVICE or use_device(...) sets another.")
     return 0 if all(found.works for found in findings) else 1
 
 
@@ -93,6 +103,17 @@ def _versions() -> list[str]:
         except PackageNotFoundError:
             lines.append(f"{package} is not installed")
     lines.append(f"NVIDIA driver {_driver_version() or 'is not loaded'}; {os.cpu_count()} cores")
+    return lines
+
+
+def _wrong_variables() -> list[str]:
+    """A line for each environment variable with a value that it does not take."""
+    lines = []
+    for variable in VARIABLES:
+        try:
+            variable.get()
+        except ValueError as error:
+            lines.append(str(error))
     return lines
 
 

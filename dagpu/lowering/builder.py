@@ -17,7 +17,19 @@ from dagpu.frozen import plain
 from dagpu.handles import Partition, Tensor, TensorMut, TensorRef
 from dagpu.layout import Layout
 from dagpu.lowering.loans import Loans
-from dagpu.lowering.program import HOST, Buffer, Fill, GraphLaunch, HostCall, Instruction, Program, Role, Tiles, View
+from dagpu.lowering.program import (
+    HOST,
+    Buffer,
+    CopyDtoH,
+    Fill,
+    GraphLaunch,
+    HostCall,
+    Instruction,
+    Program,
+    Role,
+    Tiles,
+    View,
+)
 from dagpu.lowering.scalars import Use, fresh_seed
 from dagpu.ops.captured import Captured
 from dagpu.ops.memory import Alloc
@@ -158,7 +170,8 @@ class Builder:
             if storage.buffer in self._undefined:
                 self._define(storage.buffer)
             return self._view(storage.buffer, handle._layout)
-        return self._view(self._import(storage, handle, exclusive=type(handle) is Tensor), handle._layout)
+        exclusive = type(handle) is Tensor or type(handle) is TensorMut
+        return self._view(self._import(storage, handle, exclusive=exclusive), handle._layout)
 
     def write(self, handle: "Tensor[Any, Any] | TensorMut[Any, Any]") -> View:
         """A living owned or exclusively borrowed handle as something to write to."""
@@ -254,7 +267,8 @@ class Builder:
         if self._loans.lent.setdefault(storage, loan) is not loan:
             raise BorrowError(
                 f"{handle!r} borrowed at {describe(handle._made)}: another part of the same op borrows that tensor, "
-                "one of the two for writing. Run them one after the other, or give one its own copy with dup(t)."
+                "one of the two for writing. Lend it once, m = t.borrow_mut(): a kernel takes m as an input too, and "
+                "gives it back, to be written after that. Or run the two parts as two ops, one after the other."
             )
 
     # ---- several ops in one program
@@ -280,8 +294,12 @@ class Builder:
     def refuse_made(self, mark: "_Mark", how: str, where: Origin) -> None:
         """Raise `CaptureError` if memory has been made since, calls of the host, or launches of other graphs."""
         for instruction in self.instructions[mark.instructions :]:
+            if isinstance(instruction, HostCall | CopyDtoH):
+                raise waits_for_host(
+                    how, where, f": {type(instruction).__name__} built at {describe(instruction.origin)}"
+                )
             new = [buffer for buffer in instruction.writes if buffer >= mark.buffers and buffer not in self.inputs]
-            if new or isinstance(instruction, HostCall | GraphLaunch):
+            if new or isinstance(instruction, GraphLaunch):
                 what = "launches another graph" if isinstance(instruction, GraphLaunch) else "makes memory of its own"
                 raise _not_alone(what, type(instruction).__name__, instruction.origin, how, where)
         for buffer, (_, _, _, origin) in self._undefined.items():  # `empty`, which nobody has written
@@ -331,6 +349,14 @@ class Builder:
         """The stage failed: handles to what it would have made say so from now on."""
         for _, storage in self.outputs():
             storage.lost, storage.run = reason, None
+
+
+def waits_for_host(how: str, where: Origin, by: str = "") -> CaptureError:
+    """An op that was put among a graph's work gives data of the host; `by` says which part of it does."""
+    return CaptureError(
+        f"the op {how} at {describe(where)} waits for data of the host{by}. Nothing waits here. Leave to_host() and "
+        "host_map() to an op that runs after the launch."
+    )
 
 
 def _not_alone(what: str, kind: str, origin: Origin, how: str, where: Origin) -> CaptureError:

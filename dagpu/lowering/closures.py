@@ -3,6 +3,8 @@
 from typing import Any, final
 
 from dagpu.critical import call_user
+from dagpu.env_vars import MAX_CLOSURES
+from dagpu.errors import DagpuError
 from dagpu.lowering.leaves import Leaves
 from dagpu.lowering.program import Cell, Items
 from dagpu.lowering.stateless import is_stateless
@@ -11,28 +13,53 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall, Inspect, Pure, Then
 from dagpu.origin import describe
 from dagpu.standins import without_standins
+from dagpu.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 
 
 @final
 class Closures:
     """Calls closures, for a trace with these leaves."""
 
-    __slots__ = ("_leaves",)
+    __slots__ = ("_called", "_leaves", "_limit")
 
     def __init__(self, leaves: Leaves) -> None:
         self._leaves = leaves
+        self._called = 0
+        self._limit = MAX_CLOSURES.get()
 
     def call(self, node: DeviceOp[Any, Any, Any], f: Any, argument: Any) -> Any:
-        """Call a closure. An exception keeps its type, and gets a note that says whose closure it was."""
+        """Call a closure. An exception keeps its type, and gets a note that says whose closure it was.
+
+        Raises:
+            DagpuError: the run has called so many that it is taken for endless.
+            RuntimeError: the closure has raised `StopIteration`.
+            TypeError: what it gave is a coroutine or a generator, which nobody would run.
+        """
         if not self._leaves.pure:
             self._leaves.forbid()
+        self._called += 1
+        if self._called > self._limit:
+            raise self._endless(node, f)
         if type(f) is Pure:
             f.owner.plans.called()
+        function = f.f if type(f) is Inspect else f
         try:
-            return call_user(f, argument)
+            made = call_user(function, argument)
+        except StopIteration as error:
+            refuse_stop_iteration(error, whose(node, f))
         except Exception as error:
-            error.add_note(f"dagpu: in {_whose(node, f)} at {describe(node.origin)}")
+            error.add_note(f"dagpu: in {whose(node, f)}")
             raise
+        if type(made) in SUSPENDED:
+            refuse_suspended(made, whose(node, f), _call_of(node, f))
+        return made if function is f else argument
+
+    def _endless(self, node: DeviceOp[Any, Any, Any], f: Any) -> DagpuError:
+        return DagpuError(
+            f"{whose(node, f)} would be closure number {self._called:,} of one run, which seems to have no end: each "
+            "closure gives an op with a further one. Let the last one return an op without .then; or where there is an "
+            f"end, set {MAX_CLOSURES.name}={10 * self._limit}."
+        )
 
     def host_argument(self, node: HostCall[Any], argument: Any) -> Any:
         """What a function of `host_map` gets. It is called in every run of the plan, with this very object: so another
@@ -57,8 +84,12 @@ class Closures:
         return argument
 
 
-def _whose(node: DeviceOp[Any, Any, Any], f: Any) -> str:
-    """A closure, in words."""
-    if type(f) is Pure:
-        return f"pipeline {f.owner!r}, called"
-    return f"the closure of .{'then' if isinstance(node, Then) else 'inspect' if isinstance(f, Inspect) else 'map'}"
+def whose(node: DeviceOp[Any, Any, Any], f: Any) -> str:
+    """A closure in words, with its place."""
+    called = f"pipeline {f.owner!r}, called" if type(f) is Pure else f"the closure of .{_call_of(node, f)}"
+    return f"{called} at {describe(node.origin)}"
+
+
+def _call_of(node: DeviceOp[Any, Any, Any], f: Any) -> str:
+    """The method that was given a closure."""
+    return "then" if isinstance(node, Then) else "inspect" if isinstance(f, Inspect) else "map"

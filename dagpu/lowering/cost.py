@@ -9,8 +9,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Final, Protocol, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final
 
+import numpy as np
+
+from dagpu.errors import NotReadyError
 from dagpu.lowering.plan import Execute, Plan, Record, Wait
 from dagpu.lowering.program import (
     Buffer,
@@ -25,6 +28,8 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
+from dagpu.origin import here
+from dagpu.wrong_arguments import wrong_argument
 
 COMPUTE: Final = 0
 """Kernels, fills, copies within a device and between devices, host calls: on any stream, beside each other."""
@@ -76,28 +81,45 @@ class CostModel:
     learnt: _Learnt = ()
 
     def __post_init__(self) -> None:
+        number: Any  # whatever the user gave
         for name, number in (("bandwidth", self.bandwidth), ("host_bandwidth", self.host_bandwidth)):
-            if not number > 0:
-                raise ValueError(f"CostModel({name}={number}): a bandwidth is more than 0, in bytes a second.")
+            if not isinstance(number, int | float | np.integer | np.floating) or not number > 0:
+                wanted = "a number of bytes a second, more than 0,"
+                raise wrong_argument("CostModel", here(), name, number, wanted, "Write 4.29e12, say", ValueError)
         for name, number in (("launch", self.launch), ("host_call", self.host_call), *self.declared):
-            _check_seconds(name, number)
+            _check_seconds("CostModel", name, number)
 
     def declare(self, kernels: Mapping[str, float]) -> "CostModel":
         """With these seconds on the device for each launch of the kernels of these names.
 
-        Raises `ValueError` where a time is negative or not finite.
+        Raises:
+            TypeError: it is no mapping of names to numbers.
+            ValueError: a time is negative or not finite.
         """
+        if not isinstance(kernels, Mapping):
+            cure = 'Write .declare({"gemm": 3e-5})'
+            raise wrong_argument("declare", here(), "kernels", kernels, "a mapping of kernels' names to seconds", cure)
+        for name, seconds in kernels.items():
+            _check_seconds("declare", name, seconds)
         return replace(self, declared=tuple(sorted({**dict(self.declared), **kernels}.items())))
 
     def learn(self, measured: Iterable[tuple[str, int, float]]) -> "CostModel":
         """With these times of earlier runs: kernel's name, bytes as `nbytes` counts them, seconds on the device.
 
-        Equal kernels and bytes are averaged, with what was learnt before. Raises `ValueError` where a time is
-        negative or not finite.
+        Equal kernels and bytes are averaged, with what was learnt before.
+
+        Raises:
+            TypeError: it is no list of such triples.
+            ValueError: a time is negative or not finite.
         """
+        try:
+            triples = [(name, nbytes, seconds) for name, nbytes, seconds in measured]
+        except (TypeError, ValueError, NotReadyError):
+            wanted, cure = "a list of (name, bytes, seconds)", "Take a trace's: .learn(trace.kernel_times())"
+            raise wrong_argument("learn", here(), "measured", measured, wanted, cure) from None
         known = {name: {size: (mean, count) for size, mean, count in sizes} for name, sizes in self.learnt}
-        for name, nbytes, seconds in measured:
-            _check_seconds(name, seconds)
+        for name, nbytes, seconds in triples:
+            _check_seconds("learn", name, seconds)
             sizes = known.setdefault(name, {})
             mean, count = sizes.get(nbytes, (0.0, 0))
             sizes[nbytes] = (mean + (seconds - mean) / (count + 1), count + 1)
@@ -120,9 +142,11 @@ class CostModel:
         return list(map(_Clock(self, program).seconds, program.instructions))
 
 
-def _check_seconds(name: str, seconds: float) -> None:
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"{name} takes {seconds} seconds by what the cost model was given; give 0 or more, finite.")
+def _check_seconds(call: str, name: object, seconds: object) -> None:
+    if not isinstance(seconds, int | float | np.integer | np.floating) or not 0 <= seconds < math.inf:
+        cure = "Write 3e-5, say"
+        wanted = "a number of seconds, 0 or more and finite,"
+        raise wrong_argument(call, here(), f"the time of {name}", seconds, wanted, cure, ValueError)
 
 
 @final

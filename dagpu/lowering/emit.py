@@ -74,7 +74,7 @@ def emit_from_host(
 
 def emit_to_host(node: ToHost[Any], handle: Any, b: Builder, policy: int) -> Later:
     """A handle's contents to a new NumPy array."""
-    if not isinstance(handle, Tensor | SharedTensor | TensorRef):
+    if not isinstance(handle, Tensor | SharedTensor | TensorRef | TensorMut):
         raise ShapeError(
             f"to_host() at {describe(node.origin)}: the op before it gives {type(handle).__name__}, which has no "
             "contents to copy. Pick one tensor of a tuple with .first() or .unzip(), undo a .partition() with "

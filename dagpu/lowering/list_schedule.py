@@ -24,8 +24,10 @@ from typing import Final, TypeAlias, final
 from dagpu.lowering.attempt import Attempt
 from dagpu.lowering.cost import CostModel
 from dagpu.lowering.dependences import Dependences
-from dagpu.lowering.policies import check_limit, check_streams, owned_by
+from dagpu.lowering.policies import check_settings, owned_by
 from dagpu.lowering.program import Program
+from dagpu.origin import here
+from dagpu.wrong_arguments import wrong_argument
 
 _GOOD: Final = 1.05
 """Of the lower bound: a schedule that is as fast as this needs no further attempt. Also by how much one that holds more
@@ -52,8 +54,10 @@ class ListSchedule:
     """Bytes that a run may take beyond its inputs: streams are given up until it fits."""
 
     def __post_init__(self) -> None:
-        check_streams(self.streams, "ListSchedule")
-        check_limit(self.memory_limit, "ListSchedule")
+        check_settings("ListSchedule", self.streams, self.memory_limit)
+        if not isinstance(self.costs, CostModel):
+            cure = "Write costs=CostModel(), or leave it out"
+            raise wrong_argument("ListSchedule", here(), "costs", self.costs, "a CostModel", cure)
 
     def place(self, program: Program) -> Sequence[Hashable]:
         return self.arrange(program)[0]

@@ -4,8 +4,10 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeAlias, final
 
 from dagpu.device import Device, Stream
+from dagpu.errors import NoDeviceError
 from dagpu.lowering.policies import OnStream
 from dagpu.ops.compose import On
+from dagpu.wrong_arguments import at_call
 
 Placement: TypeAlias = tuple[Device, int, bool]
 """Device for new memory, number of the policy, and whether the device was asked for by name."""
@@ -34,7 +36,10 @@ class Placements:
         if isinstance(place, Device):
             return place, policy, True
         if isinstance(place, str):
-            return self._find(place), policy, True
+            try:
+                return self._find(place), policy, True
+            except NoDeviceError as error:
+                raise at_call(f"on({place!r})", node.origin, error) from None
         if isinstance(place, Stream):
             return place.device, self.on_stream(place), True
         return device, self._number(place, id(place)), chosen

@@ -7,7 +7,8 @@ from typing import Protocol, final, runtime_checkable
 from dagpu.errors import DagpuError
 from dagpu.lowering.program import Program
 from dagpu.lowering.show import label
-from dagpu.origin import describe
+from dagpu.origin import describe, here
+from dagpu.wrong_arguments import check_count, whole, wrong_argument
 
 
 class SchedulingPolicy(Protocol):
@@ -100,22 +101,20 @@ class SingleStream:
         return (0,) * len(program.instructions)
 
 
-def check_streams(streams: object, policy: str) -> None:
-    """Refuse a number of streams that is none, where the policy is made: 2.0 equals 2, and would pass for it."""
-    if type(streams) is not int:
-        raise ValueError(f"{policy}(streams={streams!r}) is no number of streams. Give an int of 1 or more, such as 4.")
-    if streams < 1:
-        raise ValueError(
-            f"{policy}(streams={streams}) has no stream to place work on; give at least 1 (the default is 4)"
-        )
+def check_settings(policy: str, streams: object, memory_limit: object) -> None:
+    """Refuse what means nothing, where the policy is made.
 
-
-def check_limit(memory_limit: object, policy: str) -> None:
-    """Refuse a limit that is no number of bytes, where the policy is made."""
-    if memory_limit is not None and (type(memory_limit) is not int or memory_limit < 0):
-        raise ValueError(
-            f"{policy}(memory_limit={memory_limit!r}) is no number of bytes. Give a whole number: 8 << 20 is 8 MiB."
-        )
+    Raises:
+        TypeError: `streams` is no whole number.
+        ValueError: there are no streams, or `memory_limit` is no number of bytes.
+    """
+    origin = here()
+    check_count(streams, policy, origin, "streams")
+    if memory_limit is not None:
+        limit = whole(memory_limit)
+        if limit is None or limit < 0:
+            cure = "Write memory_limit=8 << 20 for 8 MiB, or leave it out"
+            raise wrong_argument(policy, origin, "memory_limit", memory_limit, "a number of bytes", cure, ValueError)
 
 
 @final
@@ -134,8 +133,7 @@ class RoundRobin:
     """Bytes that a run may take beyond its inputs: streams are given up until it fits."""
 
     def __post_init__(self) -> None:
-        check_streams(self.streams, "RoundRobin")
-        check_limit(self.memory_limit, "RoundRobin")
+        check_settings("RoundRobin", self.streams, self.memory_limit)
 
     def place(self, program: Program) -> Sequence[Hashable]:
         owned = owned_by(program, self)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.errors import MovedError, NestedRunError, OwnershipError, ShapeError
-from dagpu.handles import OWNING, Handle, SharedTensor, Tensor
+from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, TensorMut
 from dagpu.lowering.later import PENDING, FromItems, Later, resolved
 from dagpu.ops.compose import Shared, Split, Taken, Unzip
 from dagpu.ops.once import Once
@@ -70,9 +70,10 @@ class Memory:
             made = made.share()
         elif moves(made):
             owned = next(handle for handle in handles_in(made) if type(handle) in OWNING)
+            what = repr(owned) if made is owned else f"a {type(made).__name__} that owns {owned!r}"
             raise OwnershipError(
-                f"shared() at {describe(node.origin)} of a {type(made).__name__} that owns {owned!r}. Only one bare "
-                "Tensor can be shared whole: unzip() first, and share the parts."
+                f"shared() at {describe(node.origin)} of {what}. Only one bare Tensor can be shared whole. "
+                f"{_how_to_share(made)}."
             )
         else:
             made = for_several(made)
@@ -120,8 +121,10 @@ class Memory:
         """The handles in what is made and not published yet."""
         return [handle for kept in self._claims.values() if kept is not PENDING for handle in handles_in(kept)]
 
-    def publish(self, constant: Callable[[Any], Any]) -> None:
-        """Remember what is complete, for other runs and for the next: of a `Shared`, what `constant` makes of it."""
+    def publish(self, constant: Callable[[Any], Any]) -> list[Any]:
+        """Remember what is complete, for other runs and for the next: of a `Shared`, what `constant` makes of it. Gives
+        what is remembered now."""
+        published: list[Any] = []
         for once, kept in list(self._claims.items()):
             if kept is PENDING:
                 continue
@@ -129,13 +132,28 @@ class Memory:
             incomplete = any(type(part) is Later for part in value) if type(kept) is list else type(value) is Later
             if not incomplete:
                 del self._claims[once]
-                once.publish(value if self._splits.pop(once, None) else constant(value))
+                published.append(value if self._splits.pop(once, None) else constant(value))
+                once.publish(published[-1])
+        return published
 
     def abandon(self) -> None:
         """The run will not make what it has claimed: the next to come may."""
         for once in self._claims:
             once.abandon()
         self._claims.clear()
+
+
+def _how_to_share(made: Any) -> str:
+    """The cure for `shared()` of a value with handles that cannot be shared."""
+    kind = type(made)
+    if kind is TensorMut or (kind is Partition and type(made._live()) is TensorMut):
+        return (
+            "What is lent for writing has one user at a time: pass on what each call gives back; or lend the tensor "
+            "for reading, t.borrow(), as often as it is read"
+        )
+    if kind is Partition:
+        return "Put it together first: .unpartition().shared()"
+    return "Say unzip() first, and share the parts"
 
 
 def components(made: Any, count: int, origin: Origin) -> Sequence[Any]:
@@ -146,8 +164,10 @@ def components(made: Any, count: int, origin: Origin) -> Sequence[Any]:
     """
     items = made.cause.items if type(made) is Later and type(made.cause) is FromItems else made
     if not isinstance(items, tuple | list) or len(items) != count:
-        what = f"{len(items)} components" if isinstance(items, tuple | list) else type(items).__name__
-        raise ShapeError(f"unzip({count}) at {describe(origin)}: the op's result is {what}. Say how many there are.")
+        there = len(items) if isinstance(items, tuple | list) else None
+        what = type(items).__name__ if there is None else f"{there} components"
+        cure = f"Say unzip({there})" if there else f"Let the op give a tuple of {count}"
+        raise ShapeError(f"unzip({count}) at {describe(origin)}: the op's result is {what}. {cure}.")
     return items
 
 

@@ -11,14 +11,15 @@ It walks the DAG (dagpu.lowering.walk) and calls closures once, with handles. Wh
 What a run takes (handles out of ops, claims on `Shared` and `Unzip`) it can give back until something was submitted.
 """
 
+import weakref
 from collections.abc import Callable
 from typing import Any, final
 
 from dagpu.device import Device
-from dagpu.errors import CaptureError, NestedRunError
-from dagpu.lowering.builder import Builder
+from dagpu.errors import NestedRunError
+from dagpu.lowering.builder import Builder, waits_for_host
 from dagpu.lowering.later import PENDING, Foreign, FromCell, FromItems, Later, resolved
-from dagpu.lowering.leaves import Leaves
+from dagpu.lowering.leaves import Leaves, storage_of_leaf
 from dagpu.lowering.loans import Loans
 from dagpu.lowering.placements import Placements
 from dagpu.lowering.program import Program
@@ -29,7 +30,8 @@ from dagpu.lowering.takings import Takings
 from dagpu.lowering.walk import AnyOp, Walk
 from dagpu.ops.compose import Unzip
 from dagpu.ops.once import Once
-from dagpu.origin import Origin, describe, start_of_run
+from dagpu.origin import Origin, start_of_run
+from dagpu.ownership import handles_in
 from dagpu.standins import without_standins
 from dagpu.storage import Storage
 
@@ -78,6 +80,8 @@ class Tracer:
         takings = Takings(leaves, self._loans, self._origin)
         self._walk: Walk = Walk(op, self._places, builder, leaves, takings, self._origin)
         self._root: Any = PENDING
+        self._made: list[weakref.ref[Storage]] = []
+        """The memory that stages of this run have made and that it alone disposes of."""
 
     def _new_builder(self) -> Builder:
         return Builder(self._places.policies, self._loans, symbolic=self._leaves.pure)
@@ -168,10 +172,7 @@ class Tracer:
             value = self._walk.done.pop()
             self._walk.builder.refuse_made(mark, how, self._origin)
             if type(resolved(value)) is Later or self._walk.suspended:
-                raise CaptureError(
-                    f"the op {how} at {describe(self._origin)} waits for data of the host, and nothing waits here. "
-                    "Leave to_host() and host_map() to an op that runs after the launch."
-                )
+                raise waits_for_host(how, self._origin)
         except BaseException:
             self._walk.builder.roll_back(mark)
             raise
@@ -188,6 +189,7 @@ class Tracer:
         there for other runs too, unless somebody will `publish` it later."""
         for index, storage in self._walk.builder.outputs():
             storage.settle(memory[index])
+            self._made.append(weakref.ref(storage))
         for later in self._walk.cells:
             cause = later.cause
             if type(cause) is FromCell:
@@ -200,7 +202,10 @@ class Tracer:
     def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> None:
         """What `Shared` and `Unzip` ops have made is there for other runs; of a `Shared` it is what `constant` makes of
         its value."""
-        self._walk.memory.publish(constant)
+        published = list(handles_in(self._walk.memory.publish(constant)))
+        if published:
+            others = {id(storage_of_leaf(handle)) for handle in published}
+            self._made = [made for made in self._made if id(made()) not in others]
 
     def remembered(self) -> list[Any]:
         """What `Shared` ops have made and nobody else knows of yet: the handles in it."""
@@ -217,7 +222,15 @@ class Tracer:
         return own_result(self._origin)
 
     def abandon(self, reason: str) -> None:
-        """The run failed or was cancelled: give back what can be given back, and forget the claims."""
+        """The run failed or was cancelled: give back what can be given back, and forget the claims.
+
+        Handles that closures have put aside, or that an error's traceback leads to, have no contents any more: they
+        would keep the run's memory.
+        """
+        for made in self._made:
+            storage = made()
+            if storage is not None:
+                storage.lost, storage.memory = reason, None
         self._walk.builder.lose(reason)
         self._walk.takings.give_back()
         self._walk.memory.abandon()

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, assert_never, final
 from dagpu.errors import MovedError
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
 from dagpu.lowering.builder import Builder
-from dagpu.lowering.closures import Closures
+from dagpu.lowering.closures import Closures, whose
 from dagpu.lowering.emit import (
     emit_alloc,
     emit_copy,
@@ -37,8 +37,8 @@ from dagpu.lowering.placements import Placements
 from dagpu.lowering.remember import Memory, Remembering, components, once_of, own_result
 from dagpu.lowering.structure import is_fixed
 from dagpu.lowering.takings import Takings
-from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import BUILT_IN, HostCall, Map, On, Shared, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops.base import DeviceOp, has_op, refuse_op
+from dagpu.ops.compose import BUILT_IN, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
@@ -205,10 +205,7 @@ class Walk:
             case Then():
                 op = self._closures.call(node, node.f, inputs[0])
                 if not isinstance(op, DeviceOp):
-                    raise TypeError(
-                        f"the closure of .then at {describe(node.origin)} gave {type(op).__name__}, no op. "
-                        "Return an op (value(x) makes one of a value), or use .map."
-                    )
+                    raise self._no_op(node, op)
                 self.todo.append(op)
             case ToHost():
                 self._later(emit_to_host(node, inputs[0], builder, policy))
@@ -233,11 +230,8 @@ class Walk:
             self._apply_row([node])
             return
         made = self._closures.call(node, node.f, argument)
-        # An op that was a value all along may pass; one that the closure built would be lost without a word.
-        if isinstance(made, DeviceOp) and made is not argument:
-            raise TypeError(
-                f"the closure of .map at {describe(node.origin)} gave an op, which nobody would run. Use .then."
-            )
+        if has_op(made):
+            refuse_op(made, whose(node, node.f))
         self.done.append(made)
 
     def _wait(self, node: Node, inputs: tuple[Any, ...]) -> bool:
@@ -368,6 +362,10 @@ class Walk:
         args = tuple(given)
         emit_launch(node, args, self.builder, self._places.now[1])
         return args
+
+    def _no_op(self, node: Then[Any], made: object) -> TypeError:
+        cure = "Return an op (value(x) makes one of a value)" + ("" if type(node.f) is Pure else ", or use .map")
+        return TypeError(f"{whose(node, node.f)} gave {made.__class__.__name__}, no op. {cure}.")
 
     def _twice(self, node: AnyOp) -> MovedError:
         return MovedError(

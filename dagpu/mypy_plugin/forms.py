@@ -10,9 +10,9 @@ from mypy.types import AnyType, Instance, Parameters, ProperType, Type, UnionTyp
 from dagpu.mypy_plugin import names, phantoms
 
 Form: TypeAlias = Literal["in", "out", "lazy", "number"]
-_INPUTS = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF))
+_INPUTS = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF, names.TENSOR_MUT))
 _OUTPUTS = frozenset((names.PARTITION,))
-HANDLES = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF, names.TENSOR_MUT, names.PARTITION))
+HANDLES = _INPUTS | _OUTPUTS
 _OTHERS = {"TupleType": "a tuple", "NoneType": "None", "CallableType": "a function", "LiteralType": "a literal"}
 _BITS = re.compile(r"_(\d+)Bit")
 _KINDS = {"numpy.floating": "float", "numpy.signedinteger": "int", "numpy.unsignedinteger": "uint"}

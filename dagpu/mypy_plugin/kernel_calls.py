@@ -92,13 +92,13 @@ def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> N
         cure = f"Convert it{cut}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
         context.api.fail(f"{where}: got {got}, but elements of {element} are wanted. {cure}.", place, code=ARG_TYPE)
         return
-    wanted = "a Partition" if form == "out" else "a Tensor, SharedTensor or TensorRef"
+    wanted = "a Partition" if form == "out" else "a Tensor, SharedTensor, TensorRef or TensorMut"
     what = f"got {got}, but {wanted} of {element}, or an op that yields one, is wanted"
     code = codes.OUTPUT_PARTITION if form == "out" else ARG_TYPE
-    context.api.fail(f"{where}: {what}. {_cure(actual, form)}.", place, code=code)
+    context.api.fail(f"{where}: {what}. {_cure(actual, form, element)}.", place, code=code)
 
 
-def _cure(actual: Type, form: forms.Form) -> str:
+def _cure(actual: Type, form: forms.Form, element: str) -> str:
     """How to come by what is wanted."""
     proper = get_proper_type(actual)
     if (op := phantoms.as_op(proper)) is not None:
@@ -109,8 +109,6 @@ def _cure(actual: Type, form: forms.Form) -> str:
     match proper.type.fullname if isinstance(proper, Instance) else "":
         case names.PARTITION:
             return "Put it together: .unpartition()"
-        case names.TENSOR_MUT if form == "in":
-            return "Lend it for reading with .borrow(); only an output is lent for writing, by .partition(tile)"
         case names.SHARED_TENSOR:
             return "It is immutable: write to a copy, dup(t).partition(tile), or to an empty(...).partition(tile)"
         case names.TENSOR_REF:
@@ -120,7 +118,8 @@ def _cure(actual: Type, form: forms.Form) -> str:
         case "numpy.ndarray":
             return f"Bring it to the device: from_host(array){cut}"
         case _:
-            return f"Make a tensor of it, from_host(np.asarray(...)){cut}, or check the order of the arguments"
+            made = f"from_host(np.asarray(..., {forms.short_name(element)})){cut}"
+            return f"Make a tensor of it, {made}, or check the order of the arguments"
 
 
 FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {

@@ -66,7 +66,8 @@ def conflicting_borrow(name: str, exclusive: bool, loan: Context, held_exclusive
     )
     return (
         f'"{name}" is borrowed {what} while it is {how} on line {loan.line}, and that is used later. '
-        "Let go of the first borrow before the second, or write to a copy, dup(t)."
+        "Let go of the first borrow before the second; or lend it once, for writing: a kernel takes that as an input "
+        "too, and gives it back; or write to a copy that was made before, dup(t.borrow()).sync()."
     )
 
 

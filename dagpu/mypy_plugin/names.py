@@ -37,6 +37,8 @@ MOVES_SELF: Final = {
     f"{TENSOR}.to_host": "to_host()",
     f"{SHARED_TENSOR}.try_unwrap": "try_unwrap()",
     f"{TENSOR_MUT}.partition": "partition()",
+    f"{TENSOR_MUT}.reshape": "reshape()",
+    f"{TENSOR_MUT}.to_host": "to_host()",
     f"{PARTITION}.unpartition": "unpartition()",
 }
 """Methods that move the handle they are called on, in the words of the run-time error."""

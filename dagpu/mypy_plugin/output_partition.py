@@ -90,10 +90,11 @@ def _places(call: CallExpr, order: list[str]) -> list[Expression | None]:
 def _alias(names: list[str | None], outputs: list[bool], first: int, second: int) -> str:
     if outputs[first] and outputs[second]:
         what = f"two outputs, {names[first]!r} and this one, are on the same memory"
-    else:
-        output, read = (first, second) if outputs[first] else (second, first)
-        what = f"output {names[output]!r} is on the same memory as input {names[read]!r}"
-    return f"{what}. Write to memory of its own, empty(shape), or read from a copy, dup(t)."
+        return f"{what}. Write each to memory of its own, empty(shape).partition(tile)."
+    output, read = (first, second) if outputs[first] else (second, first)
+    what = f"output {names[output]!r} is on the same memory as input {names[read]!r}"
+    cure = "Write to memory of its own, empty(shape).partition(tile), or read a copy that was made before: "
+    return f"{what}. {cure}dup(t.borrow()).sync()."
 
 
 def _tiling_problem(shape: Extents, tile: Extents, *, exact: bool) -> str:

@@ -82,7 +82,7 @@ _METHODS = {
     names.TENSOR: "partition share reshape borrow borrow_mut view",
     names.SHARED_TENSOR: "clone try_unwrap reshape",
     names.TENSOR_REF: "reshape",
-    names.TENSOR_MUT: "partition",
+    names.TENSOR_MUT: "partition reshape",
     names.PARTITION: "unpartition",
 }
 

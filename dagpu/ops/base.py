@@ -4,7 +4,8 @@ The nodes that the methods build are in dagpu.ops.compose, which hands them over
 import its own subclasses.
 """
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeAlias, overload
@@ -16,8 +17,10 @@ from typing_extensions import TypeVar
 from dagpu.device import Device, Stream
 from dagpu.dtypes import Shape
 from dagpu.errors import NotReadyError, OwnershipError
-from dagpu.handles import COPIERS, Partition, SharedTensor, Tensor, TensorRef
+from dagpu.handles import COPIERS, Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.origin import Origin, describe, here, here_but_for
+from dagpu.tracebacks import leaves_run, without_our_frames
+from dagpu.wrong_arguments import check_function, check_path, wrong_argument
 
 if TYPE_CHECKING:
     from dagpu.ops import compose as _nodes  # noqa: TC004  # reason: at run time install_nodes sets it
@@ -67,14 +70,52 @@ class Policy(Protocol):
 Place: TypeAlias = Device | Policy | str
 
 
+def check_stream(stream: object, call: str, where: Origin) -> None:
+    """A stream of one's own; a TypeError for anything else."""
+    if not isinstance(stream, Stream):
+        cure = "Open one on a device: device().stream()"
+        raise wrong_argument(call, where, "stream", stream, "a Stream", cure)
+
+
+def has_op(made: Any) -> bool:
+    """Whether the result of a function of `map` or `host_map` is an op, or has one in it.
+
+    All items of a tuple are looked at, and the first one of a list or dict: these may be long, and are of one kind.
+    """
+    items: Iterable[object] = (made,)
+    if isinstance(made, tuple):
+        items = made
+    elif type(made) is list:
+        items = made[:1]
+    elif type(made) is dict:
+        items = islice(made.values(), 1)
+    return any(isinstance(item, DeviceOp) for item in items)
+
+
+def refuse_op(made: Any, whose: str) -> NoReturn:
+    """Raise for what a function gave that `has_op`. `whose` names the function, with its place.
+
+    Raises:
+        TypeError: always.
+    """
+    if isinstance(made, DeviceOp):
+        raise TypeError(f"{whose} gave an op, which nobody would run. Use .then.")
+    raise TypeError(
+        f"{whose} gave a {type(made).__name__} with an op in it, which nobody would run. Use .then, and "
+        "zip_ops(a, b) for several ops."
+    )
+
+
+def check_op(op: object, call: str, cure: str = "Pass one that is there, or make one of a value: value(x)") -> None:
+    """An op; a TypeError for anything else."""
+    if not isinstance(op, DeviceOp):
+        raise wrong_argument(call, here(), "op", op, "an op", cure)
+
+
 def _fixed(extents: Any) -> Any:
-    """A list of extents as a tuple: an op does not change when somebody changes what it was built of."""
-    if type(extents) is str:
-        return extents
-    try:
-        return tuple(extents)
-    except TypeError:
-        return extents  # no extents at all: the trace says so
+    """A list of extents as a tuple: an op does not change when somebody changes what it was built of. What is no list
+    of extents the trace refuses."""
+    return tuple(extents) if isinstance(extents, list | np.ndarray) else extents
 
 
 class DeviceOp(Generic[_T_co, _L_co, _G_co]):
@@ -97,15 +138,23 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     def sync(self) -> _T_co:
         """Run it, and block until its result is there. For programs without trio."""
-        return _runner.run_sync(self)
+        try:
+            return _runner.run_sync(self)
+        except BaseException as error:
+            without_our_frames(error)
+            del self
+            raise
 
+    @leaves_run
     def sync_on(self, stream: Stream) -> _T_co:
         """Run the whole of it on one explicit stream, and block until its result is there."""
-        return _runner.run_sync(_nodes.On(self, stream, here()))
+        origin = here()
+        check_stream(stream, "sync_on", origin)
+        return _runner.run_sync(_nodes.On(self, stream, origin))
 
     def schedule(self, policy: Policy) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """The same op, placed on streams by `policy`. The innermost placement wins."""
-        return _nodes.placed(self, policy, here())
+        return _nodes.scheduled(self, policy, here())
 
     def on(self, place: Place) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """The same op on a device (`"host:1"`, `device("cuda:0")`) or placed by a policy. The innermost wins."""
@@ -115,19 +164,27 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     def then(self, f: "Callable[[_T_co], DeviceOp[_U, _L, _G]]") -> "DeviceOp[_U, _L_co | _L, _G_co | _G]":
         """`f(handle)` gives an op that runs after this one, with no host synchronisation in between."""
-        return _nodes.Then(self, f, here())
+        origin = here()
+        check_function(f, "then", origin)
+        return _nodes.Then(self, f, origin)
 
     def map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co, _G_co]":
         """`f(x)` of the result; no device work. Over device data, `f` sees handles."""
-        return _nodes.Map(self, f, here())
+        origin = here()
+        check_function(f, "map", origin)
+        return _nodes.Map(self, f, origin)
 
     def host_map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co]":
         """`f(x)` on a worker thread once the value has arrived: for CPU work that must not hold up the loop."""
-        return _nodes.HostCall(self, f, here())
+        origin = here()
+        check_function(f, "host_map", origin)
+        return _nodes.HostCall(self, f, origin)
 
     def inspect(self, f: Callable[[_T_co], object]) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """Call `f(x)` in passing; the result goes on unchanged."""
-        return _nodes.Map(self, _nodes.Inspect(f), here())
+        origin = here()
+        check_function(f, "inspect", origin)
+        return _nodes.Map(self, _nodes.Inspect(f), origin)
 
     @overload
     def shared(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[SharedTensor[_N], _L, _G]": ...
@@ -262,10 +319,16 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     # ---- the handle's own methods, lazily
 
+    @overload
     def partition(
         self: "DeviceOp[Tensor[_N], _L, _G]", tile: Shape, *, partial: bool = False
-    ) -> "DeviceOp[Partition[Tensor[_N]], _L, _G]":
-        """`t.partition(tile)` of the result."""
+    ) -> "DeviceOp[Partition[Tensor[_N]], _L, _G]": ...
+    @overload
+    def partition(
+        self: "DeviceOp[TensorMut[_N], _L, _G]", tile: Shape, *, partial: bool = False
+    ) -> "DeviceOp[Partition[TensorMut[_N]], _L, _G]": ...
+    def partition(self, tile: Shape, *, partial: bool = False) -> Any:
+        """`t.partition(tile)` of the result, a `Tensor` or a `TensorMut`."""
         return _nodes.Map(self, _nodes.Cut(tile if type(tile) is tuple else _fixed(tile), partial), here())
 
     def unpartition(self: "DeviceOp[Partition[_T], _L, _G]") -> "DeviceOp[_T, _L, _G]":
@@ -276,7 +339,11 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         """`t.share()` of the result. Not to be confused with `shared()`, which remembers."""
         return _nodes.Map(self, _nodes.SHARE, here())
 
-    def reshape(self: "DeviceOp[Tensor[_N], _L, _G]", shape: Shape) -> "DeviceOp[Tensor[_N], _L, _G]":
+    @overload
+    def reshape(self: "DeviceOp[Tensor[_N], _L, _G]", shape: Shape) -> "DeviceOp[Tensor[_N], _L, _G]": ...
+    @overload
+    def reshape(self: "DeviceOp[TensorMut[_N], _L, _G]", shape: Shape) -> "DeviceOp[TensorMut[_N], _L, _G]": ...
+    def reshape(self, shape: Shape) -> Any:
         """`t.reshape(shape)` of the result."""
         return _nodes.Map(self, _nodes.Reshape(_fixed(shape)), here())
 
@@ -286,6 +353,8 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def to_host(self: "DeviceOp[SharedTensor[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
     @overload
     def to_host(self: "DeviceOp[TensorRef[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
+    @overload
+    def to_host(self: "DeviceOp[TensorMut[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
     def to_host(self) -> Any:
         """A new NumPy array with the contents of the result.
 
@@ -296,6 +365,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     # ---- capturing
 
+    @leaves_run
     def graph(self) -> "CudaGraph[_T_co]":
         """Run it, block until its result is there, and keep what it did as a graph, to be launched again as a whole:
         one CUDA graph on a GPU, a replayed plan on the host.
@@ -308,12 +378,15 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         """
         return _runner.graph(self, None)
 
+    @leaves_run
     def graph_on(self, stream: Stream) -> "CudaGraph[_T_co]":
         """`graph()`, to be launched on this stream."""
+        check_stream(stream, "graph_on", here())
         return _runner.graph(self, stream)
 
     # ---- looking
 
+    @leaves_run
     def explain(self) -> str:
         """The plan of a run of it, in words: what runs where and waits for what, the predicted time and the memory
         against their lower bounds, and why branches do not overlap. Nothing is run, and closures are called once, with
@@ -336,6 +409,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     def save_svg(self, path: str | PathLike[str]) -> None:
         """`to_svg()`, as a file."""
+        check_path(path, "save_svg", here())
         Path(path).write_text(self.to_svg(), encoding="utf-8")
 
     def _repr_svg_(self) -> str:

@@ -7,16 +7,18 @@ from typing import Any, Final, Protocol, final
 
 from typing_extensions import TypeVar
 
+from dagpu.containers import values_in
 from dagpu.device import Device, Stream
 from dagpu.errors import ShapeError
 from dagpu.frozen import frozen, plain
-from dagpu.handles import Tensor, cut_up, move_in, put_together, reshape, share
+from dagpu.handles import cut_up, move_in, put_together, reshape, share
 from dagpu.ops import base
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static
 from dagpu.ops.launch import Launch
 from dagpu.ops.once import Once
 from dagpu.origin import Origin, describe, here, place_of
 from dagpu.ownership import map_handles
+from dagpu.wrong_arguments import shown, whole, wrong_argument
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -49,7 +51,7 @@ class Map(DeviceOp[_T_co, _L_co, _G_co]):
     """`f` of the source's value."""
 
     source: DeviceOp[Any, Any, Any]
-    f: "Callable[[Any], Any] | Builtin"
+    f: "Callable[[Any], Any] | Builtin | Inspect"
     origin: Origin
 
 
@@ -166,7 +168,7 @@ class Reshape:
     shape: Any
 
     def apply(self, t: Any, where: Origin) -> Any:
-        return reshape(t, self.shape, where) if type(t) is Tensor else t.reshape(self.shape)
+        return reshape(t, self.shape, where)
 
 
 @final
@@ -205,10 +207,6 @@ class Inspect:
 
     f: Callable[[Any], object]
 
-    def __call__(self, x: Any) -> Any:
-        self.f(x)
-        return x
-
 
 @final
 @plain
@@ -235,19 +233,41 @@ BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item))
 def value(x: _T) -> "DeviceOp[_T, Static, NoAlloc]":
     """An op whose result is `x`. The handles in it (also in tuples, lists and dicts) move into the op."""
     origin = here()
+    inner = _op_in(x)
+    if inner is not None:
+        raise TypeError(
+            f"value at {describe(origin)}: {'x is' if inner is x else 'in x there is'} {inner!r}, which nobody would "
+            "run. Use the op itself; zip_ops(a, b) makes one op of several."
+        )
     return Value(map_handles(lambda handle: move_in(handle, "value()", origin), x), origin)
 
 
+def _op_in(x: object) -> DeviceOp[Any, Any, Any] | None:
+    """The first op in a value; see `dagpu.containers.values_in`."""
+    return next((item for item in values_in(x) if isinstance(item, DeviceOp)), None)
+
+
 def placed(op: DeviceOp[Any, Any, Any], place: Any, origin: Origin) -> On[Any, Any, Any]:
-    """`op.on(place)` and `op.schedule(policy)`."""
-    if not isinstance(place, Device | Stream | str) and not callable(getattr(place, "place", None)):
-        raise TypeError(
-            f"on({place!r}) at {describe(origin)}: that is no place. Give a device (device('host:1') or its name) or a "
-            "scheduling policy (an object with a method place(program))."
-        )
-    if isinstance(place, type):
-        raise TypeError(f"on({place.__name__}) at {describe(origin)}: that is a class. Make one: {place.__name__}().")
+    """`op.on(place)`."""
+    if not isinstance(place, Device | Stream | str):
+        wanted = "a device, its name, or a scheduling policy"
+        _check_policy(place, "on", "place", wanted, "Write device('host:1'), 'host:1', or RoundRobin(4)", origin)
     return On(op, place, origin)
+
+
+def scheduled(op: DeviceOp[Any, Any, Any], policy: Any, origin: Origin) -> On[Any, Any, Any]:
+    """`op.schedule(policy)`."""
+    cure = "Write SingleStream(), RoundRobin(4), ListSchedule(4), or an object with a method place(program)"
+    _check_policy(policy, "schedule", "policy", "a scheduling policy", f"{cure}; .on(...) takes a device", origin)
+    return On(op, policy, origin)
+
+
+def _check_policy(policy: Any, call: str, name: str, wanted: str, cure: str, origin: Origin) -> None:
+    if isinstance(policy, type) and callable(getattr(policy, "place", None)):
+        cure = f"Make one of the class: {policy.__name__}()"
+    elif callable(getattr(policy, "place", None)) and not isinstance(policy, DeviceOp):
+        return
+    raise wrong_argument(call, origin, name, policy, wanted, cure)
 
 
 def shared(op: DeviceOp[Any, Any, Any], origin: Origin) -> Shared[Any]:
@@ -276,6 +296,10 @@ def arity(op: DeviceOp[Any, Any, Any]) -> int | None:
 def unzip(op: DeviceOp[Any, Any, Any], n: int | None, origin: Origin) -> tuple[Unzip[Any], ...]:
     """`op.unzip(n)`."""
     seen = arity(op)
+    if n is not None and ((count := whole(n)) is None or count < 0):
+        raise ShapeError(
+            f"unzip at {describe(origin)}: n is {shown(n)}, but the number of components is wanted. Write unzip(2)."
+        )
     if n is None and seen is None:
         raise ShapeError(
             f"unzip() at {describe(origin)} of {op!r}: the op's structure does not show how many components its result "
@@ -285,10 +309,10 @@ def unzip(op: DeviceOp[Any, Any, Any], n: int | None, origin: Origin) -> tuple[U
         raise ShapeError(
             f"unzip({n}) at {describe(origin)} of {op!r}, whose result has {seen} components. Say unzip()."
         )
-    count = seen if n is None else n
-    assert count is not None
-    split = Split(op, count, Once(), [])
-    parts: tuple[Unzip[Any], ...] = tuple(Unzip(split, index, origin) for index in range(count))
+    total = seen if n is None else n
+    assert total is not None
+    split = Split(op, total, Once(), [])
+    parts: tuple[Unzip[Any], ...] = tuple(Unzip(split, index, origin) for index in range(total))
     split.takers.extend(map(weakref.ref, parts))
     return parts
 

@@ -7,17 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.dtypes import FLOATING, Shape, element_type
-from dagpu.errors import BorrowError, ShapeError
+from dagpu.dtypes import Shape, bf16, element_type
+from dagpu.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.frozen import frozen
-from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
+from dagpu.handles import HANDLES, SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
 from dagpu.layout import as_shape
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
 from dagpu.ops.compose import ToHost, Value
 from dagpu.ops.recipes import SEEDS, Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
 from dagpu.origin import Origin, describe, here
 from dagpu.ownership import storage_key
-from dagpu.standins import SymbolicNumber, value_of
+from dagpu.standins import SymbolicArray, SymbolicNumber, value_of
+from dagpu.wrong_arguments import at_call, shown, wrong_argument
+
+NUMBERS = (int, float, complex, np.number, np.bool_, bf16)
+"""The types of numbers, plain and NumPy's."""
 
 _D = TypeVar("_D", bound=np.generic)
 _E = TypeVar("_E", bound=np.generic)
@@ -59,13 +63,15 @@ class Copy(DeviceOp[_T_co, _L_co, _G_co]):
 
 
 def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
-    try:
-        found = element_type(np.dtype(dtype))
-    except TypeError:
-        found = None
+    found: np.dtype[Any] | None = None
+    if isinstance(dtype, type | str | np.dtype):  # of anything else NumPy takes what its `dtype` is; None is float64
+        try:
+            found = element_type(np.dtype(dtype))
+        except TypeError:
+            pass
     if found is None:
         raise ShapeError(
-            f"{what} at {describe(origin)}: {dtype!r} is no element type of a tensor. Use one of "
+            f"{what} at {describe(origin)}: {shown(dtype)} is no element type of a tensor. Use one of "
             "f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool_."
         )
     return found
@@ -73,7 +79,11 @@ def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
 
 def _alloc(shape: object, dtype: Any, recipe: Recipe | None, what: str) -> Alloc[Any]:
     origin = here()
-    extents, element = as_shape(shape), _element_type(dtype, origin, what)
+    try:
+        extents = as_shape(shape)
+    except (ShapeError, NotReadyError) as error:
+        raise at_call(what, origin, error) from None
+    element = _element_type(dtype, origin, what)
     if recipe is not None:
         _check(recipe, element, extents, origin, what)
     return Alloc(extents, element, recipe, origin)
@@ -85,6 +95,21 @@ def _check(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape, origin: Origin,
         check(recipe, dtype, shape)
     except (TypeError, ValueError, OverflowError) as error:
         raise ShapeError(f"{what} at {describe(origin)}: {error}") from None
+
+
+def _number(value: Any, what: str, name: str) -> Any:
+    """A number for a recipe; a ShapeError for anything else. Complex ones are refused with the element type."""
+    number = value_of(value)
+    if isinstance(number, NUMBERS):
+        return number
+    raise wrong_argument(what, here(), name, value, "a number", f"Write {name}=1.5, say", ShapeError)
+
+
+def _real(value: Any, what: str, name: str) -> Any:
+    number = _number(value, what, name)
+    if isinstance(number, complex | np.complexfloating):
+        raise wrong_argument(what, here(), name, value, "a real number", "Take its .real or .imag", ShapeError)
+    return number
 
 
 def empty(
@@ -121,7 +146,7 @@ def full(
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor with `fill_value` in every element."""
-    return _alloc(shape, dtype, Constant(value_of(fill_value)), "full")
+    return _alloc(shape, dtype, Constant(_number(fill_value, "full", "fill_value")), "full")
 
 
 def arange(
@@ -140,7 +165,8 @@ def linspace(
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor of `num` evenly spaced values from `start` to `stop`, both included, of shape (num,)."""
     count = value_of(num)
-    return _alloc((count,), dtype, Linspace(value_of(start), value_of(stop), count), "linspace")
+    first, last = _real(start, "linspace", "start"), _real(stop, "linspace", "stop")
+    return _alloc((count,), dtype, Linspace(first, last, count), "linspace")
 
 
 def eye(
@@ -150,15 +176,6 @@ def eye(
 ) -> DeviceOp[Tensor[_N]]:
     """A new tensor of shape (n, m), m = n unless said: ones on the main diagonal, zeros elsewhere."""
     return _alloc((n, n if m is None else m), dtype, Eye(), "eye")
-
-
-def _floating(op: Alloc[Any], what: str) -> Alloc[Any]:
-    if op.dtype not in FLOATING:
-        raise ShapeError(
-            f"{what} at {describe(op.origin)}: random numbers of type {op.dtype.name} are not defined. "
-            "Draw f16, bf16, f32 or f64, and convert(...)."
-        )
-    return op
 
 
 def rand(
@@ -183,7 +200,7 @@ def rand(
     Raises:
         ShapeError: the element type, the shape or the seed is none.
     """
-    return _floating(_alloc(shape, dtype, Uniform(_seed(seed, "rand")), "rand"), "rand")
+    return _alloc(shape, dtype, Uniform(_seed(seed, "rand")), "rand")
 
 
 def randn(
@@ -207,8 +224,8 @@ def randn(
     Raises:
         ShapeError: the element type, the shape, the seed or a parameter is none.
     """
-    recipe = Normal(value_of(mean), value_of(std), _seed(seed, "randn"))
-    return _floating(_alloc(shape, dtype, recipe, "randn"), "randn")
+    middle, spread = _real(mean, "randn", "mean"), _real(std, "randn", "std")
+    return _alloc(shape, dtype, Normal(middle, spread, _seed(seed, "randn")), "randn")
 
 
 def _seed(seed: Any, what: str) -> int | None:
@@ -217,30 +234,45 @@ def _seed(seed: Any, what: str) -> int | None:
     if seed is None or (type(seed) is SymbolicNumber and isinstance(given, int)):
         return cast("int | None", seed)
     try:
-        return operator.index(given) % SEEDS
-    except TypeError:
-        raise ShapeError(
-            f"{what} at {describe(here())}: seed {seed!r} is no whole number. Give an int, or none at all."
-        ) from None
+        return operator.index(value_of(given)) % SEEDS
+    except (TypeError, NotReadyError):
+        cure = "Write seed=17, say, or leave it out: each run draws one then"
+        raise wrong_argument(what, here(), "seed", seed, "a whole number", cure, ShapeError) from None
 
 
 def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
     """A new tensor with the contents of `array`, of any strides.
 
-    The array is read when the op runs, anew in each run: leave it unchanged until then.
+    The array is read when the op runs, anew in each run: leave it unchanged until then. Of a subclass (`np.memmap`,
+    `np.matrix`) the elements are taken, and nothing else: what comes back from `to_host()` is a plain array.
+
+    Raises:
+        ShapeError: it is no NumPy array, its element type is none of a tensor's, or it is a masked array, whose mask
+            would be lost.
     """
     origin = here()
     if not isinstance(array, np.ndarray):
+        raise wrong_argument("from_host", origin, "array", array, "a NumPy array", _array_cure(array), ShapeError)
+    if isinstance(array, np.ma.MaskedArray):
         raise ShapeError(
-            f"from_host at {describe(origin)}: {type(array).__name__} is no NumPy array. Use np.asarray(x)."
+            f"from_host at {describe(origin)}: array is a masked array, and its mask would be lost. Say what stands in "
+            "the masked places: from_host(array.filled(0))."
         )
     _element_type(array.dtype, origin, "from_host")
-    return FromHost(array, origin)
+    return FromHost(array if type(array) in (np.ndarray, SymbolicArray) else array.view(np.ndarray), origin)
+
+
+def _array_cure(x: object) -> str:
+    if isinstance(x, DeviceOp):
+        return "An op is on its device already, if it yields a tensor: leave from_host out"
+    if type(x) in HANDLES:
+        return "It is on a device already: leave from_host out"
+    return "Make one of it: np.asarray(x)"
 
 
 def _source(t: Any, call: str, origin: Origin) -> Any:
     """`t`, if it can be copied from. `call` is how the user's call reads, with `t` for the source."""
-    if not isinstance(t, Tensor | SharedTensor | TensorRef):
+    if not isinstance(t, Tensor | SharedTensor | TensorRef | TensorMut):
         what = call.partition("(")[0]
         raise ShapeError(f"{what} at {describe(origin)}: {_kind(t)} is nothing to copy from. {_handle_cure(t, call)}")
     return t
@@ -250,7 +282,7 @@ def _kind(t: object) -> str:
     return "an op" if isinstance(t, DeviceOp) else f"a value of type {type(t).__name__}"
 
 
-def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTensor or TensorRef.") -> str:
+def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTensor, TensorRef or TensorMut.") -> str:
     """How to come by a handle: that of an op is there inside a closure."""
     return f"Its tensor is there inside a closure: op.then(lambda t: {call})." if isinstance(t, DeviceOp) else otherwise
 
@@ -258,18 +290,22 @@ def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTe
 @overload
 def dup(t: Tensor[_D] | SharedTensor[_D]) -> DeviceOp[Tensor[_D]]: ...
 @overload
-def dup(t: TensorRef[_D]) -> DeviceOp[Tensor[_D], Borrowed]: ...
+def dup(t: TensorRef[_D] | TensorMut[_D]) -> DeviceOp[Tensor[_D], Borrowed]: ...
 def dup(t: Any) -> Any:
     """A copy, contiguous, on the device where the op is placed (`.on(...)`), or where `t` is.
 
-    An owned `Tensor` moves into the op: lend it (`t.borrow()`) to keep it.
+    An owned `Tensor` moves into the op: lend it (`t.borrow()`) to keep it. So does a `TensorMut`, whose loan ends with
+    the op's run.
     """
     origin = here()
     return Copy(move_in(_source(t, "dup(t)", origin), "dup()", origin), None, None, origin)
 
 
-def memcpy(dst: TensorMut[_D], src: Tensor[_D] | SharedTensor[_D] | TensorRef[_D]) -> DeviceOp[None, Borrowed, NoAlloc]:
-    """The contents of `src` into `dst`, of the same shape and element type. Moves an owned `src`."""
+def memcpy(
+    dst: TensorMut[_D], src: Tensor[_D] | SharedTensor[_D] | TensorRef[_D] | TensorMut[_D]
+) -> DeviceOp[None, Borrowed, NoAlloc]:
+    """The contents of `src` into `dst`, of the same shape and element type. Moves `dst`, and `src` unless it is a
+    `SharedTensor` or `TensorRef`; the loan of a `TensorMut` ends with the op's run."""
     origin = here()
     _source(src, "memcpy(dst, t)", origin)
     if not isinstance(dst, TensorMut):
@@ -284,7 +320,7 @@ def memcpy(dst: TensorMut[_D], src: Tensor[_D] | SharedTensor[_D] | TensorRef[_D
     if storage_key(dst) is storage_key(src):
         raise BorrowError(
             f"memcpy at {describe(origin)}: source and destination are the same tensor, lent for writing and used for "
-            "reading at once. Copy it with dup(...) first."
+            "reading at once. Copy it before: copy = dup(t.borrow()).sync()."
         )
     return Copy(move_in(src, "memcpy()", origin), move_in(dst, "memcpy()", origin), None, origin)
 
@@ -292,23 +328,27 @@ def memcpy(dst: TensorMut[_D], src: Tensor[_D] | SharedTensor[_D] | TensorRef[_D
 @overload
 def convert(t: Tensor[Any] | SharedTensor[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E]]: ...
 @overload
-def convert(t: TensorRef[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E], Borrowed]: ...
+def convert(t: TensorRef[Any] | TensorMut[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E], Borrowed]: ...
 def convert(t: Any, dtype: Any) -> Any:
-    """A copy with another element type, by C's rules of conversion. Moves an owned `t`."""
+    """A copy with another element type, by C's rules of conversion. Moves a `Tensor` and a `TensorMut`, like `dup`."""
     origin = here()
     wanted = _element_type(dtype, origin, "convert")
     return Copy(move_in(_source(t, "convert(t, dtype)", origin), "convert()", origin), None, wanted, origin)
 
 
-def fill(t: Tensor[_D], fill_value: complex) -> DeviceOp[Tensor[_D], Static, NoAlloc]:
-    """`fill_value` in every element of `t`, in place. Moves `t`, and gives it back."""
+@overload
+def fill(t: Tensor[_D], fill_value: complex) -> DeviceOp[Tensor[_D], Static, NoAlloc]: ...
+@overload
+def fill(t: TensorMut[_D], fill_value: complex) -> DeviceOp[TensorMut[_D], Borrowed, NoAlloc]: ...
+def fill(t: Any, fill_value: complex) -> Any:
+    """`fill_value` in every element of `t`, in place. Moves `t`, a `Tensor` or a `TensorMut`, and gives it back."""
     origin = here()
-    if not isinstance(t, Tensor):
+    if not isinstance(t, Tensor | TensorMut):
         raise ShapeError(
-            f"fill at {describe(origin)}: {_kind(t)} is no owned Tensor. "
-            + _handle_cure(t, "fill(t, fill_value)", "Use a kernel, or memcpy(...).")
+            f"fill at {describe(origin)}: {_kind(t)} cannot be written. "
+            + _handle_cure(t, "fill(t, fill_value)", "Pass a Tensor, or lend one for writing: t.borrow_mut().")
         )
-    constant = Constant(value_of(fill_value))
+    constant = Constant(_number(fill_value, "fill", "fill_value"))
     _check(constant, t.dtype, t.shape, origin, "fill")
     return Copy(constant, move_in(t, "fill()", origin), None, origin)
 

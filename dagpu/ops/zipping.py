@@ -7,6 +7,7 @@ from typing_extensions import TypeVar
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc
 from dagpu.ops.compose import Zip
 from dagpu.origin import here
+from dagpu.wrong_arguments import wrong_argument
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -80,7 +81,10 @@ def zip_ops(
 def zip_ops(*ops: DeviceOp[Any, _L, _G]) -> DeviceOp[tuple[Any, ...], _L, _G]: ...
 def zip_ops(*ops: Any) -> Any:
     """The results of all `ops`, as a tuple. The branches are independent: they overlap where the device allows."""
+    origin = here()
     for index, op in enumerate(ops):
         if not isinstance(op, DeviceOp):
-            raise TypeError(f"zip_ops: argument {index} is {op!r}, no op. Wrap a value with value(x).")
-    return Zip(ops, here())
+            listed = isinstance(op, tuple | list) and op and all(isinstance(item, DeviceOp) for item in op)
+            cure = "Unpack it: zip_ops(*ops)" if listed else "Make an op of a value: value(x)"
+            raise wrong_argument("zip_ops", origin, f"argument {index}", op, "an op", cure)
+    return Zip(ops, origin)

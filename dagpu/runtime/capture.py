@@ -20,7 +20,7 @@ from dagpu.ops.zipping import zip_ops
 from dagpu.origin import Origin, describe
 from dagpu.ownership import map_handles
 from dagpu.runtime.completion import BlockingWaits, drive
-from dagpu.runtime.device import backend, device
+from dagpu.runtime.device import backend, find
 from dagpu.runtime.kept import PlanCache, Settings
 from dagpu.runtime.run import execute, kind_of, plan_program, quiet_collector, settled, submit, tell
 from dagpu.runtime.updates import Updates
@@ -43,7 +43,7 @@ def capture(
         CaptureError: part of it cannot be in a graph. Nothing has run then.
     """
     waits = BlockingWaits()
-    tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, device)
+    tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, find)
     locks = Locks(origin)
     try:
         with quiet_collector():
@@ -128,7 +128,7 @@ class Recording:
     def add(self, op: DeviceOp[Any, Any, Any]) -> Any:
         """One more op, after those before it as far as it reads or writes what they do. Gives its value."""
         last = self._tracers[-1] if self._tracers else None
-        tracer = Tracer(op, self._stream.device, self._settings.policy, device, after=last)
+        tracer = Tracer(op, self._stream.device, self._settings.policy, find, after=last)
         value = tracer.record("recorded")
         self._tracers.append(tracer)
         _writes(self, tracer.owned)
@@ -199,7 +199,8 @@ def _bindings(buffers: Any, inputs: dict[int, object]) -> Bindings:
 def _one_device(program: Program, origin: Origin) -> Device:
     if not program.instructions:
         raise CaptureError(
-            f"the op captured at {describe(origin)} does no device work: there is nothing to launch again."
+            f"the op captured at {describe(origin)} does no device work: there is nothing to launch again. Capture a "
+            "kernel, a copy or a fill."
         )
     first, *others = program.devices
     if others:
@@ -207,7 +208,7 @@ def _one_device(program: Program, origin: Origin) -> Device:
             f"the op captured at {describe(origin)} uses {', '.join(program.devices)}: a graph is launched on one "
             "device. Capture what runs on each by itself, and compose the launches."
         )
-    return device(first)
+    return find(first)
 
 
 def _refuse(tracer: Tracer, program: Program, origin: Origin) -> None:

@@ -22,15 +22,16 @@ from dagpu.errors import CaptureError, MovedError, NestedRunError
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.structure import Inputs, inputs_of
 from dagpu.lowering.trace import Tracer
-from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, check_op, check_stream
 from dagpu.ops.captured import Captured
 from dagpu.ops.compose import On
 from dagpu.ops.graph import GraphLaunch
 from dagpu.origin import Origin, describe, here
 from dagpu.runtime.capture import Recording, capture, prepared_for
-from dagpu.runtime.device import backend, device
+from dagpu.runtime.device import backend, find
 from dagpu.runtime.kept import Kept, Settings
 from dagpu.runtime.run import kind_of, plan_program
+from dagpu.tracebacks import leaves_run
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
@@ -79,6 +80,7 @@ class CudaGraph(Generic[_T_co]):
         """An op that does it all again, on the graph's stream, after what `update` has put there."""
         return GraphLaunch(self._captured, here())
 
+    @leaves_run
     def update(self, op: DeviceOp[_U, Borrowed, NoAlloc]) -> _U:
         """Put work into the graph's stream, before the next launch, and return at once: most often
         `graph.update(memcpy(input.borrow_mut(), new))`.
@@ -91,6 +93,7 @@ class CudaGraph(Generic[_T_co]):
             BorrowError: a run is using what it is to use.
             NestedRunError: it stands in a closure, or in a scope.
         """
+        check_op(op, "update", "Pass an op that writes what the graph reads: memcpy(t.borrow_mut(), new)")
         refuse_nested(op)
         origin = here()
         with Section("update() was called"):
@@ -117,6 +120,7 @@ class CudaGraph(Generic[_T_co]):
         from dagpu.runtime.interpreter import current_settings
 
         origin = here()
+        check_stream(stream, "scope", origin)
         settings = current_settings(stream.device)
         return _ScopeBlock(Scope(Recording(stream, settings, origin), origin), settings, origin)
 
@@ -133,6 +137,7 @@ class Scope:
         self._graph: CudaGraph[None] | None = None
         self._origin = origin
 
+    @leaves_run
     def record(self, op: DeviceOp[_T, Borrowed, NoAlloc]) -> _T:
         """Add an op. What it borrows is free for the next one. Gives its value: handles whose contents are there when
         the graph has been launched.
@@ -140,6 +145,7 @@ class Scope:
         Raises:
             CaptureError: the op makes memory, or waits for the host.
         """
+        check_op(op, "record", "Pass an op: a kernel call on t.borrow_mut().partition(tile), say")
         if self._recording is None:
             raise CaptureError(
                 f"record() at {describe(here())} after the end of the scope at {describe(self._origin)}. Record within "
@@ -154,7 +160,7 @@ class Scope:
         if self._graph is None:
             raise CaptureError(
                 f"scope.graph at {describe(here())}: the scope at {describe(self._origin)} has no graph "
-                + ("yet. Take it after its with block." if self._recording else "because it failed.")
+                + ("yet. Take it after its with block." if self._recording else "because it failed. Record it again.")
             )
         return self._graph
 
@@ -247,7 +253,7 @@ def _enqueue(op: DeviceOp[Any, Any, Any], captured: Captured, settings: Settings
 def _enqueue_anew(
     placed: On[Any], inputs: Inputs | None, captured: Captured, settings: Settings, origin: Origin
 ) -> Any:
-    tracer = Tracer(placed, captured.stream.device, settings.policy, device, inputs)
+    tracer = Tracer(placed, captured.stream.device, settings.policy, find, inputs)
     try:
         tracer.record("given to update()")
         stage = tracer.stage()

@@ -1,15 +1,17 @@
 """Which devices there are, and which is the current one."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import cast
 
 from dagpu.backends.base import Backend
 from dagpu.device import Device
+from dagpu.env_vars import DEVICE
 from dagpu.errors import NoDeviceError
-from dagpu.runtime.environment import Variable
+from dagpu.origin import here
+from dagpu.wrong_arguments import at_call, reworded, wrong_argument
 
 GROUP = "dagpu.backends"
 """The entry point group in which backends are found: its names are kinds of device."""
@@ -20,8 +22,6 @@ _SHIPPED = {
     "explore": "dagpu.backends.explore:ExploreBackend",
 }
 """Where the backends of this package are when its metadata cannot be read: run from a source tree."""
-
-_ASKED = Variable("DAGPU_DEVICE")
 
 _current: ContextVar[Device | None] = ContextVar("dagpu_device", default=None)
 
@@ -60,6 +60,21 @@ def device(name: str = "auto") -> Device:
     Raises:
         NoDeviceError: there is no such device here; the message says which part is missing.
     """
+    origin = here()
+    if not isinstance(name, str):
+        raise wrong_argument("device", origin, "name", name, "the name of a device", 'Write device("host:1")')
+    try:
+        return find(name)
+    except NoDeviceError as error:
+        raise at_call(f"device({name!r})", origin, error) from None
+
+
+def find(name: str) -> Device:
+    """`device(name)` for a caller that says himself where the name stands.
+
+    Raises:
+        NoDeviceError: there is no such device here.
+    """
     if name == "auto":
         return _automatic()
     kind, colon, number = name.partition(":")
@@ -84,8 +99,13 @@ def current_device() -> Device:
     chosen = _current.get()
     if chosen is not None:
         return chosen
-    asked = _ASKED.get()
-    return _automatic() if asked is None else device(asked)
+    asked = DEVICE.get()
+    if asked is None:
+        return _automatic()
+    try:
+        return find(asked)
+    except NoDeviceError as error:
+        raise reworded(error, f"{DEVICE.name}={asked!r}: {error} {DEVICE.cure}") from None
 
 
 def devices() -> list[Device]:
@@ -99,10 +119,26 @@ def devices() -> list[Device]:
     return found
 
 
+def use_device(place: Device | str) -> AbstractContextManager[Device]:
+    """Within the `with` block, in this task or thread, ops run on this device unless they say otherwise.
+
+    Raises:
+        NoDeviceError: there is no device of that name here.
+    """
+    origin = here()
+    if isinstance(place, Device):
+        return _using(place)
+    if not isinstance(place, str):
+        cure = 'Write use_device("host:1"), or pass device("host:1")'
+        raise wrong_argument("use_device", origin, "place", place, "a device or its name", cure)
+    try:
+        return _using(find(place))
+    except NoDeviceError as error:
+        raise at_call(f"use_device({place!r})", origin, error) from None
+
+
 @contextmanager
-def use_device(place: Device | str) -> Iterator[Device]:
-    """Within the `with` block, in this task or thread, ops run on this device unless they say otherwise."""
-    chosen = device(place) if isinstance(place, str) else place
+def _using(chosen: Device) -> Iterator[Device]:
     token = _current.set(chosen)
     try:
         yield chosen

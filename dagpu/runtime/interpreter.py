@@ -1,9 +1,8 @@
 """The interpreter: one way of executing ops, and which one is in use."""
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Protocol, TypeVar, final
 
@@ -11,20 +10,24 @@ import trio
 
 from dagpu.critical import Section
 from dagpu.device import Device, Stream
+from dagpu.env_vars import VERIFY
+from dagpu.errors import NoDeviceError
 from dagpu.lowering.cost import CostModel
 from dagpu.lowering.explain import explain
 from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.policies import SchedulingPolicy
-from dagpu.ops.base import DeviceOp, install_runner
+from dagpu.ops.base import DeviceOp, check_op, install_runner
 from dagpu.ops.compose import On
 from dagpu.origin import describe, here, place_of
 from dagpu.runtime import run
 from dagpu.runtime.completion import BlockingWaits, TrioWaits, drive
 from dagpu.runtime.cuda_graph import CudaGraph, graph_of, refuse_nested
-from dagpu.runtime.device import current_device, device
+from dagpu.runtime.device import current_device, find
 from dagpu.runtime.kept import Settings
 from dagpu.runtime.protected import protected
+from dagpu.tracebacks import leaves_run, without_our_frames
+from dagpu.wrong_arguments import at_call, check_count, check_flag, check_function, wrong_argument
 
 _T = TypeVar("_T")
 _RUN: Final = "an op was run"
@@ -60,22 +63,44 @@ class StreamInterpreter:
         graph_from: int | None = 3,
         on_plan: Callable[[DeviceOp[Any, Any, Any], Plan], None] | None = None,
     ) -> None:
+        origin = here()
+        if device is not None and not isinstance(device, Device | str):
+            cure = 'Write "host:1", or leave it out for the current device'
+            raise wrong_argument("StreamInterpreter", origin, "device", device, "a device or its name", cure)
+        if policy is not None and (isinstance(policy, type | DeviceOp) or not callable(getattr(policy, "place", None))):
+            cure = "Write policy=RoundRobin(4), or leave it out for ListSchedule(4)"
+            raise wrong_argument("StreamInterpreter", origin, "policy", policy, "a scheduling policy", cure)
+        if verify is not None:
+            verify = check_flag(verify, "StreamInterpreter", origin, "verify")
+        if graph_from is not None:
+            check_count(graph_from, "StreamInterpreter", origin, "graph_from")
+        if on_plan is not None:
+            check_function(on_plan, "StreamInterpreter", origin, "on_plan")
         self._device = device
+        self._origin = origin
         self._graph_from = graph_from
         self._on_plan = on_plan
         self._policy = ListSchedule() if policy is None else policy
-        self._verify = os.environ.get("DAGPU_VERIFY", "1") != "0" if verify is None else verify
+        self._verify = verify
 
     def settings(self) -> Settings:
         """What its runs go by, now."""
         asked = self._device
-        where = current_device() if asked is None else device(asked) if isinstance(asked, str) else asked
-        settings = Settings(where, self._policy, self._verify, self._graph_from)
+        where = current_device() if asked is None else self._named(asked) if isinstance(asked, str) else asked
+        check = VERIFY.get() if self._verify is None else self._verify
+        settings = Settings(where, self._policy, check, self._graph_from)
         settings.on_plan = self._on_plan
         return settings
 
+    def _named(self, name: str) -> Device:
+        try:
+            return find(name)
+        except NoDeviceError as error:
+            raise at_call(f"StreamInterpreter(device={name!r})", self._origin, error) from None
+
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op in a trio task. A checkpoint; cancellation drains what has been submitted."""
+        check_op(op, "run")
         refuse_nested(op)
         _need_trio(op)
         settings = self.settings()
@@ -83,6 +108,7 @@ class StreamInterpreter:
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op, and block until its result is there."""
+        check_op(op, "run_sync")
         refuse_nested(op)
         _warn_in_task("sync()", "Use await.")
         settings = self.settings()
@@ -91,12 +117,14 @@ class StreamInterpreter:
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
         """Run an op, block until its result is there, and keep what it did for later launches."""
+        check_op(op, "graph")
         refuse_nested(op)
         _warn_in_task("graph()", "Capture before trio.run(...), or in a thread.")
         return graph_of(op, stream, self.settings())
 
     def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan:
         """The plan of the op's first stage: all it does until a closure needs host data. Nothing is run."""
+        check_op(op, "plan_of")
         refuse_nested(op)
         settings = self.settings()
         with Section("an op was planned"):
@@ -104,6 +132,7 @@ class StreamInterpreter:
 
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
         """That plan in words. Its times are by the cost model of the policy that the op as a whole is placed by."""
+        check_op(op, "explain")
         costs = getattr(_policy_of(op, self._policy), "costs", None)
         return explain(self.plan_of(op), costs if isinstance(costs, CostModel) else None)
 
@@ -145,9 +174,17 @@ _default = StreamInterpreter()
 _current: ContextVar[Interpreter] = ContextVar("dagpu_interpreter", default=_default)
 
 
-@contextmanager
-def use_interpreter(interpreter: Interpreter) -> Iterator[Interpreter]:
+def use_interpreter(interpreter: Interpreter) -> AbstractContextManager[Interpreter]:
     """Within the `with` block, in this task or thread, ops are run by this interpreter."""
+    runs = [getattr(interpreter, name, None) for name in ("run", "run_sync")]
+    if isinstance(interpreter, type) or not all(map(callable, runs)):
+        cure = "Write use_interpreter(StreamInterpreter(...)), or pass an object with run(op) and run_sync(op)"
+        raise wrong_argument("use_interpreter", here(), "interpreter", interpreter, "an interpreter", cure)
+    return _using(interpreter)
+
+
+@contextmanager
+def _using(interpreter: Interpreter) -> Iterator[Interpreter]:
     token = _current.set(interpreter)
     try:
         yield interpreter
@@ -155,6 +192,7 @@ def use_interpreter(interpreter: Interpreter) -> Iterator[Interpreter]:
         _current.reset(token)
 
 
+@leaves_run
 def plan_of(op: DeviceOp[Any, Any, Any]) -> Plan:
     """The plan of a run of `op`, until a closure needs host data. Nothing is run; the op can be run afterwards.
 
@@ -181,7 +219,12 @@ class _CurrentInterpreter:
     """What ops call to be run."""
 
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
-        return await _current.get().run(op)
+        try:
+            return await _current.get().run(op)
+        except BaseException as error:
+            without_our_frames(error)
+            del op
+            raise
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         return _current.get().run_sync(op)

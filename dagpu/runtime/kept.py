@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, final
 from dagpu.backends.base import Backend, Bindings, Prepared, Replay
 from dagpu.critical import BOOKKEEPING
 from dagpu.device import Device
+from dagpu.env_vars import SPIN_US
 from dagpu.handles import OWNING
 from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.plan import Plan
@@ -17,7 +18,6 @@ from dagpu.lowering.reuse import Repeat
 from dagpu.lowering.structure import MOST_NODES, Inputs, exact
 from dagpu.ops.base import DeviceOp, keep_for_later_runs, kept_from_earlier_runs
 from dagpu.origin import Origin, describe, place_of
-from dagpu.runtime.environment import Variable
 
 
 @final
@@ -34,20 +34,7 @@ class Settings:
         """The run of one plan, counted from 1, from which on it is launched as a CUDA graph; None for never."""
         self.on_plan: Callable[[DeviceOp[Any, Any, Any], Plan], None] | None = None
         """Called with each plan that is made, before it runs."""
-        self.spin = _spin_seconds()
-
-
-_SPIN = Variable("DAGPU_SPIN_US")
-
-
-def _spin_seconds() -> float | None:
-    asked = _SPIN.get()
-    if asked is None:
-        return None
-    try:
-        return max(0.0, float(asked)) * 1e-6
-    except ValueError:
-        raise ValueError(f"DAGPU_SPIN_US={asked!r} is no number. Give microseconds, such as 20.") from None
+        self.spin = SPIN_US.get()
 
 
 class Submitted(NamedTuple):

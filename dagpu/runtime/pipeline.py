@@ -12,6 +12,7 @@ from dagpu.ops.compose import Pure, Then, Value
 from dagpu.origin import Origin, describe, here
 from dagpu.ownership import map_handles
 from dagpu.runtime.kept import CacheInfo, PlanCache
+from dagpu.wrong_arguments import check_count, shown, suspended_by, wrong_argument
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -110,12 +111,18 @@ def pipeline(
     """
 
     def decorate(f: Callable[_P, DeviceOp[_T, Any, Any]]) -> Pipeline[_P, _T]:
+        origin = here()
         if not callable(f):
-            raise TypeError(f"@pipeline at {describe(here())} of {f!r}, which is no function from inputs to an op.")
-        if cache_size < 1 or (graph_from is not None and graph_from < 1):
-            raise ValueError(
-                f"@pipeline at {describe(here())}: cache_size={cache_size}, graph_from={graph_from}. Both count from 1."
+            cure = "Write @pipeline above a def that returns an op"
+            raise wrong_argument("pipeline", origin, "f", f, "a function from inputs to an op", cure)
+        if (gives := suspended_by(f)) is not None:
+            raise TypeError(
+                f"pipeline at {describe(origin)}: a call of {shown(f)} gives {gives}, and an op is wanted. Write a "
+                "plain def that returns the op, with no await and no yield."
             )
-        return Pipeline(f, cache_size, graph_from)
+        count = check_count(cache_size, "pipeline", origin, "cache_size")
+        return Pipeline(
+            f, count, graph_from if graph_from is None else check_count(graph_from, "pipeline", origin, "graph_from")
+        )
 
     return decorate if f is None else decorate(f)

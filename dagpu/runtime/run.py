@@ -20,7 +20,7 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Value
 from dagpu.origin import start_of_run
 from dagpu.runtime.completion import Waits
-from dagpu.runtime.device import backend, device
+from dagpu.runtime.device import backend, find
 from dagpu.runtime.kept import Kept, PlanCache, Settings, Submitted, cache_of, keep, kept_by, most_nodes, refused
 from dagpu.runtime.updates import Enqueued
 from dagpu.storage import Locks
@@ -54,7 +54,7 @@ def plan_program(program: Program, check: bool) -> Plan:
 
 def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
     """The plan of the op's first stage, with nothing run: what the op owns, it owns still."""
-    tracer = Tracer(op, settings.device, settings.policy, device, inputs_of(op))
+    tracer = Tracer(op, settings.device, settings.policy, find, inputs_of(op))
     try:
         return plan_program(tracer.stage().program, settings.verify)
     finally:
@@ -101,7 +101,7 @@ async def _run_anew(
     op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, inputs: Inputs | None, cache: PlanCache | None
 ) -> _T:
     """Trace, plan, run; stage by stage."""
-    tracer = Tracer(op, settings.device, settings.policy, device, inputs)
+    tracer = Tracer(op, settings.device, settings.policy, find, inputs)
     locks = Locks(start_of_run())
     updates = Enqueued()
     waited = False

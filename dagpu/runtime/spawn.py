@@ -9,12 +9,14 @@ from typing_extensions import TypeVar
 from dagpu.containers import mapped
 from dagpu.errors import BorrowError, MovedError, OperationCancelled
 from dagpu.handles import TensorMut, TensorRef
-from dagpu.ops.base import DeviceOp, Static
+from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.ops.compose import Value, sources_of
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Copy
 from dagpu.origin import Origin, describe, here, started_at
 from dagpu.ownership import for_several, handles_in, moves
+from dagpu.tracebacks import leaves_run, without_our_frames
+from dagpu.wrong_arguments import wrong_argument
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -52,7 +54,12 @@ class Pending(Generic[_T_co]):
     async def _result(self) -> _T_co:
         await self._ended.wait()
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            except BaseException as error:
+                without_our_frames(error)
+                del self
+                raise
         if self._state == "cancelled":
             raise OperationCancelled(
                 f"{self._op!r} was cancelled before it was done. Run it again, or do not await it."
@@ -81,15 +88,17 @@ class Pending(Generic[_T_co]):
             self._state = "cancelled"
             raise
         except BaseException as error:
-            self._error = error
+            self._error = without_our_frames(error)
             raise
         finally:
             self._ended.set()
+            del self  # the frame may live on with an error
 
     def __repr__(self) -> str:
         return f"<Pending {self._state}: {self._op!r}>"
 
 
+@leaves_run
 def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
     """Start an op as a child of `nursery`, and go on at once.
 
@@ -99,6 +108,10 @@ def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
         BorrowError: the op holds a borrow, which its lender may not outlive; share() the tensor instead.
     """
     origin = here()
+    if not isinstance(nursery, trio.Nursery):
+        cure = "Open one: async with trio.open_nursery() as nursery: spawn(nursery, op)"
+        raise wrong_argument("spawn", origin, "nursery", nursery, "a trio.Nursery", cure)
+    check_op(op, "spawn", "Pass an op; nursery.start_soon(f) starts an async function")
     for handle in _borrows(op):
         raise BorrowError(
             f"spawn at {describe(origin)} of an op that holds {handle!r}, borrowed at {describe(handle._made)}: the "

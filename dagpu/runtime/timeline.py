@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, final
@@ -16,7 +16,8 @@ from dagpu.lowering.explain import duration
 from dagpu.lowering.forecast import Piece, forecast, overlap_of
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.show import table
-from dagpu.origin import describe
+from dagpu.origin import describe, here
+from dagpu.wrong_arguments import check_flag, check_path, wrong_argument
 
 _MOST_NAMED: Final = 5
 _MOST_ROWS: Final = 40
@@ -147,6 +148,9 @@ class Trace:
             AssertionError: it is less. Names branches that the plans leave side by side, and that ran one after the
                 other.
         """
+        if not isinstance(at_least, int | float):
+            cure = "Write 0.5 for a half"
+            raise wrong_argument("assert_overlap", here(), "at_least", at_least, "a share, from 0 to 1", cure)
         if not self.runs:
             raise AssertionError("no run ended within the trace, so nothing overlapped: run an op in its block")
         if self.overlap < at_least:
@@ -218,6 +222,8 @@ class Trace:
         """Write the timeline as JSON, for ui.perfetto.dev or chrome://tracing."""
         import json
 
+        check_path(path, "save", here())
+
         whole = {"traceEvents": self.events(), "displayTimeUnit": "ns"}
         Path(path).write_text(json.dumps(whole), encoding="utf-8")
 
@@ -241,10 +247,9 @@ def _told(piece: Piece) -> str:
     return f"{piece.name} at {describe(piece.origin)}"
 
 
-@contextmanager
 def trace(
     path: str | PathLike[str] | None = None, *, nvtx: bool = False, costs: CostModel | None = None
-) -> Iterator[Trace]:
+) -> AbstractContextManager[Trace]:
     """Measure the runs that this task, and those that it starts within the block, begin within the block.
 
     On the host a clock is read around each instruction; on a GPU an event is recorded before and after each, which
@@ -259,7 +264,18 @@ def trace(
     Raises:
         DagpuError: `nvtx` is asked for, and the package nvtx is not there.
     """
-    found = Trace(nvtx_ranges() if nvtx else None, costs)
+    origin = here()
+    if path is not None:
+        check_path(path, "trace", origin)
+    if costs is not None and not isinstance(costs, CostModel):
+        raise wrong_argument("trace", origin, "costs", costs, "a CostModel", "Write costs=CostModel(), or leave it out")
+    marks = nvtx_ranges() if check_flag(nvtx, "trace", origin, "nvtx") else None
+    return _measuring(marks, costs, path)
+
+
+@contextmanager
+def _measuring(mark: Mark | None, costs: CostModel | None, path: str | PathLike[str] | None) -> Iterator[Trace]:
+    found = Trace(mark, costs)
     token = set_recorder(found)
     try:
         yield found

@@ -14,6 +14,7 @@ from dagpu import (
     SharedTensor,
     Static,
     Tensor,
+    TensorMut,
     TensorRef,
     f32,
     f64,
@@ -59,6 +60,23 @@ assert_type(zeros((4, 4)).share(), DeviceOp[SharedTensor[f32]])
 assert_type(zeros((4, 4), i32).to_host(), DeviceOp[NDArray[i32]])
 assert_type(zeros((4, 4)).share().to_host(), DeviceOp[NDArray[f32]])
 assert_type(from_host(np.zeros(3, np.float64)), DeviceOp[Tensor[f64]])
+
+
+def lent_for_writing(op: DeviceOp[TensorMut[f32], Borrowed, NoAlloc]) -> None:
+    """What is lent for writing is cut, reshaped and read lazily, and stays what it was."""
+    assert_type(op.partition((2, 2)), DeviceOp[Partition[TensorMut[f32]], Borrowed, NoAlloc])
+    assert_type(op.partition((2, 2)).unpartition(), DeviceOp[TensorMut[f32], Borrowed, NoAlloc])
+    assert_type(op.reshape((16,)), DeviceOp[TensorMut[f32], Borrowed, NoAlloc])
+    assert_type(op.to_host(), DeviceOp[NDArray[f32], Borrowed])
+    written: DeviceOp[NDArray[f32], Borrowed] = op.then(lambda t: t.to_host())
+    del written
+
+
+def refused(lent: DeviceOp[TensorRef[f32], Borrowed], array: DeviceOp[NDArray[f32]]) -> None:
+    """Only what can be written is cut."""
+    lent.partition((2, 2))  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    array.partition((2, 2))  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
 
 # ---- shared ------------------------------------------------------------------------------------------
 assert_type(zeros((4,)).shared(), DeviceOp[SharedTensor[f32]])

@@ -74,7 +74,11 @@ def copies(own: Tensor[f32], many: SharedTensor[f32], lent: TensorRef[f32], excl
     assert_type(dup(lent), DeviceOp[Tensor[f32], Borrowed])
     assert_type(convert(own, f16), DeviceOp[Tensor[f16]])
     assert_type(convert(lent, f64), DeviceOp[Tensor[f64], Borrowed])
+    assert_type(dup(excl), DeviceOp[Tensor[f32], Borrowed])
+    assert_type(convert(excl, f64), DeviceOp[Tensor[f64], Borrowed])
     assert_type(fill(own, 0.5), DeviceOp[Tensor[f32], Static, NoAlloc])
+    assert_type(fill(excl, 0.5), DeviceOp[TensorMut[f32], Borrowed, NoAlloc])
+    fill(lent, 0.5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert_type(memcpy(excl, many), DeviceOp[None, Borrowed, NoAlloc])
 
 
@@ -90,6 +94,8 @@ def handles(own: Tensor[f32], many: SharedTensor[f64], lent: TensorRef[i32], exc
     assert_type(own.partition((2, 2)).unpartition(), Tensor[f32])
     assert_type(excl.partition((2, 2)), Partition[TensorMut[f32]])
     assert_type(excl.partition((2, 2)).unpartition(), TensorMut[f32])
+    assert_type(excl.reshape((4,)), TensorMut[f32])
+    assert_type(excl.to_host(), DeviceOp[NDArray[f32], Borrowed])
     assert_type(own.share(), SharedTensor[f32])
     assert_type(own.reshape((4,)), Tensor[f32])
     assert_type(many.clone(), SharedTensor[f64])
@@ -98,4 +104,3 @@ def handles(own: Tensor[f32], many: SharedTensor[f64], lent: TensorRef[i32], exc
     assert_type(many.to_host(), DeviceOp[NDArray[f64]])
     assert_type(lent.reshape((4,)), TensorRef[i32])
     lent.borrow_mut()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
-    excl.to_host()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]

@@ -5,6 +5,7 @@ from typing import Any, assert_type
 from numpy.typing import NDArray
 
 from dagpu import (
+    Borrowed,
     DeviceOp,
     In,
     Kernel,
@@ -49,14 +50,18 @@ def inputs(
     lazy_own: DeviceOp[Tensor[f32]],
     lazy_many: DeviceOp[SharedTensor[f32]],
     lazy_lent: DeviceOp[TensorRef[f32]],
+    excl: TensorMut[f32],
+    lazy_excl: DeviceOp[TensorMut[f32], Borrowed],
 ) -> None:
-    """An input is an owned, a shared or a lent tensor, or an op that yields one."""
+    """An input is an owned, a shared or a lent tensor, lent for writing even, or an op that yields one."""
     assert_type(saxpy(out, 2.0, own), KernelOp)
     assert_type(saxpy(out, 2.0, many), KernelOp)
     assert_type(saxpy(out, 2.0, lent), KernelOp)
     assert_type(saxpy(out, 2.0, lazy_own), KernelOp)
     assert_type(saxpy(out, 2.0, lazy_many), KernelOp)
     assert_type(saxpy(out, 2.0, lazy_lent), KernelOp)
+    assert_type(saxpy(out, 2.0, excl), KernelOp)
+    assert_type(saxpy(out, 2.0, lazy_excl), KernelOp)
     assert_type(saxpy(out, a=2.0, x=own.borrow().slice(slice(0, 4))), KernelOp)
     assert_type(saxpy(out, 2.0, zeros((4, 4)).shared()), KernelOp)
 
@@ -96,12 +101,14 @@ def tuned() -> None:
     del same
 
 
-def refused(own: Tensor[f32], wide: Tensor[f64], out: Partition[Tensor[f32]], excl: TensorMut[f32]) -> None:
+def refused(
+    own: Tensor[f32], wide: Tensor[f64], out: Partition[Tensor[f32]], excl: TensorMut[f32], wide_excl: TensorMut[f64]
+) -> None:
     """Wrong forms, element types and counts are plain type errors."""
     saxpy(own, 2.0, own)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     saxpy(excl, 2.0, own)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     saxpy(out, 2.0, out)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    saxpy(out, 2.0, excl)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    saxpy(out, 2.0, wide_excl)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     saxpy(out, 2.0, wide)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     saxpy(out, 2.0, zeros((4, 4), f64))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     saxpy(out, "2", own)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

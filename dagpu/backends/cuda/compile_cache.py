@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, final
 
+from dagpu.env_vars import CACHE_DIR
+
 _FORMAT = b"dagpu cubin 1\n"
 """Begins every entry, and is part of every key."""
 
@@ -27,16 +29,10 @@ def default_cache_dir() -> Path | None:
     """$DAGPU_CACHE_DIR, else `dagpu` in $XDG_CACHE_HOME or ~/.cache; None where there is no home.
 
     Raises:
-        ValueError: $DAGPU_CACHE_DIR is relative, so that it would be another folder for each place that a program is
-            started in.
+        ValueError: $DAGPU_CACHE_DIR is relative.
     """
-    if given := os.environ.get("DAGPU_CACHE_DIR"):
-        if not Path(given).is_absolute():
-            raise ValueError(
-                f"DAGPU_CACHE_DIR={given!r} is not the absolute path of a folder. Set DAGPU_CACHE_DIR=/tmp/dagpu, for "
-                "example, or unset it."
-            )
-        return Path(given)
+    if (given := CACHE_DIR.get()) is not None:
+        return given
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if base.is_absolute():  # the XDG specification: a relative one is to be ignored
         return base / "dagpu"

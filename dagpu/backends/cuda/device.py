@@ -11,6 +11,7 @@ from dagpu.backends.cuda.library import Library
 from dagpu.backends.cuda.memory import Pool, Slabs
 from dagpu.backends.cuda.streams import OwnStream, Streams
 from dagpu.backends.cuda.watch import Watch
+from dagpu.env_vars import PINNED_BYTES
 from dagpu.errors import DeviceError, DeviceLostError
 from dagpu.lowering.program import CopyDtoD
 from dagpu.origin import describe
@@ -32,7 +33,7 @@ class CudaDevice:
         self.memory = Pool(gpu.allocate, gpu.free)
         slabs = Slabs(gpu.allocate_pinned, gpu.free_pinned)
         self.pinned = Pool(slabs.allocate, slabs.free)
-        self.pinned_room = _pinned_room()
+        self.pinned_room = pinned_room()
         """Bytes that results of `to_host` may lock together; further ones are in ordinary memory."""
         self.streams = Streams(gpu)
         self.library = Library(gpu, compiler)
@@ -144,9 +145,9 @@ class CudaDevice:
             run.lose(self.lost)
 
 
-def _pinned_room() -> int:
-    """DAGPU_PINNED_BYTES, or a quarter of the machine's memory."""
-    said = os.environ.get("DAGPU_PINNED_BYTES", "")
-    if said.isdecimal():
-        return int(said)
+def pinned_room() -> int:
+    """The most page-locked memory to take, in bytes: DAGPU_PINNED_BYTES, or a quarter of the machine's memory."""
+    said = PINNED_BYTES.get()
+    if said is not None:
+        return said
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4

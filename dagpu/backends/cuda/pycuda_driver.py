@@ -74,7 +74,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,7 @@ from dagpu.backends.cuda.driver import (
 from dagpu.backends.cuda.pycuda_context import Context
 from dagpu.backends.cuda.pycuda_graphs import PyCudaGraph
 from dagpu.backends.cuda.pycuda_launches import PyCudaLaunches
+from dagpu.device import INSTALL_CUDA
 from dagpu.errors import DeviceError, NoDeviceError
 
 if TYPE_CHECKING:
@@ -106,8 +107,6 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-_INSTALL: Final = "pip install 'dagpu[cuda]'"
 
 
 def open_gpus() -> list[Gpu]:
@@ -195,7 +194,7 @@ def _import_bindings() -> Any:
 
 def _missing(what: str, error: ImportError, how: str) -> NoDeviceError:
     return NoDeviceError(
-        f"{what} cannot be imported ({error}), so there are no CUDA devices here. Install it: {_INSTALL} ({what} "
+        f"{what} cannot be imported ({error}), so there are no CUDA devices here. Install it: {INSTALL_CUDA} ({what} "
         f"{how}), on a machine with an NVIDIA driver."
     )
 

@@ -24,9 +24,9 @@ from dagpu.backends.cuda.script import Action, Script
 from dagpu.backends.cuda.streams import CudaStream
 from dagpu.backends.cuda.timing import Timing
 from dagpu.backends.cuda.transfers import array_over
-from dagpu.backends.host_work import without_our_frames
 from dagpu.backends.outcome import Outcome
 from dagpu.errors import DeviceError, DeviceLostError
+from dagpu.tracebacks import without_our_frames
 
 if TYPE_CHECKING:
     from dagpu.backends.cuda.prepared import PreparedPlan

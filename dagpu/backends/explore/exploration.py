@@ -1,6 +1,5 @@
 """How to explore: which order, and what goes wrong where. `exploring` says so for the runs within it."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -8,10 +7,8 @@ from random import Random
 from typing import Final, Protocol, final
 
 from dagpu.backends.explore.choice import Choice, Listed, Seeded
+from dagpu.env_vars import EXPLORE_SEED
 from dagpu.errors import DagpuError, DeviceError
-
-SEED_VARIABLE: Final = "DAGPU_EXPLORE_SEED"
-
 
 AT_ONCE: Final = 64
 """How many runs take turns, those that were submitted first; later ones have theirs when one of these is done."""
@@ -134,7 +131,8 @@ class Exploration:
         if self.cancel_at is not None:
             faults += f", cancel_at={self.cancel_at}"
         if self._choices is None:
-            return f"explored with {SEED_VARIABLE}={self.seed}: exploring(seed={self.seed}{faults}) replays it exactly"
+            asked = f"{EXPLORE_SEED.name}={self.seed}"
+            return f"explored with {asked}: exploring(seed={self.seed}{faults}) replays it exactly"
         return f"exploring(choices={self.taken}{faults}) replays it exactly"
 
 
@@ -148,7 +146,7 @@ def current() -> Exploration:
         ValueError: DAGPU_EXPLORE_SEED is no whole number.
     """
     found = _current.get()
-    return Exploration(_seed(), None, None, injected, None, interrupt) if found is None else found
+    return Exploration(EXPLORE_SEED.get(), None, None, injected, None, interrupt) if found is None else found
 
 
 def injected() -> BaseException:
@@ -197,7 +195,7 @@ def exploring(
     """
     if seed is not None and choices is not None:
         raise ValueError("exploring() takes a seed or choices, not both: choices leave nothing to a seed")
-    found = Exploration(_seed() if seed is None else seed, choices, fail_at, fault, cancel_at, cancel)
+    found = Exploration(EXPLORE_SEED.get() if seed is None else seed, choices, fail_at, fault, cancel_at, cancel)
     token = _current.set(found)
     try:
         yield found
@@ -214,11 +212,3 @@ def exploring(
             )
     finally:
         _current.reset(token)
-
-
-def _seed() -> int:
-    said = os.environ.get(SEED_VARIABLE, "0")
-    try:
-        return int(said)
-    except ValueError:
-        raise ValueError(f"{SEED_VARIABLE}={said!r} is no whole number. Give one, such as 17.") from None

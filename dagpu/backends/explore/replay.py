@@ -11,8 +11,8 @@ from dagpu.backends.explore.exploration import Exploration
 from dagpu.backends.explore.machine import Machine
 from dagpu.backends.explore.script import Script
 from dagpu.backends.explore.store import PoisonedStore
-from dagpu.backends.host_work import without_our_frames
 from dagpu.backends.outcome import Outcome
+from dagpu.tracebacks import without_our_frames
 
 
 @final

@@ -13,6 +13,7 @@ from dagpu.backends.host.replay import Batch, HostReplay
 from dagpu.backends.host.streams import HostStream, enqueue
 from dagpu.backends.recording import recording
 from dagpu.device import Device
+from dagpu.env_vars import HOST_DEVICES
 from dagpu.errors import NoDeviceError, OutOfMemoryError, PlanError
 from dagpu.lowering.memory import describe_peak
 from dagpu.lowering.plan import Plan, Step
@@ -116,6 +117,7 @@ class HostBackend:
 
         Raises:
             NoDeviceError: `index` is not below DAGPU_HOST_DEVICES (8 where that is not set).
+            ValueError: DAGPU_HOST_DEVICES is no number of devices.
         """
         return self._find(index)[0]
 
@@ -130,7 +132,7 @@ class HostBackend:
     def _find(self, index: int) -> tuple[Device, HostDriver]:
         found = self._devices.get(index)
         if found is None:
-            count = _device_limit()
+            count = HOST_DEVICES.get()
             if not 0 <= index < count:
                 raise NoDeviceError(
                     f"there is no device host:{index}: the host has host:0 to host:{count - 1}. "
@@ -233,10 +235,3 @@ def _by_stream(steps: Sequence[Step], streams: Sequence[HostStream]) -> dict[Hos
     for step in steps:
         put[step.lane](step)
     return {stream: part for stream, part in parts.items() if part}
-
-
-def _device_limit() -> int:
-    said = os.environ.get("DAGPU_HOST_DEVICES", "8")
-    if said.isdecimal() and int(said) > 0:
-        return int(said)
-    raise NoDeviceError(f"DAGPU_HOST_DEVICES is {said!r}, no whole number above 0. Set it to how many there shall be.")

@@ -11,7 +11,7 @@ import numpy as np
 from dagpu.backends.host.arrays import as_input, readable, writable
 from dagpu.backends.host.cutting import Place, cut_out, places, whole
 from dagpu.backends.host.recipes import write
-from dagpu.backends.host_work import add_origin, call, source_array
+from dagpu.backends.host_work import blame, call, source_array
 from dagpu.backends.outcome import Outcome
 from dagpu.errors import DagpuError, OutOfMemoryError
 from dagpu.layout import Layout
@@ -95,7 +95,7 @@ def _call_body(body: Callable[..., object], arguments: list[Any], launch: Launch
     try:
         returned = body(*arguments)
     except BaseException as error:
-        add_origin(error, f"in the host body of kernel {launch.kernel.name}, launched at", launch)
+        blame(error, f"the host body of kernel {launch.kernel.name}, launched at {describe(launch.origin)}")
         raise
     if returned is not None:
         raise DagpuError(

@@ -15,11 +15,11 @@ from dagpu.backends.base import Bindings, Failure
 from dagpu.backends.host.arrays import HostMemory, Part
 from dagpu.backends.host.execute import execute
 from dagpu.backends.host.streams import report_lost
-from dagpu.backends.host_work import without_our_frames
 from dagpu.backends.outcome import Outcome
 from dagpu.backends.recording import Perform, Recording
 from dagpu.critical import SIGNALS_SECONDS
 from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
+from dagpu.tracebacks import without_our_frames
 
 
 @final
