@@ -1,5 +1,5 @@
 """The driver's calls, as the docstring of `pycuda_driver` lists them: through what each is made, what it may wait for,
-and whether it lets go of the GIL meanwhile."""
+whether it waits behind a load, and whether it lets go of the GIL meanwhile."""
 
 import re
 from functools import cache
@@ -16,13 +16,15 @@ class DriverCall(NamedTuple):
     through: str
     """`bindings` for cuda.bindings, `ctypes`, or the name in PyCUDA."""
     waits: str
-    """What it may wait for; `-` for nothing, in parentheses what others see to that it never waits for."""
+    """What it may wait for; `-` for nothing."""
+    behind_a_load: str
+    """Does it wait while another thread loads a module or frees memory? `waits`, `unknown`, or `-` if it does not."""
     releases: bool
     """Does it let go of the GIL?"""
 
     @property
     def may_wait(self) -> bool:
-        return not self.waits.startswith(("-", "("))
+        return self.waits != "-" or self.behind_a_load != "-"
 
 
 @cache
@@ -32,13 +34,24 @@ def driver_calls() -> tuple[DriverCall, ...]:
     assert text is not None
     rows = [re.split(r" {2,}", line.strip()) for line in text.splitlines() if line.startswith("    ")]
     head, *rest = rows
-    assert head == ["call", "through", "may wait for", "GIL"]
-    assert all(row[3] in ("held", "released") for row in rest)
-    return tuple(DriverCall(name, through, waits, gil == "released") for name, through, waits, gil in rest)
+    assert head == ["call", "through", "may wait for", "behind a load", "GIL"]
+    assert all(row[3] in ("waits", "unknown", "-") and row[4] in ("held", "released") for row in rest)
+    return tuple(
+        DriverCall(name, through, waits, behind, gil == "released") for name, through, waits, behind, gil in rest
+    )
 
 
-def may_wait(call: str) -> bool:
-    """May this call wait, because it lets go of the GIL meanwhile?"""
+def _rows(call: str) -> list[DriverCall]:
     rows = [row for row in driver_calls() if row.name == call]
     assert rows, f"{call} is not listed in pycuda_driver"
-    return all(row.releases for row in rows)
+    return rows
+
+
+def releases(call: str) -> bool:
+    """Does this call let go of the GIL, through whatever it is made?"""
+    return all(row.releases for row in _rows(call))
+
+
+def may_wait_behind_a_load(call: str) -> bool:
+    """May this call wait while another thread loads a module?"""
+    return any(row.behind_a_load != "-" for row in _rows(call))

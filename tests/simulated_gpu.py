@@ -42,15 +42,6 @@ TEXTS: Final = {1: "invalid argument", 2: "out of memory", 700: "an illegal memo
 LIMITS: Final = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 227 << 10, 48 << 10)
 
 
-class SimulatedError(Exception):
-    """What the bound methods raise, as PyCUDA's own errors: not ours yet."""
-
-    def __init__(self, call: str, code: int) -> None:
-        super().__init__(f"{call} failed: {TEXTS.get(code, 'some error')}")
-        self.call = call
-        self.code = code
-
-
 @final
 class Current:
     """A context while it is current."""
@@ -113,42 +104,28 @@ class SimulatedGpu:
     def refuse_if_lost(self, call: str) -> None:
         """As every call after a sticky error."""
         if self.lost:
-            raise SimulatedError(call, self.lost)
+            raise self.refused(call, self.lost)
 
     @contextmanager
-    def bound(self, call: str, *, anywhere: bool = False) -> Iterator[None]:
-        """A call of a bound method. `anywhere`: any device's context will do."""
+    def call(self, name: str, *, anywhere: bool = False) -> Iterator[None]:
+        """Within the block a call is made. `anywhere`: any device's context will do."""
         with self.machine.changed:
-            self.calls[call] += 1
+            self.calls[name] += 1
             self.machine.changed.notify_all()
             stack = self.machine.stack()
             if not stack or (stack[-1] is not self and not anywhere):
-                self.machine.problem(f"{call} is called without the context of cuda:{self.index}")
-            self.refuse_if_lost(call)
-            for fault in self._faults.get(call, ()):
-                if fault[0] == self.calls[call]:
+                self.machine.problem(f"{name} is called without the context of cuda:{self.index}")
+            self.machine.wait_behind_a_load(self, name)
+            self.refuse_if_lost(name)
+            for fault in self._faults.get(name, ()):
+                if fault[0] == self.calls[name]:
                     if fault[1] in STICKY:
                         self.lose(fault[1])
-                    raise SimulatedError(call, fault[1])
+                    raise self.refused(name, fault[1])
             yield
-
-    @contextmanager
-    def call(self, name: str) -> Iterator[None]:
-        """A call of any other."""
-        try:
-            with self.bound(name):
-                yield
-        except SimulatedError as error:
-            error.__traceback__ = None  # contextlib's frames refer to the error: a cycle, which would keep memory
-            raise self.refused(error.call, error.code) from None
 
     def current(self) -> Current:
         return Current(self)
-
-    def error(self, error: BaseException) -> DeviceError | None:
-        if isinstance(error, SimulatedError):
-            return self.refused(error.call, error.code)
-        return error if isinstance(error, DeviceError) else None
 
     def refused(self, call: str, code: int) -> DeviceError:
         return device_error(call, code, TEXTS.get(code, "some error"))
@@ -190,10 +167,7 @@ class SimulatedGpu:
         """Until nothing is under way on this device; then the host sees all that was put in before."""
         with self.machine.changed:
             mine = {stream: stream.records for stream in self.machine.streams if stream.gpu is self}
-        try:
-            self.machine.run_until(lambda: not any(stream.queue for stream in mine), self, call)
-        except SimulatedError as error:
-            raise self.refused(error.call, error.code) from None
+        self.machine.run_until(lambda: not any(stream.queue for stream in mine), self, call)
         with self.machine.changed:
             for stream, record in mine.items():
                 stream.seen = max(stream.seen, record)
@@ -203,7 +177,7 @@ class SimulatedGpu:
     def allocate(self, nbytes: int) -> int:
         with self.call("cuMemAlloc"):
             if self.used + nbytes > self.total:
-                raise SimulatedError("cuMemAlloc", 2)
+                raise self.refused("cuMemAlloc", 2)
             self.used += nbytes
             address, self._next = self._next, self._next + -(-nbytes // 512) * 512 + 512
             self.machine.add(address, HostMemory(Account(), nbytes), self.index)
@@ -217,7 +191,7 @@ class SimulatedGpu:
     def allocate_pinned(self, nbytes: int) -> int:
         with self.call("cuMemHostAlloc"):
             if self.used_pinned + nbytes > self.machine.pinned_room:
-                raise SimulatedError("cuMemHostAlloc", 2)
+                raise self.refused("cuMemHostAlloc", 2)
             self.used_pinned += nbytes
             memory = HostMemory(Account(), nbytes)
             address: int = memory.block.__array_interface__["data"][0]
@@ -304,7 +278,7 @@ class SimulatedGpu:
             to.view(f"u{width}")[...] = value
 
     def fill(self, address: int, width: int, value: int, count: int, stream: Any) -> None:
-        with self.call("cuMemsetAsync"):
+        with self.call(f"cuMemsetD{8 * width}Async"):
             stream.put(lambda: self.filled(address, width, value, count), takes_room=True)
 
     def reach_peer(self, peer: Gpu) -> bool:
@@ -318,10 +292,11 @@ class SimulatedGpu:
     def load(self, cubin: bytes, symbol: str) -> Function:
         from tests.simulated_kernels import Loaded, LoadedOwn
 
-        with self.call("cuModuleLoadData"):
-            unit = self.machine.units[int(cubin)]
-            assert symbol == unit.name
-        self._wait_for_all("cuModuleLoadData")
+        with self.machine.loading(self):
+            with self.call("cuModuleLoadData"):
+                unit = self.machine.units[int(cubin)]
+                assert symbol == unit.name
+            self._wait_for_all("cuModuleLoadData")
         kernel = LoadedOwn(self) if unit.file == BUILTIN_FILE else Loaded(self, unit)
         return Function(kernel, self.limits.threads, 0, 32, lambda nbytes: None)
 
@@ -343,11 +318,11 @@ class SimulatedLaunches:
     def _make(self, launch: KernelLaunch, lane: int) -> int:
         kernel = launch.function.handle
         try:
-            with kernel.gpu.bound(LAUNCH):
+            with kernel.gpu.call(LAUNCH):
                 stream = self._streams[lane]
                 if stream.gpu is not kernel.gpu:
                     kernel.gpu.machine.problem("a kernel is launched in a stream of another device")
                 stream.put(kernel.act(launch), takes_room=True)
-        except SimulatedError as error:
+        except DeviceError as error:
             return error.code
         return 0

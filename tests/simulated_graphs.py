@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from dagpu.backends.cuda.driver import CopyNode, FillNode, GraphNode, KernelLaunch, RawStream
-from tests.simulated_gpu import SimulatedError, SimulatedGpu
+from tests.simulated_gpu import SimulatedGpu
 from tests.simulated_machine import GraphRun, Record
 
 DEVICE: Final = {"in": (False, True), "out": (True, False), "within": (True, True)}
@@ -103,10 +103,10 @@ class SimulatedGraph:
             for address, device in zip((node.source, node.target), DEVICE[node.kind], strict=True):
                 found = gpu.machine.find(address, node.nbytes)
                 if not node.nbytes or found is None or (found[2] == gpu.index) is not device:
-                    raise SimulatedError("cuGraphAddMemcpyNode", 1)
+                    raise gpu.refused("cuGraphAddMemcpyNode", 1)
             return lambda: gpu.copied(node.target, node.source, node.nbytes)
         if not node.count or gpu.machine.find(node.address, node.width * node.count) is None:
-            raise SimulatedError("cuGraphAddMemsetNode", 1)
+            raise gpu.refused("cuGraphAddMemsetNode", 1)
         return lambda: gpu.filled(node.address, node.width, node.value, node.count)
 
 

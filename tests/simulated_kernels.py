@@ -22,7 +22,7 @@ from dagpu.kernel_declaration import ScalarCheck
 from dagpu.layout import Layout, contiguous
 from dagpu.lowering.program import Launch, Tiles, View
 from dagpu.ops.launch import KernelSpec, Param
-from tests.simulated_gpu import SimulatedError, SimulatedGpu
+from tests.simulated_gpu import SimulatedGpu
 
 REPORT: Final = struct.Struct("<4i8q8q")
 """state, argument, rank, kind; index; extent."""
@@ -214,7 +214,7 @@ def refuse(gpu: SimulatedGpu, launch: KernelLaunch) -> None:
     limits, grid, block = gpu.limits, launch.grid, launch.block
     fits = all(0 < n <= most for n, most in zip((*grid, *block), (*limits.grid, *limits.block), strict=True))
     if not fits or prod(block) > limits.threads or launch.shared > limits.shared:
-        raise SimulatedError(LAUNCH, 1)
+        raise gpu.refused(LAUNCH, 1)
 
 
 def replaced(layout: Layout, offset: int) -> Layout:

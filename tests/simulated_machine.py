@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from dagpu.backends.cuda.compiler import Unit
 from dagpu.backends.host.arrays import HostMemory
-from tests.driver_calls import may_wait
+from tests.driver_calls import may_wait_behind_a_load, releases
 
 if TYPE_CHECKING:
     from tests.simulated_gpu import SimulatedGpu
@@ -73,7 +73,7 @@ class SimulatedEvent:
         self.latest: Record | None = None
 
     def record(self, stream: Any, /) -> None:
-        with self._gpu.bound("cuEventRecord"):
+        with self._gpu.call("cuEventRecord"):
             if stream.gpu is not self._gpu:
                 self._gpu.machine.problem("an event is recorded in a stream of another device")
             record = self.latest = stream.new_record()
@@ -85,13 +85,13 @@ class SimulatedEvent:
             stream.put(act)
 
     def query(self) -> bool:
-        with self._gpu.bound("cuEventQuery", anywhere=True):
+        with self._gpu.call("cuEventQuery", anywhere=True):
             self._gpu.machine.progress()
             self._gpu.refuse_if_lost("cuEventQuery")
             return self.latest is None or self.latest.seen()
 
     def synchronize(self) -> None:
-        with self._gpu.bound("cuEventSynchronize", anywhere=True):
+        with self._gpu.call("cuEventSynchronize", anywhere=True):
             record = self.latest
         if record is not None:
             self._gpu.machine.run_until(lambda: record.done, self._gpu, "cuEventSynchronize")
@@ -100,7 +100,7 @@ class SimulatedEvent:
                 record.seen()
 
     def time_since(self, earlier: "SimulatedEvent", /) -> float:
-        with self._gpu.bound("cuEventElapsedTime"):
+        with self._gpu.call("cuEventElapsedTime"):
             first, last = earlier.latest, self.latest
             if not (self._timing and earlier._timing and earlier._gpu is self._gpu):
                 self._gpu.machine.problem("the time between events that have none, or are of two devices, is asked for")
@@ -156,7 +156,7 @@ class SimulatedStream:
         self.queue.append(Work(act, needs, takes_room, python))
 
     def wait_for_event(self, event: Any, /) -> None:
-        with self.gpu.bound("cuStreamWaitEvent", anywhere=True):
+        with self.gpu.call("cuStreamWaitEvent", anywhere=True):
             if event.latest is not None:
                 self.put(lambda: None, needs=event.latest)
 
@@ -212,6 +212,8 @@ class Machine:
         self._held = False
         self._gil_held = 0
         """Threads that wait in the driver with the GIL held: meanwhile no Python runs on the driver's own."""
+        self._loaders: dict[int, int] = {}
+        """Of each device on which a module is being loaded, by its index: the thread that does."""
         self._closes = 0
         self.now = 0
         """Microseconds: every piece of work takes one."""
@@ -312,12 +314,8 @@ class Machine:
                 return
 
     def run_until(self, done: Callable[[], bool], gpu: "SimulatedGpu", call: str) -> None:
-        """Work until then; other threads go on between any two pieces of work. No host function in Python does if the
-        call, as the list of the driver's calls has it, does not let go of the GIL."""
-        holding = not may_wait(call)
-        with self.changed:
-            self._gil_held += holding
-        try:
+        """Work until then; other threads go on between any two pieces of work."""
+        with self._waiting(call):
             while True:
                 with self.changed:
                     if done():
@@ -325,12 +323,48 @@ class Machine:
                     gpu.refuse_if_lost(call)
                     if not self.step():
                         if not self._held:
-                            because = ", with the GIL held that a host function needs" if holding else ""
+                            because = ", with the GIL held that a host function needs" if self._gil_held else ""
                             self.problem(f"{call} would wait for ever{because}")
                         self.changed.wait()
+
+    @contextmanager
+    def _waiting(self, call: str) -> Iterator[None]:
+        """Within the block a call waits. No host function in Python runs meanwhile if the call, as the list of the
+        driver's calls has it, holds the GIL."""
+        holding = not releases(call)
+        with self.changed:
+            self._gil_held += holding
+            self.changed.notify_all()
+        try:
+            yield
         finally:
             with self.changed:
                 self._gil_held -= holding
+
+    @contextmanager
+    def loading(self, gpu: "SimulatedGpu") -> Iterator[None]:
+        """Within the block this thread loads a module: whatever may wait behind a load does."""
+        with self.changed:
+            self.wait_behind_a_load(gpu, "cuModuleLoadData")
+            self._loaders[gpu.index] = threading.get_ident()
+            self.changed.notify_all()
+        try:
+            yield
+        finally:
+            with self.changed:
+                del self._loaders[gpu.index]
+                self.changed.notify_all()
+
+    def loads(self, gpu: "SimulatedGpu") -> bool:
+        """Is a module being loaded, by another thread?"""
+        return self._loaders.get(gpu.index, threading.get_ident()) != threading.get_ident()
+
+    def wait_behind_a_load(self, gpu: "SimulatedGpu", call: str) -> None:
+        """As a call does that needs what a load holds until it is over."""
+        if self.loads(gpu) and may_wait_behind_a_load(call):
+            with self._waiting(call):
+                if not self.changed.wait_for(lambda: not self.loads(gpu), PATIENCE):
+                    self.problem(f"{call} waits behind a load that does not end")
 
     @contextmanager
     def hold(self) -> Iterator[None]:

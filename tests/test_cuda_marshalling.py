@@ -1,4 +1,5 @@
-"""What is handed on to the driver for launches and graphs, shown by a driver that writes it down.
+"""What is handed on to the driver for streams, events, copies, launches and graphs, shown by a driver that writes it
+down.
 
 No GPU is needed, but both libraries and cuda.h are.
 """
@@ -30,6 +31,45 @@ def started(function: int, stream: int, address: int, number: int) -> str:
     """How a launch in a stream is written down."""
     shape = "grid 3 2 1 block 32 4 2 shared 96 attributes 0 0 pointers 0"
     return f"start {function:x} in {stream:x} {shape}; parameters {pack('<Qi', address, number).hex()}"
+
+
+def test_streams_and_events_arrive_as_they_are_meant(said: dict[str, list[str]]) -> None:
+    """Streams do not order themselves with the null stream (1), events have no timing (2) unless it is asked for, and
+    an event that has not happened is no error."""
+    assert said["streams and events"] == [
+        "stream 101 flags 1",
+        "stream 102 flags 1",
+        "event 601 flags 2",
+        "event 602 flags 0",
+        "event 603 flags 0",
+        "record 601 in 101",
+        "wait in 102 for 601 flags 0",
+        "cuEventQuery: 600",
+        "query 601",
+        "synchronize 601",
+        "from 602 to 603",
+        "(False, True) 1.5 101 102",
+    ]
+
+
+def test_copies_and_fills_arrive_as_they_are_meant(said: dict[str, list[str]]) -> None:
+    """Addresses, bytes, pitches, values and counts, in the stream that is meant."""
+    assert said["copies and fills"] == [
+        "in 5000 from HOST 30 in 101",
+        "out HOST from 5000 30 in 101",
+        f"within 5100 from 5000 {1 << 33} in 101",
+        "rows to 2 5100 pitch 64 from 2 5000 pitch 16, 12 x 3, others 0, in 101",
+        "set 8 bits at 5200 to ab, 7, in 101",
+        "set 16 bits at 5200 to abcd, 7, in 101",
+        "set 32 bits at 5200 to abcdef01, 7, in 101",
+    ]
+
+
+def test_a_refused_call_is_an_error_of_ours(said: dict[str, list[str]]) -> None:
+    """Each call with a stream or an event that fails raises the error of its CUresult: 700 says that the device is
+    lost."""
+    assert len(said["refused"]) == 16
+    assert [line for line in said["refused"] if not line.endswith(": DeviceLostError 700")] == []
 
 
 def test_launches_in_streams_arrive_as_they_are_meant(said: dict[str, list[str]]) -> None:

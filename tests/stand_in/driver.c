@@ -1,11 +1,14 @@
-/* A libcuda without a device: it writes down what the functions for launches and graphs get, by the structs of cuda.h.
+/* A libcuda without a device: it writes down what the functions for streams, events, copies, launches and graphs get, by
+ * the structs of cuda.h.
  *
  * Kernels and copies do nothing. Host functions run on a thread of the driver's own, in order; while a kernel is under
- * way (`stand_in_busy`) they wait, and so does whoever waits for the device. Nobody waits for ever: a wait that outlasts
- * `stand_in_patience` is a deadlock, and ends the process with status 86 and a line on stderr.
+ * way (`stand_in_busy`) they wait, and so does whoever waits for the device. Whoever loads a module or frees memory holds
+ * a lock of the context meanwhile, and every call waits for that lock of which it is not known that it does not
+ * (ANYTIME). Nobody waits for ever: a wait that outlasts `stand_in_patience` is a deadlock, and ends the process with
+ * status 86 and a line on stderr.
  *
  * Handles are small numbers that tell what they are: streams 0x100, functions 0x200, graphs 0x300, nodes 0x400,
- * executable graphs 0x500, each plus its number, from 1 on. */
+ * executable graphs 0x500, events 0x600, each plus its number, from 1 on. */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>
@@ -23,7 +26,7 @@ static char log_text[1 << 16];
 static size_t log_end;
 static char failing[64];
 static CUresult failing_code;
-static uintptr_t streams, functions, graphs, nodes, executables;
+static uintptr_t streams, functions, graphs, nodes, executables, events;
 static double patience = 30;
 
 #define HANDLE(type, base, count) ((type)(uintptr_t)((base) + ++(count)))
@@ -51,6 +54,8 @@ static int first, last, serving, busy;
 static char meeting[64];
 static double meeting_seconds;
 static int arrived, met;
+static int loading, gone_on;  /* does a thread hold the lock of the context? */
+static char behind[1 << 12];  /* the calls that have waited for that lock, each with a space, since `stand_in_busy` */
 
 static struct timespec after(double seconds) {
     struct timespec when;
@@ -63,8 +68,13 @@ static struct timespec after(double seconds) {
 
 void stand_in_patience(double seconds) { patience = seconds; }
 
-/* A kernel is under way from now on, until somebody waits for the device. */
-void stand_in_busy(void) { pthread_mutex_lock(&lock); busy = 1; pthread_mutex_unlock(&lock); }
+/* A kernel is under way from now on, until somebody waits for the device; nobody has waited behind a load yet. */
+void stand_in_busy(void) {
+    pthread_mutex_lock(&lock);
+    busy = 1;
+    gone_on = behind[0] = 0;
+    pthread_mutex_unlock(&lock);
+}
 
 /* The next call of this name waits until stand_in_met is called, or for so long. */
 void stand_in_meet(const char *call, double seconds) {
@@ -124,29 +134,83 @@ static void *serve(void *unused) {
     }
     return NULL;
 }
-static void wait_for_device(const char *call) {
+static void deadlock(const char *call, const char *what) {
+    fprintf(stderr, "deadlock: %s waits %s that does not end\n", call, what);
+    _exit(86);
+}
+/* With the lock held. */
+static void until_done(const char *call) {
     struct timespec end = after(patience);
-    pthread_mutex_lock(&lock);
     busy = 0; /* the kernel ends now: so whoever waits is in here before a host function runs */
     pthread_cond_broadcast(&changed);
     while (first != last)
-        if (pthread_cond_timedwait(&changed, &lock, &end) == ETIMEDOUT) {
-            fprintf(stderr, "deadlock: %s waits for a host function that does not end\n", call);
-            _exit(86);
-        }
+        if (pthread_cond_timedwait(&changed, &lock, &end) == ETIMEDOUT) deadlock(call, "for a host function");
+}
+static void wait_for_device(const char *call) {
+    pthread_mutex_lock(&lock);
+    until_done(call);
     pthread_mutex_unlock(&lock);
 }
 
-/* Every function begins so: it meets whom it is to meet, and fails where it was told to. */
-static CUresult enter(const char *call) {
+/* ---- the lock of the context ---- */
+/* With the lock held. */
+static void pass_loads(const char *call) {
+    struct timespec end = after(patience);
+    if (!loading) return;
+    strcat(strcat(behind, call), " ");
+    pthread_cond_broadcast(&changed);
+    while (loading)
+        if (pthread_cond_timedwait(&changed, &lock, &end) == ETIMEDOUT) deadlock(call, "behind a load");
+}
+static void load(const char *call) {
+    pthread_mutex_lock(&lock);
+    pass_loads(call);
+    loading = 1;
+    until_done(call);
+    loading = 0;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+/* Returns once a thread waits for the device with the lock of the context. */
+void stand_in_beside_a_load(void) {
+    pthread_mutex_lock(&lock);
+    while (!loading) pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+/* Returns once another thread waits for that lock, or `stand_in_go_on` is called. */
+void stand_in_until_behind(void) {
+    pthread_mutex_lock(&lock);
+    while (!behind[0] && !gone_on) pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+/* The calls that have waited for it. */
+const char *stand_in_go_on(void) {
+    pthread_mutex_lock(&lock);
+    gone_on = 1;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return behind;
+}
+
+/* Every function begins so: it meets whom it is to meet, may have to wait for the lock, and fails where it was told to. */
+static CUresult enter(const char *call, int anytime) {
     meet(call);
+    if (!anytime) {
+        pthread_mutex_lock(&lock);
+        pass_loads(call);
+        pthread_mutex_unlock(&lock);
+    }
     if (strcmp(call, failing)) return CUDA_SUCCESS;
     failing[0] = 0;
     return failing_code;
 }
-#define ENTER(call) do { CUresult code = enter(call); if (code) { say(call ": %d\n", (int)code); return code; } } while (0)
+#define BEGIN(call, anytime) \
+    do { CUresult code = enter(call, anytime); if (code) { say(call ": %d\n", (int)code); return code; } } while (0)
+#define ENTER(call) BEGIN(call, 0)
 /* A function that only gives something back. */
 #define GIVES(call, ...) { ENTER(call); __VA_ARGS__; return CUDA_SUCCESS; }
+/* The same, of one that waits for no lock of a context. */
+#define ANYTIME(call, ...) { BEGIN(call, 1); __VA_ARGS__; return CUDA_SUCCESS; }
 
 static void say_needs(const CUgraphNode *needs, size_t count) {
     say(" after");
@@ -296,27 +360,27 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument) {
 }
 
 /* ---- devices, contexts, modules ---- */
-CUresult cuInit(unsigned int flags) GIVES("cuInit")
+CUresult cuInit(unsigned int flags) ANYTIME("cuInit")
 CUresult cuDriverGetVersion(int *version) { return *version = CUDA_VERSION, CUDA_SUCCESS; }
-CUresult cuDeviceGetCount(int *count) GIVES("cuDeviceGetCount", *count = 1)
-CUresult cuDeviceGet(CUdevice *device, int ordinal) GIVES("cuDeviceGet", *device = ordinal)
-CUresult cuDeviceGetName(char *name, int room, CUdevice device) GIVES("cuDeviceGetName", snprintf(name, room, "stand-in"))
+CUresult cuDeviceGetCount(int *count) ANYTIME("cuDeviceGetCount", *count = 1)
+CUresult cuDeviceGet(CUdevice *device, int ordinal) ANYTIME("cuDeviceGet", *device = ordinal)
+CUresult cuDeviceGetName(char *name, int room, CUdevice device) ANYTIME("cuDeviceGetName", snprintf(name, room, "stand-in"))
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
-    GIVES("cuDeviceGetAttribute", *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 1024)
+    ANYTIME("cuDeviceGetAttribute", *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 1024)
 CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
-    GIVES("cuDeviceComputeCapability", *major = 9, *minor = 0)
-CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) GIVES("cuDeviceCanAccessPeer", *can = 1)
+    ANYTIME("cuDeviceComputeCapability", *major = 9, *minor = 0)
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) ANYTIME("cuDeviceCanAccessPeer", *can = 1)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
-    GIVES("cuDevicePrimaryCtxRetain", *context = (CUcontext)0xc0)
-CUresult cuCtxPushCurrent(CUcontext context) GIVES("cuCtxPushCurrent")
-CUresult cuCtxPopCurrent(CUcontext *context) GIVES("cuCtxPopCurrent", *context = (CUcontext)0xc0)
+    ANYTIME("cuDevicePrimaryCtxRetain", *context = (CUcontext)0xc0)
+CUresult cuCtxPushCurrent(CUcontext context) ANYTIME("cuCtxPushCurrent")
+CUresult cuCtxPopCurrent(CUcontext *context) ANYTIME("cuCtxPopCurrent", *context = (CUcontext)0xc0)
 CUresult cuCtxGetDevice(CUdevice *device) { return *device = 0, CUDA_SUCCESS; }
 CUresult cuCtxSynchronize(void) GIVES("cuCtxSynchronize", wait_for_device("cuCtxSynchronize"))
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) GIVES("cuCtxEnablePeerAccess")
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values)
-    GIVES("cuModuleLoadDataEx", wait_for_device("cuModuleLoadDataEx"), *module = (CUmodule)0xa0)
+    ANYTIME("cuModuleLoadDataEx", load("cuModuleLoadDataEx"), *module = (CUmodule)0xa0)
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
-    GIVES("cuModuleLoadData", wait_for_device("cuModuleLoadData"), *module = (CUmodule)0xa0)
+    ANYTIME("cuModuleLoadData", load("cuModuleLoadData"), *module = (CUmodule)0xa0)
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
     GIVES("cuModuleGetFunction", *function = HANDLE(CUfunction, 0x200, functions))
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) GIVES("cuFuncGetAttribute", *value = 64)
@@ -324,27 +388,51 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
 
 /* ---- streams, events, memory ---- */
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
-    GIVES("cuStreamCreate", *stream = HANDLE(CUstream, 0x100, streams))
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) GIVES("cuStreamWaitEvent")
-CUresult cuEventCreate(CUevent *event, unsigned int flags) GIVES("cuEventCreate", *event = (CUevent)0xe0)
-CUresult cuEventRecord(CUevent event, CUstream stream) GIVES("cuEventRecord")
-CUresult cuEventQuery(CUevent event) GIVES("cuEventQuery")
-CUresult cuEventSynchronize(CUevent event) GIVES("cuEventSynchronize", wait_for_device("cuEventSynchronize"))
-CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) GIVES("cuEventElapsedTime", *milliseconds = 1)
+    GIVES("cuStreamCreate", *stream = HANDLE(CUstream, 0x100, streams), say("stream %lx flags %u\n", (unsigned long)*stream, flags))
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
+    ANYTIME("cuStreamWaitEvent", say("wait in %lx for %lx flags %u\n", (unsigned long)stream, (unsigned long)event, flags))
+CUresult cuEventCreate(CUevent *event, unsigned int flags)
+    GIVES("cuEventCreate", *event = HANDLE(CUevent, 0x600, events), say("event %lx flags %u\n", (unsigned long)*event, flags))
+CUresult cuEventRecord(CUevent event, CUstream stream)
+    GIVES("cuEventRecord", say("record %lx in %lx\n", (unsigned long)event, (unsigned long)stream))
+CUresult cuEventQuery(CUevent event) ANYTIME("cuEventQuery", say("query %lx\n", (unsigned long)event))
+CUresult cuEventSynchronize(CUevent event)
+    GIVES("cuEventSynchronize", wait_for_device("cuEventSynchronize"), say("synchronize %lx\n", (unsigned long)event))
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
+    GIVES("cuEventElapsedTime", *milliseconds = 1.5, say("from %lx to %lx\n", (unsigned long)start, (unsigned long)end))
 CUresult cuMemAlloc(CUdeviceptr *address, size_t size) GIVES("cuMemAlloc", *address = 0x10000)
-CUresult cuMemFree(CUdeviceptr address) GIVES("cuMemFree", wait_for_device("cuMemFree"))
+CUresult cuMemFree(CUdeviceptr address) ANYTIME("cuMemFree", load("cuMemFree"))
 CUresult cuMemHostAlloc(void **address, size_t size, unsigned int flags) GIVES("cuMemHostAlloc", *address = malloc(size))
 CUresult cuMemFreeHost(void *address) GIVES("cuMemFreeHost", wait_for_device("cuMemFreeHost"), free(address))
-CUresult cuMemGetInfo(size_t *left, size_t *total) GIVES("cuMemGetInfo", *left = 1 << 20, *total = 1 << 30)
+CUresult cuMemGetInfo(size_t *left, size_t *total) ANYTIME("cuMemGetInfo", *left = 1 << 20, *total = 1 << 30)
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr address)
-    GIVES("cuPointerGetAttribute", *(unsigned int *)value = CU_MEMORYTYPE_HOST)
-CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size, CUstream stream) GIVES("cuMemcpyHtoDAsync")
-CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t size, CUstream stream) GIVES("cuMemcpyDtoHAsync")
-CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) GIVES("cuMemcpyDtoDAsync")
-CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream) GIVES("cuMemcpy2DAsync")
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) GIVES("cuMemsetD8Async")
-CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) GIVES("cuMemsetD16Async")
-CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUstream stream) GIVES("cuMemsetD32Async")
+    ANYTIME("cuPointerGetAttribute", *(unsigned int *)value = CU_MEMORYTYPE_HOST)
+static void say_bytes(const char *what, CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
+    say("%s %llx from %llx %zu in %lx\n", what, to, from, size, (unsigned long)stream);
+}
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size, CUstream stream)
+    GIVES("cuMemcpyHtoDAsync", say_bytes("in", to, (CUdeviceptr)from, size, stream))
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t size, CUstream stream)
+    GIVES("cuMemcpyDtoHAsync", say_bytes("out", (CUdeviceptr)to, from, size, stream))
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream)
+    GIVES("cuMemcpyDtoDAsync", say_bytes("within", to, from, size, stream))
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *p, CUstream stream) {
+    ENTER("cuMemcpy2DAsync");
+    size_t others = p->srcXInBytes | p->srcY | (size_t)p->srcHost | (size_t)p->srcArray | p->dstXInBytes | p->dstY |
+                    (size_t)p->dstHost | (size_t)p->dstArray;
+    say("rows to %d %llx pitch %zu from %d %llx pitch %zu, %zu x %zu, others %zu, in %lx\n", p->dstMemoryType, p->dstDevice,
+        p->dstPitch, p->srcMemoryType, p->srcDevice, p->srcPitch, p->WidthInBytes, p->Height, others, (unsigned long)stream);
+    return CUDA_SUCCESS;
+}
+static void say_set(int bits, CUdeviceptr to, unsigned int value, size_t count, CUstream stream) {
+    say("set %d bits at %llx to %x, %zu, in %lx\n", bits, to, value, count, (unsigned long)stream);
+}
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream)
+    GIVES("cuMemsetD8Async", say_set(8, to, value, count, stream))
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream)
+    GIVES("cuMemsetD16Async", say_set(16, to, value, count, stream))
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUstream stream)
+    GIVES("cuMemsetD32Async", say_set(32, to, value, count, stream))
 
 CUresult cuGetErrorString(CUresult error, const char **text) {
     meet("cuGetErrorString");

@@ -1,19 +1,33 @@
-"""Makes launches and graphs with the real driver layer, on the stand-in for libcuda; prints as JSON what it was given.
+"""Makes streams, events, copies, launches and graphs with the real driver layer, on the stand-in for libcuda; prints as
+JSON what it was given.
 
 To be run in a process of its own, with the stand-in first in LD_LIBRARY_PATH.
 """
 
 import ctypes
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import pack
 
-from dagpu.backends.cuda.driver import CopyNode, FillNode, Function, Gpu, GraphNode, KernelLaunch, RawStream
+import numpy as np
+
+from dagpu.backends.cuda.driver import (
+    NOT_READY,
+    CopyNode,
+    FillNode,
+    Function,
+    Gpu,
+    GraphNode,
+    KernelLaunch,
+    RawStream,
+)
 from dagpu.backends.cuda.pycuda_driver import open_gpus
 from dagpu.errors import DeviceError
 
 LIBRARY = ctypes.CDLL("libcuda.so.1")
 LIBRARY.stand_in_log.restype = ctypes.c_char_p
+
+ILLEGAL_ADDRESS = 700
 
 
 def said() -> list[str]:
@@ -28,8 +42,10 @@ def main() -> None:
     found: dict[str, list[str]] = {}
     with gpu.current():
         first, second = (gpu.load(b"no cubin", name) for name in ("first", "second"))
-        stream, other = gpu.new_stream(), gpu.new_stream()
         said()
+        stream, other = gpu.new_stream(), gpu.new_stream()
+        found["streams and events"] = of_events(gpu, stream, other)
+        found["copies and fills"] = of_memory(gpu, stream)
         found.update(
             in_streams(gpu, [kernel(first, 0x10, 1), kernel(first, 0x20, 2), kernel(second, 0x30, 3)], stream, other)
         )
@@ -59,6 +75,7 @@ def main() -> None:
         found["destroy"] = said()
         gpu.make_graph(nodes[:1]).destroy()
         found["again"] = said()
+        found["refused"] = refusals(gpu, stream)
         for call, code in (("cuGraphInstantiate", 2), ("cuGraphAddMemcpyNode", 1), ("cuModuleLoadData", 2)):
             LIBRARY.stand_in_fail(call.encode(), code)
             try:
@@ -74,6 +91,62 @@ def main() -> None:
         except DeviceError as error:
             found["refused update"] = [*said(), f"{type(error).__name__} {error.code}: {error}"]
     print(json.dumps(found))
+
+
+def of_events(gpu: Gpu, stream: RawStream, other: RawStream) -> list[str]:
+    """What is said of two new streams, and of events in them."""
+    event, first, last = gpu.new_event(), gpu.new_timing_event(), gpu.new_timing_event()
+    event.record(stream)
+    other.wait_for_event(event)
+    LIBRARY.stand_in_fail(b"cuEventQuery", NOT_READY)
+    looks = event.query(), event.query()
+    event.synchronize()
+    milliseconds = last.time_since(first)
+    return [*said(), f"{looks} {milliseconds} {stream.handle:x} {other.handle:x}"]
+
+
+def refusals(gpu: Gpu, stream: RawStream) -> list[str]:
+    """The error of each call with a stream or an event that the driver refuses."""
+    event, timing, array = gpu.new_event(), gpu.new_timing_event(), np.zeros(4, np.uint8)
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("cuStreamCreate", gpu.new_stream),
+        ("cuStreamWaitEvent", lambda: stream.wait_for_event(event)),
+        ("cuEventCreate", gpu.new_event),
+        ("cuEventRecord", lambda: event.record(stream)),
+        ("cuEventQuery", event.query),
+        ("cuEventSynchronize", event.synchronize),
+        ("cuEventElapsedTime", lambda: timing.time_since(timing)),
+        ("cuCtxSynchronize", gpu.synchronize),
+        ("cuMemcpyHtoDAsync", lambda: gpu.copy_in(0x5000, array, stream)),
+        ("cuMemcpyDtoHAsync", lambda: gpu.copy_out(array, 0x5000, stream)),
+        ("cuMemcpyDtoDAsync", lambda: gpu.copy(0x5100, 0x5000, 4, stream)),
+        ("cuMemcpy2DAsync", lambda: gpu.copy_pitched(0x5100, 0x5000, 1, 1, (4, 4), stream)),
+        ("cuMemsetD8Async", lambda: gpu.fill(0x5000, 1, 0, 4, stream)),
+        ("cuMemsetD16Async", lambda: gpu.fill(0x5000, 2, 0, 4, stream)),
+        ("cuMemsetD32Async", lambda: gpu.fill(0x5000, 4, 0, 4, stream)),
+        ("cuDeviceCanAccessPeer", lambda: gpu.reach_peer(gpu)),
+    ]
+    errors = []
+    for call, make in calls:
+        LIBRARY.stand_in_fail(call.encode(), ILLEGAL_ADDRESS)
+        try:
+            make()
+        except DeviceError as error:
+            errors.append(f"{call}: {type(error).__name__} {error.code}")
+    said()
+    return errors
+
+
+def of_memory(gpu: Gpu, stream: RawStream) -> list[str]:
+    """What is said of copies and fills, with the address of the host's array as `HOST`."""
+    array = np.zeros((3, 5), np.float16)
+    gpu.copy_in(0x5000, array, stream)
+    gpu.copy_out(array, 0x5000, stream)
+    gpu.copy(0x5100, 0x5000, 1 << 33, stream)
+    gpu.copy_pitched(0x5100, 0x5000, 12, 3, (64, 16), stream)
+    for width, value in ((1, 0xAB), (2, 0xABCD), (4, 0xABCDEF01)):
+        gpu.fill(0x5200, width, value, 7, stream)
+    return [line.replace(f"{array.ctypes.data:x}", "HOST") for line in said()]
 
 
 def in_streams(gpu: Gpu, kernels: Sequence[KernelLaunch], stream: RawStream, other: RawStream) -> dict[str, list[str]]:

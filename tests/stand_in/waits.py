@@ -1,6 +1,10 @@
 """Has the real driver layer wait, on the stand-in for libcuda, which ends the process with status 86 at a deadlock.
 
     python -m tests.stand_in.waits calls             prints as JSON whether each call of the driver lets go of the GIL
+    python -m tests.stand_in.waits behind ours       makes each call while another thread loads a module, behind which
+                                                     is a host function that takes the GIL; prints as JSON the calls
+                                                     that have waited for the load
+    python -m tests.stand_in.waits behind pycuda     records an event with PyCUDA then
     python -m tests.stand_in.waits WHO FUNCTION      a kernel is under way, and behind it a host function: FUNCTION is
                                                      `ours` or `python`, which takes the GIL; who loads a module
                                                      meanwhile is WHO: `ours` or `pycuda`
@@ -15,20 +19,25 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from dagpu.backends.cuda.driver import CopyNode, FillNode, GraphNode, KernelLaunch
-from dagpu.backends.cuda.pycuda_driver import _keep_for_ever, open_gpus
+from dagpu.backends.cuda.pycuda_driver import _limits_of, open_gpus
 from tests.driver_calls import driver_calls
 
 LIBRARY: Final = ctypes.CDLL("libcuda.so.1")
 LIBRARY.stand_in_meet.argtypes = (ctypes.c_char_p, ctypes.c_double)
 LIBRARY.stand_in_patience.argtypes = (ctypes.c_double,)
+LIBRARY.stand_in_go_on.restype = ctypes.c_char_p
 
 DEADLOCK: Final = ("pycuda", "python")
 """PyCUDA holds the GIL while it loads, and the function takes it: this never ends."""
+
+See: TypeAlias = Callable[[str, str, Callable[[], object]], None]
+"""What is done with a call of the driver's, given its name, through what it is made, and a function that makes it once,
+maybe beside other calls."""
 
 GENEROUS, SHORT = 30.0, 0.05
 """Seconds that a call gives another Python thread to get the GIL: one that lets go of it ends as soon as that thread
@@ -59,8 +68,7 @@ def calls() -> None:
 
     (gpu,) = open_gpus()
     found: dict[str, str] = {}
-    real: Any = gpu
-    device: Any = real._device
+    device = cuda.Device(0)
     stands_for = {(row.name, row.through): row for row in driver_calls()}
 
     def see(name: str, through: str, call: Callable[[], object]) -> None:
@@ -72,12 +80,9 @@ def calls() -> None:
     see("cuDeviceGet", "cuda.Device", lambda: cuda.Device(0))
     see("cuDeviceGetName", "Device.name", device.name)
     see("cuDeviceComputeCapability", "Device.compute_capability", device.compute_capability)
-    see("cuDeviceGetAttribute", "Device.get_attribute", real._read_limits)
-    see("cuDeviceCanAccessPeer", "Device.can_access_peer", lambda: gpu.reach_peer(gpu))
+    see("cuDeviceGetAttribute", "Device.get_attribute", lambda: _limits_of(device))
     (other,) = open_gpus()
     see("cuDevicePrimaryCtxRetain", "bindings", other.current)
-    retain = device.retain_primary_context
-    see("cuDevicePrimaryCtxRetain", "Device.retain_primary_context", lambda: _keep_for_ever(retain()))
     with gpu.current():
         _calls_of_a_context(gpu, see)
     see("cuCtxPushCurrent", "bindings", gpu.current().__enter__)
@@ -85,19 +90,18 @@ def calls() -> None:
     print(json.dumps(found))
 
 
-def _calls_of_a_context(gpu: Any, see: Callable[[str, str, Callable[[], object]], None]) -> None:
+def _calls_of_a_context(gpu: Any, see: See) -> None:
     stream, event, timing = gpu.new_stream(), gpu.new_event(), gpu.new_timing_event()
-    see("cuCtxPushCurrent", "Context.push", gpu.new_event)
-    see("cuCtxPopCurrent", "cuda.Context.pop", gpu.new_event)
-    see("cuCtxSynchronize", "cuda.Context.synchronize", gpu.synchronize)
+    see("cuCtxSynchronize", "bindings", gpu.synchronize)
+    see("cuDeviceCanAccessPeer", "bindings", lambda: gpu.reach_peer(gpu))
     see("cuCtxEnablePeerAccess", "bindings", lambda: gpu.reach_peer(gpu))
-    see("cuStreamCreate", "cuda.Stream", gpu.new_stream)
-    see("cuStreamWaitEvent", "Stream.wait_for_event", lambda: stream.wait_for_event(event))
-    see("cuEventCreate", "cuda.Event", gpu.new_event)
-    see("cuEventRecord", "Event.record", lambda: event.record(stream))
-    see("cuEventQuery", "Event.query", event.query)
-    see("cuEventSynchronize", "Event.synchronize", event.synchronize)
-    see("cuEventElapsedTime", "Event.time_since", lambda: timing.time_since(timing))
+    see("cuStreamCreate", "bindings", gpu.new_stream)
+    see("cuStreamWaitEvent", "bindings", lambda: stream.wait_for_event(event))
+    see("cuEventCreate", "bindings", gpu.new_event)
+    see("cuEventRecord", "bindings", lambda: event.record(stream))
+    see("cuEventQuery", "bindings", event.query)
+    see("cuEventSynchronize", "bindings", event.synchronize)
+    see("cuEventElapsedTime", "bindings", lambda: timing.time_since(timing))
     see("cuLaunchHostFunc", "ctypes", lambda: gpu.close_when_reached(stream, os.dup(0)))
     see("cuMemAlloc", "bindings", lambda: gpu.allocate(64))
     see("cuMemFree", "bindings", lambda: gpu.free(64))
@@ -106,13 +110,13 @@ def _calls_of_a_context(gpu: Any, see: Callable[[str, str, Callable[[], object]]
     see("cuMemGetInfo", "bindings", gpu.memory_info)
     array = np.zeros(16, np.uint8)
     see("cuPointerGetAttribute", "bindings", lambda: gpu.is_pinned(array))
-    see("cuMemcpyHtoDAsync", "cuda.memcpy_htod_async", lambda: gpu.copy_in(64, array, stream))
-    see("cuMemcpyDtoHAsync", "cuda.memcpy_dtoh_async", lambda: gpu.copy_out(array, 64, stream))
-    see("cuMemcpyDtoDAsync", "cuda.memcpy_dtod_async", lambda: gpu.copy(128, 64, 8, stream))
-    see("cuMemcpy2DAsync", "cuda.Memcpy2D", lambda: gpu.copy_pitched(128, 64, 8, 2, (8, 8), stream))
+    see("cuMemcpyHtoDAsync", "bindings", lambda: gpu.copy_in(64, array, stream))
+    see("cuMemcpyDtoHAsync", "bindings", lambda: gpu.copy_out(array, 64, stream))
+    see("cuMemcpyDtoDAsync", "bindings", lambda: gpu.copy(128, 64, 8, stream))
+    see("cuMemcpy2DAsync", "bindings", lambda: gpu.copy_pitched(128, 64, 8, 2, (8, 8), stream))
     for width in (1, 2, 4):
         bits = 8 * width
-        see(f"cuMemsetD{bits}Async", f"cuda.memset_d{bits}_async", partial(gpu.fill, 64, width, 0, 1, stream))
+        see(f"cuMemsetD{bits}Async", "bindings", partial(gpu.fill, 64, width, 0, 1, stream))
     see("cuModuleLoadData", "bindings", lambda: gpu.load(b"no cubin", "kernel"))
     see("cuModuleGetFunction", "bindings", lambda: gpu.load(b"no cubin", "kernel"))
     see("cuFuncGetAttribute", "bindings", lambda: gpu.load(b"no cubin", "kernel"))
@@ -139,12 +143,53 @@ def _calls_of_a_context(gpu: Any, see: Callable[[str, str, Callable[[], object]]
     see("cuGetErrorString", "bindings", lambda: gpu.refused("call", 1))
 
 
+def _behind_a_load(gpu: Any, call: Callable[[], object]) -> list[str]:
+    """Make a call while another thread loads a module: which calls have waited for that?
+
+    The load waits for a host function in Python, which comes to its end when a call waits for the load, or none does.
+    """
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: LIBRARY.stand_in_until_behind())
+
+    def load() -> None:
+        with gpu.current():
+            gpu.load(b"no cubin", "kernel")
+
+    LIBRARY.stand_in_busy()
+    LIBRARY.cuLaunchHostFunc(None, function, None)
+    thread = threading.Thread(target=load)
+    thread.start()
+    LIBRARY.stand_in_beside_a_load()
+    call()
+    waited: bytes = LIBRARY.stand_in_go_on()
+    thread.join()
+    return waited.decode().split()
+
+
+def behind(who: str) -> None:
+    """A thread loads a module, and somebody calls the driver meanwhile."""
+    import pycuda.driver as cuda
+
+    (gpu,) = open_gpus()
+    found = set[str]()
+    if who == "pycuda":
+        cuda.Device(0).retain_primary_context().push()
+        event, stream = cuda.Event(), cuda.Stream()
+
+        def record() -> None:
+            LIBRARY.stand_in_patience(SHORT)
+            event.record(stream)
+
+        _behind_a_load(gpu, record)
+    with gpu.current():
+        _calls_of_a_context(gpu, lambda name, through, call: found.update(_behind_a_load(gpu, call)))
+    print(json.dumps(sorted(found)))
+
+
 def load(who: str, function: str) -> None:
     """A kernel is under way, behind it a host function that closes a descriptor; now somebody loads a module."""
     import pycuda.driver as cuda
 
     (gpu,) = open_gpus()
-    real: Any = gpu
     read, write = os.pipe()
     LIBRARY.stand_in_patience(GENEROUS if (who, function) != DEADLOCK else SHORT)
     with gpu.current():
@@ -159,12 +204,17 @@ def load(who: str, function: str) -> None:
         if who == "ours":
             gpu.load(b"no cubin", "kernel")
         else:
-            real._made(cuda.module_from_buffer, b"no cubin")
+            context = cuda.Device(0).retain_primary_context()
+            context.push()
+            cuda.module_from_buffer(b"no cubin")
+            context.pop()
     assert os.read(read, 1) == b"", "the descriptor is not closed"
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "calls":
         calls()
+    elif sys.argv[1] == "behind":
+        behind(sys.argv[2])
     else:
         load(*sys.argv[1:])

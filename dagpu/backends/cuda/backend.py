@@ -22,7 +22,7 @@ SPIN_SECONDS: Final = 20e-6
 
 @final
 class CudaBackend:
-    """Plans on PyCUDA's streams and events. Implements `dagpu.backends.base.Backend`.
+    """Plans on CUDA streams and events. Implements `dagpu.backends.base.Backend`.
 
     Nothing is imported or initialised before a device is asked for.
     """

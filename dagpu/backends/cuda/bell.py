@@ -4,6 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dagpu.backends.cuda.watch import identity
+from dagpu.errors import DeviceError
 
 if TYPE_CHECKING:
     from dagpu.backends.cuda.run import CudaRun
@@ -56,7 +57,7 @@ def ring(run: "CudaRun") -> None:
         device.gpu.close_when_reached(notifier.raw, bell)
     except BaseException as error:
         os.close(bell)  # whoever sleeps on it waits for the run himself
-        if device.gpu.error(error) is None:
+        if not isinstance(error, DeviceError):
             raise
         run.lost_in(error)
         return

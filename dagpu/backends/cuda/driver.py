@@ -1,12 +1,12 @@
 """What the CUDA backend asks of the driver, as types; nothing here imports one.
 
 `pycuda_driver` is the real one. Every call is made with the device's context current (`Gpu.current`), on any thread.
-A call that fails raises `DeviceError` with the CUresult as its code, but for those that are made thousands of times for
-each run: a prepared launch returns its CUresult, of which `Gpu.refused` makes a `DeviceError`; the methods of streams
-and events raise what PyCUDA raises, of which `Gpu.error` makes one.
+A call that fails raises `DeviceError` with the CUresult as its code. A prepared launch, which is made thousands of
+times for each run, returns its CUresult instead, of which `Gpu.refused` makes a `DeviceError`.
 
-A call that may wait for the device lets go of the GIL, and nothing here takes the GIL on a driver's thread: else a
-kernel under way, or a host function behind it, could never end (`pycuda_driver` has the list of all calls).
+A call that may wait, for the device or for a thread that waits for it, lets go of the GIL, and nothing here takes the
+GIL on a driver's thread: else a kernel under way, or a host function behind it, could never end (`pycuda_driver` has
+the list of all calls).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +23,7 @@ Extents: TypeAlias = tuple[int, int, int]
 """x, y, z of a grid or a block."""
 
 OUT_OF_MEMORY: Final = 2
+NOT_READY: Final = 600
 PEER_ACCESS_ALREADY_ENABLED: Final = 704
 NOT_SUPPORTED: Final = 801
 
@@ -212,10 +213,6 @@ class Gpu(Protocol):
 
     def current(self) -> AbstractContextManager[object]:
         """Makes the context current on this thread; what was current before is so again afterwards."""
-        ...
-
-    def error(self, error: BaseException) -> DeviceError | None:
-        """A failed call of a bound method, as `DeviceError`; None if it is no driver's error."""
         ...
 
     def refused(self, call: str, code: int) -> DeviceError:

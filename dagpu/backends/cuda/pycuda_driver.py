@@ -1,72 +1,72 @@
-"""The driver through PyCUDA, through cuda.bindings for what PyCUDA lacks or does with the GIL held, and itself.
+"""The driver: PyCUDA starts it and describes the devices; all else goes through cuda.bindings or ctypes.
 
-PyCUDA's objects are never destroyed. Their destructors call the driver, on whatever thread and however late in the
-interpreter's life the last reference goes; so streams and events are kept for the process's life (their users pool
-them), and memory is held by its address. Modules live as long as the process.
+PyCUDA holds the GIL in most calls that need a context. A thread that waits in the driver with the GIL held stops all
+others; and if a host function of anybody's that takes the GIL is in a stream, as those of CuPy, Numba and cuda.bindings
+12 do, it waits for ever. So a call that may wait is made through a function that lets go of the GIL, and the driver's
+threads run no Python of ours.
 
-A thread that waits for the device with the GIL held stops all others; and if a host function of anybody's that takes
-the GIL is in a stream, as those of CuPy, Numba and cuda.bindings 12 do, it waits for ever. So a call that may wait is
-made through a function that lets go of the GIL, and the driver's threads run no Python of ours. These are all the calls
-that dagpu makes (measured on an H200, driver 580, while a kernel of 200 ms ran):
+A call may wait for the device; and it may wait behind a thread, of ours or of any library, that loads a module or frees
+memory: while these wait for the device they hold a lock of the context. These are all the calls that dagpu makes:
 
-    call                            through                          may wait for      GIL
-    cuInit                          cuda.init                        -                 released
-    cuDeviceGetCount                cuda.Device.count                -                 held
-    cuDeviceGet                     cuda.Device                      -                 held
-    cuDeviceGetName                 Device.name                      -                 held
-    cuDeviceComputeCapability       Device.compute_capability        -                 held
-    cuDeviceGetAttribute            Device.get_attribute             -                 held
-    cuDeviceCanAccessPeer           Device.can_access_peer           -                 held
-    cuDevicePrimaryCtxRetain        bindings                         a new context     released
-    cuDevicePrimaryCtxRetain        Device.retain_primary_context    -                 held
-    cuCtxPushCurrent                bindings                         -                 released
-    cuCtxPopCurrent                 bindings                         -                 released
-    cuCtxPushCurrent                Context.push                     -                 held
-    cuCtxPopCurrent                 cuda.Context.pop                 -                 held
-    cuCtxSynchronize                cuda.Context.synchronize         the device        released
-    cuCtxEnablePeerAccess           bindings                         the device        released
-    cuStreamCreate                  cuda.Stream                      -                 held
-    cuStreamWaitEvent               Stream.wait_for_event            (a full queue)    held
-    cuEventCreate                   cuda.Event                       -                 held
-    cuEventRecord                   Event.record                     (a full queue)    held
-    cuEventQuery                    Event.query                      -                 held
-    cuEventSynchronize              Event.synchronize                the event         released
-    cuEventElapsedTime              Event.time_since                 -                 held
-    cuLaunchHostFunc                ctypes                           a full queue      released
-    cuLaunchKernelEx                ctypes                           a full queue      released
-    cuMemAlloc                      bindings                         -                 released
-    cuMemFree                       bindings                         the device        released
-    cuMemHostAlloc                  bindings                         pages to lock     released
-    cuMemFreeHost                   bindings                         the device        released
-    cuMemGetInfo                    bindings                         -                 released
-    cuPointerGetAttribute           bindings                         -                 released
-    cuMemcpyHtoDAsync               cuda.memcpy_htod_async           pageable memory   released
-    cuMemcpyDtoHAsync               cuda.memcpy_dtoh_async           pageable memory   released
-    cuMemcpyDtoDAsync               cuda.memcpy_dtod_async           a full queue      released
-    cuMemcpy2DAsync                 cuda.Memcpy2D                    a full queue      released
-    cuMemsetD8Async                 cuda.memset_d8_async             a full queue      released
-    cuMemsetD16Async                cuda.memset_d16_async            a full queue      released
-    cuMemsetD32Async                cuda.memset_d32_async            a full queue      released
-    cuModuleLoadData                bindings                         the device        released
-    cuModuleGetFunction             bindings                         -                 released
-    cuFuncGetAttribute              bindings                         -                 released
-    cuFuncSetAttribute              bindings                         -                 released
-    cuGraphCreate                   bindings                         -                 released
-    cuGraphAddKernelNode            bindings                         -                 released
-    cuGraphAddMemcpyNode            bindings                         -                 released
-    cuGraphAddMemsetNode            bindings                         -                 released
-    cuGraphInstantiate              bindings                         the device        released
-    cuGraphExecKernelNodeSetParams  bindings                         -                 released
-    cuGraphExecMemcpyNodeSetParams  bindings                         -                 released
-    cuGraphExecMemsetNodeSetParams  bindings                         -                 released
-    cuGraphUpload                   bindings                         a full queue      released
-    cuGraphLaunch                   bindings                         a full queue      released
-    cuGraphExecDestroy              bindings                         -                 released
-    cuGraphDestroy                  bindings                         -                 released
-    cuGetErrorString                bindings                         -                 released
+    call                            through                          may wait for      behind a load  GIL
+    cuInit                          cuda.init                        -                 -              released
+    cuDeviceGetCount                cuda.Device.count                -                 -              held
+    cuDeviceGet                     cuda.Device                      -                 -              held
+    cuDeviceGetName                 Device.name                      -                 -              held
+    cuDeviceComputeCapability       Device.compute_capability        -                 -              held
+    cuDeviceGetAttribute            Device.get_attribute             -                 -              held
+    cuDeviceCanAccessPeer           bindings                         -                 -              released
+    cuDevicePrimaryCtxRetain        bindings                         a new context     -              released
+    cuCtxPushCurrent                bindings                         -                 -              released
+    cuCtxPopCurrent                 bindings                         -                 -              released
+    cuCtxSynchronize                bindings                         the device        unknown        released
+    cuCtxEnablePeerAccess           bindings                         the device        unknown        released
+    cuStreamCreate                  bindings                         -                 waits          released
+    cuStreamWaitEvent               bindings                         a full queue      -              released
+    cuEventCreate                   bindings                         -                 waits          released
+    cuEventRecord                   bindings                         a full queue      waits          released
+    cuEventQuery                    bindings                         -                 -              released
+    cuEventSynchronize              bindings                         the event         unknown        released
+    cuEventElapsedTime              bindings                         -                 unknown        released
+    cuLaunchHostFunc                ctypes                           a full queue      unknown        released
+    cuLaunchKernelEx                ctypes                           a full queue      unknown        released
+    cuMemAlloc                      bindings                         -                 waits          released
+    cuMemFree                       bindings                         the device        unknown        released
+    cuMemHostAlloc                  bindings                         pages to lock     unknown        released
+    cuMemFreeHost                   bindings                         the device        unknown        released
+    cuMemGetInfo                    bindings                         -                 -              released
+    cuPointerGetAttribute           bindings                         -                 -              released
+    cuMemcpyHtoDAsync               bindings                         pageable memory   unknown        released
+    cuMemcpyDtoHAsync               bindings                         pageable memory   unknown        released
+    cuMemcpyDtoDAsync               bindings                         a full queue      unknown        released
+    cuMemcpy2DAsync                 bindings                         a full queue      unknown        released
+    cuMemsetD8Async                 bindings                         a full queue      unknown        released
+    cuMemsetD16Async                bindings                         a full queue      unknown        released
+    cuMemsetD32Async                bindings                         a full queue      waits          released
+    cuModuleLoadData                bindings                         the device        unknown        released
+    cuModuleGetFunction             bindings                         -                 unknown        released
+    cuFuncGetAttribute              bindings                         -                 unknown        released
+    cuFuncSetAttribute              bindings                         -                 unknown        released
+    cuGraphCreate                   bindings                         -                 unknown        released
+    cuGraphAddKernelNode            bindings                         -                 unknown        released
+    cuGraphAddMemcpyNode            bindings                         -                 unknown        released
+    cuGraphAddMemsetNode            bindings                         -                 unknown        released
+    cuGraphInstantiate              bindings                         the device        unknown        released
+    cuGraphExecKernelNodeSetParams  bindings                         -                 unknown        released
+    cuGraphExecMemcpyNodeSetParams  bindings                         -                 unknown        released
+    cuGraphExecMemsetNodeSetParams  bindings                         -                 unknown        released
+    cuGraphUpload                   bindings                         a full queue      unknown        released
+    cuGraphLaunch                   bindings                         a full queue      unknown        released
+    cuGraphExecDestroy              bindings                         -                 unknown        released
+    cuGraphDestroy                  bindings                         -                 unknown        released
+    cuGetErrorString                bindings                         -                 -              released
 
-In parentheses: it would, if streams were not kept from filling up (`streams.CudaStream.full`). The second reference to
-a context costs nothing: it is there by then.
+What a call waits for was measured on an H200 (driver 580) while a kernel of 200 ms ran, and behind a load while another
+thread was in cuModuleLoadData or cuMemFree meanwhile: "waits" took as long as these, "-" did not, or needs no context.
+"unknown" was not measured behind a load; such a call is made as if it waited.
+
+Streams are not PyCUDA's, so copies and fills cannot be: PyCUDA's take its own streams alone. Another way would be to
+create PyCUDA's streams only while no thread of ours loads or frees; it would not keep other libraries' threads from it.
 """
 
 import ctypes
@@ -74,7 +74,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,7 @@ from dagpu.backends.cuda.driver import (
 from dagpu.backends.cuda.pycuda_context import Context
 from dagpu.backends.cuda.pycuda_graphs import PyCudaGraph
 from dagpu.backends.cuda.pycuda_launches import PyCudaLaunches
+from dagpu.backends.cuda.pycuda_streams import PyCudaEvent, PyCudaStream
 from dagpu.device import INSTALL_CUDA
 from dagpu.errors import DeviceError, NoDeviceError
 
@@ -104,9 +105,6 @@ if TYPE_CHECKING:
     # At run time `_Libraries` binds it, when a device is first asked for: where there is no PyCUDA, this module is
     # imported all the same. A module kept in an attribute would be Any to mypy.
     import pycuda.driver as cuda  # noqa: TC004 - more than a type, and bound later
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 def open_gpus() -> list[Gpu]:
@@ -136,7 +134,6 @@ class _Libraries:
                 "CUDA_VISIBLE_DEVICES hides no device.",
                 self.code_of(error),
             ) from None
-        _keep_for_ever(cuda)
         self.close: int = _address_of_close()
         driver = ctypes.CDLL("libcuda.so.1")
         self.launch_kernel = _function(driver, LAUNCH)
@@ -147,8 +144,10 @@ class _Libraries:
         self.forked = True
 
     def code_of(self, error: BaseException) -> int:
-        """The CUresult of a PyCUDA exception, which carries its text alone: `cuMemAlloc failed: out of memory`."""
-        return self._codes.get(_reason(error), 0)
+        """The CUresult of PyCUDA's error, which carries its text alone: `cuInit failed: no CUDA-capable device is
+        detected`. 0 if it is none of the driver's."""
+        reason = str(error).partition(" failed: ")[2].partition(" - ")[0]
+        return next((int(known) for known in self.bindings.CUresult if self.text_of(int(known)) == reason), 0)
 
     def text_of(self, code: int) -> str:
         """What the driver says of a CUresult."""
@@ -158,22 +157,6 @@ class _Libraries:
             return "an error that cuda.bindings does not know"
         text: bytes = self.bindings.cuGetErrorString(known)[1]
         return text.decode()
-
-    @property
-    def _codes(self) -> dict[str, int]:
-        global _codes_by_text
-        if not _codes_by_text:
-            results = self.bindings.CUresult
-            texts = {int(result): self.bindings.cuGetErrorString(result)[1] for result in results}
-            _codes_by_text = {text.decode(): code for code, text in texts.items() if text is not None}
-        return _codes_by_text
-
-
-_codes_by_text: dict[str, int] = {}
-
-
-def _reason(error: BaseException) -> str:
-    return str(error).partition(" failed: ")[2].partition(" - ")[0]
 
 
 def _import_pycuda() -> None:
@@ -218,11 +201,6 @@ def _function(driver: ctypes.CDLL, name: str) -> Callable[..., int]:
     return function
 
 
-def _keep_for_ever(thing: object) -> None:
-    """Add a reference that nobody takes away: the object outlives the interpreter, and its destructor never runs."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
-
-
 @final
 class PyCudaGpu:
     """One device. Implements `dagpu.backends.cuda.driver.Gpu`."""
@@ -230,78 +208,32 @@ class PyCudaGpu:
     def __init__(self, libraries: _Libraries, index: int) -> None:
         self._libraries = libraries
         self._bindings = libraries.bindings
-        self._device = cuda.Device(index)
+        device = cuda.Device(index)
         self.index = index
-        self.name = self._device.name()
-        major, minor = self._device.compute_capability()
+        self.name = device.name()
+        major, minor = device.compute_capability()
         self.arch = f"sm_{major}{minor}"
-        self.limits = self._read_limits()
+        self.limits = _limits_of(device)
         self._context: Context | None = None
-        self._pushed: cuda.Context | None = None
         self._gate = threading.Lock()
 
-    def _read_limits(self) -> Limits:
-        attributes = cuda.device_attribute.names
-
-        def read(name: str) -> int:
-            return self._device.get_attribute(attributes[name])
-
-        def extents(name: str) -> Extents:
-            return read(f"{name}_X"), read(f"{name}_Y"), read(f"{name}_Z")
-
-        default, most = read("MAX_SHARED_MEMORY_PER_BLOCK"), read("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-        return Limits(
-            read("MAX_THREADS_PER_BLOCK"),
-            extents("MAX_BLOCK_DIM"),
-            extents("MAX_GRID_DIM"),
-            max(default, most),
-            default,
-        )
-
     def current(self) -> Context:
-        """Push the primary context, shared with every other library in the process, and pop it at the end."""
+        """Push the primary context, shared with every other library in the process, and pop it at the end. It is kept
+        for the process's life."""
         found = self._context
         if found is None:
             with self._gate:
                 found = self._context
                 if found is None:
-                    found = self._context = Context(self._bindings, self._retained())
+                    retained = self._bindings.cuDevicePrimaryCtxRetain(self.index)
+                    context = self._checked("cuDevicePrimaryCtxRetain", retained)[0]
+                    found = self._context = Context(self._bindings, context)
         if self._libraries.forked:
             raise DeviceError(
                 "CUDA was used before this process was forked off, and cannot be used in the child. Start children "
                 "with multiprocessing's 'spawn' method, or fork before the first use of a GPU."
             )
         return found
-
-    def _retained(self) -> Any:
-        """The primary context, kept for the process's life. PyCUDA gets an object of its own for it, which is asked for
-        where PyCUDA makes streams and events: these want to know theirs. It comes second: to make a context takes some
-        100 ms, in which PyCUDA would hold the GIL."""
-        made = self._checked("cuDevicePrimaryCtxRetain", self._bindings.cuDevicePrimaryCtxRetain(self.index))[0]
-        self._pushed = self._guarded(self._device.retain_primary_context)
-        _keep_for_ever(self._pushed)
-        return made
-
-    def _pycuda_context(self) -> "cuda.Context":
-        assert self._pushed is not None, "every call is made within `with gpu.current()`"
-        return self._pushed
-
-    def _made(self, make: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
-        """An object of PyCUDA's, which lives as long as the process."""
-        self._pycuda_context().push()
-        try:
-            made = self._guarded(make, *arguments, **named)
-        finally:
-            cuda.Context.pop()
-        _keep_for_ever(made)
-        return made
-
-    def error(self, error: BaseException) -> DeviceError | None:
-        if isinstance(error, DeviceError):
-            return error
-        if not isinstance(error, cuda.Error):
-            return None
-        return device_error(str(error).partition(" failed: ")[0], self._libraries.code_of(error), _reason(error))
 
     def refused(self, call: str, code: int) -> DeviceError:
         return device_error(call, code, self._libraries.text_of(code))
@@ -312,25 +244,22 @@ class PyCudaGpu:
             raise self.refused(call, int(returned[0]))
         return returned[1:]
 
-    def _guarded(self, call: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
-        """Call PyCUDA, with its errors as ours."""
-        try:
-            return call(*arguments, **named)
-        except cuda.Error as error:
-            ours = self.error(error)
-            assert ours is not None
-            raise ours from None
-
     # ---- streams and events -------------------------------------------------------------------------------------
 
     def new_stream(self) -> RawStream:
-        return self._made(cuda.Stream, 1)  # CU_STREAM_NON_BLOCKING
+        flags = int(self._bindings.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        made = self._checked("cuStreamCreate", self._bindings.cuStreamCreate(flags))[0]
+        return PyCudaStream(self._bindings, self._checked, made)
 
     def new_event(self) -> RawEvent:
-        return self._made(cuda.Event, cuda.event_flags.DISABLE_TIMING)
+        return self._event(int(self._bindings.CUevent_flags.CU_EVENT_DISABLE_TIMING))
 
     def new_timing_event(self) -> TimingEvent:
-        return self._made(cuda.Event)
+        return self._event(int(self._bindings.CUevent_flags.CU_EVENT_DEFAULT))
+
+    def _event(self, flags: int) -> PyCudaEvent:
+        made = self._checked("cuEventCreate", self._bindings.cuEventCreate(flags))[0]
+        return PyCudaEvent(self._bindings, self._checked, made)
 
     def close_when_reached(self, stream: RawStream, descriptor: int) -> None:
         libraries = self._libraries
@@ -340,7 +269,7 @@ class PyCudaGpu:
             raise self.refused("cuLaunchHostFunc", code)
 
     def synchronize(self) -> None:
-        self._guarded(cuda.Context.synchronize)
+        self._checked("cuCtxSynchronize", self._bindings.cuCtxSynchronize())
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
@@ -368,28 +297,32 @@ class PyCudaGpu:
 
     # ---- copies ---------------------------------------------------------------------------------------------------
 
-    def copy_in(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
-        self._guarded(cuda.memcpy_htod_async, address, source, _pycuda_stream(stream))
+    def copy_in(self, address: int, source: NDArray[Any], stream: Any) -> None:
+        returned = self._bindings.cuMemcpyHtoDAsync(address, source, source.nbytes, stream.cu)
+        self._checked("cuMemcpyHtoDAsync", returned)
 
-    def copy_out(self, target: NDArray[Any], address: int, stream: RawStream) -> None:
-        self._guarded(cuda.memcpy_dtoh_async, target, address, _pycuda_stream(stream))
+    def copy_out(self, target: NDArray[Any], address: int, stream: Any) -> None:
+        returned = self._bindings.cuMemcpyDtoHAsync(target, address, target.nbytes, stream.cu)
+        self._checked("cuMemcpyDtoHAsync", returned)
 
-    def copy(self, target: int, source: int, nbytes: int, stream: RawStream) -> None:
-        self._guarded(cuda.memcpy_dtod_async, target, source, nbytes, _pycuda_stream(stream))
+    def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        returned = self._bindings.cuMemcpyDtoDAsync(target, source, nbytes, stream.cu)
+        self._checked("cuMemcpyDtoDAsync", returned)
 
     def copy_pitched(
-        self, target: int, source: int, width: int, height: int, pitches: tuple[int, int], stream: RawStream
+        self, target: int, source: int, width: int, height: int, pitches: tuple[int, int], stream: Any
     ) -> None:
-        copy = cuda.Memcpy2D()
-        copy.set_src_device(source)
-        copy.set_dst_device(target)
-        copy.dst_pitch, copy.src_pitch = pitches
-        copy.width_in_bytes, copy.height = width, height
-        self._guarded(copy, _pycuda_stream(stream))
+        copy, device = self._bindings.CUDA_MEMCPY2D(), self._bindings.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        copy.srcMemoryType, copy.srcDevice = device, source
+        copy.dstMemoryType, copy.dstDevice = device, target
+        copy.dstPitch, copy.srcPitch = pitches
+        copy.WidthInBytes, copy.Height = width, height
+        self._checked("cuMemcpy2DAsync", self._bindings.cuMemcpy2DAsync(copy, stream.cu))
 
     def reach_peer(self, peer: Gpu) -> bool:
         assert isinstance(peer, PyCudaGpu)
-        if not self._device.can_access_peer(peer._device):
+        can = self._bindings.cuDeviceCanAccessPeer(self.index, peer.index)
+        if not self._checked("cuDeviceCanAccessPeer", can)[0]:
             return False
         returned = self._bindings.cuCtxEnablePeerAccess(peer.current().context, 0)
         if returned[0] == NOT_SUPPORTED:
@@ -398,9 +331,14 @@ class PyCudaGpu:
             self._checked("cuCtxEnablePeerAccess", returned)
         return True
 
-    def fill(self, address: int, width: int, value: int, count: int, stream: RawStream) -> None:
-        call = {1: cuda.memset_d8_async, 2: cuda.memset_d16_async, 4: cuda.memset_d32_async}[width]
-        self._guarded(call, address, value, count, _pycuda_stream(stream))
+    def fill(self, address: int, width: int, value: int, count: int, stream: Any) -> None:
+        bindings = self._bindings
+        if width == 1:
+            self._checked("cuMemsetD8Async", bindings.cuMemsetD8Async(address, value, count, stream.cu))
+        elif width == 2:
+            self._checked("cuMemsetD16Async", bindings.cuMemsetD16Async(address, value, count, stream.cu))
+        else:
+            self._checked("cuMemsetD32Async", bindings.cuMemsetD32Async(address, value, count, stream.cu))
 
     # ---- graphs -----------------------------------------------------------------------------------------------------
 
@@ -435,7 +373,20 @@ class PyCudaGpu:
         return PyCudaLaunches(self._libraries.launch_kernel, launches)
 
 
-def _pycuda_stream(stream: RawStream) -> "cuda.Stream":
-    """The stream as what it is: `new_stream` makes them all."""
-    assert isinstance(stream, cuda.Stream)
-    return stream
+def _limits_of(device: "cuda.Device") -> Limits:
+    attributes = cuda.device_attribute.names
+
+    def read(name: str) -> int:
+        return device.get_attribute(attributes[name])
+
+    def extents(name: str) -> Extents:
+        return read(f"{name}_X"), read(f"{name}_Y"), read(f"{name}_Z")
+
+    default, most = read("MAX_SHARED_MEMORY_PER_BLOCK"), read("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+    return Limits(
+        read("MAX_THREADS_PER_BLOCK"),
+        extents("MAX_BLOCK_DIM"),
+        extents("MAX_GRID_DIM"),
+        max(default, most),
+        default,
+    )

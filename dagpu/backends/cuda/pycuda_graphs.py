@@ -5,13 +5,11 @@ known by its handle in the graph that the executable one was made from, so that 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
-from dagpu.backends.cuda.driver import CopyNode, FillNode, GraphNode, KernelLaunch, RawStream
+from dagpu.backends.cuda.driver import CopyNode, FillNode, GraphNode, KernelLaunch
 from dagpu.backends.cuda.pycuda_launches import Extras
-
-Checked: TypeAlias = Callable[[str, tuple[Any, ...]], tuple[Any, ...]]
-"""Gives the values behind the CUresult that a call, whose name is given, has returned; or raises what it says."""
+from dagpu.backends.cuda.pycuda_streams import Checked
 
 
 @final
@@ -20,7 +18,7 @@ class PyCudaGraph:
 
     __slots__ = (
         "_bindings", "_checked", "_context", "_exec", "_extras", "_graph", "_kernels", "_launch", "_nodes",
-        "_set_kernel", "_shapes", "_stream",
+        "_set_kernel", "_shapes",
     )  # fmt: skip
 
     def __init__(
@@ -35,8 +33,6 @@ class PyCudaGraph:
         self._checked = checked
         self._set_kernel: Callable[..., tuple[Any, ...]] = bindings.cuGraphExecKernelNodeSetParams
         self._launch: Callable[..., tuple[Any, ...]] = bindings.cuGraphLaunch
-        self._stream: tuple[RawStream | None, Any] = None, None
-        """The stream of the latest launch, also as cuda.bindings has it."""
         self._extras = Extras([node for node, _ in nodes if isinstance(node, KernelLaunch)])
         self._nodes: list[Any] = []
         self._kernels: dict[int, tuple[Any, int]] = {}
@@ -122,17 +118,11 @@ class PyCudaGraph:
         returned = set_params(self._exec, self._nodes[node], params, self._context)
         self._checked("cuGraphExecMemsetNodeSetParams", returned)
 
-    def upload(self, stream: RawStream) -> None:
-        self._checked("cuGraphUpload", self._bindings.cuGraphUpload(self._exec, stream.handle))
+    def upload(self, stream: Any) -> None:
+        self._checked("cuGraphUpload", self._bindings.cuGraphUpload(self._exec, stream.cu))
 
-    def launch(self, stream: RawStream) -> None:
-        known, bound = self._stream
-        if known is not stream:
-            # Mostly it is the stream of the launch before: PyCUDA takes 0.1 us to tell its handle, and cuda.bindings as
-            # long to make an object of a number.
-            bound = self._bindings.CUstream(stream.handle)
-            self._stream = stream, bound
-        returned = self._launch(self._exec, bound)
+    def launch(self, stream: Any) -> None:
+        returned = self._launch(self._exec, stream.cu)
         if returned[0]:
             self._checked("cuGraphLaunch", returned)
 

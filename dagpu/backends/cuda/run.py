@@ -115,8 +115,8 @@ class CudaRun:
     def failed(self, action: Action, error: BaseException) -> bool:
         """An action raised this. Is it to be done again, because it was only interrupted and the run relies on it?"""
         instruction = action.instruction
-        ours = self.device_of_lane(action.lane).gpu.error(error)
         again = instruction is None and isinstance(error, KeyboardInterrupt)
+        ours = error if isinstance(error, DeviceError) else None
         if ours is None and (again or instruction is not None):
             blamed = instruction or instructions_of(self.prepared.plan)[0]
             self.outcome.fail(blamed, without_our_frames(error))
@@ -132,14 +132,13 @@ class CudaRun:
         graph.broken = True
         node, instructions = graph.touched, instructions_of(self.prepared.plan)
         blamed = instructions[0] if node is None else node.instruction
-        ours = self.devices[0].gpu.error(error)
-        if ours is None:
+        if not isinstance(error, DeviceError):
             self.outcome.fail(blamed, without_our_frames(error))
-        elif isinstance(ours, DeviceLostError):
-            self._lose(0, ours)
+        elif isinstance(error, DeviceLostError):
+            self._lose(0, error)
         else:
             whole = f"the CUDA graph of {len(instructions)} instructions, of them {what(blamed)}"
-            self.outcome.fail(blamed, type(ours)(f"{whole}: {ours}", ours.code))
+            self.outcome.fail(blamed, type(error)(f"{whole}: {error}", error.code))
 
     def keep(self, thing: object) -> None:
         """Keep this alive until the run is done."""
@@ -254,8 +253,7 @@ class CudaRun:
 
     def lost_in(self, error: BaseException, *, relied_on: bool = False) -> bool:
         """If this says that a device is lost, end every run on it. Of what a run relies on to end, any failure does."""
-        ours = self.devices[0].gpu.error(error)
-        if ours is None or not (relied_on or isinstance(ours, DeviceLostError)):
+        if not isinstance(error, DeviceError) or not (relied_on or isinstance(error, DeviceLostError)):
             return False
         for device in self.devices if len(self.devices) > 1 else ():
             try:  # which of them it is: a lost one refuses every call
@@ -264,7 +262,7 @@ class CudaRun:
             except DeviceLostError as its_own:
                 device.lose(its_own, self._names())
         if all(device.lost is None for device in self.devices):
-            self._lose(0, ours)
+            self._lose(0, error)
         return True
 
     def _names(self) -> list[str]:

@@ -23,7 +23,7 @@ MARK_EVERY: Final = 192
 
 MARKS: Final = 4
 """Unfinished marks at which a stream counts as full. A driver's queue takes about 1,024 launches; one more blocks the
-thread that launches, and an event that is recorded then would do so with the GIL held."""
+thread that launches."""
 
 
 @final
