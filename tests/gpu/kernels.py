@@ -30,6 +30,22 @@ def _(y: Tile[f32], x: NDArray[f32]) -> None:
 
 @kernel(
     cuda="""
+__global__ void axpy(Tile<float, 1> y, float a, View<const float, 1> x) {
+    for (auto i : y) y[i] += a * x[i];
+}
+"""
+)
+def axpy(y: Out[f32], a: float, x: In[f32]) -> None:
+    """y += a * x."""
+
+
+@axpy.host
+def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
+    y[...] += f32(a) * x[y.at]
+
+
+@kernel(
+    cuda="""
 __global__ void spin(Tile<int, 1> y, long long nanoseconds) {
     long long begin, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
