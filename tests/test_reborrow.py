@@ -60,7 +60,13 @@ def somewhere(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@kernel(cuda="__global__ void slope(Tile<float, 1> g, View<const float, 1> w, View<const float, 1> x) {}")
+@kernel(
+    cuda="""
+__global__ void slope(Tile<float, 1> g, View<const float, 1> w, View<const float, 1> x) {
+    for (auto i : g) g[i] = 2 * (w[i] - x[i]);
+}
+"""
+)
 def slope(g: Out[f32], w: In[f32], x: In[f32]) -> None:
     """g = 2 (w - x): the gradient of a squared distance."""
 
@@ -70,7 +76,14 @@ def _(g: Tile[f32], w: NDArray[f32], x: NDArray[f32]) -> None:
     g[...] = 2 * (w[g.at] - x[g.at])
 
 
-@kernel(cuda="__global__ void descend(Tile<float, 1> w, float rate, View<const float, 1> g) {}", in_place=True)
+@kernel(
+    cuda="""
+__global__ void descend(Tile<float, 1> w, float rate, View<const float, 1> g) {
+    for (auto i : w) w[i] -= rate * g[i];
+}
+""",
+    in_place=True,
+)
 def descend(w: Out[f32], rate: float, g: In[f32]) -> None:
     """w -= rate g."""
 
@@ -80,7 +93,14 @@ def _(w: Tile[f32], rate: float, g: NDArray[f32]) -> None:
     w[...] -= f32(rate) * g[w.at]
 
 
-@kernel(cuda="__global__ void twice(Tile<float, 1> y, View<const float, 1> x) {}", in_place=True)
+@kernel(
+    cuda="""
+__global__ void twice(Tile<float, 1> y, View<const float, 1> x) {
+    for (auto i : y) y[i] = 2 * x[i];
+}
+""",
+    in_place=True,
+)
 def twice(y: Out[f32], x: In[f32]) -> None:
     """y = 2 x, element by element."""
 

@@ -27,36 +27,36 @@ memory: while these wait for the device they hold a lock of the context. These a
     cuEventRecord                   bindings                         a full queue      waits          released
     cuEventQuery                    bindings                         -                 -              released
     cuEventSynchronize              bindings                         the event         unknown        released
-    cuEventElapsedTime              bindings                         -                 unknown        released
-    cuLaunchHostFunc                ctypes                           a full queue      unknown        released
-    cuLaunchKernelEx                ctypes                           a full queue      unknown        released
+    cuEventElapsedTime              bindings                         -                 -              released
+    cuLaunchHostFunc                ctypes                           a full queue      waits          released
+    cuLaunchKernelEx                ctypes                           a full queue      waits          released
     cuMemAlloc                      bindings                         -                 waits          released
     cuMemFree                       bindings                         the device        unknown        released
-    cuMemHostAlloc                  bindings                         pages to lock     unknown        released
-    cuMemFreeHost                   bindings                         the device        unknown        released
+    cuMemHostAlloc                  bindings                         pages to lock     waits          released
+    cuMemFreeHost                   bindings                         the device        waits          released
     cuMemGetInfo                    bindings                         -                 -              released
     cuPointerGetAttribute           bindings                         -                 -              released
-    cuMemcpyHtoDAsync               bindings                         pageable memory   unknown        released
-    cuMemcpyDtoHAsync               bindings                         pageable memory   unknown        released
-    cuMemcpyDtoDAsync               bindings                         a full queue      unknown        released
-    cuMemcpy2DAsync                 bindings                         a full queue      unknown        released
-    cuMemsetD8Async                 bindings                         a full queue      unknown        released
-    cuMemsetD16Async                bindings                         a full queue      unknown        released
+    cuMemcpyHtoDAsync               bindings                         pageable memory   waits          released
+    cuMemcpyDtoHAsync               bindings                         pageable memory   waits          released
+    cuMemcpyDtoDAsync               bindings                         a full queue      waits          released
+    cuMemcpy2DAsync                 bindings                         a full queue      waits          released
+    cuMemsetD8Async                 bindings                         a full queue      waits          released
+    cuMemsetD16Async                bindings                         a full queue      waits          released
     cuMemsetD32Async                bindings                         a full queue      waits          released
-    cuModuleLoadData                bindings                         the device        unknown        released
+    cuModuleLoadData                bindings                         the device        waits          released
     cuModuleGetFunction             bindings                         -                 unknown        released
-    cuFuncGetAttribute              bindings                         -                 unknown        released
+    cuFuncGetAttribute              bindings                         -                 -              released
     cuFuncSetAttribute              bindings                         -                 unknown        released
-    cuGraphCreate                   bindings                         -                 unknown        released
+    cuGraphCreate                   bindings                         -                 -              released
     cuGraphAddKernelNode            bindings                         -                 unknown        released
     cuGraphAddMemcpyNode            bindings                         -                 unknown        released
     cuGraphAddMemsetNode            bindings                         -                 unknown        released
     cuGraphInstantiate              bindings                         the device        unknown        released
-    cuGraphExecKernelNodeSetParams  bindings                         -                 unknown        released
-    cuGraphExecMemcpyNodeSetParams  bindings                         -                 unknown        released
-    cuGraphExecMemsetNodeSetParams  bindings                         -                 unknown        released
-    cuGraphUpload                   bindings                         a full queue      unknown        released
-    cuGraphLaunch                   bindings                         a full queue      unknown        released
+    cuGraphExecKernelNodeSetParams  bindings                         -                 -              released
+    cuGraphExecMemcpyNodeSetParams  bindings                         -                 -              released
+    cuGraphExecMemsetNodeSetParams  bindings                         -                 -              released
+    cuGraphUpload                   bindings                         a full queue      waits          released
+    cuGraphLaunch                   bindings                         a full queue      waits          released
     cuGraphExecDestroy              bindings                         -                 unknown        released
     cuGraphDestroy                  bindings                         -                 unknown        released
     cuGetErrorString                bindings                         -                 -              released
