@@ -255,7 +255,7 @@ static void say_fill(const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context) {
 
 /* ---- graphs ---- */
 CUresult cuGraphCreate(CUgraph *graph, unsigned int flags) {
-    ENTER("cuGraphCreate");
+    BEGIN("cuGraphCreate", 1);
     *graph = HANDLE(CUgraph, 0x300, graphs);
     say("create %lx flags %u\n", (unsigned long)*graph, flags);
     return CUDA_SUCCESS;
@@ -298,21 +298,21 @@ CUresult cuGraphInstantiate(CUgraphExec *executable, CUgraph graph, unsigned lon
     return CUDA_SUCCESS;
 }
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params) {
-    ENTER("cuGraphExecKernelNodeSetParams");
+    BEGIN("cuGraphExecKernelNodeSetParams", 1);
     say("set %lx in %lx; kernel", (unsigned long)node, (unsigned long)executable);
     say_kernel(params);
     return CUDA_SUCCESS;
 }
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D *params,
                                         CUcontext context) {
-    ENTER("cuGraphExecMemcpyNodeSetParams");
+    BEGIN("cuGraphExecMemcpyNodeSetParams", 1);
     say("set %lx in %lx; copy", (unsigned long)node, (unsigned long)executable);
     say_copy(params, context);
     return CUDA_SUCCESS;
 }
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params,
                                         CUcontext context) {
-    ENTER("cuGraphExecMemsetNodeSetParams");
+    BEGIN("cuGraphExecMemsetNodeSetParams", 1);
     say("set %lx in %lx; fill", (unsigned long)node, (unsigned long)executable);
     say_fill(params, context);
     return CUDA_SUCCESS;
@@ -383,7 +383,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
     ANYTIME("cuModuleLoadData", load("cuModuleLoadData"), *module = (CUmodule)0xa0)
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
     GIVES("cuModuleGetFunction", *function = HANDLE(CUfunction, 0x200, functions))
-CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) GIVES("cuFuncGetAttribute", *value = 64)
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) ANYTIME("cuFuncGetAttribute", *value = 64)
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) GIVES("cuFuncSetAttribute")
 
 /* ---- streams, events, memory ---- */
@@ -399,7 +399,7 @@ CUresult cuEventQuery(CUevent event) ANYTIME("cuEventQuery", say("query %lx\n", 
 CUresult cuEventSynchronize(CUevent event)
     GIVES("cuEventSynchronize", wait_for_device("cuEventSynchronize"), say("synchronize %lx\n", (unsigned long)event))
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
-    GIVES("cuEventElapsedTime", *milliseconds = 1.5, say("from %lx to %lx\n", (unsigned long)start, (unsigned long)end))
+    ANYTIME("cuEventElapsedTime", *milliseconds = 1.5, say("from %lx to %lx\n", (unsigned long)start, (unsigned long)end))
 CUresult cuMemAlloc(CUdeviceptr *address, size_t size) GIVES("cuMemAlloc", *address = 0x10000)
 CUresult cuMemFree(CUdeviceptr address) ANYTIME("cuMemFree", load("cuMemFree"))
 CUresult cuMemHostAlloc(void **address, size_t size, unsigned int flags) GIVES("cuMemHostAlloc", *address = malloc(size))
