@@ -121,11 +121,7 @@ def inputs_of(op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None)
         if refused is not None and reader.refused is not None:
             refused(*reader.refused)
         return None
-    try:
-        key = Key(tuple(reader.tokens))
-    except TypeError:  # the name of a stream, which is its backend's, has no hash
-        return None
-    return Inputs(key, reader)
+    return Inputs(Key(tuple(reader.tokens)), reader)
 
 
 @final
