@@ -269,8 +269,8 @@ def test_of_very_many_branches_the_longest_are_told(monkeypatch: pytest.MonkeyPa
     lengths = (1, 4, 2, 5, 1, 3, 2)
     instructions: list[Launch] = []
     for length in lengths:
-        for place in range(length):
-            instructions.append(launch((len(instructions) - 1,) if place else (), (len(instructions),)))
+        for step in range(length):
+            instructions.append(launch((len(instructions) - 1,) if step else (), (len(instructions),)))
     source = program(instructions, [output()] * sum(lengths), SingleStream())
     found = branches_apart(forecast(schedule(source), EACH))
     assert [len(branch.pieces) for branch in found.longest] == [4, 5, 3]

@@ -1,7 +1,6 @@
 """`ListSchedule`: what it keeps over random programs, and what it chooses in programs made by hand."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random

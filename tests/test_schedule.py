@@ -289,10 +289,10 @@ def test_round_robin_goes_on_from_who_wrote_what_is_written_again() -> None:
 
 def test_round_robin_goes_on_from_producers_on_the_same_device_alone() -> None:
     """What a launch reads from another device says nothing about its stream: the next in turn is taken."""
-    for here, there in ((0, 1), (1, 0)):
+    for near, far in ((0, 1), (1, 0)):
         source = program(
-            [launch((), (0,), there), launch((), (1,), there), launch((1,), (2,), here)],
-            [output(8, there), output(8, there), output(8, here)],
+            [launch((), (0,), far), launch((), (1,), far), launch((1,), (2,), near)],
+            [output(8, far), output(8, far), output(8, near)],
         )
         assert list(RoundRobin(4).place(source)) == [0, 1, 0]
 

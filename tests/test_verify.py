@@ -388,7 +388,7 @@ def test_numbers_must_refer_to_something() -> None:
 
 @pytest.mark.parametrize("number", [-1, 2, 9])
 def test_no_step_refers_to_what_is_not_there(number: int) -> None:
-    """A number below the first or above the last is refused in every kind of step: Python would take -1 for the last."""
+    """A number below the first or above the last is refused in every kind of step. (To Python, -1 is the last.)"""
     plan = _two_lanes()
     accesses: dict[str, Step] = {
         "reads": Execute(launch((number,), ()), 0),
