@@ -126,6 +126,16 @@ def scattered(count: int, seed: int, *policies: Any) -> Program:
     return program(instructions, [temporary()] * count, *policies)
 
 
+def conflicts(instructions: Sequence[Instruction]) -> set[tuple[int, int]]:
+    """The pairs of instructions, named by their identity, that must keep their order."""
+    found: set[tuple[int, int]] = set()
+    for later, second in enumerate(instructions):
+        for first in instructions[:later]:
+            if {*first.writes} & {*second.reads, *second.writes} or {*first.reads} & {*second.writes}:
+                found.add((id(first), id(second)))
+    return found
+
+
 @st.composite
 def programs(draw: st.DrawFn, max_instructions: int = 60) -> Program:
     """Any valid program on up to three devices: cells, all roles, overwriting, several policies.

@@ -1,6 +1,12 @@
 """The bytes of an arena: who gets which, and what becomes of them in between."""
 
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dagpu.lowering.arena import Arena
+from dagpu.lowering.holes import Space
 from dagpu.lowering.order import END, Clock
 
 ALONE: Clock = [END, -1]
@@ -48,3 +54,56 @@ def test_bytes_of_several_sizes_are_joined_and_cut() -> None:
     arena.give(0, 1536, 0, 7)
     assert sorted(arena.take(0, ALONE, 512) for _ in range(3)) == [0, 512, 1024]
     assert arena.top == 1536
+
+
+# ---- holes
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 3))
+def test_every_byte_is_held_or_free(random: Random, lanes: int) -> None:
+    """Whatever is taken and given back, blocks that are held do not overlap. Once all are given back, whoever knows of
+    every release may take all the bytes at once, and the arena does not grow for that: none were lost."""
+    space = Space(lanes)
+    held: list[tuple[int, int]] = []
+    for number in range(40):
+        if held and random.random() < 0.5:
+            start, nbytes = held.pop(random.randrange(len(held)))
+            space.give(start, nbytes, random.randrange(lanes), number)
+        else:
+            lane = random.randrange(lanes)
+            clock = [END if other == lane else random.randint(-1, number) for other in range(lanes)]
+            nbytes = 512 * random.randint(1, 6)
+            start = space.take(lane, clock, nbytes)
+            assert all(start + nbytes <= other or other + more <= start for other, more in held)
+            assert start + nbytes <= space.top
+            held.append((start, nbytes))
+    top = space.top
+    for start, nbytes in held:
+        space.give(start, nbytes, 0, 40)
+    assert space.take(0, [END] * lanes, top) == 0
+    assert space.top == top
+
+
+@given(st.randoms(use_true_random=False))
+def test_of_all_holes_that_a_lane_may_use_it_takes_the_smallest(random: Random) -> None:
+    """Its own and those of the other lane alike, wherever they lie; so large ones are left for what is large."""
+    holes = [(512 * random.randint(1, 5), random.randrange(2)) for _ in range(6)]
+    known = random.randint(-1, 6)
+    for wanted in range(512, 3072, 512):
+        space = Space(2)
+        usable: dict[int, int] = {}
+        starts: list[int] = []
+        for size, _ in holes:
+            starts.append(space.take(0, ALONE, size))
+            space.take(0, ALONE, 512)  # stays, so that no two holes are neighbours
+        for number, (start, (size, lane)) in enumerate(zip(starts, holes, strict=True)):
+            space.give(start, size, lane, number)
+            if size >= wanted and (lane == 0 or number <= known):
+                usable[start] = size
+        top = space.top
+        found = space.take(0, [END, known], wanted)
+        if usable:
+            assert usable[found] == min(usable.values())
+            assert space.top == top
+        else:
+            assert (found, space.top) == (top, top + wanted)

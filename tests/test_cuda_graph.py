@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -49,6 +50,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.explore import exploring
+from dagpu.runtime import cuda_graph
 from tests.arithmetic import add, axpy, scale
 from tests.expressions import Building, Call, Change, Evaluation, Expr, Lent, Make, Op, bits, build, evaluate
 from tests.places import place
@@ -339,6 +341,27 @@ def test_updates_leave_nothing_behind() -> None:
         graph.update(memcpy(x.borrow_mut(), shared(k % 7)))
         settle(graph)
     assert len(graph._captured.updates._enqueued.replays) <= 1
+
+
+def test_an_update_of_a_known_structure_needs_no_trace() -> None:
+    """The first one is traced and planned. Others that differ in their handles alone take its plan, and write what they
+    were given."""
+    x = tensor(1)
+    graph = scaled(1.0, x.borrow()).graph()
+    output = graph.take_output()
+    traced: list[object] = []
+    tracer: Any = vars(cuda_graph)["Tracer"]
+
+    def counting(*args: Any) -> Any:
+        traced.append(args)
+        return tracer(*args)
+
+    with patch.object(cuda_graph, "Tracer", counting):
+        for k in range(4):
+            graph.update(memcpy(x.borrow_mut(), shared(k)))
+            graph.launch().sync()
+            assert number_in(output) == k
+    assert len(traced) == 1
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import dagpu
 from dagpu import (
+    KernelArgumentError,
     NoDeviceError,
     Stream,
     StreamInterpreter,
@@ -30,8 +31,11 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.runtime import device as places
 from dagpu.runtime.device import backend
+from tests.arithmetic import scale
 from tests.places import place
+from tests.simulated_cuda import installed
 
 
 @pytest.mark.parametrize(
@@ -159,6 +163,27 @@ def test_devices_are_all_that_is_here() -> None:
     found = devices()
     assert [d.name for d in found if d.kind == "host"] == ["host:0"]
     assert found[0] is device("host")
+
+
+def test_auto_is_the_first_gpu_where_there_is_one() -> None:
+    """`"auto"`, and the current device of a program that says nothing, are `cuda:0` where a driver finds a GPU."""
+    search = vars(places)["_automatic"]
+    search.cache_clear()
+    try:
+        with installed(), pytest.MonkeyPatch.context() as patch:
+            patch.delenv("DAGPU_DEVICE")
+            assert device("auto").name == current_device().name == "cuda:0"
+    finally:
+        search.cache_clear()
+
+
+@pytest.mark.host_only("it names devices of the host")
+def test_tensors_of_one_kernel_on_several_devices_are_told_one_by_one() -> None:
+    """The error names each tensor's parameter and device, no number's, and the device of the output as the place for
+    all of them."""
+    op = scale(zeros((4, 4)).on("host:2").partition((4, 4)), 2.0, ones((4, 4)).on("host:1"))
+    with pytest.raises(KernelArgumentError, match=r"lie on several devices: z on host:2, x on host:1\. Copy .*host:2"):
+        op.sync()
 
 
 def test_the_environment_sets_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

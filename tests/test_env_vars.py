@@ -105,6 +105,13 @@ def test_a_wrong_value_names_the_variable(name: str, text: str, monkeypatch: pyt
     READERS[name]()
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0.0), ("0.5", 5e-7), ("20", 2e-5), ("1e6", 1.0)])
+def test_microseconds_are_read_as_seconds(text: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None at all means that no wait polls; so it is a value like any other."""
+    monkeypatch.setenv("DAGPU_SPIN_US", text)
+    assert env_vars.SPIN_US.get() == pytest.approx(seconds)
+
+
 def test_switches_take_the_usual_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """1, true, yes, on and 0, false, no, off, in any case."""
     for text, meant in [("1", True), ("TRUE", True), ("yes", True), ("On", True)]:

@@ -1,5 +1,6 @@
 """`explain`: predictions, lower bounds, and why branches do not overlap."""
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -28,8 +29,8 @@ from dagpu.lowering.cost import simulate
 from dagpu.lowering.explain import duration, explain
 from dagpu.lowering.floor import least_bytes
 from dagpu.lowering.forecast import dependencies, forecast, overlap_of, program_of
-from dagpu.lowering.plan import Execute, Plan, Record, Wait
-from dagpu.lowering.program import HOST, Buffer, CopyHtoD, Program, Role, View
+from dagpu.lowering.plan import Execute, Lane, Plan, Record, Step, Wait
+from dagpu.lowering.program import HOST, Buffer, CopyHtoD, Launch, Program, Role, View
 from dagpu.lowering.schedule import schedule
 from dagpu.origin import place_of
 from tests.named_dags import NAMED
@@ -102,6 +103,26 @@ def test_the_critical_path_is_a_chain_of_dependencies(source: Program) -> None:
     assert found.critical_seconds == pytest.approx(len(found.critical))
 
 
+def test_copies_one_way_share_their_engine_in_the_bound() -> None:
+    """However many streams they are on, uploads of one device take at least the sum of their times; work on streams of
+    one device is shared out over these."""
+    cells = [Buffer(0, HOST, Role.INPUT)] * 3
+    layout = contiguous((4,), np.dtype(np.float32))
+    copies = [CopyHtoD(View(3 + n, layout), n, (n,), (3 + n,), 0, None) for n in range(3)]
+    work = [launch((), (6 + n,)) for n in range(4)]
+    plan = schedule(program([*copies, *work], [*cells, *[output(16)] * 7], Keys((0, 1, 2, 3, 4, 3, 4))))
+    assert forecast(plan, EACH).work_seconds == pytest.approx(3.0)
+    assert forecast(schedule(program(work, [output()] * 10, Keys((0, 1, 0, 1)))), EACH).work_seconds == 2.0
+
+
+def test_a_wait_for_a_stream_that_has_done_nothing_holds_nothing_up() -> None:
+    """An event that is recorded before the first instruction of its lane is no instruction's end."""
+    plan = schedule(program([launch((), (0,))], [output()]))
+    steps: tuple[Step, ...] = (Record(0, 1), Wait(0, 0), *plan.steps)
+    found = forecast(replace(plan, lanes=(*plan.lanes, Lane(0, "idle")), events=1, steps=steps), EACH)
+    assert [(piece.begin, piece.waits) for piece in found.pieces] == [(0.0, ())]
+
+
 def test_overlap_is_the_share_of_work_that_ran_beside_other_work() -> None:
     """None in a row, (k - 1) / k of k side by side, and nothing of nothing."""
     assert overlap_of([]) == 0
@@ -163,6 +184,16 @@ def test_two_branches_on_one_stream_while_all_others_are_busy() -> None:
     assert any("every other stream is busy" in pair.why for pair in both.apart)
 
 
+def test_a_branch_behind_others_on_its_stream_is_held_up_by_the_last_of_them() -> None:
+    """The reason names the instruction that runs on the stream just before, not the first that ever did."""
+    plan = schedule(program([launch((), (b,)) for b in range(4)], [output()] * 4, Keys((0, 1, 1, 1))))
+    numbers = [at for at, _ in instructions(plan)]
+    pairs = {(pair.first.pieces, pair.second.pieces): pair for pair in branches_apart(forecast(plan, EACH)).apart}
+    found = pairs[(0,), (3,)]
+    assert found.cause == "busy stream"
+    assert f"busy with #{numbers[2]} until then" in found.why
+
+
 def test_the_only_stream() -> None:
     """On one stream there is nowhere else to go."""
     found = the_pair(program([launch((), (0,)), launch((), (1,))], [output()] * 2, SingleStream()))
@@ -209,7 +240,8 @@ def test_copies_that_share_an_engine() -> None:
 
 @given(programs(24))
 def test_every_pair_that_does_not_overlap_is_told(source: Program) -> None:
-    """Among all branches, held against each other the slow way: no pair is forgotten, none made up."""
+    """Among all branches, held against each other the slow way: no pair is forgotten, none made up. Those that lose
+    most come first, and last those that no schedule could have overlapped."""
     plan = schedule(source)
     found, needs = forecast(plan, EACH), dependencies(plan)
     above: list[set[int]] = []
@@ -226,15 +258,23 @@ def test_every_pair_that_does_not_overlap_is_told(source: Program) -> None:
             expected.add(frozenset((one.pieces, other.pieces)))
     assert pairs == told.pairs
     assert expected == {frozenset((pair.first.pieces, pair.second.pieces)) for pair in told.apart}
+    order = [(pair.cause == "input", -pair.lost) for pair in told.apart]
+    assert order == sorted(order)
     assert all(pair.first.end <= pair.second.begin and pair.why for pair in told.apart)
 
 
 def test_of_very_many_branches_the_longest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many there are in all is still said."""
+    """By the time that their work takes, whatever their places in the plan. How many there are in all is still said."""
     monkeypatch.setattr(apart, "MOST_BRANCHES", 3)
-    source = program([launch((), (b,)) for b in range(10)], [output()] * 10, SingleStream())
+    lengths = (1, 4, 2, 5, 1, 3, 2)
+    instructions: list[Launch] = []
+    for length in lengths:
+        for step in range(length):
+            instructions.append(launch((len(instructions) - 1,) if step else (), (len(instructions),)))
+    source = program(instructions, [output()] * sum(lengths), SingleStream())
     found = branches_apart(forecast(schedule(source), EACH))
-    assert (len(found.longest), found.count, found.pairs) == (3, 10, 3)
+    assert [len(branch.pieces) for branch in found.longest] == [4, 5, 3]
+    assert (found.count, found.pairs) == (7, 3)
 
 
 # ---- the text
@@ -278,6 +318,28 @@ def test_a_long_plan_is_abridged_and_says_so() -> None:
     assert "... 20 more instructions ..." in text
     assert text.count("Launch step") == 10
     assert "430 pairs more that lose less (same stream: 430)" in text
+
+
+def test_a_long_path_is_told_by_its_two_ends() -> None:
+    """Of a critical path of up to twelve instructions all are named. Of a longer one the first six and the last six are
+    named, and the rest are counted."""
+    for length in (12, 13, 30):
+        plan = schedule(chain(length, SingleStream()))
+        text = explain(plan, EACH)
+        (line,) = [line for line in text.splitlines() if line.startswith("Critical path")]
+        named = [f"#{at} step" for at, _ in instructions(plan)]
+        if length > 12:
+            named[6:-6] = [f"({length - 12} more)"]
+        assert line.endswith(f"in {length} instructions: {' -> '.join(named)}")
+
+
+def test_how_many_branches_were_compared_is_said_where_not_all_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line tells of the longest branches only where there are more."""
+    monkeypatch.setattr(apart, "MOST_BRANCHES", 3)
+    monkeypatch.setattr("dagpu.lowering.explain.MOST_BRANCHES", 3)
+    for count, said in ((3, "Branches: 3; independent pairs: 3"), (4, "Branches: 4; of them the 3 longest; ")):
+        source = program([launch((), (b,)) for b in range(count)], [output()] * count, SingleStream())
+        assert said in explain(schedule(source), EACH)
 
 
 def test_a_plan_of_nothing() -> None:

@@ -23,6 +23,7 @@ from typing import Any, Final, final
 import numpy as np
 import pytest
 import trio
+import trio.testing
 
 import dagpu
 from dagpu import (
@@ -46,6 +47,7 @@ from dagpu import (
 from dagpu.backends.outcome import Outcome
 from dagpu.critical import in_section
 from dagpu.ops.compose import Shared
+from dagpu.runtime.completion import TrioWaits
 from dagpu.runtime.kept import plans
 from tests.arithmetic import add, axpy, scale
 from tests.simulated_cuda import driver, installed
@@ -303,6 +305,54 @@ def test_a_second_interrupt_does_not_end_the_drain(where: str, capfd: pytest.Cap
                     assert not finger.pressed
                 assert nothing_under_way(where)
                 state.check(places[n])
+
+
+@final
+class Slow:
+    """A replay that is under way until `end` is called, and says so by a descriptor, as on a GPU."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._reading, self._writing = os.pipe()
+        self._events = events
+
+    def poll(self, seconds: float) -> bool:
+        return False
+
+    def readable(self) -> int:
+        return self._reading
+
+    def cancel(self) -> None:
+        self._events.append("cancelled")
+
+    def end(self) -> None:
+        self._events.append("done")
+        os.close(self._writing)
+
+
+@pytest.mark.usefixtures("capfd")  # a second Ctrl-C says what a third would do
+def test_a_second_interrupt_does_not_end_the_wait_for_a_descriptor() -> None:
+    """The first Ctrl-C cancels what a task waits for, and the task waits on; the second does not end that either. One
+    `KeyboardInterrupt` comes, once the device is done."""
+    events: list[str] = []
+    replay: Any = Slow(events)
+
+    @trio.lowlevel.enable_ki_protection  # so that trio hands it to the main task
+    async def press_twice() -> None:
+        for _ in range(2):
+            await trio.testing.wait_all_tasks_blocked()
+            interrupt()
+        await trio.testing.wait_all_tasks_blocked()
+        replay.end()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(press_twice)
+            with pytest.raises(KeyboardInterrupt):
+                await TrioWaits().replay(replay, 0.0)
+            events.append("raised")
+
+    trio.run(main)
+    assert events == ["cancelled", "done", "raised"]
 
 
 @pytest.mark.parametrize("where", PLACES)

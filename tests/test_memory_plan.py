@@ -1,5 +1,6 @@
 """Where memory lies: what is used again and what is not, in place, within a limit, and said before a run begins."""
 
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -31,6 +32,7 @@ from dagpu.backends.base import Bindings
 from dagpu.backends.host import HostBackend
 from dagpu.errors import OutOfMemoryError, PlanError
 from dagpu.layout import Layout, contiguous
+from dagpu.lowering.fold import fit
 from dagpu.lowering.memory import alive_at_peak
 from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait, may_write_over
 from dagpu.lowering.program import HOST, Buffer, Launch, Program, Role, Tiles, View
@@ -41,6 +43,7 @@ from tests.arithmetic import add, scale
 from tests.programs import (
     Keys,
     chain,
+    conflicts,
     fork_join,
     launch,
     layers,
@@ -363,6 +366,39 @@ def test_whatever_the_limit_a_plan_keeps_it_or_is_refused(source: Program, limit
         return
     verify(plan)
     assert plan.peak_bytes <= limit
+
+
+@given(programs(max_instructions=25))
+@settings(max_examples=60)
+def test_whatever_order_a_limit_asks_for_keeps_what_depends_on_each_other(source: Program) -> None:
+    """Each program that is tried has all instructions, and each behind every earlier one whose buffers it reads or
+    writes. (A plan cannot show it: in another order of a write and a read it would be the plan of another program.)"""
+    limited = replace(source, policies=(RoundRobin(4, memory_limit=0),), policy_of=(0,) * len(source.instructions))
+    plan = replace(schedule(source), peak_bytes=1)  # whatever is made takes too much, so everything is tried
+    tried: list[Program] = []
+
+    def make(other: Program, keys: Sequence[Hashable]) -> Plan:
+        tried.append(other)
+        return plan
+
+    with pytest.raises(PlanError, match="memory_limit"):
+        fit(limited, RoundRobin(4).place(limited), plan, make)
+    assert len(tried) >= 2
+    for other in tried:
+        assert sorted(map(id, source.instructions)) == sorted(map(id, other.instructions))
+        assert conflicts(source.instructions) == conflicts(other.instructions)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 1 << 40])
+def test_a_plan_that_keeps_its_limit_is_left_as_it_is(spare: int) -> None:
+    """However much less it takes: no other placement is tried."""
+    plan = schedule(_forks(None))
+    source = _forks(plan.peak_bytes + spare)
+
+    def make(source: Program, keys: Sequence[Hashable]) -> Plan:
+        raise AssertionError("the plan fits")
+
+    assert fit(source, RoundRobin(4).place(source), plan, make) is plan
 
 
 def test_a_limit_that_cannot_be_kept_is_said_before_the_run() -> None:

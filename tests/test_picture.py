@@ -54,8 +54,11 @@ def words(root: Any) -> str:
 
 
 def assert_inside(root: Any) -> None:
-    """Nothing that has a place is outside the picture."""
+    """Nothing that has a place is outside the picture, and there is hardly more room than that takes."""
     width, height = float(root.get("width")), float(root.get("height"))
+    ends = [right for _, _, right, _ in boxes(root)]
+    texts = [float(text.get("x")) + len(text.text or "") * svg.LETTER for text in root.iter(f"{SVG}text")]
+    assert width <= max([560.0, *ends, *texts]) + 200
     for left, top, right, bottom in boxes(root):
         assert 0 <= left <= right <= width + 0.2
         assert 0 <= top <= bottom <= height + 0.2

@@ -329,6 +329,46 @@ def test_contents_of_an_array_are_not_there() -> None:
     assert any("in pipeline" in note and __file__ in note for note in caught.value.__notes__)
 
 
+def first_in(held: Any) -> Any:
+    """The first item in the first item, and so on."""
+    while isinstance(held, list | tuple | dict):
+        held = next(iter(held.values())) if isinstance(held, dict) else held[0]
+    return held
+
+
+def containers_in(held: Any) -> Iterator[Any]:
+    """Each list and dict in the first item of the first item, and so on."""
+    while isinstance(held, list | tuple | dict):
+        if not isinstance(held, tuple):
+            yield held
+        held = next(iter(held.values())) if isinstance(held, dict) else held[0]
+
+
+CHANGED: dict[str, Callable[[Any], Any]] = {
+    "a list": lambda inner: inner,
+    "a dict": lambda inner: {"a": inner[0]},
+    "a list in a tuple": lambda inner: (inner, 1),
+    "a dict in a tuple": lambda inner: ({"a": inner[0]}, 1),
+    "a list in a dict": lambda inner: {"a": inner},
+    "a dict in a dict": lambda inner: {"a": {"a": inner[0]}},
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_call_has_its_containers_to_itself(name: str) -> None:
+    """What becomes of a list or dict after the call is of no consequence to any run of it: the call keeps its items, as
+    it keeps what moved into it."""
+    p = Calls(lambda held: scaled(2.0, first_in(held)).to_host())
+    inner: Any = [shared(1)]
+    held = CHANGED[name](inner)
+    containers, op = list(containers_in(held)), p(held)
+    for k in range(2, 6):
+        for container in containers:
+            container["a" if isinstance(container, dict) else 0] = shared(k)
+        assert op.sync()[0, 0] == 2
+    assert p.count == 1
+
+
 def test_an_array_that_changes_its_shape_in_place() -> None:
     """Whatever the function did with the shape is done anew, even where nothing is copied from the array."""
     p = Calls(lambda h: full((2,), h.shape[0]).to_host())

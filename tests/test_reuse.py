@@ -379,6 +379,23 @@ def test_a_written_input_is_refused_until_it_is_free() -> None:
     assert tensor._live().readers == 0
 
 
+@pytest.mark.parametrize("by", [lambda op: op, lambda op: op.schedule(SingleStream())], ids=["by key", "by itself"])
+@pytest.mark.parametrize("handle", ["borrowed", "shared"])
+def test_a_repeated_run_reads_beside_other_readers(handle: str, by: Callable[[Op], Op]) -> None:
+    """What stands in the op to be read is locked for reading alone, in the second run as in the first, whether the plan
+    was found by the structure of the op or, under a policy of its own, kept by the op itself."""
+    tensor: Any = ones((2, 3)).sync() if handle == "borrowed" else ones((2, 3)).share().sync()
+    reader = Locks(None)
+    reader.acquire({tensor._live(): False})
+    op = by(scaled(value(tensor.borrow() if handle == "borrowed" else tensor)).to_host())
+    with traces() as count:
+        for _ in range(3):
+            assert op.sync()[0, 0] == 2
+            assert (tensor._live().writer, tensor._live().readers) == (None, 1)
+    assert count.now == 1
+    reader.release()
+
+
 def test_a_repeated_run_reads_what_is_there_now() -> None:
     """A tensor that is lent may be written between two runs."""
     tensor = ones((2, 3)).sync()

@@ -281,6 +281,22 @@ def test_round_robin_goes_on_from_the_latest_producer_once() -> None:
     assert list(RoundRobin(4).place(source)) == [0, 1, 1, 0, 2]
 
 
+def test_round_robin_goes_on_from_who_wrote_what_is_written_again() -> None:
+    """A launch that overwrites a buffer follows the one that wrote it before, as if it read it."""
+    source = program([launch((), (0,)), launch((), (1,)), launch((), (0,))], [output()] * 2)
+    assert list(RoundRobin(4).place(source)) == [0, 1, 0]
+
+
+def test_round_robin_goes_on_from_producers_on_the_same_device_alone() -> None:
+    """What a launch reads from another device says nothing about its stream: the next in turn is taken."""
+    for near, far in ((0, 1), (1, 0)):
+        source = program(
+            [launch((), (0,), far), launch((), (1,), far), launch((1,), (2,), near)],
+            [output(8, far), output(8, far), output(8, near)],
+        )
+        assert list(RoundRobin(4).place(source)) == [0, 1, 0]
+
+
 def _origin() -> Origin:
     return here()
 
@@ -332,6 +348,12 @@ def test_plans_print_without_recursion_and_in_full() -> None:
         "test_schedule.py:",
     ):
         assert part in text
+    rows = [line.split() for line in text.splitlines()]
+    executed = [row for row in rows if "Launch" in row or "HostCall" in row]
+    assert executed[0][1:7] == ["Launch", "step", "host:0/0", "->", "b0", "2,048"]
+    assert executed[1][1:6] == ["HostCall", "len", "host:0/mine", "b0", "->"]
+    assert "0" not in executed[1][1:]  # a cell has no bytes
+    assert rows[-2:] == [["b0", "host:0", "temporary", "2,048", "0"], ["c1", "cell", "output"]]
     text = str(source)
     assert text.startswith("Program: 2 instructions, 2 buffers, devices: host:0\n")
     assert "Keys(keys=(0, 'mine'))" in text

@@ -253,6 +253,26 @@ def test_what_cannot_be_looked_into_has_no_key(name: str) -> None:
     assert key(NO_KEY[name]()) is None
 
 
+NESTED: dict[str, Callable[[Any], Any]] = {
+    "tuples": lambda inner: (inner,),
+    "named tuples": lambda inner: Pair(inner, 1),
+    "lists": lambda inner: [inner],
+    "dicts": lambda inner: {"a": inner},
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_values_are_looked_into_up_to_a_depth(name: str) -> None:
+    """Of a value, containers in twenty containers. Of a pipeline's arguments, which stand in two tuples, two less. What
+    is nested deeper has no key."""
+    nested: Any = 1
+    for depth in range(1, 24):
+        nested = NESTED[name](nested)
+        assert (key(anything(nested)) is not None) == (depth <= 18)
+        if "tuples" in name:  # a list or dict in a value may be changed
+            assert (key(value(nested)) is not None) == (depth <= 20)
+
+
 def test_a_moved_handle_has_no_key() -> None:
     """The trace says what is wrong with it."""
     lent = tensor()

@@ -11,8 +11,9 @@ from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, 
 from dagpu.lowering.policies import RoundRobin
 from dagpu.lowering.program import HOST, Buffer, Role
 from dagpu.lowering.schedule import schedule
+from dagpu.lowering.step_names import name_of
 from dagpu.lowering.verify import verify
-from dagpu.origin import Origin, here
+from dagpu.origin import Origin, describe, here
 from tests.programs import Keys, fork_join, host_call, launch, output, program, programs, short_lived, temporary
 
 plans = programs(max_instructions=25).map(schedule)
@@ -383,6 +384,46 @@ def test_numbers_must_refer_to_something() -> None:
     assert "belongs on device 0, but its lane is on device 1" in _refusal(
         replace(plan, devices=("host:0", "host:1"), lanes=(Lane(0, 0), Lane(1, 1)), arena_bytes=(64, 0))
     )
+
+
+@pytest.mark.parametrize("number", [-1, 2, 9])
+def test_no_step_refers_to_what_is_not_there(number: int) -> None:
+    """A number below the first or above the last is refused in every kind of step. (To Python, -1 is the last.)"""
+    plan = _two_lanes()
+    accesses: dict[str, Step] = {
+        "reads": Execute(launch((number,), ()), 0),
+        "writes": Execute(launch((), (number,)), 0),
+        "allocates": Allocate(number, 0),
+        "releases": Release(number, 0),
+    }
+    for verb, step in accesses.items():
+        assert f"{verb} buffer {number}, but the plan has 2 buffers" in _refusal(_with(plan, 2, step))
+    assert "the plan has 1 events" in _refusal(_with(plan, 3, Record(number, 0)))
+    assert f"comes before any record of event {number}" in _refusal(_with(plan, 3, Wait(number, 0)))
+    for at, step in enumerate(plan.steps):
+        assert f"is on lane {number} of 2" in _refusal(_replaced(plan, at, replace(step, lane=number)))
+
+
+def test_a_step_is_named_with_the_instruction_that_it_serves() -> None:
+    """Of a buffer the first that uses it; of a record the one before it in its lane, of a wait the one behind it."""
+    origin = _origin()
+    source = program(
+        [launch((), (0,), 0, origin), host_call((0,), 1)], [temporary(), Buffer(0, HOST, Role.OUTPUT)], Keys((0, 1))
+    )
+    plan = schedule(source)
+    first, second = f", for Launch step at {describe(origin)})", ", for HostCall len at "
+    for at, (text, served) in enumerate(
+        [
+            ("step 0 (Allocate of buffer 0, lane 0", first),
+            ("step 1 (Launch step, lane 0, at ", describe(origin)),
+            ("step 2 (Record of event 0, lane 0", first),
+            ("step 3 (Wait of event 0, lane 1", second),
+            ("step 4 (HostCall len, lane 1, at ", ""),
+            ("step 5 (Release of buffer 0, lane 1", first),
+        ]
+    ):
+        assert name_of(plan, at).startswith(text + served)
+    assert name_of(replace(plan, steps=plan.steps[2:]), 0) == "step 0 (Record of event 0, lane 0)"
 
 
 def test_an_unused_buffer_needs_no_memory() -> None:

@@ -37,7 +37,7 @@ def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What became of the self-test of one device."""
 

@@ -151,7 +151,7 @@ class Leaves:
             return None
         kind, leaf = type(handle), self._kinds[index]
         if kind is TensorMut:
-            return index if leaf is TensorMut and handle._loan in self._loans else None
+            return index if leaf is TensorMut else None  # and of its loan, for it is derived
         return index if leaf is Tensor or (leaf is SharedTensor and kind is SharedTensor) else None
 
     def keeps(self, handle: Given) -> None:

@@ -19,6 +19,7 @@ back is no part of his argument, so where his bound is passed, the third attempt
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, TypeAlias, final
 
 from dagpu.lowering.attempt import Attempt
@@ -78,7 +79,7 @@ class ListSchedule:
             if other.makespan < best.makespan:
                 best = other
             if on.gate and best.makespan > _GOOD * lower:
-                limit = min(best.makespan, max(graham, best.makespan / _GOOD))
+                limit = best.makespan if best.makespan > graham else best.makespan / _GOOD
                 other = Attempt(on, self.streams, ranked, hold_back=False, limit=limit)
                 if other.makespan <= limit:
                     best = other
@@ -90,17 +91,12 @@ def _is_chain(program: Program) -> bool:
     does not."""
     if len(set(program.policy_of)) > 1:
         return False
-    before: tuple[int, ...] | None = None
-    device = program.instructions[0].device if program.instructions else 0
-    for instruction in program.instructions:
-        writes = instruction.writes
-        if before is not None:
-            if instruction.device != device:
-                return False
-            for buffer in before:
-                if buffer in instruction.reads or buffer in writes:
-                    break
-            else:
-                return False
-        before = writes
+    for before, instruction in pairwise(program.instructions):
+        if instruction.device != before.device:
+            return False
+        for buffer in before.writes:
+            if buffer in instruction.reads or buffer in instruction.writes:
+                break
+        else:
+            return False
     return True

@@ -103,7 +103,8 @@ class Inputs:
         self.streams = reader.streams
         """Does it name a stream? A plan of it keeps that."""
         self.changeable = reader.changeable
-        """Might the same op have other leaves in its next run, because a list or an array may be changed in place?"""
+        """Might the same op have another key in its next run, because an array may get another shape or element type in
+        place? (An op has lists and dicts to itself: a call copies them.)"""
 
     def numbers(self) -> list[int]:
         """Which of the leaves are numbers."""
@@ -121,11 +122,7 @@ def inputs_of(op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None)
         if refused is not None and reader.refused is not None:
             refused(*reader.refused)
         return None
-    try:
-        key = Key(tuple(reader.tokens))
-    except TypeError:  # the name of a stream, which is its backend's, has no hash
-        return None
-    return Inputs(key, reader)
+    return Inputs(Key(tuple(reader.tokens)), reader)
 
 
 @final
@@ -166,11 +163,9 @@ class _Reader:
             self.changeable = True
             self._array(value)
         elif is_tuple(value) or kind is list:
-            self.changeable |= kind is list
             self.tokens += (kind if kind is tuple or kind is list else self._name(kind), len(value))
             return (depth < _DEEPEST or self._too_deep()) and all(self.read(item, depth + 1) for item in value)
         elif kind is dict and PLAIN.issuperset(map(type, value)):
-            self.changeable = True
             self.tokens += (dict, tuple(map(exact, value)))
             return (depth < _DEEPEST or self._too_deep()) and all(self.read(item, depth + 1) for item in value.values())
         else:
