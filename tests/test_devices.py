@@ -165,6 +165,7 @@ def test_devices_are_all_that_is_here() -> None:
     assert found[0] is device("host")
 
 
+@pytest.mark.host_only("it puts simulated GPUs in the place of real ones")
 def test_auto_is_the_first_gpu_where_there_is_one() -> None:
     """`"auto"`, and the current device of a program that says nothing, are `cuda:0` where a driver finds a GPU."""
     search = vars(places)["_automatic"]
