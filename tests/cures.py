@@ -1975,7 +1975,7 @@ case(
 case(lambda: record_origins(anything(3)), ("Say record_origins(True)", lambda: record_origins(True)))
 case(
     lambda: with_limit(anything("many"), lambda: value(1).map(str).sync()),
-    ("Set DAGPU_MAX_CLOSURES=1000000, for example", lambda: with_limit(1000000, lambda: value(1).map(str).sync())),
+    ("Set DAGPU_MAX_CLOSURES=100000, for example", lambda: with_limit(100000, lambda: value(1).map(str).sync())),
 )
 case(
     lambda: importlib.import_module("dagpu").zeroes,

@@ -3,9 +3,14 @@
 A chain of 100,000 ops must not meet the recursion limit: `todo` holds nodes to evaluate and, behind `FINISH`, nodes
 whose inputs stand on top of `done`. A row of launches and maps of dagpu's own, each fed by the one before, goes through
 as one piece: most of a DAG.
+
+All that a walk knows stands in its own stacks, so it can be left between two nodes: `run` and `resume` are generators,
+which yield where a closure comes next and the driver has asked for a turn. A chain of a million closures then does not
+hold up a trio loop.
 """
 
 import threading
+from collections.abc import Callable, Generator
 from typing import Any, Final, TypeAlias, assert_never, final
 
 from dagpu.errors import MovedError
@@ -63,6 +68,9 @@ FINISH: Final = _Mark("the inputs of the node below are done: what `done` has ab
 FINISH_ROW: Final = _Mark("the input of the row below is done")
 RESTORE: Final = _Mark("the placement below holds again")
 
+CALLING: Final = frozenset((Then, Map))
+"""The nodes whose evaluation may call a function of the user's."""
+
 
 @final
 class Walk:
@@ -89,13 +97,15 @@ class Walk:
         self._closures = Closures(leaves)
         self._began = newest()
 
-    def run(self) -> None:
-        """Evaluate all that is on the stack."""
+    def run(self, due: Callable[[], bool]) -> Generator[None, None, None]:
+        """Evaluate all that is on the stack. Yields before a closure is called if `due()` is true then."""
         todo, done = self.todo, self.done
         while todo:
             node = todo.pop()
             if node is FINISH:
                 node, below = todo.pop(), todo.pop()
+                if type(node) in CALLING and due():
+                    yield
                 inputs = tuple(done[below:])
                 del done[below:]
                 self._apply(node, inputs)
@@ -261,19 +271,19 @@ class Walk:
         self.cells.append(later)
         self.done.append(later)
 
-    def resume(self) -> None:
-        """Go on with every suspended node whose inputs have come, until none is left that can."""
+    def resume(self, due: Callable[[], bool]) -> Generator[None, None, None]:
+        """Go on with every suspended node whose inputs have come, until none is left that can. Yields as `run` does."""
         progress = True
         while progress:
             progress = False
             waiting, self.suspended = self.suspended, []
             for later in waiting:
-                if self._go_on(later):
+                if (yield from self._go_on(later, due)):
                     progress = True
                 else:
                     self.suspended.append(later)
 
-    def _go_on(self, later: Later) -> bool:
+    def _go_on(self, later: Later, due: Callable[[], bool]) -> Generator[None, None, bool]:
         """Give a `Later` its value, or the `Later` that stands for it now, if what it waits for has come."""
         match later.cause:
             case FromItems(items=items) | Suspended(inputs=items):
@@ -301,7 +311,7 @@ class Walk:
                 return True
             case FromCell():
                 return False
-        self.run()
+        yield from self.run(due)
         value = resolved(self.done.pop())
         if value is later:
             raise own_result(self.origin)

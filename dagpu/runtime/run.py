@@ -107,8 +107,8 @@ async def _run_anew(
     waited = False
     try:
         while True:
+            stage = await _traced(tracer, waits)
             with quiet_collector():
-                stage = tracer.stage()
                 plan = plan_program(stage.program, settings.verify) if stage.program.instructions else None
             if plan is not None:
                 tell(settings, op, plan)
@@ -150,6 +150,19 @@ async def _run_anew(
             await _drain(updates, waits)
         finally:
             locks.release()
+
+
+async def _traced(tracer: Tracer, waits: Waits) -> Stage:
+    """The next stage of a trace. It pauses between two closures where `waits` finds that due."""
+    turns = tracer.in_turns(waits.due)
+    while True:
+        with quiet_collector():
+            try:
+                next(turns)
+            except StopIteration as end:
+                stage: Stage = end.value
+                return stage
+        await waits.pause()
 
 
 async def _run_again(kept: Kept, bindings: Bindings, bound: Bound, settings: Settings, waits: Waits) -> Any:
