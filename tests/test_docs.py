@@ -17,13 +17,13 @@ from tests.doc_pages import (
     MADE,
     blocks,
     included,
-    only,
     pages,
     pictures,
     printed,
     run_script,
     said,
     script_of,
+    told,
 )
 
 PAGES = pages()
@@ -55,10 +55,9 @@ def test_the_code_of_a_page_runs(
             else:
                 with pytest.raises(Exception) as caught:  # noqa: PT011  # which one is looked at below
                     block.run(page, names)
-                error = only(caught.value)
-                assert type(error).__name__ == block.raises
+                assert type(caught.value).__name__ == block.raises
                 if block.message is not None:
-                    assert said(block.message).fullmatch(f"{block.raises}: {error}".replace(f"{page.parent}/", ""))
+                    assert said(block.message).fullmatch(told(caught.value).replace(f"{page.parent}/", ""))
         expected += block.prints
     assert capsys.readouterr().out.splitlines() == expected
     if script_of(page) is None:
