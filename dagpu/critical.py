@@ -30,6 +30,7 @@ from typing import Any, Final, NoReturn, TypeAlias, TypeVar, final
 
 from dagpu.errors import NestedRunError
 from dagpu.origin import describe, here, is_ours
+from dagpu.tracebacks import passes_on
 
 _T = TypeVar("_T")
 
@@ -88,6 +89,7 @@ def call_user(f: Callable[[Any], _T], argument: Any) -> _T:
         _thread.where = before
 
 
+@passes_on
 def user_code(f: Callable[[Any], _T], argument: Any) -> _T:
     """The frame by which signal handlers know that a function of the user's was called."""
     return f(argument)

@@ -43,7 +43,7 @@ from dagpu.lowering.remember import Memory, Remembering, components, once_of, ow
 from dagpu.lowering.structure import is_fixed
 from dagpu.lowering.takings import Takings
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
-from dagpu.ops.compose import BUILT_IN, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops.compose import BUILT_IN, Cut, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
@@ -70,6 +70,13 @@ RESTORE: Final = _Mark("the placement below holds again")
 
 CALLING: Final = frozenset((Then, Map))
 """The nodes whose evaluation may call a function of the user's."""
+
+
+def _whole(op: AnyOp) -> AnyOp:
+    """What a row of built-in maps begins with."""
+    while type(op) is Map and type(op.f) in BUILT_IN:
+        op = op.source
+    return op
 
 
 @final
@@ -378,9 +385,11 @@ class Walk:
         return TypeError(f"{whose(node, node.f)} gave {made.__class__.__name__}, no op. {cure}.")
 
     def _twice(self, node: AnyOp) -> MovedError:
+        cure = "say .shared() to give it to several"
+        if any(type(op) is Map and type(op.f) is Cut and _whole(op) is node for op in self.seen):
+            cure = "one use cuts it, to write to it: write to memory of its own there, empty(shape).partition(tile)"
         return MovedError(
-            f"{node!r} is used twice in one run. Its result has one owner: say .shared() to give it to several, "
-            "or build the op once for each use."
+            f"{node!r} is used twice in one run. Its result has one owner: {cure}, or build the op once for each use."
         )
 
     # ---- what is remembered: Shared and Unzip

@@ -24,6 +24,7 @@ from dagpu.runtime.device import backend, find
 from dagpu.runtime.kept import Kept, PlanCache, Settings, Submitted, cache_of, keep, kept_by, most_nodes, refused
 from dagpu.runtime.updates import Enqueued
 from dagpu.storage import Locks
+from dagpu.tracebacks import passes_on
 
 _T = TypeVar("_T")
 
@@ -267,6 +268,7 @@ async def _replay(replay: Replay, spin: float, waits: Waits) -> None:
             _raise(failures)
 
 
+@passes_on
 def _raise(failures: list[Failure]) -> None:
     """One failure as itself, several as a group. Empties the list: an error whose traceback led to a list with itself
     in it would keep the run's memory until the cyclic collector comes."""
