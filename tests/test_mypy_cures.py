@@ -49,7 +49,7 @@ scale(x.borrow_mut().partition((4,)), 2.0).sync()
 print(x.shape)
 # write to memory of its own, empty(shape).partition(tile), and read this
 x = vector()
-scale(zeros((8,)).partition((4,)), 2.0).sync()
+scale(empty((8,)).partition((4,)), 2.0).sync()
 print(x.shape)
 
 ## dagpu-use-after-move
