@@ -30,6 +30,7 @@ from typing import Any, Final, NoReturn, TypeAlias, TypeVar, final
 
 from dagpu.errors import NestedRunError
 from dagpu.origin import describe, here, is_ours
+from dagpu.tracebacks import passes_on
 
 _T = TypeVar("_T")
 
@@ -72,7 +73,14 @@ _main_thread = threading.main_thread().ident
 
 
 def call_user(f: Callable[[Any], _T], argument: Any) -> _T:
-    """Call a function of the user's: Ctrl-C may break into it, and ops that it runs are refused."""
+    """Call a function of the user's: Ctrl-C may break into it, and ops that it runs are refused.
+
+    A Ctrl-C that has come since the section began is raised first: between two functions of the user's nothing is half
+    done, so a trace of many closures ends at the next one. Under trio the driver of the trace looks for one.
+    """
+    hold = _thread.hold
+    if hold is not None:
+        hold.check()
     before = _thread.where
     _thread.where = _USERS
     try:
@@ -81,6 +89,7 @@ def call_user(f: Callable[[Any], _T], argument: Any) -> _T:
         _thread.where = before
 
 
+@passes_on
 def user_code(f: Callable[[Any], _T], argument: Any) -> _T:
     """The frame by which signal handlers know that a function of the user's was called."""
     return f(argument)

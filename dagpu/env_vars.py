@@ -94,7 +94,7 @@ EXPLORE_SEED: Final = Variable("DAGPU_EXPLORE_SEED", "a whole number", "17", int
 """The seed of the order on explore devices."""
 HOST_DEVICES: Final = Variable("DAGPU_HOST_DEVICES", "a whole number, 1 or more", "8", _whole_from(1), 8)
 """The number of devices of the host."""
-MAX_CLOSURES: Final = Variable("DAGPU_MAX_CLOSURES", "a whole number, 1 or more", "1000000", _whole_from(1), 1_000_000)
+MAX_CLOSURES: Final = Variable("DAGPU_MAX_CLOSURES", "a whole number, 1 or more", "100000", _whole_from(1), 100_000)
 """The most closures of the user's that one run calls: a chain of `then` that never ends is stopped there."""
 PINNED_BYTES: Final = Variable[int | None](
     "DAGPU_PINNED_BYTES", "a number of bytes", "1073741824", _whole_from(0), None

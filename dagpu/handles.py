@@ -5,7 +5,8 @@ to a new handle, and the old one raises `MovedError` from then on. Borrows point
 are taken by runs (dagpu.runtime), for their length.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeAlias, cast, final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self, TypeAlias, cast, final
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -17,6 +18,7 @@ from dagpu.errors import MovedError, NotReadyError, OwnershipError, PartitionErr
 from dagpu.layout import Layout, reshaped, sliced, tiling
 from dagpu.origin import Origin, describe, here, here_but_for
 from dagpu.storage import Holders, Storage
+from dagpu.wrong_arguments import no_attribute
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,6 +55,53 @@ _COPIES = {
     "Partition": "Put it together with .unpartition(): a tensor can be copied with dup(t.borrow())",
 }
 """How to have a second one of each kind of handle."""
+
+
+ARRAY_NAMES = frozenset(
+    ("T", "all", "any", "argmax", "argmin", "astype", "copy", "cpu", "dot", "flatten", "get", "item", "max", "mean",
+     "min", "numpy", "prod", "ravel", "std", "sum", "tolist", "transpose", "var")
+)  # fmt: skip
+"""What arrays of NumPy, CuPy and PyTorch have, and neither handles nor ops."""
+
+OP_NAMES = frozenset(
+    ("explain", "first", "graph", "graph_on", "host_map", "inspect", "last", "map", "on", "save_svg", "schedule",
+     "shared", "sync", "sync_on", "then", "to_dot", "to_svg", "unzip")
+)  # fmt: skip
+"""What ops have, and no handle."""
+
+_CONTENTS = (int, float, complex, np.generic, np.ndarray)
+"""What the contents of a tensor might be compared with."""
+
+
+def _no_attribute(handle: Any, name: str) -> NoReturn:
+    """What a handle says of a name that it lacks, where arrays, ops or other handles have it.
+
+    Raises:
+        AttributeError: always.
+    """
+    if name.startswith("_"):  # a protocol that somebody looks for
+        raise no_attribute(handle, name)
+    if name in HANDLE_NAMES:
+        cure = _cure(type(handle), name)
+    elif name in ARRAY_NAMES:
+        whole = ".unpartition()" if type(handle) is Partition else ""
+        cure = (
+            f"Its contents are on the device: t{whole}.to_host().sync(), or await t{whole}.to_host(), is a NumPy array"
+        )
+    elif name == "sync":
+        cure = "It is there already, and no op: leave .sync() out"
+    elif name in OP_NAMES:
+        cure = f"It is there already, and no op. Make one of it: value(t).{name}(...)"
+    else:
+        raise no_attribute(handle, name)
+    raise AttributeError(f"{handle!r} made at {describe(handle._made)} has no {name!r}. {cure}.")
+
+
+def _no_await(handle: Any) -> NoReturn:
+    raise TypeError(
+        f"await at {describe(here())} of {handle!r}, which is there already, and no op: leave await out. Its contents "
+        "come with await t.to_host()."
+    )
 
 
 @final
@@ -145,6 +194,8 @@ class _Array(Generic[_D_co, _S_co]):
         )
 
     if not TYPE_CHECKING:  # a checker must refuse these by itself, so it may not see them
+        __getattr__ = _no_attribute
+        __await__ = _no_await
 
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise NotReadyError(
@@ -157,6 +208,15 @@ class _Array(Generic[_D_co, _S_co]):
         __float__ = __int__ = __complex__ = __index__ = _no_contents
         __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_contents
         __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _no_contents
+        __lt__ = __le__ = __gt__ = __ge__ = __mod__ = __floordiv__ = __abs__ = _no_contents
+
+        def __eq__(self, other: object) -> bool:
+            """Handles are equal that are one object. Comparing contents with a number or an array is refused."""
+            if isinstance(other, _CONTENTS):
+                self._no_contents()
+            return NotImplemented
+
+        __hash__ = object.__hash__  # a class with an `__eq__` of its own has none otherwise
 
 
 @final
@@ -403,6 +463,8 @@ class Partition(Generic[_V_co, _Tile_co]):
         return f"Partition({self._whole.dtype.name}, {self._whole.shape}, tile {self._cut}, {state})"
 
     if not TYPE_CHECKING:  # as for the other handles
+        __getattr__ = _no_attribute
+        __await__ = _no_await
 
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise NotReadyError(
@@ -413,6 +475,12 @@ class Partition(Generic[_V_co, _Tile_co]):
         __reduce_ex__ = refuse_copy
         __array__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = _no_contents
         __float__ = __int__ = __complex__ = __index__ = _no_contents
+        __eq__, __hash__ = _Array.__eq__, object.__hash__
+
+
+def _members(kind: type[Any]) -> Iterator[tuple[str, object]]:
+    for base in kind.__mro__:
+        yield from vars(base).items()
 
 
 Handle: TypeAlias = (
@@ -423,6 +491,11 @@ Owning: TypeAlias = Tensor[Any, Any] | TensorMut[Any, Any] | Partition[Any, Any]
 
 HANDLES = frozenset((Tensor, SharedTensor, TensorRef, TensorMut, Partition))
 OWNING = frozenset((Tensor, TensorMut, Partition))
+
+HANDLE_NAMES: Final = {
+    name: not isinstance(member, property) for kind in HANDLES for name, member in _members(kind) if name[0] != "_"
+}
+"""Every public name that some kind of handle has, and whether it is a method."""
 
 
 def moved_error(handle: Handle | _Array[Any, Any]) -> MovedError:
@@ -435,7 +508,10 @@ def moved_error(handle: Handle | _Array[Any, Any]) -> MovedError:
     elif isinstance(handle, SharedTensor):
         cure += ", or share that anew with .share()"
     elif how.startswith("partition"):
-        cure += ", or lend it for writing: .borrow_mut().partition(tile)"
+        cure += (
+            ", lend it for writing: .borrow_mut().partition(tile), or write to memory of its own, "
+            "empty(shape).partition(tile), and read this"
+        )
     elif not isinstance(handle, Partition):
         cure += ", lend it with .borrow(), or share it with .share()"
     return MovedError(
@@ -445,24 +521,52 @@ def moved_error(handle: Handle | _Array[Any, Any]) -> MovedError:
 
 def _wrong_kind(value: object, method: str, where: Origin) -> OwnershipError:
     """What to raise when partition(), unpartition() or share() is asked of a value that has none."""
-    match value, method:
-        case tuple(), _:
-            cure = "A kernel call gives a tuple of all its arguments: pick one with .first() or .unzip()"
-        case Partition(), _:
-            cure = "Put it together first: .unpartition()"
-        case ((Tensor() | SharedTensor() | TensorRef() | TensorMut()), "unpartition()"):
-            cure = "It is whole already. Leave that out, or pick the output if this is an input of a kernel"
-        case SharedTensor(), "share()":
-            cure = "It is shared already: .clone() makes one more handle"
-        case ((TensorRef() | TensorMut()), "share()"):
-            cure = "It is only lent: share the tensor that it was lent from"
-        case SharedTensor(), _:
-            cure = "It is immutable: write to a copy, dup(t), or to an empty(shape)"
-        case TensorRef(), _:
-            cure = "It is lent for reading: lend the tensor for writing, .borrow_mut().partition(tile)"
-        case _:
-            cure = "Only tensors on a device have that; from_host(array) makes one"
+    cure = _cure(type(value), method.removesuffix("()"))
     return OwnershipError(f"{method} at {describe(where)} of a value of type {type(value).__name__}. {cure}.")
+
+
+def _cure(kind: type[Any], name: str) -> str:
+    """What to write in place of `name`, which some kind of handle has and a value of this type lacks."""
+    if issubclass(kind, tuple):
+        return "A kernel call gives a tuple of all its arguments: pick one with .first() or .unzip()"
+    if name == "unpartition" and kind in HANDLES:
+        return "It is whole already. Leave that out, or pick the output if this is an input of a kernel"
+    otherwise = _OTHERWISE.get(kind, "Only tensors on a device have that; from_host(array) makes one")
+    return _CURES.get((kind, name), otherwise)
+
+
+_CURES: Final[dict[tuple[type[Any], str], str]] = {
+    (Tensor, "clone"): "It has one owner. Copy its contents with dup(t.borrow()), or share it: t.share().clone()",
+    (Tensor, "try_unwrap"): "It is owned already: leave .try_unwrap() out",
+    (Tensor, "tile"): "Tiles belong to what is cut: t.partition(tile) has them",
+    (Tensor, "grid"): "Tiles belong to what is cut: t.partition(tile) has them",
+    (SharedTensor, "share"): "It is shared already: .clone() makes one more handle",
+    (SharedTensor, "borrow"): "It need not be lent: pass it itself, as often as you like",
+    (SharedTensor, "view"): "Give it the other shape with .reshape(shape): one more handle to the same memory",
+    (SharedTensor, "slice"): "Slice a tensor before it is shared, or a copy: dup(t).sync().slice(...)",
+    (TensorRef, "share"): "It is only lent: share the tensor that it was lent from",
+    (TensorRef, "try_unwrap"): "It is only lent: use the tensor that it was lent from",
+    (TensorRef, "borrow"): "It is lent already, for reading: pass it itself, as often as you like",
+    (TensorRef, "clone"): "It is lent already, for reading: pass it itself, as often as you like",
+    (TensorRef, "view"): "Give it the other shape with .reshape(shape)",
+    (TensorMut, "share"): "It is only lent: share the tensor that it was lent from",
+    (TensorMut, "try_unwrap"): "It is only lent: use the tensor that it was lent from",
+    (TensorMut, "borrow"): "It is lent already, for writing. A kernel reads it too: pass it itself",
+    (TensorMut, "borrow_mut"): "It is lent already, for writing: pass it itself, or cut it with .partition(tile)",
+    (TensorMut, "tile"): "Tiles belong to what is cut: t.partition(tile) has them",
+    (TensorMut, "grid"): "Tiles belong to what is cut: t.partition(tile) has them",
+    (TensorMut, "view"): "Give it the other shape with .reshape(shape)",
+    (Partition, "partition"): "It is cut already. To cut it otherwise, put it together: .unpartition().partition(tile)",
+}
+"""By the kind of handle, and a name that it lacks."""
+
+_OTHERWISE: Final[dict[type[Any], str]] = {
+    SharedTensor: "It is immutable: write to a copy, dup(t), or to an empty(shape)",
+    TensorRef: "It is lent for reading: lend the tensor for writing, .borrow_mut().partition(tile)",
+    TensorMut: "It is lent for writing: ask that of the tensor, before it is lent or after that",
+    Partition: "Put it together first: .unpartition()",
+}
+"""For the other names."""
 
 
 def cut_up(handle: Any, tile: object, partial: bool, where: Origin) -> Partition[Any, Any]:

@@ -11,11 +11,12 @@ import numpy as np
 
 from dagpu.errors import KernelArgumentError
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
-from dagpu.ops.base import DeviceOp
+from dagpu.ops.base import DeviceOp, await_first
 from dagpu.ops.launch import KernelSpec, Param
 from dagpu.origin import Origin, describe
 from dagpu.ownership import storage_of
 from dagpu.storage import Storage
+from dagpu.wrong_arguments import shown
 
 _INPUTS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
 _HANDLES = _INPUTS | {Partition}
@@ -135,8 +136,7 @@ def _came(arg: Any) -> str:
         return f"a NumPy array of {arg.dtype.name}, shape {arg.shape}"
     if isinstance(arg, DeviceOp):
         return f"an op ({kind.__name__})"
-    text = repr(arg)
-    return f"{kind.__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+    return f"{kind.__name__} {shown(arg)}"
 
 
 def _refuse_form(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> NoReturn:
@@ -144,6 +144,8 @@ def _refuse_form(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> No
 
 
 def _form_cure(param: Param, arg: Any) -> str:
+    if (awaited := await_first(arg)) is not None:
+        return awaited
     if param.form == "scalar":
         if isinstance(arg, DeviceOp):
             return "Annotate the parameter Lazy[...], or call the kernel inside .then(...) on the number"
@@ -180,6 +182,8 @@ def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Orig
     try:
         param.check(arg)
     except KernelArgumentError as error:  # it knows neither the place of the call nor that of the declaration
+        if await_first(arg) is not None:
+            _refuse_form(spec, param, arg, origin)
         text = str(error).removeprefix(f"kernel {spec.name!r}: argument {param.name!r} is ").rstrip(".")
     else:
         return

@@ -70,6 +70,7 @@ def as_shape(shape: Any, what: str = "shape") -> Shape:
 
 def reshaped(layout: Layout, shape: object) -> Layout:
     """The same elements in C order under another shape; `ShapeError` if they differ in number or are not contiguous."""
+    _refuse_open_extent(layout, shape)
     new = as_shape(shape)
     if prod(new) != layout.size:
         raise ShapeError(
@@ -82,6 +83,18 @@ def reshaped(layout: Layout, shape: object) -> Layout:
             "do not lie in one piece. Make them so with dup(...) first."
         )
     return Layout(layout.dtype, new, strides_of(new, layout.dtype.itemsize), layout.offset)
+
+
+def _refuse_open_extent(layout: Layout, shape: Any) -> None:
+    """Of a shape with one -1, which NumPy would work out: say what it is."""
+    if not isinstance(shape, tuple | list) or -1 not in shape:
+        return
+    others = [extent for extent in shape if extent != -1]
+    if len(others) == len(shape) - 1 and all(isinstance(extent, int) and extent > 0 for extent in others):
+        left, rest = divmod(layout.size, prod(others))
+        if not rest:
+            wanted = tuple(left if extent == -1 else extent for extent in shape)
+            raise ShapeError(f"shape {shape!r} leaves an extent open. Write the number itself: {wanted}.")
 
 
 def sliced(layout: Layout, ranges: tuple[slice, ...]) -> Layout:

@@ -7,14 +7,15 @@ the run's memory.
 
 from collections.abc import Callable
 from functools import wraps
-from types import FrameType, TracebackType
-from typing import ParamSpec, TypeVar
+from types import CodeType, FrameType, FunctionType, TracebackType
+from typing import Final, ParamSpec, TypeVar, cast
 
 from dagpu.errors import DagpuError
 from dagpu.origin import is_ours
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_C = TypeVar("_C", bound=Callable[..., object])
 
 
 def without_our_frames(error: BaseException) -> BaseException:
@@ -22,7 +23,9 @@ def without_our_frames(error: BaseException) -> BaseException:
     of dagpu's that have ended lose their variables, wherever they can be reached from.
 
     An error of dagpu's own making says all it has to say in its message. One of another type that comes out of dagpu's
-    code may be a defect: the lines of frames that have ended stay in its traceback, for whoever mends that.
+    code may be a defect: the lines of frames that have ended stay in its traceback, for whoever mends that. Where the
+    innermost frame is one that `passes_on` marks, what failed is the user's: a function of C, or a call with
+    arguments that the function does not take.
     """
     todo, seen = [error], set[int]()
     while todo:
@@ -32,13 +35,27 @@ def without_our_frames(error: BaseException) -> BaseException:
         seen.add(id(found))
         entries = _entries(found.__traceback__)
         ended = {id(frame) for entry in entries for frame in _cleared(entry.tb_frame)}
-        defect = entries and _is_ours(entries[-1].tb_frame) and not isinstance(found, DagpuError)
+        defect = entries and _may_be_a_defect(entries[-1].tb_frame) and not isinstance(found, DagpuError)
         kept = [e for e in entries if not _is_ours(e.tb_frame) or (defect and id(e.tb_frame) in ended)]
         found.__traceback__ = _joined(kept)
         todo += [other for other in (found.__cause__, found.__context__) if other is not None]
         if isinstance(found, BaseExceptionGroup):
             todo += found.exceptions
     return error
+
+
+_passing: Final[set[CodeType]] = set()
+
+
+def passes_on(caller: _C) -> _C:
+    """Decorate a function of dagpu's that calls one of the user's, or raises again what was raised elsewhere, and makes
+    no errors itself: an error whose traceback ends in it is no defect of dagpu's."""
+    _passing.add(cast(FunctionType, caller).__code__)
+    return caller
+
+
+def _may_be_a_defect(innermost: FrameType) -> bool:
+    return _is_ours(innermost) and innermost.f_code not in _passing
 
 
 def _is_ours(frame: FrameType) -> bool:

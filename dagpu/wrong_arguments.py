@@ -57,6 +57,11 @@ def wrong_argument(
     return kind(f"{call} at {describe(where)}: {name} is {shown(given)}, but {wanted} is wanted. {cure}.")
 
 
+def no_attribute(value: object, name: str) -> AttributeError:
+    """The error to raise for a name that is nothing's, in Python's own words."""
+    return AttributeError(f"{type(value).__name__!r} object has no attribute {name!r}")
+
+
 def at_call(call: str, where: Origin, error: _E) -> _E:
     """The same error, with the call and its place before its message."""
     return reworded(error, f"{call} at {describe(where)}: {error}")
@@ -105,11 +110,15 @@ def check_function(f: Any, call: str, where: Origin, name: str = "f") -> None:
     """A function that runs when it is called.
 
     Raises:
-        TypeError: it cannot be called, or it is an async or a generator function, whose call runs nothing.
+        TypeError: it cannot be called; it is an async or a generator function, whose call runs nothing; or it is `f`, a
+            plain function, and cannot be called with one argument.
     """
     kind = type(f)
     if kind is FunctionType:  # nearly always
-        if not f.__code__.co_flags & _RUNS_NOTHING:
+        code = f.__code__
+        if not code.co_flags & _RUNS_NOTHING:
+            if (code.co_argcount != 1 or code.co_kwonlyargcount) and name == "f":
+                _check_takes_one(f, call, where)
             return
     elif kind is BuiltinFunctionType or kind is type:
         return
@@ -120,6 +129,25 @@ def check_function(f: Any, call: str, where: Origin, name: str = "f") -> None:
     if gives is not None:
         what = f"{name} is {shown(f)}, whose call gives {gives} and runs nothing"
         raise TypeError(f"{call} at {describe(where)}: {what}. {_how_to_run(gives, call)}.")
+
+
+def _check_takes_one(f: FunctionType, call: str, where: Origin) -> None:
+    """A function that can be called with the result of an op, and nothing else."""
+    code = f.__code__
+    needed = code.co_argcount - len(f.__defaults__ or ())
+    named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    if needed <= 1 and all(name in (f.__kwdefaults__ or {}) for name in named):
+        if code.co_argcount or code.co_flags & inspect.CO_VARARGS:
+            return
+        what, cure = "takes no argument", f"Write .{call}(lambda _: f())"
+    elif needed > 1:
+        what, cure = f"takes {needed} arguments", f"Where that is a tuple, unpack it: .{call}(lambda x: f(*x))"
+    else:
+        what, cure = "has arguments that are passed by name", f"Pass them: .{call}(lambda x: f(x, ...))"
+    raise TypeError(
+        f"{call} at {describe(where)}: f, declared at {describe((code, 0))}, {what}, but gets one, the result of the "
+        f"op. {cure}."
+    )
 
 
 def suspended_by(f: Any) -> Suspended | None:

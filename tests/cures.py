@@ -280,6 +280,36 @@ case(
 )
 
 
+def cut_and_read() -> None:
+    t = new()
+    run(add(t.partition(TILE), t))
+
+
+def read_into_another() -> None:
+    t = new()
+    run(add(empty((N,)).partition(TILE), t))
+
+
+case(cut_and_read, ("write to memory of its own, empty(shape).partition(tile), and read this", read_into_another))
+
+
+def op_cut_and_read() -> None:
+    x = ones((N,))
+    run(loose(x.partition(TILE), x))
+
+
+def op_read_into_another() -> None:
+    x = ones((N,))
+    run(add(empty((N,)).partition(TILE), x))
+
+
+case(
+    op_cut_and_read,
+    ("write to memory of its own there, empty(shape).partition(tile)", op_read_into_another),
+    ("build the op once for each use", lambda: run(add(ones((N,)).partition(TILE), ones((N,))))),
+)
+
+
 def loan_used_twice() -> None:
     t = new()
     m = t.borrow_mut()
@@ -1351,6 +1381,87 @@ case(lambda: linspace(-1.7e308, 1.7e308, 3, f64), ("Scale it", lambda: linspace(
 case(lambda: randn((2,), std=-1.0), ("A standard deviation is 0 or more", lambda: randn((2,), std=1.0).sync()))
 case(lambda: arange(300, i8), ("Use a wider type", lambda: arange(300, i32).sync()))
 case(lambda: from_host(anything([1.0])), ("np.asarray(x)", lambda: from_host(np.asarray([1.0])).sync()))
+
+
+def saved_and_loaded() -> object:
+    np.save("x.npy", np.ones(2, f32))
+    return from_host(np.load("x.npy")).sync()
+
+
+case(lambda: from_host(anything("x.npy")), ("from_host(np.load(x))", saved_and_loaded))
+case(lambda: from_host(anything(None)), ("Pass the array itself, from_host(array)", lambda: from_host(np.ones(2, f32))))
+case(
+    lambda: from_host(anything({"a": np.ones(2, f32)})),
+    ("zip_ops(*map(from_host, x.values()))", lambda: zip_ops(*map(from_host, {"a": np.ones(2, f32)}.values())).sync()),
+)
+case(
+    lambda: pipeline(lambda x: from_host(anything(x)))([np.ones(2, f32), np.ones(2, f32)]).sync(),
+    (
+        "zip_ops(*map(from_host, x))",
+        lambda: pipeline(lambda x: zip_ops(*map(from_host, x)))([np.ones(2, f32), np.ones(2, f32)]).sync(),
+    ),
+)
+
+
+def of_elements(dtype: str) -> Any:
+    return np.ones(2, f32).astype(dtype)
+
+
+case(
+    lambda: from_host(of_elements(">f4")),
+    (
+        'array.astype(array.dtype.newbyteorder("="))',
+        lambda: from_host((a := of_elements(">f4")).astype(a.dtype.newbyteorder("="))).sync(),
+    ),
+)
+case(
+    lambda: from_host(of_elements("complex64")),
+    (
+        "zip_ops(from_host(array.real), from_host(array.imag))",
+        lambda: zip_ops(from_host((a := of_elements("complex64")).real), from_host(a.imag)).sync(),
+    ),
+)
+case(
+    lambda: from_host(np.array([1, 2], object)),
+    ("array.astype(np.float32)", lambda: from_host(np.array([1, 2], object).astype(np.float32)).sync()),
+)
+case(
+    lambda: from_host(np.zeros(2, "M8[s]")),
+    ("array.astype(np.int64)", lambda: from_host(np.zeros(2, "M8[s]").astype(np.int64)).sync()),
+)
+case(
+    lambda: from_host(np.zeros(2, [("a", "f4"), ("b", "i4")])),
+    ("from_host(array['a'])", lambda: from_host(np.zeros(2, [("a", "f4"), ("b", "i4")])["a"]).sync()),
+)
+case(
+    lambda: convert(new(), anything("f64")),
+    ("without quotes: from dagpu import f64", lambda: convert(new(), f64).sync()),
+)
+
+
+def copied_into(source: Any) -> object:
+    dst = new()
+    return memcpy(dst.borrow_mut(), source).sync()
+
+
+def copied_in_a_closure() -> object:
+    dst = new()
+    return from_host(np.ones(N, f32)).then(lambda t: memcpy(dst.borrow_mut(), t)).sync()
+
+
+case(
+    lambda: copied_into(np.ones(N, f32)),
+    ("t = from_host(array).sync()", lambda: copied_into(from_host(np.ones(N, f32)).sync())),
+    ("from_host(array).then(lambda t: memcpy(dst, t))", copied_in_a_closure),
+)
+case(
+    lambda: dup(anything(out().sync())),
+    ("Put it together first: .unpartition()", lambda: dup(out().sync().unpartition())),
+)
+case(
+    lambda: new().reshape((2, -1)),
+    ("Write the number itself: (2, 4)", lambda: new().reshape((2, 4))),
+)
 case(lambda: from_host(anything(ones((2,)))), ("leave from_host out", lambda: ones((2,)).sync()))
 case(lambda: from_host(new()), ("It is on a device already: leave from_host out", new))
 case(
@@ -1403,6 +1514,7 @@ def copied_from_a_copy() -> None:
 case(copied_to_itself, ("copy = dup(t.borrow()).sync()", copied_from_a_copy))
 case(
     lambda: anything(fill)(ones((2,)), 1),
+    ("Run it before, t = op.sync()", lambda: fill(ones((2,)).sync(), 1).sync()),
     ("op.then(lambda t: fill(t, fill_value))", lambda: ones((2,)).then(lambda t: fill(t, 1)).sync()),
 )
 case(
@@ -1412,12 +1524,127 @@ case(
 )
 case(
     lambda: anything(out()).to_host().sync(),
-    ("undo a .partition() with .unpartition()", lambda: zeros((4,)).partition((2,)).unpartition().to_host().sync()),
+    ("Put it together first: .unpartition().to_host()", lambda: out().unpartition().to_host().sync()),
 )
 case(
     lambda: anything(add(out(), ones((N,)))).to_host().sync(),
     (".first()", lambda: add(out(), ones((N,))).first().unpartition().to_host().sync()),
     (".unzip()", lambda: add(out(), ones((N,))).unzip()[1].to_host().sync()),
+)
+
+# ---- names that a handle, or a pending run, lacks -------------------------------------------------------------------
+
+
+case(
+    lambda: new().sum(),
+    ("t.to_host().sync()", lambda: new().to_host().sync().sum()),
+    ("await t.to_host()", lambda: awaited(new().to_host())),
+)
+case(
+    lambda: anything(out().sync()).item(),
+    ("t.unpartition().to_host().sync()", lambda: out().unpartition().to_host().sync().item(0)),
+)
+case(lambda: new().sync(), ("leave .sync() out", new))
+case(lambda: new().then(dup), ("value(t).then(...)", lambda: value(new()).then(dup).sync()))
+case(
+    lambda: new().clone(),
+    ("dup(t.borrow())", lambda: dup((t := new()).borrow()).sync().shape == t.shape),
+    ("t.share().clone()", lambda: new().share().clone()),
+)
+case(lambda: new().try_unwrap(), ("It is owned already: leave", new))
+case(lambda: new().grid, ("t.partition(tile) has them", lambda: new().partition(TILE).grid))
+case(
+    lambda: new().share().borrow_mut(),
+    ("write to a copy, dup(t)", lambda: dup(new().share()).sync().borrow_mut()),
+    ("empty(shape)", lambda: empty((N,)).sync().borrow_mut()),
+)
+case(lambda: new().share().borrow(), ("pass it itself", lambda: add(out(), new().share()).sync()))
+case(lambda: new().share().view((N,)), (".reshape(shape)", lambda: new().share().reshape((2, 4))))
+case(
+    lambda: new().share().slice(slice(2)),
+    ("dup(t).sync().slice(...)", lambda: (t := dup(new().share()).sync()).slice(slice(2)).shape == t.shape),
+    ("Slice a tensor before it is shared", lambda: new().slice(slice(2))),
+)
+
+
+def lent(use: Callable[[Any], object]) -> object:
+    t = new()
+    return use(t.borrow())
+
+
+def lent_to_write(use: Callable[[Any], object]) -> object:
+    t = new()
+    return use(t.borrow_mut())
+
+
+def lent_afterwards() -> object:
+    t = new()
+    scale(t.borrow_mut().partition(TILE), 2.0).sync()
+    return t.slice(slice(2)).shape
+
+
+case(lambda: lent(lambda t: t.borrow()), ("pass it itself", lambda: lent(lambda t: add(out(), t).sync())))
+case(lambda: lent(lambda t: t.view((2, 4))), (".reshape(shape)", lambda: lent(lambda t: t.reshape((2, 4)))))
+case(lambda: lent(lambda t: t.try_unwrap()), ("use the tensor that it was lent from", new))
+case(lambda: lent_to_write(lambda m: m.share()), ("share the tensor that it was lent from", lambda: new().share()))
+case(
+    lambda: lent_to_write(lambda m: m.borrow()),
+    ("pass it itself", lambda: lent_to_write(lambda m: add(out(), m).sync())),
+)
+case(
+    lambda: lent_to_write(lambda m: m.borrow_mut()),
+    ("cut it with .partition(tile)", lambda: lent_to_write(lambda m: scale(m.partition(TILE), 2.0).sync())),
+)
+case(
+    lambda: lent_to_write(lambda m: m.slice(slice(2))),
+    ("ask that of the tensor, before it is lent or after that", lent_afterwards),
+)
+case(
+    lambda: new().partition(TILE).partition((2,)),
+    (".unpartition().partition(tile)", lambda: new().partition(TILE).unpartition().partition((2,))),
+)
+
+
+def awaits_a_handle(*, as_it_is: bool) -> object:
+    async def main() -> object:
+        t = anything(await ones((2,)))
+        return await (t if as_it_is else t.to_host())
+
+    return trio.run(main)
+
+
+case(lambda: awaits_a_handle(as_it_is=True), ("await t.to_host()", lambda: awaits_a_handle(as_it_is=False)))
+
+
+def with_pending(use: Callable[[Any], object], *, first: bool) -> object:
+    """Use a pending run, or what awaiting it gives."""
+
+    async def main() -> object:
+        async with trio.open_nursery() as nursery:
+            pending = anything(spawn(nursery, from_host(np.ones(N, f32))))
+            return use(await pending if first else pending)
+
+    with suppressed_groups():
+        return trio.run(main)
+
+
+def pending_case(use: Callable[[Any], object], says: str = "pass await x in place of x") -> None:
+    """What is refused of a pending run is welcome once that was awaited."""
+    case(partial(with_pending, use, first=False), (says, partial(with_pending, use, first=True)))
+
+
+pending_case(lambda x: add(out(), x))
+pending_case(dup)
+pending_case(lambda x: fill(x, 1))
+pending_case(lambda x: x.partition(TILE), "(await pending).partition")
+case(
+    partial(with_pending, lambda x: scale(out(), x), first=False),
+    ("pass await x", lambda: scale(out(), 2.0).sync()),
+)
+case(partial(with_pending, lambda x: x.sync(), first=False), ("await it", partial(with_pending, repr, first=True)))
+case(
+    partial(with_pending, lambda x: zip_ops(x), first=False),
+    ("pass await x", partial(with_pending, lambda x: zip_ops(value(x)), first=True)),
 )
 
 # ---- ops taken for values ------------------------------------------------------------------------------------------
@@ -1450,8 +1677,30 @@ case(
 )
 case(
     lambda: anything(ones((2,))).sum(),
-    ("what .to_host() gives is a NumPy array", lambda: ones((2,)).to_host().map(lambda a: a.sum()).sync()),
+    ("The array is what op.to_host().sync() gives", lambda: ones((2,)).to_host().sync().sum()),
+    ("await op.to_host() in a trio task", lambda: awaited(ones((2,)).to_host())),
+    ("on a device kernels compute", lambda: add(out(), ones((N,))).sync()),
 )
+case(
+    lambda: anything(ones((2,)).to_host().shared()).sum(),
+    ("The array is what op.sync() gives", lambda: ones((2,)).to_host().shared().sync().sum()),
+    ("await op in a trio task", lambda: awaited(ones((2,)).to_host())),
+)
+case(
+    lambda: anything(ones((2,))).borrow(),
+    (".map(lambda t: t.borrow())", lambda: ones((2,)).map(lambda t: t.borrow()).then(lambda t: t.to_host()).sync()),
+    ("run the op first", lambda: ones((2,)).sync().borrow()),
+)
+case(
+    lambda: anything(ones((2,)).to_host()).to_host().sync(),
+    ("It is on the host already: leave .to_host() out", lambda: ones((2,)).to_host().sync()),
+)
+case(
+    lambda: anything(ones((2,))).unzip(),
+    ("and no tuple. Leave", lambda: ones((2,)).sync()),
+    ("zip_ops(a, b)", lambda: [op.sync() for op in zip_ops(ones((2,)), ones((2,))).unzip()]),
+)
+case(lambda: anything(ones((2,))).first().sync(), ("and no tuple. Leave", lambda: ones((2,)).sync()))
 case(
     lambda: value(ones((2,))),
     ("Use the op itself", lambda: ones((2,)).sync()),
@@ -1975,7 +2224,7 @@ case(
 case(lambda: record_origins(anything(3)), ("Say record_origins(True)", lambda: record_origins(True)))
 case(
     lambda: with_limit(anything("many"), lambda: value(1).map(str).sync()),
-    ("Set DAGPU_MAX_CLOSURES=1000000, for example", lambda: with_limit(1000000, lambda: value(1).map(str).sync())),
+    ("Set DAGPU_MAX_CLOSURES=100000, for example", lambda: with_limit(100000, lambda: value(1).map(str).sync())),
 )
 case(
     lambda: importlib.import_module("dagpu").zeroes,
@@ -2282,6 +2531,19 @@ def updating(op: Program) -> object:
     return graph.launch().sync()
 
 
+def updated_by(source: Any) -> object:
+    t = new()
+    graph = add(zeros((N,)).partition(TILE), t.borrow()).graph()
+    graph.update(memcpy(t.borrow_mut(), source))
+    return graph.launch().sync()
+
+
+case(
+    lambda: updated_by(from_host(np.ones(N, f32))),
+    ("Run it before, t = op.sync()", lambda: updated_by(from_host(np.ones(N, f32)).sync())),
+)
+
+
 def updated_from() -> object:
     t = new()
     graph = add(zeros((N,)).partition(TILE), t.borrow()).graph()
@@ -2388,6 +2650,43 @@ case(
     changed_in_the_run,
     ("Do not change the array in place between giving it and the run", lambda: from_host(np.zeros(4, f32)).sync()),
 )
+
+
+# ---- functions with other arguments --------------------------------------------------------------------------------
+
+
+def plus(a: int, b: int) -> int:
+    return a + b
+
+
+def three() -> int:
+    return 3
+
+
+def with_factor(a: int, *, by: int) -> int:
+    return a * by
+
+
+case(
+    lambda: value((1, 2)).map(anything(plus)).sync(),
+    ("unpack it: .map(lambda x: f(*x))", lambda: value((1, 2)).map(lambda x: plus(*x)).sync()),
+)
+case(
+    lambda: value(1).host_map(anything(three)),
+    ("Write .host_map(lambda _: f())", lambda: value(1).host_map(lambda _: three())),
+)
+case(
+    lambda: value(1).map(anything(with_factor)),
+    ("lambda x: f(x, ...)", lambda: value(1).map(lambda x: with_factor(x, by=2)).sync()),
+)
+
+
+@pipeline
+def uploaded(x: NDArray[f32], by: float = 1.0) -> DeviceOp[Tensor[f32]]:
+    return from_host(x)
+
+
+case(lambda: anything(uploaded)(), ("call uploaded(x, by=1.0)", lambda: uploaded(np.ones(2, f32), by=1.0).sync()))
 
 
 def while_it_is_read(work: Callable[[Any, Any], DeviceOp[Any]]) -> object:
@@ -2535,12 +2834,12 @@ LEFT_OUT: Final[dict[str, str]] = {
     "lowering/tables.py": AT_FAULT,
     "lowering/verify.py": AT_FAULT,
     "lowering/walk.py _apply": INTERNAL,
-    "ops/base.py __getattr__": "Python's own words for a name that is nothing's",
     "ops/recipes.py _check_real": INTERNAL,
     "ops/recipes.py _floor": INTERNAL,
     "ops/recipes.py check": INTERNAL,
     "runtime/capture.py capture": "why a handle is void, in the message of a later use: `escaped` above",
     "runtime/completion.py drive": INTERNAL,
+    "wrong_arguments.py no_attribute": "Python's own words for a name that is nothing's",
     "runtime/timeline.py assert_overlap": "a machine must be too busy to overlap: tests/test_timeline.py",
 }
 """Texts that no program here meets, by module, or by module and function, and why."""

@@ -1,9 +1,10 @@
 """How a page of the documentation is read and run: its blocks of code, the script it shows, the pictures it has.
 
 - A page is one program: its ```` ```python ```` blocks run in order, on the host. `print(...)  # text` says what is
-  printed. A block below `<!-- raises: MovedError -->` must raise that, by itself or alone in a group; the
-  ```` ```text ```` block after it is the message. A block below `<!-- not run: why -->` is shown only. A
-  ```` ```text ```` block below `<!-- mypy -->` is what mypy, with the plugin, says of the block of code before it.
+  printed. A block below `<!-- raises: MovedError -->` must raise that; the ```` ```text ```` block after it is the
+  message, and where a group is raised, those of its parts as well, as `told` puts them. A block below
+  `<!-- not run: why -->` is shown only. A ```` ```text ```` block below `<!-- mypy -->` is what mypy, with the plugin,
+  says of the block of code before it.
 - A page of the tutorial also includes, piece by piece, a script `NN_name.py` that lies beside it. The ```` ```text ````
   blocks below `<!-- prints -->` are together what that script prints.
 - A picture `_static/generated/name.svg` in a page is what its code, or its script, writes with `save_svg("name.svg")`.
@@ -105,11 +106,10 @@ def said(message: str) -> re.Pattern[str]:
     return re.compile(r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*?") for word in words), re.DOTALL)
 
 
-def only(error: BaseException) -> BaseException:
-    """What a nursery was brought down by, where that is one error."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+def told(error: BaseException) -> str:
+    """An error as a page shows it: type and message, and below that of a group those of its parts."""
+    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return "\n".join([f"{type(error).__name__}: {error}", *map(told, parts)])
 
 
 def included(page: Path) -> Iterator[tuple[Path, str]]:

@@ -36,7 +36,7 @@ ON_OPS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "arithmetic": (lambda: OP + 1, NotReadyError, "Arithmetic on a device is what kernels are for"),
     "reflected": (lambda: 2 * OP, NotReadyError, "a tensor's contents come with op.to_host()"),
     "metadata": (lambda: OP.shape, AttributeError, r".map(lambda t: t.shape)"),
-    "a method of arrays": (lambda: OP.sum(), AttributeError, "what .to_host() gives is a NumPy array"),
+    "a method of arrays": (lambda: OP.sum(), AttributeError, "The array is what op.to_host().sync() gives"),
     "unpacking": (lambda: [*OP], TypeError, "Say .unzip()"),
     "indexing": (lambda: OP[0], TypeError, "Say .first() or .unzip()"),
     "no such attribute": (lambda: OP.nonsense, AttributeError, "has no attribute 'nonsense'"),

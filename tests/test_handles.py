@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -17,6 +18,7 @@ from numpy.testing import assert_array_equal
 import dagpu
 from dagpu import (
     BorrowError,
+    DeviceOp,
     MovedError,
     NotReadyError,
     OwnershipError,
@@ -35,6 +37,7 @@ from dagpu import (
     value,
     zeros,
 )
+from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES
 
 shapes = st.lists(st.integers(0, 6), max_size=3).map(tuple)
 
@@ -283,7 +286,9 @@ def test_what_cannot_be_sliced_or_reshaped() -> None:
         (lambda: t.slice(1), "range 1 of axis 0 is no slice. Write slice(start, stop)."),  # type: ignore[arg-type]  # reason: refused
         (lambda: t.slice(slice(None, None, 0)), "slice step cannot be zero"),
         (lambda: t.slice(slice(None), slice(0, 2)).reshape((8,)), "Make them so with dup(...) first."),
-        (lambda: t.view((-1,)), "shape (-1,) has a negative extent"),
+        (lambda: t.view((-1,)), "shape (-1,) leaves an extent open. Write the number itself: (24,)."),
+        (lambda: t.view((5, -1)), "shape (5, -1) has a negative extent"),
+        (lambda: t.view((-1, -1)), "shape (-1, -1) has a negative extent"),
     ]
     for wrong, message in wrongs:
         with pytest.raises(ShapeError, match=re.escape(message)):
@@ -517,3 +522,81 @@ def test_handles_can_be_referred_to_weakly_and_die_at_once() -> None:
         assert where.memory_used() == before
     finally:
         gc.enable()
+
+
+# ---- names that a handle lacks, and comparisons
+
+KINDS: list[Callable[[Tensor[Any]], Any]] = [
+    lambda t: t,
+    lambda t: t.share(),
+    lambda t: t.borrow(),
+    lambda t: t.borrow_mut(),
+    lambda t: t.partition((2, 3)),
+]
+"""Each kind of handle, made of a tensor."""
+
+TOLD = HANDLE_NAMES.keys() | ARRAY_NAMES | OP_NAMES
+
+
+def test_the_tables_have_every_name() -> None:
+    """What ops have and handles lack, and what arrays have, is written down: the tables are as long as the classes."""
+    assert {name for name in dir(DeviceOp) if name[0] != "_"} - HANDLE_NAMES.keys() == OP_NAMES
+    assert all(hasattr(np.ndarray, name) or name in ("cpu", "get", "numpy") for name in ARRAY_NAMES)
+    assert all(HANDLE_NAMES[name] == callable(getattr(Tensor, name)) for name in HANDLE_NAMES if hasattr(Tensor, name))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_handle_says_what_to_write_for_a_name_that_it_lacks(kind: Callable[[Tensor[Any]], Any]) -> None:
+    """Whatever arrays, ops or other handles have: an AttributeError with the place where the handle was made, and a
+    cure. For other names it is Python's own, so that protocols are looked for in vain."""
+    lender = tensor()
+    handle = kind(lender)
+    made = rf"{re.escape(__file__)}:\d+"
+    for name in sorted(TOLD - set(dir(handle))):
+        with pytest.raises(AttributeError) as caught:
+            getattr(handle, name)
+        text = str(caught.value)
+        assert re.fullmatch(rf"{re.escape(repr(handle))} made at {made} has no '{name}'\. [A-Z].*\.", text)
+    for name in ("no_such", "__cuda_array_interface__", "_repr_png_", "__array_interface__"):
+        assert not hasattr(handle, name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_comparing_a_handle_with_contents_is_refused(kind: Callable[[Tensor[Any]], Any]) -> None:
+    """With a number or an array: the contents are not there. Two handles are equal that are one object, and a handle
+    differs from what has no contents."""
+    handle = kind(tensor())
+    for other in (1, 2.5, True, 1j, np.float32(3), np.ones((4, 6))):
+        for compare in (operator.eq, operator.ne):
+            with pytest.raises(NotReadyError):
+                compare(handle, other)
+            with pytest.raises(NotReadyError):
+                compare(other, handle)
+    same = handle
+    assert handle == same
+    assert handle != kind(tensor())
+    assert handle != "text"
+    assert handle is not None
+    assert {handle: 1}[handle] == 1
+    assert hash(handle) == object.__hash__(handle)
+
+
+@pytest.mark.parametrize("kind", KINDS[:4])
+def test_ordering_a_handle_is_refused(kind: Callable[[Tensor[Any]], Any]) -> None:
+    """As its arithmetic is."""
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.mod, operator.floordiv):
+        with pytest.raises(NotReadyError):
+            compare(kind(tensor()), 1)
+
+
+def test_awaiting_a_handle_says_that_it_is_there() -> None:
+    """With the place of the await."""
+
+    t: Any = tensor()
+
+    async def main() -> None:
+        await t
+
+    with pytest.raises(TypeError) as caught:
+        trio.run(main)
+    assert re.match(rf"await at {re.escape(__file__)}:\d+ of Tensor\(float32, \(4, 6\), ", str(caught.value))

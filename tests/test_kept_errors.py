@@ -4,8 +4,10 @@ All on the host and on a simulated GPU. The cyclic collector is off: what a kept
 """
 
 import gc
+import re
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -249,6 +251,28 @@ def test_an_error_of_the_users_shows_his_frames(way: Callable[[Make], object]) -
         files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
         assert not any(map(is_ours, files))
         assert any("dagpu: in the " in note for note in error.__notes__)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: value("three").map(int),
+        lambda: value("three").host_map(int),
+        lambda: value(3).then(partial(lambda f, x, y: f(x, y), max)),
+        lambda: value(3).map(partial(lambda x, y: x)),
+        lambda: value(3).host_map(partial(lambda x, y: x)),
+    ],
+)
+@pytest.mark.parametrize("way", [sync, awaited])
+def test_an_error_of_a_function_without_a_frame_shows_the_users_frames_alone(
+    way: Callable[[Make], object], make: Make
+) -> None:
+    """A function of C, and a call with arguments that the function does not take, have no frame that has failed:
+    dagpu's frames are left out all the same, and the note says whose closure it was, at which line."""
+    error = error_of(way, make)
+    assert isinstance(error, TypeError | ValueError)
+    assert not any(is_ours(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
+    assert re.search(rf"dagpu: in the (closure|function) of .* at {re.escape(__file__)}:\d+$", error.__notes__[0])
 
 
 def test_an_error_of_dagpus_shows_where_the_op_was_run() -> None:

@@ -229,7 +229,7 @@ def test_unpartition_of_what_is_no_partition(wrong: Callable[[], DeviceOp[Any, A
         (lambda: add(ones((4,)).partition((2,)), ones((4,))), TUPLE),
         (
             lambda: add(ones((4,)).partition((2,)), ones((4,))).first(),
-            "Partition. Put it together first: .unpartition()",
+            "Partition. It is cut already. To cut it otherwise, put it together: .unpartition().partition(tile)",
         ),
         (lambda: zeros((4,)).share(), "SharedTensor. It is immutable: write to a copy, dup(t)"),
         (lambda: value(np.ones(4)), "type ndarray. Only tensors on a device have that; from_host(array) makes one."),
@@ -302,7 +302,7 @@ def test_a_shape_that_is_no_tuple(shape: Any, cure: str) -> None:
 def test_an_op_where_a_handle_is_wanted(call: Callable[[Any], object], name: str, cure: str) -> None:
     """The cure is the closure to write, with the tensor where it belongs in the call."""
     text = refused(ShapeError, lambda: call(ones((4,))))
-    assert re.match(rf"{name} at {HERE}: an op is nothing to copy from. Its tensor is there inside a closure: ", text)
+    assert re.match(rf"{name} at {HERE}: an op is nothing to copy from. Run it before, t = op.sync\(\)", text)
     assert text.endswith(cure)
 
 

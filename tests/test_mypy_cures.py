@@ -47,6 +47,10 @@ print(p.unpartition().shape)
 x = vector()
 scale(x.borrow_mut().partition((4,)), 2.0).sync()
 print(x.shape)
+# write to memory of its own, empty(shape).partition(tile), and read this
+x = vector()
+scale(empty((8,)).partition((4,)), 2.0).sync()
+print(x.shape)
 
 ## dagpu-use-after-move
 x = vector()

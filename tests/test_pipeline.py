@@ -4,12 +4,14 @@ Whether the function was called is counted; that the device was given a graph is
 """
 
 import gc
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, final
 from unittest.mock import patch
 
@@ -498,6 +500,41 @@ def test_wrong_options(wrong: dict[str, int]) -> None:
     """They are refused where the pipeline is declared."""
     with pytest.raises(ValueError, match=f"{__file__}.* is 0, but a whole number, 1 or more, is wanted"):
         pipeline(**wrong)(ones)
+
+
+def test_arguments_that_the_function_does_not_take() -> None:
+    """Too few, too many, or of another name: refused where the pipeline is called, with that line, and before anything
+    has moved. What Python's own rules allow is welcome."""
+
+    @pipeline
+    def scaled(x: Any, /, by: float = 2.0, *, times: int = 1) -> Op:
+        return axpy(zeros(x.shape).partition(x.shape), by * times, x).first().unpartition().to_host()
+
+    loose: Any = scaled
+    x = ones((4, 4)).sync()
+    calls: list[Any] = [
+        lambda: loose(),
+        lambda: loose(x, 1.0, 2),
+        lambda: loose(x, factor=1.0),
+        lambda: loose(x=x),
+        lambda: loose(x, 1.0, by=2.0),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError) as caught:
+            call()
+        where = rf"{re.escape(__file__)}:{call.__code__.co_firstlineno}"
+        assert re.match(rf"pipeline scaled called at {where}: [a-z']", str(caught.value))
+        assert str(caught.value).endswith(": call scaled(x, /, by=2.0, *, times=1).")
+    for arguments, named in (((), {}), ((3.0,), {}), ((), {"by": 3.0}), ((3.0,), {"times": 2})):
+        assert loose(x.borrow(), *arguments, **named).sync().shape == (4, 4)
+
+
+def test_the_signature_of_a_callable_object_counts() -> None:
+    """Of a `functools.partial` and of an object that is called Python knows the arguments too."""
+    part: Any = pipeline(partial(lambda a, b: value(a + b), 1))
+    assert part(2).sync() == 3
+    with pytest.raises(TypeError, match=r"missing a required .*argument: 'b'"):
+        part()
 
 
 def test_what_is_no_function() -> None:

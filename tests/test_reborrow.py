@@ -3,6 +3,7 @@
 Every test runs on the host, on an explore device, which tries an order of its own, and on a simulated GPU.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -351,6 +352,18 @@ def test_it_is_alone_in_a_run() -> None:
     with pytest.raises(BorrowError, match=r"Lend it once, m = t\.borrow_mut\(\)"):
         op.sync()
     assert contents(w) == [1.0] * N
+
+
+def test_a_conflict_within_one_op_names_both_places() -> None:
+    """Where each of the two borrows was made, the earlier one too."""
+    w: Any = new()  # mypy would refuse it
+    written = w.borrow_mut()
+    line = written._made[0].co_firstlineno + 3
+    read = w.borrow()
+    with pytest.raises(BorrowError) as caught:
+        zip_ops(twice(empty((N,)).partition(TILE), written), read.to_host()).sync()
+    places = re.findall(rf"{re.escape(__file__)}:(\d+)", str(caught.value))
+    assert [int(place) for place in places] == [line + 2, line]
 
 
 @pytest.mark.parametrize("lazy", [False, True])

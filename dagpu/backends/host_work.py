@@ -8,9 +8,11 @@ from dagpu.errors import ShapeError
 from dagpu.lowering.program import Cell, CopyHtoD, HostCall, Items
 from dagpu.ops.base import has_op, refuse_op
 from dagpu.origin import describe
+from dagpu.tracebacks import passes_on
 from dagpu.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 
 
+@passes_on
 def call(host_call: HostCall, memory: list[object]) -> None:
     """Call the function of a `host_map` on its argument, and put the result into its cell."""
     argument = resolve(host_call.argument, memory)

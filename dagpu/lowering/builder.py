@@ -264,11 +264,13 @@ class Builder:
         if self._loans.made(storage):
             return  # made by an earlier stage of this run: its borrows follow each other, in the order of the trace
         loan = handle._loan if kind is TensorMut else None
-        if self._loans.lent.setdefault(storage, loan) is not loan:
+        first = self._loans.lent.setdefault(storage, (loan, handle._made))
+        if first[0] is not loan:
             raise BorrowError(
-                f"{handle!r} borrowed at {describe(handle._made)}: another part of the same op borrows that tensor, "
-                "one of the two for writing. Lend it once, m = t.borrow_mut(): a kernel takes m as an input too, and "
-                "gives it back, to be written after that. Or run the two parts as two ops, one after the other."
+                f"{handle!r} borrowed at {describe(handle._made)}: another part of the same op borrows that tensor, at "
+                f"{describe(first[1])}, one of the two for writing. Lend it once, m = t.borrow_mut(): a kernel takes m "
+                "as an input too, and gives it back, to be written after that. Or run the two parts as two ops, one "
+                "after the other."
             )
 
     # ---- several ops in one program

@@ -7,7 +7,7 @@ from typing import Any
 from dagpu.device import Device
 from dagpu.dtypes import element_type
 from dagpu.errors import KernelArgumentError, ShapeError
-from dagpu.handles import HANDLES, SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernel import check_launch
 from dagpu.kernel_arguments import fits
 from dagpu.layout import contiguous
@@ -75,10 +75,15 @@ def emit_from_host(
 def emit_to_host(node: ToHost[Any], handle: Any, b: Builder, policy: int) -> Later:
     """A handle's contents to a new NumPy array."""
     if not isinstance(handle, Tensor | SharedTensor | TensorRef | TensorMut):
+        if isinstance(handle, tuple | list):
+            cure = "Pick one tensor of it with .first() or .unzip()"
+        elif type(handle) is Partition:
+            cure = "Put it together first: .unpartition().to_host()"
+        else:
+            cure = "It is on the host already: leave .to_host() out"
         raise ShapeError(
-            f"to_host() at {describe(node.origin)}: the op before it gives {type(handle).__name__}, which has no "
-            "contents to copy. Pick one tensor of a tuple with .first() or .unzip(), undo a .partition() with "
-            ".unpartition()."
+            f"to_host() at {describe(node.origin)}: the op before it gives {type(handle).__name__}, and a tensor is "
+            f"wanted. {cure}."
         )
     source, cell = b.read(handle), b.new_cell()
     device = b.device(handle.device)

@@ -2,6 +2,7 @@
 
 from typing import final
 
+from dagpu.origin import Origin
 from dagpu.storage import Storage
 
 
@@ -15,8 +16,9 @@ class Loans:
     __slots__ = ("lent", "mark", "owned")
 
     def __init__(self) -> None:
-        self.lent: dict[Storage, object] = {}
-        """For each storage from outside that is lent to the run, the loan; None if for reading."""
+        self.lent: dict[Storage, tuple[object, Origin]] = {}
+        """For each storage from outside that is lent to the run, the loan, None if for reading, with the place of
+        its first borrow."""
         self.owned: set[Storage] = set()
         """The storages of tensors from outside that have moved into the run."""
         self.mark = object()

@@ -12,8 +12,8 @@ What a run takes (handles out of ops, claims on `Shared` and `Unzip`) it can giv
 """
 
 import weakref
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar, final
 
 from dagpu.device import Device
 from dagpu.errors import NestedRunError
@@ -34,6 +34,8 @@ from dagpu.origin import Origin, start_of_run
 from dagpu.ownership import handles_in
 from dagpu.standins import without_standins
 from dagpu.storage import Storage
+
+_T = TypeVar("_T")
 
 
 @final
@@ -110,11 +112,16 @@ class Tracer:
 
     def stage(self) -> Stage:
         """Trace as far as it goes without running anything."""
+        return _at_once(self.in_turns(_never))
+
+    def in_turns(self, due: Callable[[], bool]) -> Generator[None, None, Stage]:
+        """`stage()` as a generator, for a driver with other things to do as well: it yields before a closure is called
+        if `due()` is true then."""
         walk = self._walk
         if self._root is PENDING:
-            walk.run()
+            yield from walk.run(due)
             self._root = walk.done.pop()
-        walk.resume()
+        yield from walk.resume(due)
         if not walk.suspended:
             walk.seen.clear()  # ops that closures have built hold borrows, which would pass for outputs
         self._walk.memory.forget_unreachable()
@@ -168,7 +175,7 @@ class Tracer:
         """
         mark = self._walk.builder.mark()
         try:
-            self._walk.run()
+            _at_once(self._walk.run(_never))
             value = self._walk.done.pop()
             self._walk.builder.refuse_made(mark, how, self._origin)
             if type(resolved(value)) is Later or self._walk.suspended:
@@ -237,3 +244,18 @@ class Tracer:
         self._walk.todo.clear()
         self._walk.done.clear()
         self._walk.suspended.clear()
+
+
+def _never() -> bool:
+    """The `due` of a trace that is not left before its end."""
+    return False
+
+
+def _at_once(turns: Generator[None, None, _T]) -> _T:
+    """Drive a generator to its end."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            result: _T = end.value
+            return result

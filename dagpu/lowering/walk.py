@@ -3,9 +3,14 @@
 A chain of 100,000 ops must not meet the recursion limit: `todo` holds nodes to evaluate and, behind `FINISH`, nodes
 whose inputs stand on top of `done`. A row of launches and maps of dagpu's own, each fed by the one before, goes through
 as one piece: most of a DAG.
+
+All that a walk knows stands in its own stacks, so it can be left between two nodes: `run` and `resume` are generators,
+which yield where a closure comes next and the driver has asked for a turn. A chain of a million closures then does not
+hold up a trio loop.
 """
 
 import threading
+from collections.abc import Callable, Generator
 from typing import Any, Final, TypeAlias, assert_never, final
 
 from dagpu.errors import MovedError
@@ -38,7 +43,7 @@ from dagpu.lowering.remember import Memory, Remembering, components, once_of, ow
 from dagpu.lowering.structure import is_fixed
 from dagpu.lowering.takings import Takings
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
-from dagpu.ops.compose import BUILT_IN, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops.compose import BUILT_IN, Cut, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
@@ -62,6 +67,16 @@ class _Mark:
 FINISH: Final = _Mark("the inputs of the node below are done: what `done` has above the height below that")
 FINISH_ROW: Final = _Mark("the input of the row below is done")
 RESTORE: Final = _Mark("the placement below holds again")
+
+CALLING: Final = frozenset((Then, Map))
+"""The nodes whose evaluation may call a function of the user's."""
+
+
+def _whole(op: AnyOp) -> AnyOp:
+    """What a row of built-in maps begins with."""
+    while type(op) is Map and type(op.f) in BUILT_IN:
+        op = op.source
+    return op
 
 
 @final
@@ -89,13 +104,15 @@ class Walk:
         self._closures = Closures(leaves)
         self._began = newest()
 
-    def run(self) -> None:
-        """Evaluate all that is on the stack."""
+    def run(self, due: Callable[[], bool]) -> Generator[None, None, None]:
+        """Evaluate all that is on the stack. Yields before a closure is called if `due()` is true then."""
         todo, done = self.todo, self.done
         while todo:
             node = todo.pop()
             if node is FINISH:
                 node, below = todo.pop(), todo.pop()
+                if type(node) in CALLING and due():
+                    yield
                 inputs = tuple(done[below:])
                 del done[below:]
                 self._apply(node, inputs)
@@ -261,19 +278,19 @@ class Walk:
         self.cells.append(later)
         self.done.append(later)
 
-    def resume(self) -> None:
-        """Go on with every suspended node whose inputs have come, until none is left that can."""
+    def resume(self, due: Callable[[], bool]) -> Generator[None, None, None]:
+        """Go on with every suspended node whose inputs have come, until none is left that can. Yields as `run` does."""
         progress = True
         while progress:
             progress = False
             waiting, self.suspended = self.suspended, []
             for later in waiting:
-                if self._go_on(later):
+                if (yield from self._go_on(later, due)):
                     progress = True
                 else:
                     self.suspended.append(later)
 
-    def _go_on(self, later: Later) -> bool:
+    def _go_on(self, later: Later, due: Callable[[], bool]) -> Generator[None, None, bool]:
         """Give a `Later` its value, or the `Later` that stands for it now, if what it waits for has come."""
         match later.cause:
             case FromItems(items=items) | Suspended(inputs=items):
@@ -301,7 +318,7 @@ class Walk:
                 return True
             case FromCell():
                 return False
-        self.run()
+        yield from self.run(due)
         value = resolved(self.done.pop())
         if value is later:
             raise own_result(self.origin)
@@ -368,9 +385,11 @@ class Walk:
         return TypeError(f"{whose(node, node.f)} gave {made.__class__.__name__}, no op. {cure}.")
 
     def _twice(self, node: AnyOp) -> MovedError:
+        cure = "say .shared() to give it to several"
+        if any(type(op) is Map and type(op.f) is Cut and _whole(op) is node for op in self.seen):
+            cure = "one use cuts it, to write to it: write to memory of its own there, empty(shape).partition(tile)"
         return MovedError(
-            f"{node!r} is used twice in one run. Its result has one owner: say .shared() to give it to several, "
-            "or build the op once for each use."
+            f"{node!r} is used twice in one run. Its result has one owner: {cure}, or build the op once for each use."
         )
 
     # ---- what is remembered: Shared and Unzip

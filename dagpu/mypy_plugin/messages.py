@@ -40,7 +40,10 @@ def _cure(handle: Type | None, how: str) -> str:
         case names.PARTITION:
             return cure
         case _ if how.startswith("partition"):
-            return cure + ", or lend it for writing: .borrow_mut().partition(tile)"
+            return (
+                f"{cure}, lend it for writing: .borrow_mut().partition(tile), or write to memory of its own, "
+                "empty(shape).partition(tile), and read this"
+            )
         case _:
             return cure + ", lend it with .borrow(), or share it with .share()"
 

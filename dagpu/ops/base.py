@@ -4,7 +4,7 @@ The nodes that the methods build are in dagpu.ops.compose, which hands them over
 import its own subclasses.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -17,10 +17,20 @@ from typing_extensions import TypeVar
 from dagpu.device import Device, Stream
 from dagpu.dtypes import Shape
 from dagpu.errors import NotReadyError, OwnershipError
-from dagpu.handles import COPIERS, Partition, SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.handles import (
+    ARRAY_NAMES,
+    COPIERS,
+    HANDLE_NAMES,
+    HANDLES,
+    Partition,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    TensorRef,
+)
 from dagpu.origin import Origin, describe, here, here_but_for
 from dagpu.tracebacks import leaves_run, without_our_frames
-from dagpu.wrong_arguments import check_function, check_path, wrong_argument
+from dagpu.wrong_arguments import check_function, check_path, no_attribute, wrong_argument
 
 if TYPE_CHECKING:
     from dagpu.ops import compose as _nodes  # noqa: TC004  # reason: at run time install_nodes sets it
@@ -106,10 +116,17 @@ def refuse_op(made: Any, whose: str) -> NoReturn:
     )
 
 
+def await_first(x: object) -> str | None:
+    """The cure for what has to be awaited before it can be passed: a `Pending`, a coroutine; None of anything else."""
+    if isinstance(x, Awaitable) and not isinstance(x, DeviceOp) and type(x) not in HANDLES:
+        return "Its result comes with await: pass await x in place of x"
+    return None
+
+
 def check_op(op: object, call: str, cure: str = "Pass one that is there, or make one of a value: value(x)") -> None:
     """An op; a TypeError for anything else."""
     if not isinstance(op, DeviceOp):
-        raise wrong_argument(call, here(), "op", op, "an op", cure)
+        raise wrong_argument(call, here(), "op", op, "an op", await_first(op) or cure)
 
 
 def _fixed(extents: Any) -> Any:
@@ -450,17 +467,19 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _no_arithmetic
 
         def __getattr__(self, name: str) -> NoReturn:
-            if name in _OF_TENSORS:
+            if name in HANDLE_NAMES:
+                called = f"{name}{_arguments(name) if HANDLE_NAMES[name] else ''}"
                 raise AttributeError(
                     f"{self!r} has no {name!r}: what it yields has. Take that inside a closure, "
-                    f".map(lambda t: t.{name}), or run the op first."
+                    f".map(lambda t: t.{called}), or run the op first."
                 )
-            if name in _OF_ARRAYS:
+            if name in ARRAY_NAMES:
+                op = "op" if _nodes.yields_host_data(self) else "op.to_host()"
                 raise AttributeError(
-                    f"{self!r} has no {name!r}: it is no array. Kernels compute on a device; what .to_host() gives is "
-                    "a NumPy array."
+                    f"{self!r} has no {name!r}: it is no array, and has not run. The array is what {op}.sync() gives, "
+                    f"or await {op} in a trio task; on a device kernels compute."
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise no_attribute(self, name)
 
         def __array__(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise NotReadyError(
@@ -469,10 +488,8 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
             )
 
 
-_OF_TENSORS = frozenset(
-    ("borrow", "borrow_mut", "clone", "device", "dtype", "nbytes", "ndim", "shape", "size", "strides")
-)
-_OF_ARRAYS = frozenset(("T", "astype", "copy", "dot", "item", "max", "mean", "min", "prod", "std", "sum", "tolist"))
+def _arguments(name: str) -> str:
+    return "(...)" if name in ("reshape", "slice", "view") else "()"
 
 
 def kept_from_earlier_runs(op: DeviceOp[Any, Any, Any]) -> Any:

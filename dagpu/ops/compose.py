@@ -11,7 +11,7 @@ from dagpu.containers import values_in
 from dagpu.device import Device, Stream
 from dagpu.errors import ShapeError
 from dagpu.frozen import frozen, plain
-from dagpu.handles import cut_up, move_in, put_together, reshape, share
+from dagpu.handles import HANDLES, cut_up, move_in, put_together, reshape, share
 from dagpu.ops import base
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static
 from dagpu.ops.launch import Launch
@@ -197,6 +197,12 @@ class Item:
     index: int
 
     def apply(self, x: Any, where: Origin) -> Any:
+        if type(x) in HANDLES:
+            call = "last()" if self.index else "first()"
+            raise ShapeError(
+                f"{call} at {describe(where)}: the result of the op is one {type(x).__name__}, and no tuple. Leave "
+                f"{call} out."
+            )
         return x[self.index]
 
 
@@ -293,12 +299,41 @@ def arity(op: DeviceOp[Any, Any, Any]) -> int | None:
                 return None
 
 
+def yields_host_data(op: DeviceOp[Any, Any, Any]) -> bool:
+    """Is the result of an op seen to be data of the host?"""
+    while isinstance(op, Shared | On) or (isinstance(op, Map) and isinstance(op.f, Inspect)):
+        op = op.source
+    return isinstance(op, ToHost | HostCall)
+
+
+def _yields_one_value(op: DeviceOp[Any, Any, Any]) -> bool:
+    """Is the result of an op seen to be no tuple?"""
+    while isinstance(op, Shared | On) or (isinstance(op, Map) and isinstance(op.f, Inspect)):
+        op = op.source
+    match op:
+        case Value():
+            return not isinstance(op.held, tuple | list)
+        case Map():
+            return isinstance(op.f, Cut | Reshape | Uncut | Share)
+        case ToHost():
+            return True
+        case Zip() | Launch() | Then() | HostCall() | Unzip():
+            return False
+        case _:
+            return True  # what makes a tensor, or a graph's launch, which gives None
+
+
 def unzip(op: DeviceOp[Any, Any, Any], n: int | None, origin: Origin) -> tuple[Unzip[Any], ...]:
     """`op.unzip(n)`."""
     seen = arity(op)
     if n is not None and ((count := whole(n)) is None or count < 0):
         raise ShapeError(
             f"unzip at {describe(origin)}: n is {shown(n)}, but the number of components is wanted. Write unzip(2)."
+        )
+    if _yields_one_value(op):
+        raise ShapeError(
+            f"unzip() at {describe(origin)} of {op!r}, whose result is one value and no tuple. Leave unzip() out, or "
+            "make one op of several first: zip_ops(a, b)."
         )
     if n is None and seen is None:
         raise ShapeError(

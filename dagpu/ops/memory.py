@@ -1,6 +1,7 @@
 """Ops that make and move device data: creation, copies from and to the host, copies on the device."""
 
 import operator
+from os import PathLike
 from typing import Any, cast, final, overload
 
 import numpy as np
@@ -10,9 +11,9 @@ from typing_extensions import TypeVar
 from dagpu.dtypes import Shape, bf16, element_type
 from dagpu.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.frozen import frozen
-from dagpu.handles import HANDLES, SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
+from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
 from dagpu.layout import as_shape
-from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static, await_first
 from dagpu.ops.compose import ToHost, Value
 from dagpu.ops.recipes import SEEDS, Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
 from dagpu.origin import Origin, describe, here
@@ -62,18 +63,23 @@ class Copy(DeviceOp[_T_co, _L_co, _G_co]):
     origin: Origin
 
 
+_SHORT = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool_")
+"""The short names of the element types that tensors may have."""
+
+
 def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
     found: np.dtype[Any] | None = None
-    if isinstance(dtype, type | str | np.dtype):  # of anything else NumPy takes what its `dtype` is; None is float64
+    short = isinstance(dtype, str) and dtype in _SHORT  # NumPy reads some of them otherwise: its "i8" has 64 bits
+    if isinstance(dtype, type | str | np.dtype) and not short:  # of others NumPy takes their `dtype`; None is float64
         try:
             found = element_type(np.dtype(dtype))
         except TypeError:
             pass
     if found is None:
-        raise ShapeError(
-            f"{what} at {describe(origin)}: {shown(dtype)} is no element type of a tensor. Use one of "
-            "f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool_."
-        )
+        cure = f"Use one of {' '.join(_SHORT)}"
+        if short:
+            cure = f"Pass the type of that name, without quotes: from dagpu import {dtype}"
+        raise ShapeError(f"{what} at {describe(origin)}: {shown(dtype)} is no element type of a tensor. {cure}.")
     return found
 
 
@@ -102,7 +108,8 @@ def _number(value: Any, what: str, name: str) -> Any:
     number = value_of(value)
     if isinstance(number, NUMBERS):
         return number
-    raise wrong_argument(what, here(), name, value, "a number", f"Write {name}=1.5, say", ShapeError)
+    cure = await_first(value) or f"Write {name}=1.5, say"
+    raise wrong_argument(what, here(), name, value, "a number", cure, ShapeError)
 
 
 def _real(value: Any, what: str, name: str) -> Any:
@@ -258,8 +265,25 @@ def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
             f"from_host at {describe(origin)}: array is a masked array, and its mask would be lost. Say what stands in "
             "the masked places: from_host(array.filled(0))."
         )
-    _element_type(array.dtype, origin, "from_host")
+    if element_type(array.dtype) is None:
+        raise ShapeError(
+            f"from_host at {describe(origin)}: array has elements of {array.dtype}, which no tensor has. "
+            f"{_conversion(array.dtype)}."
+        )
     return FromHost(array if type(array) in (np.ndarray, SymbolicArray) else array.view(np.ndarray), origin)
+
+
+def _conversion(dtype: "np.dtype[Any]") -> str:
+    """How an array of elements that no tensor has becomes one, or several, that can be copied."""
+    if not dtype.isnative and element_type(dtype.newbyteorder("=")) is not None:
+        return 'Its bytes are in the order of other machines. Swap them: array.astype(array.dtype.newbyteorder("="))'
+    if dtype.kind == "c":
+        return "Copy its parts by themselves: zip_ops(from_host(array.real), from_host(array.imag))"
+    if dtype.names is not None:
+        return f"Copy its fields by themselves: from_host(array[{dtype.names[0]!r}])"
+    if dtype.kind in "mM":
+        return "Convert it to whole numbers: array.astype(np.int64)"
+    return "Convert it: array.astype(np.float32)"
 
 
 def _array_cure(x: object) -> str:
@@ -267,14 +291,22 @@ def _array_cure(x: object) -> str:
         return "An op is on its device already, if it yields a tensor: leave from_host out"
     if type(x) in HANDLES:
         return "It is on a device already: leave from_host out"
-    return "Make one of it: np.asarray(x)"
+    if isinstance(x, tuple | list) and any(isinstance(item, np.ndarray) for item in x):
+        return "Copy each array by itself: zip_ops(*map(from_host, x))"
+    if isinstance(x, dict):
+        return "Copy each array in it by itself: zip_ops(*map(from_host, x.values()))"
+    if isinstance(x, str | PathLike):
+        return "If it is the name of a file of NumPy's, load that first: from_host(np.load(x))"
+    if x is None:
+        return "Pass the array itself, from_host(array): a function without return gives None"
+    return await_first(x) or "Make one of it: np.asarray(x)"
 
 
 def _source(t: Any, call: str, origin: Origin) -> Any:
     """`t`, if it can be copied from. `call` is how the user's call reads, with `t` for the source."""
     if not isinstance(t, Tensor | SharedTensor | TensorRef | TensorMut):
         what = call.partition("(")[0]
-        raise ShapeError(f"{what} at {describe(origin)}: {_kind(t)} is nothing to copy from. {_handle_cure(t, call)}")
+        raise ShapeError(f"{what} at {describe(origin)}: {_kind(t)} is nothing to copy from. {_handle_cure(t, call)}.")
     return t
 
 
@@ -282,9 +314,18 @@ def _kind(t: object) -> str:
     return "an op" if isinstance(t, DeviceOp) else f"a value of type {type(t).__name__}"
 
 
-def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTensor, TensorRef or TensorMut.") -> str:
-    """How to come by a handle: that of an op is there inside a closure."""
-    return f"Its tensor is there inside a closure: op.then(lambda t: {call})." if isinstance(t, DeviceOp) else otherwise
+def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTensor, TensorRef or TensorMut") -> str:
+    """How to come by a handle: that of an op is there once it has run, and inside a closure."""
+    if isinstance(t, DeviceOp):
+        return f"Run it before, t = op.sync() or t = await op, or go on inside a closure: op.then(lambda t: {call})"
+    if isinstance(t, np.ndarray):
+        return (
+            "It lies on the host: bring it to the device before, t = from_host(array).sync(), or go on inside a "
+            f"closure: from_host(array).then(lambda t: {call})"
+        )
+    if type(t) is Partition:
+        return "Put it together first: .unpartition()"
+    return await_first(t) or otherwise
 
 
 @overload
@@ -346,7 +387,8 @@ def fill(t: Any, fill_value: complex) -> Any:
     if not isinstance(t, Tensor | TensorMut):
         raise ShapeError(
             f"fill at {describe(origin)}: {_kind(t)} cannot be written. "
-            + _handle_cure(t, "fill(t, fill_value)", "Pass a Tensor, or lend one for writing: t.borrow_mut().")
+            + _handle_cure(t, "fill(t, fill_value)", "Pass a Tensor, or lend one for writing: t.borrow_mut()")
+            + "."
         )
     constant = Constant(_number(fill_value, "fill", "fill_value"))
     _check(constant, t.dtype, t.shape, origin, "fill")

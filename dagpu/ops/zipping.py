@@ -4,7 +4,7 @@ from typing import Any, overload
 
 from typing_extensions import TypeVar
 
-from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, await_first
 from dagpu.ops.compose import Zip
 from dagpu.origin import here
 from dagpu.wrong_arguments import wrong_argument
@@ -86,5 +86,5 @@ def zip_ops(*ops: Any) -> Any:
         if not isinstance(op, DeviceOp):
             listed = isinstance(op, tuple | list) and op and all(isinstance(item, DeviceOp) for item in op)
             cure = "Unpack it: zip_ops(*ops)" if listed else "Make an op of a value: value(x)"
-            raise wrong_argument("zip_ops", origin, f"argument {index}", op, "an op", cure)
+            raise wrong_argument("zip_ops", origin, f"argument {index}", op, "an op", await_first(op) or cure)
     return Zip(ops, origin)

@@ -1,5 +1,6 @@
 """Pipelines: functions from inputs to an op, traced and planned once for each combination of shapes and types."""
 
+import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any, Final, Generic, ParamSpec, final, overload
@@ -40,6 +41,7 @@ class Pipeline(Generic[_P, _T_co]):
         self.__wrapped__ = f
         code = getattr(f, "__code__", None)
         self._declared: Origin = None if code is None else (code, 0)
+        self._signature, self._counts = _signature_of(f)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co]:
         """An op that runs it on these arguments: handles, NumPy arrays, numbers, and tuples, lists and dicts of them.
@@ -48,14 +50,32 @@ class Pipeline(Generic[_P, _T_co]):
         types, members of enumerations and devices are welcome as well: each makes a plan of its own. By any other
         argument (a set, a dataclass, a function, an op) no plan can be found: the function is called again in each run
         of such a call, which a `RuntimeWarning` says, once for each place.
+
+        Raises:
+            TypeError: the function does not take these arguments. None has moved then.
+            MovedError: a handle among them has been moved.
         """
         origin = here()
+        if kwargs or len(args) not in self._counts:
+            self._check(args, kwargs, origin)
 
         def moved(handle: Any) -> Any:
             return move_in(handle, f"pipeline {self.__name__}()", origin)
 
         held = map_handles(moved, (args, tuple(kwargs.items())))
         return Then(Value(held, origin), Pure(self._f, self), origin)
+
+    def _check(self, args: tuple[object, ...], kwargs: dict[str, object], origin: Origin) -> None:
+        """Refuse arguments that the function does not take, where it is called: its own error would come in the run."""
+        if self._signature is None:
+            return
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"pipeline {self.__name__} called at {describe(origin)}: {error}. It is declared at "
+                f"{describe(self._declared)}: call {self.__name__}{_without_types(self._signature)}."
+            ) from None
 
     def __set_name__(self, owner: type, name: str) -> None:
         raise TypeError(
@@ -74,6 +94,29 @@ class Pipeline(Generic[_P, _T_co]):
 
     def __repr__(self) -> str:
         return f"<pipeline {self.__name__} at {describe(self._declared)}>"
+
+
+def _signature_of(f: Callable[..., object]) -> tuple[inspect.Signature | None, range]:
+    """The signature of a function, None where Python knows none; and with how many positional arguments alone it can
+    be called beyond doubt."""
+    try:
+        signature = inspect.signature(f)
+    except (TypeError, ValueError):  # some functions of C
+        return None, range(0)
+    positional, needed = 0, 0
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            positional += 1
+            needed += parameter.default is parameter.empty
+        elif parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+            return signature, range(0)
+    return signature, range(needed, positional + 1)
+
+
+def _without_types(signature: inspect.Signature) -> inspect.Signature:
+    empty = inspect.Signature.empty
+    parameters = [each.replace(annotation=empty) for each in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=empty)
 
 
 @overload

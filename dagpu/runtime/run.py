@@ -24,6 +24,7 @@ from dagpu.runtime.device import backend, find
 from dagpu.runtime.kept import Kept, PlanCache, Settings, Submitted, cache_of, keep, kept_by, most_nodes, refused
 from dagpu.runtime.updates import Enqueued
 from dagpu.storage import Locks
+from dagpu.tracebacks import passes_on
 
 _T = TypeVar("_T")
 
@@ -107,8 +108,8 @@ async def _run_anew(
     waited = False
     try:
         while True:
+            stage = await _traced(tracer, waits)
             with quiet_collector():
-                stage = tracer.stage()
                 plan = plan_program(stage.program, settings.verify) if stage.program.instructions else None
             if plan is not None:
                 tell(settings, op, plan)
@@ -150,6 +151,19 @@ async def _run_anew(
             await _drain(updates, waits)
         finally:
             locks.release()
+
+
+async def _traced(tracer: Tracer, waits: Waits) -> Stage:
+    """The next stage of a trace. It pauses between two closures where `waits` finds that due."""
+    turns = tracer.in_turns(waits.due)
+    while True:
+        with quiet_collector():
+            try:
+                next(turns)
+            except StopIteration as end:
+                stage: Stage = end.value
+                return stage
+        await waits.pause()
 
 
 async def _run_again(kept: Kept, bindings: Bindings, bound: Bound, settings: Settings, waits: Waits) -> Any:
@@ -254,6 +268,7 @@ async def _replay(replay: Replay, spin: float, waits: Waits) -> None:
             _raise(failures)
 
 
+@passes_on
 def _raise(failures: list[Failure]) -> None:
     """One failure as itself, several as a group. Empties the list: an error whose traceback led to a list with itself
     in it would keep the run's memory until the cyclic collector comes."""

@@ -1,14 +1,14 @@
 """`spawn`: start an op in a nursery and get on with something else."""
 
 from collections.abc import Generator
-from typing import Any, Generic, final
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, final
 
 import trio
 from typing_extensions import TypeVar
 
 from dagpu.containers import mapped
 from dagpu.errors import BorrowError, MovedError, OperationCancelled
-from dagpu.handles import TensorMut, TensorRef
+from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, TensorRef
 from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.ops.compose import Value, sources_of
 from dagpu.ops.launch import Launch
@@ -16,7 +16,7 @@ from dagpu.ops.memory import Copy
 from dagpu.origin import Origin, describe, here, started_at
 from dagpu.ownership import for_several, handles_in, moves
 from dagpu.tracebacks import leaves_run, without_our_frames
-from dagpu.wrong_arguments import wrong_argument
+from dagpu.wrong_arguments import no_attribute, wrong_argument
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -96,6 +96,14 @@ class Pending(Generic[_T_co]):
 
     def __repr__(self) -> str:
         return f"<Pending {self._state}: {self._op!r}>"
+
+    if not TYPE_CHECKING:  # a checker must refuse these by itself, so it may not see them
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name not in HANDLE_NAMES and name not in ARRAY_NAMES and name not in OP_NAMES:
+                raise no_attribute(self, name)
+            cure = "await it" if name == "sync" else f"await it, and ask what that gives: (await pending).{name}"
+            raise AttributeError(f"{self!r} has no {name!r}: its result comes with await. In its trio loop, {cure}.")
 
 
 @leaves_run

@@ -104,3 +104,6 @@ def handles(own: Tensor[f32], many: SharedTensor[f64], lent: TensorRef[i32], exc
     assert_type(many.to_host(), DeviceOp[NDArray[f64]])
     assert_type(lent.reshape((4,)), TensorRef[i32])
     lent.borrow_mut()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    own.sum()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    many.borrow()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    assert own == 1  # type: ignore[comparison-overlap]

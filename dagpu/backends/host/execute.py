@@ -31,6 +31,7 @@ from dagpu.lowering.program import (
 from dagpu.ops.launch import KernelSpec
 from dagpu.ops.recipes import seeded
 from dagpu.origin import describe
+from dagpu.tracebacks import passes_on
 
 if TYPE_CHECKING:
     from dagpu.backends.host.frozen import FrozenPlan
@@ -91,6 +92,7 @@ def _launch(launch: Launch, memory: list[object], outcome: Outcome) -> None:
         _call_body(body, arguments, launch)
 
 
+@passes_on
 def _call_body(body: Callable[..., object], arguments: list[Any], launch: Launch) -> None:
     try:
         returned = body(*arguments)
