@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from random import Random
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -1614,6 +1615,10 @@ case(
     contents_in_a_pipeline,
     ("from_host(x)", lambda: pipeline(lambda x: from_host(x))(np.ones(2, f32)).sync()),
     ("compute with it before the call", lambda: pipeline(lambda a: full((2,), a))(float(np.ones(2, f32)[0])).sync()),
+)
+case(
+    lambda: pipeline(lambda a: full((2,), Random(a).random()))(-3).sync(),
+    ("Write Random(int(a))", lambda: pipeline(lambda a: full((2,), Random(int(a)).random()))(-3).sync()),
 )
 case(
     lambda: pipeline(anything(3)),

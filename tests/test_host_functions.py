@@ -200,7 +200,7 @@ def test_what_a_plan_may_keep() -> None:
         lambda x, by=2: x * by, lambda x, *, by=number: x * by, lambda x: (text, x * two), lambda x: doubled(x),
         lambda x: np.sum(x), lambda x: [x for _ in range(two)], lambda x: {y: lambda z: z * two for y in x},
     ]  # fmt: skip
-    array = SymbolicArray(0, X)
+    array = SymbolicArray(0, X, set())
     unbound: Any
     bad: list[Any] = [
         lambda x: array, lambda x, y=array: y, lambda x: good, lambda x: unbound, lambda x: Pair(x, good),
