@@ -18,6 +18,7 @@ there is no key, and the op is traced anew.
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from enum import Enum
+from struct import Struct
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -384,6 +385,10 @@ def _is_void(handle: Any, storage: Storage) -> bool:
     return (kind is TensorRef or kind is TensorMut) and handle._lender._storage is not storage
 
 
+_bits: Final = Struct("d").pack
+"""The bytes of a float: `float.hex` calls each NaN 'nan'."""
+
+
 def is_fixed(value: Any, depth: int = 0) -> bool:
     """Can nobody change this value in place, as far as it is looked into?"""
     if is_tuple(value):
@@ -401,12 +406,13 @@ def _more(value: object) -> bool:
 
 
 def exact(value: Any) -> Hashable:
-    """A value of a plain type, so that equal tokens mean the same bits: 0.0 is not -0.0, and True is not 1."""
+    """A value of a plain type, so that equal tokens mean the same bits: 0.0 is not -0.0, True is not 1, and one NaN is
+    another only with the same sign and payload."""
     kind = type(value)
     if kind is float:
-        return float, value.hex()
+        return float, _bits(value)
     if kind is complex:
-        return complex, value.real.hex(), value.imag.hex()
+        return complex, _bits(value.real), _bits(value.imag)
     if isinstance(value, np.generic):
         return kind, value.tobytes()
     return kind, value
