@@ -6,11 +6,10 @@ from typing import Any, Final, Generic, ParamSpec, final, overload
 
 from typing_extensions import TypeVar
 
-from dagpu.handles import move_in
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.origin import Origin, describe, here
-from dagpu.ownership import map_handles
+from dagpu.ownership import moved_in
 from dagpu.runtime.kept import CacheInfo, PlanCache
 from dagpu.wrong_arguments import check_count, shown, suspended_by, wrong_argument
 
@@ -50,11 +49,7 @@ class Pipeline(Generic[_P, _T_co]):
         of such a call, which a `RuntimeWarning` says, once for each place.
         """
         origin = here()
-
-        def moved(handle: Any) -> Any:
-            return move_in(handle, f"pipeline {self.__name__}()", origin)
-
-        held = map_handles(moved, (args, tuple(kwargs.items())))
+        held = moved_in((args, tuple(kwargs.items())), f"pipeline {self.__name__}()", origin)
         return Then(Value(held, origin), Pure(self._f, self), origin)
 
     def __set_name__(self, owner: type, name: str) -> None:
