@@ -32,6 +32,7 @@ from dagpu import (
     Lazy,
     ListSchedule,
     Out,
+    OwnershipError,
     RoundRobin,
     SingleStream,
     StreamInterpreter,
@@ -2009,6 +2010,48 @@ class Around:
     def __init__(self, inner: object) -> None:
         self.inner = inner
 
+
+def recorded_copy() -> None:
+    t = new()
+    with CudaGraph.scope(device("host:0").stream()) as scope:
+        copy.copy(scope).record(fill(t.borrow_mut(), 1.0))
+
+
+def recorded_itself() -> None:
+    t = new()
+    with CudaGraph.scope(device("host:0").stream()) as scope:
+        scope.record(fill(t.borrow_mut(), 1.0))
+
+
+def awaited_by(taker: Program) -> None:
+    """Await what `taker`, such as `copy.copy`, makes of a `Pending`."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            pending = spawn(nursery, ones((N,)).to_host())
+            try:
+                taken = anything(taker)(pending)
+            except OwnershipError as error:
+                refused.append(error)
+            else:
+                await taken
+
+    refused: list[OwnershipError] = []
+    trio.run(main)
+    for error in refused:
+        raise error
+
+
+case(recorded_copy, ("Use the scope itself", recorded_itself))
+case(
+    lambda: awaited_by(anything(copy.copy)),
+    ("Await the Pending itself, in any task", lambda: awaited_by(anything(lambda pending: pending))),
+)
+case(
+    lambda: copy.copy(ones((N,)).graph()),
+    ("Use the graph itself wherever it is wanted", lambda: [g := ones((N,)).graph(), g.launch().sync(), g.launch()]),
+    ("capture the op once more with op.graph()", lambda: [ones((N,)).graph() for _ in range(2)]),
+)
 
 ARRAY = "the array that .to_host() gives can be copied and pickled"
 case(

@@ -35,6 +35,8 @@ class Pipeline(Generic[_P, _T_co]):
         """No other pipeline has had it."""
         self.plans = PlanCache(cache_size, graph_from, of_pipeline=True)
         self.__name__: str = getattr(f, "__name__", repr(f))
+        self.__qualname__: str = getattr(f, "__qualname__", self.__name__)
+        self.__module__ = getattr(f, "__module__", __name__)
         self.__doc__ = f.__doc__
         self.__wrapped__ = f
         code = getattr(f, "__code__", None)
@@ -66,6 +68,10 @@ class Pipeline(Generic[_P, _T_co]):
     def cache_clear(self) -> None:
         """Forget all plans; those under way are not touched."""
         self.plans.clear()
+
+    def __reduce_ex__(self, _protocol: object) -> str:
+        # As a function's: a copy is itself, and a pickle has the name by which it is found in its module.
+        return self.__qualname__
 
     def __repr__(self) -> str:
         return f"<pipeline {self.__name__} at {describe(self._declared)}>"
