@@ -516,6 +516,7 @@ case(
 
 case(lambda: zeros(anything(4)), ("Write it as (4,)", lambda: zeros((4,)).sync()))
 case(lambda: zeros(anything(2.5)), ("(rows, columns), or (n,) for one axis", lambda: zeros((2, 3)).sync()))
+case(lambda: zeros((1 << 70, 0)), ("Write smaller ones beside the 0", lambda: zeros((1 << 40, 0)).sync()))
 case(lambda: zeros((-1,)), ("Extents count elements: 0 or more", lambda: zeros((0,)).sync()))
 case(lambda: new().reshape((3, 3)), ("Give a shape with as many elements", lambda: new().reshape((2, 4))))
 
