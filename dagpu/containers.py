@@ -20,9 +20,14 @@ def is_container(value: Any) -> bool:
     return type(value) in _MUTABLE or isinstance(value, tuple)
 
 
-def mapped(change: Callable[[Any], Any], value: Any, kinds: Collection[type[Any]] | None = None) -> Any:
+def mapped(
+    change: Callable[[Any], Any],
+    value: Any,
+    kinds: Collection[type[Any]] | None = None,
+    change_key: Callable[[Any], Any] | None = None,
+) -> Any:
     """`value` with `change` applied to each value in it, or to each of these `kinds`, from left to right; a dict's keys
-    stay.
+    stay, unless there is a `change_key` for them.
 
     A tuple in which nothing has changed is given back as it is. Lists and dicts are new ones: somebody else may change
     those that were given.
@@ -46,6 +51,8 @@ def mapped(change: Callable[[Any], Any], value: Any, kinds: Collection[type[Any]
         else:
             if type(container) in _MUTABLE:
                 path.discard(id(container))
+            if type(container) is dict and change_key is not None:
+                container = dict.fromkeys(map(change_key, container))
             done = _rebuilt(container, made)
             if not above:
                 return done

@@ -37,14 +37,16 @@ def refuse_copy(handle: Any, _protocol: object = None) -> NoReturn:
     Raises:
         OwnershipError: always; it says where that was, and how to have a second one.
     """
-    where, cure = describe(here_but_for(*COPIERS)), _COPIES[type(handle).__name__]
-    raise OwnershipError(
-        f"{handle!r} made at {describe(handle._made)} was to be copied or pickled at {where}. The copy of a handle "
-        f"would have the same memory, and nobody would know of it. {cure}."
-    )
+    why = "The copy of a handle would have the same memory, and nobody would know of it"
+    raise copy_error(f"{handle!r} made at {describe(handle._made)}", f"{why}. {_COPIES[type(handle).__name__]}")
 
 
-COPIERS = ("copy", "copyreg", "pickle")
+def copy_error(what: str, why: str) -> OwnershipError:
+    """The error for a copy or pickle of what has one owner. `why` ends with the cure, and has no full stop."""
+    return OwnershipError(f"{what} was to be copied or pickled at {describe(here_but_for(*_COPIERS))}. {why}.")
+
+
+_COPIERS = ("copy", "copyreg", "pickle")
 """The modules that call `__reduce_ex__`."""
 _ARRAY = "the array that .to_host() gives can be copied and pickled"
 _COPIES = {

@@ -19,7 +19,6 @@ from dagpu.critical import Section
 from dagpu.device import INSTALL_CUDA
 from dagpu.env_vars import CHECKED
 from dagpu.errors import KernelArgumentError, NoDeviceError
-from dagpu.handles import move_in
 from dagpu.kernel_arguments import check_arguments, declared, refuse_call
 from dagpu.kernel_declaration import (
     ScalarCheck,
@@ -40,6 +39,7 @@ from dagpu.kernel_signature import (
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.launch import HostBody, KernelOp, KernelSpec, Launch
 from dagpu.origin import Origin, describe, here
+from dagpu.ownership import moved_in
 from dagpu.wrong_arguments import shown, suspended_by, whole
 
 _P = ParamSpec("_P")
@@ -103,9 +103,8 @@ class Kernel(Generic[_P]):
         for i, check in self._scalars:
             if not isinstance(given[i], DeviceOp):
                 given[i] = check(given[i])
-        # By now nothing can fail: each handle is alive, and no two share memory that one of them owns.
-        how = "being passed to a kernel"
-        return Launch(self.spec, tuple([move_in(arg, how, origin) for arg in given]), origin)
+        # By now each handle is alive, and no two share memory that one of them owns.
+        return Launch(self.spec, moved_in(tuple(given), "being passed to a kernel", origin), origin)
 
     def _bind(self, args: Sequence[object], kwargs: dict[str, Any], origin: Origin) -> list[Any]:
         """The arguments in the order of the parameters, with defaults."""
@@ -186,17 +185,19 @@ class Kernel(Generic[_P]):
 
     def grid(self, *grid: int) -> "Kernel[_P]":
         """A copy that launches this grid of blocks, 1 to 3 extents, in place of the partition's tile grid."""
-        return self._changed(grid=extents(grid, "grid", self.spec.name, describe(self.spec.origin)))
+        return self._changed(grid=extents(grid, "grid", self.spec.name, describe(self.spec.origin), describe(here())))
 
     def block(self, *block: int) -> "Kernel[_P]":
         """A copy with this many threads in a block: 1 to 3 extents, at most 1024 threads together."""
-        return self._changed(block=extents(block, "block", self.spec.name, describe(self.spec.origin)))
+        return self._changed(
+            block=extents(block, "block", self.spec.name, describe(self.spec.origin), describe(here()))
+        )
 
     def shared_memory(self, nbytes: int) -> "Kernel[_P]":
         """A copy whose blocks have `nbytes` bytes of dynamic shared memory each."""
         count = whole(nbytes)
         if count is None or count < 0:
-            what = f"shared_memory({nbytes!r})"
+            what = f"shared_memory({nbytes!r}) at {describe(here())}"
             raise declaration_error(
                 self.spec.name, describe(self.spec.origin), what, "Give a number of bytes, 0 or more"
             )

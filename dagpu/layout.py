@@ -4,7 +4,7 @@ import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from dagpu.dtypes import Shape, strides_of
 from dagpu.errors import PartitionError, ShapeError
 from dagpu.frozen import plain
 from dagpu.wrong_arguments import shown
+
+MOST_ELEMENTS: Final = 2**63 // 8 - 1
+"""The product of an array's extents, without those that are 0: offsets in bytes are of 64 bits, elements of 8 bytes."""
 
 
 @final
@@ -53,6 +56,8 @@ def as_shape(shape: Any, what: str = "shape") -> Shape:
             if type(extent) is not int or extent < 0:
                 break
         else:
+            if 0 in shape:
+                _check_empty(shape, what)
             return shape
     listed = isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes | bytearray)
     try:
@@ -65,7 +70,18 @@ def as_shape(shape: Any, what: str = "shape") -> Shape:
         raise ShapeError(f"{what} {shown(shape)} is no tuple of whole numbers. Write it as {cure}.")
     if any(e < 0 for e in extents):
         raise ShapeError(f"{what} {shape!r} has a negative extent. Extents count elements: 0 or more.")
+    if 0 in extents:
+        _check_empty(extents, what)
     return extents
+
+
+def _check_empty(extents: Shape, what: str) -> None:
+    """Refuse an array without elements whose strides no array can have: for other arrays there is no memory then."""
+    if prod(filter(None, extents)) > MOST_ELEMENTS:
+        raise ShapeError(
+            f"{what} {extents} has no elements, and extents that are together more than {MOST_ELEMENTS:,}, which no "
+            "array has. Write smaller ones beside the 0."
+        )
 
 
 def reshaped(layout: Layout, shape: object) -> Layout:
@@ -115,7 +131,9 @@ def sliced(layout: Layout, ranges: tuple[slice, ...]) -> Layout:
                 f"range {part!r} of axis {axis}: {error}. Use whole numbers and a step that is not 0."
             ) from None
         offset += strides[axis] * steps.start if steps and layout.size else 0
-        shape[axis], strides[axis] = len(steps), strides[axis] * steps.step
+        # A step beyond the axis meets one element at most: any stride will do, and this one is no larger than memory.
+        step = max(-shape[axis], min(steps.step, shape[axis]))
+        shape[axis], strides[axis] = len(steps), strides[axis] * step
     return Layout(layout.dtype, tuple(shape), tuple(strides), offset)
 
 

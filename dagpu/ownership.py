@@ -6,7 +6,8 @@ from typing import Any, final
 import numpy as np
 
 from dagpu.containers import mapped, values_in
-from dagpu.handles import HANDLES, OWNING, Handle, Partition
+from dagpu.handles import HANDLES, OWNING, Handle, Partition, move_in
+from dagpu.origin import Origin
 from dagpu.storage import Storage
 
 
@@ -42,6 +43,40 @@ def storage_key(handle: Handle) -> object:
 def map_handles(change: Callable[[Any], Any], value: Any) -> Any:
     """`value` with `change` applied to each handle in it; see `dagpu.containers.mapped`."""
     return mapped(change, value, HANDLES)
+
+
+def moved_in(value: Any, how: str, where: Origin) -> Any:
+    """`value` with each handle in it moved in (`dagpu.handles.move_in`): all of them, or where that fails, none.
+
+    They are not looked at first: another thread may move one of them in between.
+
+    Raises:
+        MovedError: a handle has been moved before, or it moves and stands in `value` twice.
+        OwnershipError: a list or dict holds itself.
+    """
+    moved: list[tuple[Any, Any]] = []
+
+    def move(handle: Any) -> Any:
+        taken = move_in(handle, how, where)
+        if taken is not handle:
+            moved.append((handle, taken))
+        return taken
+
+    try:
+        return map_handles(move, value)
+    except BaseException:
+        for handle, taken in moved:
+            _put_back(handle, taken)
+        raise
+
+
+def _put_back(handle: Any, taken: Any) -> None:
+    """The handle has again what `move_in` took out of it."""
+    if type(handle) is Partition:
+        handle._inner = taken._inner
+    else:
+        handle._storage = taken._storage
+    handle._moved = None
 
 
 def handles_in(value: Any) -> Iterator[Handle]:

@@ -2,16 +2,23 @@
 
 A trace is kept for calls with other arguments, so it may not depend on what these are worth. Handles never tell their
 contents. Numbers and NumPy arrays would: so the function gets stand-ins for them.
+
+A stand-in may outlive its trace: a helper with a cache keeps it, or an object in the result. So it tells which argument
+it stands for to its own trace alone (`index_in`). To any other trace, and outside of traces, it is the number or the
+array that it stood for.
 """
 
 import operator
+import sys
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import numpy as np
 
 from dagpu.containers import mapped
 from dagpu.errors import NotReadyError
+from dagpu.origin import describe, here_but_for
 
 
 @final
@@ -23,18 +30,22 @@ class SymbolicNumber:
     of anything else it asks `__float__` or `__index__`.
     """
 
-    __slots__ = ("_reads", "index", "number")
+    __slots__ = ("_index", "_reads", "number")
 
     def __init__(self, index: int, number: float, reads: set[int]) -> None:
-        self.index = index
-        """Which argument it is."""
+        self._index = index
         self.number = number
         """Its value, for those who only check or pass it on."""
         self._reads = reads
+        """Where its trace notes reads. No two traces have the same set: it is what a trace is known by."""
+
+    def index_in(self, reads: set[int]) -> int | None:
+        """The number of its leaf in the trace that notes reads in this set; None in any other trace."""
+        return self._index if self._reads is reads else None
 
     def read(self) -> int | float:
         """Its value, for those who make something else of it."""
-        self._reads.add(self.index)
+        self._reads.add(self._index)
         return self.number
 
     if not TYPE_CHECKING:
@@ -60,6 +71,18 @@ class SymbolicNumber:
         def __reduce_ex__(self, protocol: Any) -> Any:
             return type(self.number), (self.read(),)
 
+        def __hash__(self) -> int:
+            number = self.read()
+            found = hash(number)
+            # Of what is no int in C, `Random` takes the hash for a seed, where an int's own seed is its magnitude.
+            if type(number) is int and found != abs(number) and sys._getframe(1).f_code is Random.seed.__code__:
+                raise TypeError(
+                    f"a random.Random was given {number}, a number among the arguments of a pipeline, for a seed at "
+                    f"{describe(here_but_for('random'))}. It would take another seed for it than for that number "
+                    "itself. Write Random(int(a)): the plan is then one for that value."
+                )
+            return found
+
 
 def value_of(x: Any) -> Any:
     """A number itself, where a stand-in for one is given; noted as read."""
@@ -73,7 +96,7 @@ def with_values(x: Any) -> Any:
 
 _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
     "abs": abs, "bool": bool, "ceil": lambda x: x.__ceil__(), "complex": complex, "float": float,
-    "floor": lambda x: x.__floor__(), "hash": hash, "index": operator.index, "int": int, "invert": operator.invert,
+    "floor": lambda x: x.__floor__(), "index": operator.index, "int": int, "invert": operator.invert,
     "neg": operator.neg, "pos": operator.pos, "repr": repr, "str": str, "trunc": lambda x: x.__trunc__(),
 }  # fmt: skip
 _BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -119,15 +142,20 @@ class SymbolicArray:
     so it has none.
     """
 
-    __slots__ = ("dtype", "index", "shape", "source")
+    __slots__ = ("_index", "_reads", "dtype", "shape", "source")
 
-    def __init__(self, index: int, source: "np.ndarray[Any, Any]") -> None:
-        self.index = index
-        """Which argument it is."""
+    def __init__(self, index: int, source: "np.ndarray[Any, Any]", reads: set[int]) -> None:
+        self._index = index
+        self._reads = reads
+        """That of its trace, as for a number."""
         self.source = source
         """The array itself, for whoever copies it to a device when the run begins."""
         self.shape = source.shape
         self.dtype = source.dtype
+
+    def index_in(self, reads: set[int]) -> int | None:
+        """The number of its leaf in the trace that notes reads in this set; None in any other trace."""
+        return self._index if self._reads is reads else None
 
     @property
     def ndim(self) -> int:
@@ -175,13 +203,22 @@ class SymbolicArray:
 
 
 def without_standins(value: Any) -> Any:
-    """A value with the arguments themselves in the place of their stand-ins."""
-    return mapped(_meant, value, _STANDINS)
+    """A value with the arguments themselves in the place of their stand-ins, also in sets and among the keys of dicts.
+
+    An object of the user's is not looked into. Its stand-ins stay, and are known to their own trace alone.
+    """
+    return mapped(_meant, value, _LOOKED_INTO, without_standins)
 
 
 _NUMBERS: Final = frozenset((SymbolicNumber,))
-_STANDINS: Final = frozenset((SymbolicNumber, SymbolicArray))
+_LOOKED_INTO: Final = frozenset((SymbolicNumber, SymbolicArray, set, frozenset))
 
 
-def _meant(standin: Any) -> Any:
-    return standin.number if type(standin) is SymbolicNumber else standin.source
+def _meant(value: Any) -> Any:
+    kind = type(value)
+    if kind is SymbolicNumber:
+        return value.number
+    if kind is SymbolicArray:
+        return value.source
+    items = [(item, without_standins(item)) for item in value]
+    return kind(new for _, new in items) if any(new is not old for old, new in items) else value

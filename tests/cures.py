@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from random import Random
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -31,6 +32,7 @@ from dagpu import (
     Lazy,
     ListSchedule,
     Out,
+    OwnershipError,
     RoundRobin,
     SingleStream,
     StreamInterpreter,
@@ -544,6 +546,7 @@ case(
 
 case(lambda: zeros(anything(4)), ("Write it as (4,)", lambda: zeros((4,)).sync()))
 case(lambda: zeros(anything(2.5)), ("(rows, columns), or (n,) for one axis", lambda: zeros((2, 3)).sync()))
+case(lambda: zeros((1 << 70, 0)), ("Write smaller ones beside the 0", lambda: zeros((1 << 40, 0)).sync()))
 case(lambda: zeros((-1,)), ("Extents count elements: 0 or more", lambda: zeros((0,)).sync()))
 case(lambda: new().reshape((3, 3)), ("Give a shape with as many elements", lambda: new().reshape((2, 4))))
 
@@ -1865,6 +1868,10 @@ case(
     ("compute with it before the call", lambda: pipeline(lambda a: full((2,), a))(float(np.ones(2, f32)[0])).sync()),
 )
 case(
+    lambda: pipeline(lambda a: full((2,), Random(a).random()))(-3).sync(),
+    ("Write Random(int(a))", lambda: pipeline(lambda a: full((2,), Random(int(a)).random()))(-3).sync()),
+)
+case(
     lambda: pipeline(anything(3)),
     ("Write @pipeline above a def that returns an op", lambda: pipeline(lambda: ones((2,)))().sync()),
 )
@@ -2253,6 +2260,52 @@ class Around:
     def __init__(self, inner: object) -> None:
         self.inner = inner
 
+
+def recorded_copy() -> None:
+    t = new()
+    with CudaGraph.scope(device("host:0").stream()) as scope:
+        copy.copy(scope).record(fill(t.borrow_mut(), 1.0))
+
+
+def recorded_itself() -> None:
+    t = new()
+    with CudaGraph.scope(device("host:0").stream()) as scope:
+        scope.record(fill(t.borrow_mut(), 1.0))
+
+
+def awaited_by(taker: Program) -> None:
+    """Await what `taker`, such as `copy.copy`, makes of a `Pending`."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            pending = spawn(nursery, ones((N,)).to_host())
+            try:
+                taken = anything(taker)(pending)
+            except OwnershipError as error:
+                refused.append(error)
+            else:
+                await taken
+
+    refused: list[OwnershipError] = []
+    trio.run(main)
+    for error in refused:
+        raise error
+
+
+case(
+    lambda: setattr(ones((N,)), "shape", (3,)),
+    ("Build a new one as you want it", lambda: ones((3,)).sync()),
+)
+case(recorded_copy, ("Use the scope itself", recorded_itself))
+case(
+    lambda: awaited_by(anything(copy.copy)),
+    ("Await the Pending itself, in any task", lambda: awaited_by(anything(lambda pending: pending))),
+)
+case(
+    lambda: copy.copy(ones((N,)).graph()),
+    ("Use the graph itself wherever it is wanted", lambda: [g := ones((N,)).graph(), g.launch().sync(), g.launch()]),
+    ("capture the op once more with op.graph()", lambda: [ones((N,)).graph() for _ in range(2)]),
+)
 
 ARRAY = "the array that .to_host() gives can be copied and pickled"
 case(

@@ -5,6 +5,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -13,17 +14,20 @@ import pytest
 import trio
 
 from dagpu import (
+    CudaGraph,
     DeviceOp,
     MovedError,
     OwnershipError,
     SharedTensor,
     Tensor,
+    current_device,
     dup,
     fill,
     from_host,
     full,
     handles,
     ones,
+    pipeline,
     spawn,
     value,
     zeros,
@@ -96,6 +100,80 @@ def test_an_op_is_not_copied(kind: str, way: str) -> None:
         WAYS[way](op)
     assert f"pickled at {__file__}:" in str(caught.value)
     op.sync()
+
+
+@pytest.mark.parametrize("kind", OPS)
+def test_an_op_is_not_changed(kind: str) -> None:
+    """An assignment to an attribute of an op of any kind is refused with its place, and so is its deletion, whether the
+    op has that attribute or not."""
+    op: Any = OPS[kind]()
+    for name in ("origin", "anything"):
+        for change in (partial(setattr, op, name, 1), partial(delattr, op, name)):
+            with pytest.raises(AttributeError, match=rf"'{name}' of <{kind} .* at {__file__}:\d+, .*Build a new one"):
+                change()
+    op.sync()
+
+
+def scope() -> Any:
+    with CudaGraph.scope(current_device().stream()) as found:
+        found.record(fill(TENSOR.borrow_mut(), 1.0))
+    return found
+
+
+TENSOR: Any = ones(S).sync()
+OWNERS: dict[str, Callable[[], Any]] = {"CudaGraph": lambda: ones(S).graph(), "Scope": scope}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", OWNERS)
+def test_what_captures_is_not_copied(kind: str, way: str) -> None:
+    """Neither is a graph, whose output would have two owners, nor a scope; each is as it was."""
+    owner = OWNERS[kind]()
+    assert type(owner).__name__ == kind
+    with pytest.raises(OwnershipError, match=rf"was to be copied or pickled at {__file__}:\d+\. A copy would .*itself"):
+        WAYS[way](owner)
+    if kind == "CudaGraph":
+        owner.launch().sync()
+        assert (owner.take_output().to_host().sync() == 1).all()
+    else:
+        owner.graph.launch().sync()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pending_is_not_copied(way: str) -> None:
+    """Neither is what `spawn` gives: the result that it will have may own handles."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            pending = spawn(nursery, ones(S))
+            with pytest.raises(OwnershipError, match=rf"pickled at {__file__}:\d+\. .*Await the Pending itself"):
+                WAYS[way](pending)
+            assert (await pending).shape == S
+
+    trio.run(main)
+
+
+@pipeline
+def found_by_name(x: Any) -> Op:
+    """A pipeline of a module."""
+    return dup(x)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pipeline_is_copied_as_a_function_is(way: str) -> None:
+    """Its copies are itself, with its plans, and its pickle is its name."""
+    made = WAYS[way](found_by_name)
+    if isinstance(made, list):
+        (made,) = made
+    assert (pickle.loads(made) if isinstance(made, bytes) else made) is found_by_name
+
+
+def test_a_pipeline_that_has_no_name_in_a_module_is_not_pickled() -> None:
+    """It is refused as such a function is, and its copy is itself."""
+    local = pipeline(lambda x: dup(x))
+    assert copy.deepcopy(local) is local
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(local)
 
 
 def test_every_kind_of_op_is_tried() -> None:

@@ -30,9 +30,12 @@ from dagpu import (
     TensorRef,
     convert,
     dup,
+    empty,
+    eye,
     f32,
     fill,
     from_host,
+    full,
     memcpy,
     value,
     zeros,
@@ -600,3 +603,43 @@ def test_awaiting_a_handle_says_that_it_is_there() -> None:
     with pytest.raises(TypeError) as caught:
         trio.run(main)
     assert re.match(rf"await at {re.escape(__file__)}:\d+ of Tensor\(float32, \(4, 6\), ", str(caught.value))
+
+
+# ---- extents and steps beyond 64 bits
+
+
+EMPTY: dict[str, Callable[[], object]] = {
+    "zeros": lambda: zeros((1 << 70, 0)),
+    "empty": lambda: empty((0, 1 << 62)),
+    "several extents": lambda: full((1 << 30, 0, 1 << 31), 1.0),
+    "eye": lambda: eye(0, 1 << 61),
+    "reshape": lambda: zeros((0,)).sync().reshape((1 << 70, 0)),
+    "reshape of an op": lambda: zeros((0,)).reshape((1 << 70, 0)).sync(),
+    "view": lambda: zeros((0,)).sync().view((0, 1 << 70)),
+    "reshape of a borrow": lambda: [t := zeros((0,)).sync(), t.borrow().reshape((0, 1 << 70))],
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_array_without_elements_has_strides_of_64_bits(name: str) -> None:
+    """Extents beside a 0 that no array has are refused where they are written, with the place and the cure."""
+    with pytest.raises(ShapeError, match=rf" at {__file__}:\d+: shape .* Write smaller ones beside the 0\."):
+        EMPTY[name]()
+    assert zeros((1 << 40, 0)).to_host().sync().shape == (1 << 40, 0)
+
+
+far_steps = st.sampled_from([1, 2, 7, 8, 9, 1 << 31, 1 << 61, 1 << 62, 1 << 63, 1 << 70])
+far_bounds = st.one_of(st.none(), st.integers(-9, 9), st.sampled_from([1 << 63, -(1 << 63), 1 << 70, -(1 << 70)]))
+
+
+@given(far_bounds, far_bounds, far_steps, st.booleans(), st.sampled_from([(8,), (8, 3), (1,), (0,)]))
+def test_a_slice_may_have_any_bounds_and_steps(
+    start: int | None, stop: int | None, step: int, backwards: bool, shape: tuple[int, ...]
+) -> None:
+    """It has the elements that Python's rules say, however far beyond the axis a bound or a step goes."""
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    part = slice(start, stop, -step if backwards else step)
+    tensor = from_host(array).sync()
+    wanted = array[list(range(*part.indices(shape[0])))]
+    np.testing.assert_array_equal(tensor.slice(part).to_host().sync(), wanted)
+    np.testing.assert_array_equal(dup(tensor.slice(part)).to_host().sync(), wanted)

@@ -5,8 +5,10 @@ once: so a plan may only serve other calls where that makes no difference.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,7 +159,27 @@ def counting_in_a_generator() -> Any:
     return lambda array: next(numbers)
 
 
+def counting_in_globals_of_its_own() -> Any:
+    """A function that counts its calls among globals that no module has."""
+    return eval("lambda array: next(numbers)", {"numbers": itertools.count()})
+
+
+def counting_among_globals_with_a_modules_name() -> Any:
+    """A function that counts its calls among globals that say to be those of a module."""
+    return eval("lambda array: next(numbers)", {"numbers": itertools.count(), "__name__": "math"})
+
+
+def counting_in_a_module() -> Any:
+    """A function that counts its calls in a module that no import finds."""
+    module: Any = ModuleType("math")
+    module.numbers = itertools.count()
+    return lambda array: next(module.numbers)
+
+
 STATE: dict[str, Callable[[], Any]] = {
+    "globals of its own": counting_in_globals_of_its_own,
+    "globals with the name of a module": counting_among_globals_with_a_modules_name,
+    "a module of its own": counting_in_a_module,
     "nonlocal": counting,
     "nonlocal, further in": counting_within,
     "an attribute of its own": counting_on_itself,
@@ -194,13 +216,14 @@ def spoken(x: Any) -> str:
 
 def test_what_a_plan_may_keep() -> None:
     """A function that is found under its name, and one that has numbers, texts and such functions from outside."""
-    number, two, text = SymbolicNumber(0, 2, set()), 2, "two"
+    number, two, text, module = SymbolicNumber(0, 2, set()), 2, "two", math
     good: list[Any] = [
         float, len, math.sqrt, doubled, np.sum, Box, lambda x: x, lambda x: x * number,
         lambda x, by=2: x * by, lambda x, *, by=number: x * by, lambda x: (text, x * two), lambda x: doubled(x),
-        lambda x: np.sum(x), lambda x: [x for _ in range(two)], lambda x: {y: lambda z: z * two for y in x},
+        lambda x: np.sum(x), lambda x: module.sqrt(x), lambda x: [x for _ in range(two)],
+        lambda x: {y: lambda z: z * two for y in x},
     ]  # fmt: skip
-    array = SymbolicArray(0, X)
+    array = SymbolicArray(0, X, set())
     unbound: Any
     bad: list[Any] = [
         lambda x: array, lambda x, y=array: y, lambda x: good, lambda x: unbound, lambda x: Pair(x, good),

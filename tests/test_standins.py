@@ -167,19 +167,19 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 def test_the_contents_of_an_array_are_not_there(name: str) -> None:
     """Whatever might differ between two arrays of one shape and type is refused, with the cure."""
     with pytest.raises(NotReadyError, match=r"from_host\(x\)"):
-        REFUSED[name](SymbolicArray(0, ARRAY))
+        REFUSED[name](SymbolicArray(0, ARRAY, set()))
 
 
 def test_memory_of_an_array_is_not_there() -> None:
     """Nor is it for C code that looks past all methods."""
-    x: Any = SymbolicArray(0, ARRAY)
+    x: Any = SymbolicArray(0, ARRAY, set())
     with pytest.raises((TypeError, NotReadyError)):
         memoryview(x)
 
 
 def test_shape_and_type_of_an_array_are_there() -> None:
     """As the array's own."""
-    x: Any = SymbolicArray(0, ARRAY)
+    x: Any = SymbolicArray(0, ARRAY, set())
     assert (x.shape, x.dtype, x.ndim, x.size, x.nbytes, len(x)) == ((2, 3), f32, 2, 6, 24, 2)
     assert isinstance(x, np.ndarray)
     assert "(2, 3)" in repr(x)
@@ -225,7 +225,7 @@ def test_results_have_no_stand_ins(value: Any) -> None:
 
 def test_arrays_come_back() -> None:
     """As the very object that was given; what holds no stand-in is not even copied."""
-    x = SymbolicArray(0, ARRAY)
+    x = SymbolicArray(0, ARRAY, set())
     assert without_standins({"a": [x, (x, 1)]})["a"][1][0] is ARRAY
     kept = (1, ("a", None))
     assert without_standins(kept) is kept

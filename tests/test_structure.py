@@ -1,5 +1,6 @@
 """Keys of ops: equal exactly where one plan serves both, so that no run takes a plan that is not its own."""
 
+import struct
 from collections.abc import Callable
 from decimal import Decimal
 from enum import Enum
@@ -348,10 +349,14 @@ class RightPair(NamedTuple):
     only: Any
 
 
+PAYLOAD: float = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0123))[0]
+"""Not a number, and not the NaN that Python makes."""
+
 ODD: list[Any] = [
     2, 2.0, 2 + 0j, "2", b"2", Text("2"), Text("3"), f32(2), i32(2), np.int64(2), np.float64(2), np.bool_(True),
     Fraction(2), Decimal(2), 1, 1.0, True, 0, 0.0, -0.0, False, 0j, -0j, f32(0), -f32(0), np.float64("nan"),
-    float("nan"), None, One, Two, int, float, np.float32, Always.LEFT, Always.RIGHT, Colour.RED, np.dtype("q"),
+    float("nan"), -float("nan"), PAYLOAD, complex(0, PAYLOAD), complex(0, -PAYLOAD),
+    None, One, Two, int, float, np.float32, Always.LEFT, Always.RIGHT, Colour.RED, np.dtype("q"),
     np.dtype("l"), np.dtype(">i8"),
     np.dtype("i8", metadata={"a": 1}), np.dtype("i4,i4"), np.dtype("i4,i4", align=True), (2,), (2.0,), (True,),
     LeftPair(2), RightPair(2), [2], {2: 2}, {2.0: 2}, 1 << 70,
@@ -376,7 +381,9 @@ def spoken(x: Any) -> str:
     kind = type(x).__name__
     if kind == SymbolicNumber.__name__:  # among a pipeline's arguments, where isinstance tells its type
         kind = "int" if isinstance(x, int) else "float"
-    return f"{kind} {x.hex() if isinstance(x, float) else x!r}"
+    if isinstance(x, float | complex):
+        return f"{kind} {struct.pack('<dd', x.real, x.imag).hex()}"
+    return f"{kind} {x!r}"
 
 
 @pipeline

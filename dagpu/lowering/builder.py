@@ -20,6 +20,7 @@ from dagpu.lowering.loans import Loans
 from dagpu.lowering.program import (
     HOST,
     Buffer,
+    Cell,
     CopyDtoH,
     Fill,
     GraphLaunch,
@@ -65,6 +66,7 @@ class Builder:
         "_external",
         "_loans",
         "_made",
+        "_reads",
         "_tiles",
         "_undefined",
         "_views",
@@ -78,13 +80,12 @@ class Builder:
         "numbers",
         "policies",
         "policy_of",
-        "symbolic",
     )  # fmt: skip
 
-    def __init__(self, policies: list[Any], loans: Loans, *, symbolic: bool = False) -> None:
+    def __init__(self, policies: list[Any], loans: Loans, reads: set[int]) -> None:
         self.policies = policies
-        self.symbolic = symbolic
-        """May there be stand-ins among the arguments of kernels?"""
+        self._reads = reads
+        """What the trace is known by to its stand-ins."""
         self.instructions: list[Instruction] = []
         self.policy_of: list[int] = []
         self.inputs: dict[int, object] = {}
@@ -137,20 +138,25 @@ class Builder:
     def array_cell(self, array: Any, leaf: int | None) -> int:
         """A cell that holds a NumPy array from the start: leaf number `leaf`, None where it is none."""
         if type(array) is SymbolicArray:
-            array, leaf = array.source, array.index
+            index = array.index_in(self._reads)
+            array, leaf = array.source, leaf if index is None else index
         cell = self._given_cell(array)
         self.arrays.append((cell, array, leaf))
         return cell
 
-    def number_cell(self, number: SymbolicNumber, use: Use) -> int:
-        """A cell that holds a number from the start, in the form in which it is used."""
+    def number(self, number: SymbolicNumber, use: Use) -> Any:
+        """The `Cell` that holds a number from the start, in the form in which it is used; the number itself in that
+        form where it stands for no leaf of this trace."""
+        index = number.index_in(self._reads)
+        if index is None:
+            return use.checked(number.number)
         form = use.form
-        found = self.numbers.get((number.index, id(form)))
+        found = self.numbers.get((index, id(form)))
         if found is not None:
-            return found[0]
+            return Cell(found[0])
         cell = self._given_cell(use.checked(number.number))
-        self.numbers[number.index, id(form)] = cell, use
-        return cell
+        self.numbers[index, id(form)] = cell, use
+        return Cell(cell)
 
     def drawn_cell(self) -> int:
         """A cell that holds a seed from the start which nobody has chosen."""

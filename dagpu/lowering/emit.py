@@ -49,10 +49,12 @@ def emit_alloc(
     out, cell = b.write(tensor), None
     if isinstance(recipe, Uniform | Normal):
         given: Any = recipe.seed
-        if type(given) is SymbolicNumber:  # an argument of a pipeline
+        if seed is None and type(given) is SymbolicNumber:  # an argument of a pipeline
             seed = given
         if seed is not None:
-            cell, recipe = Cell(b.number_cell(seed, SEED)), replace(recipe, seed=None)
+            chosen = b.number(seed, SEED)
+            cell, constant = (chosen, None) if type(chosen) is Cell else (None, chosen)
+            recipe = replace(recipe, seed=constant)
         elif given is None:
             cell = Cell(b.drawn_cell())
     b.emit(Fill(out, recipe, (), (out.buffer,), b.device(device), node.origin, cell), policy)
@@ -135,10 +137,10 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: Builder, policy: 
         device = at
     for index, check in spec.lazy:  # a number that stood in the call was converted there
         operands[index] = check(args[index])
-    if b.symbolic:
+    if SymbolicNumber in map(type, operands):
         for index, operand in enumerate(operands):
             if type(operand) is SymbolicNumber:
-                operands[index] = Cell(b.number_cell(operand, ScalarUse(spec, spec.params[index], node.origin)))
+                operands[index] = b.number(operand, ScalarUse(spec, spec.params[index], node.origin))
     if device == HOST:
         raise KernelArgumentError(
             f"{spec.name}() at {describe(node.origin)} has neither input nor output, so it would run nowhere. "

@@ -18,7 +18,7 @@ from dagpu.ops.captured import Captured
 from dagpu.ops.memory import Alloc
 from dagpu.origin import Origin
 from dagpu.ownership import map_handles
-from dagpu.standins import SymbolicArray, SymbolicNumber
+from dagpu.standins import SymbolicArray, SymbolicNumber, without_standins
 from dagpu.storage import Storage
 
 Given: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
@@ -165,15 +165,17 @@ class Leaves:
 
     # ---- what a pipeline's function gets
 
-    def arguments(self, held: Any, start: int, take: Callable[[Any], Any], reads: set[int]) -> Any:
+    def arguments(self, held: Any, start: int, take: Callable[[Any], Any]) -> Any:
         """A pipeline's arguments as its function gets them. `take` moves a handle into the run; the first leaf among
         them has the number `start`."""
-        return mapped(_Standins(self, start, take, reads).of, held)
+        return mapped(_Standins(self, start, take).of, held)
 
     def standin_of(self, value: Any, take: Callable[[Any], Any]) -> tuple[Any, int]:
         """What stands for a handle or an array among the arguments, and the number of the leaf that it is."""
         index = self._index_of[id(value)]
-        return (SymbolicArray(index, value) if type(value) is np.ndarray else self._standin(take(value), index)), index
+        if type(value) is np.ndarray:
+            return SymbolicArray(index, value, self.reads), index
+        return self._standin(take(value), index), index
 
     def _standin(self, handle: Any, index: int) -> Any:
         kind, made = type(handle), handle
@@ -210,25 +212,26 @@ class Leaves:
 class _Standins:
     """What stands for each value among a pipeline's arguments, which come in the order in which leaves are numbered."""
 
-    __slots__ = ("_leaves", "_next", "_reads", "_take")
+    __slots__ = ("_leaves", "_next", "_take")
 
-    def __init__(self, leaves: Leaves, start: int, take: Callable[[Any], Any], reads: set[int]) -> None:
+    def __init__(self, leaves: Leaves, start: int, take: Callable[[Any], Any]) -> None:
         self._leaves = leaves
         self._next = start
         """The number of the next leaf that has not come before."""
         self._take = take
-        self._reads = reads
 
     def of(self, value: Any) -> Any:
         """What stands for one value; itself where nothing has to."""
         kind = type(value)
         if kind is int or kind is float:
             self._next += 1
-            return SymbolicNumber(self._next - 1, value, self._reads)
+            return SymbolicNumber(self._next - 1, value, self._leaves.reads)
         if kind is np.ndarray or kind in HANDLES:
             standin, index = self._leaves.standin_of(value, self._take)
             self._next += index == self._next
             return standin
+        if kind is SymbolicNumber or kind is SymbolicArray:  # of another trace: this one is yet to begin
+            return self.of(without_standins(value))
         return value
 
 

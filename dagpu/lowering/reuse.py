@@ -227,7 +227,8 @@ class _Template:
         """How to make this part of the result; None if that is not known."""
         kind = type(value)
         if kind is SymbolicNumber or kind is SymbolicArray:
-            return _leaf(value.index)
+            index = value.index_in(self._traced.reads)
+            return _Same(without_standins(value)) if index is None else _leaf(index)
         if kind is SharedTensor or kind is TensorRef:
             index = self._traced.index_of_result(value)
             if index is not None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dagpu.standins import SymbolicNumber
 
-_UNCHANGING: Final = frozenset({bool, int, float, complex, str, bytes, type(None), ModuleType, SymbolicNumber})
+_UNCHANGING: Final = frozenset({bool, int, float, complex, str, bytes, type(None), SymbolicNumber})
 """What a function may close over. A number among the pipeline's arguments is the same in all runs of a plan of which it
 is a part: whoever asks this notes it as read."""
 
@@ -21,28 +21,43 @@ def is_stateless(f: object) -> bool:
     """Does it make no difference whether one function is called in each run, or a new one like it?
 
     It makes none where each run of the trace would have come by this very function: by its name in a module. Of any
-    other, what it closes over and its defaults must be numbers, texts, and things with such names; it must assign to
-    none of its variables from outside (`nonlocal`), and have no attributes. It cannot reach itself then, so it gets
-    none later.
+    other, what it closes over and its defaults must be numbers, texts, modules, and things with such names; it must
+    assign to none of its variables from outside (`nonlocal`), and have no attributes. It cannot reach itself then, so
+    it gets none later. Its globals must be those of a module: `eval` and `exec` may have made it others for each run.
     """
     if _has_its_name(f):
         return True
-    if type(f) is not FunctionType or f.__dict__:
+    if type(f) is not FunctionType or f.__dict__ or not _are_of_a_module(f.__globals__):
         return False
     try:
         held = [cell.cell_contents for cell in f.__closure__ or ()]
     except ValueError:  # a cell that is still empty
         return False
     held += [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
-    if not all(type(item) in _UNCHANGING or _has_its_name(item) for item in held):
+    if not all(type(item) in _UNCHANGING or _is_module(item) or _has_its_name(item) for item in held):
         return False
     return not f.__code__.co_freevars or not any(_assigned(f.__code__, frozenset(f.__code__.co_freevars)))
+
+
+def _is_module(item: Any) -> bool:
+    """Is it a module that an import would find, and none that a run has made for itself?"""
+    if type(item) is not ModuleType:
+        return False
+    name = item.__dict__.get("__name__")
+    return type(name) is str and sys.modules.get(name) is item
+
+
+def _are_of_a_module(names: dict[str, Any]) -> bool:
+    """Are these the globals of a module that an import would find?"""
+    name = names.get("__name__")
+    module = sys.modules.get(name) if type(name) is str else None
+    return getattr(module, "__dict__", None) is names
 
 
 def _has_its_name(item: Any) -> bool:
     """Is it a function or class that is found in its module under its own name?"""
     if type(item) is BuiltinFunctionType:
-        return item.__self__ is None or type(item.__self__) is ModuleType  # and no method of some object
+        return item.__self__ is None or _is_module(item.__self__)  # and no method of some object
     module, path = getattr(item, "__module__", None), getattr(item, "__qualname__", None)
     if type(module) is not str or type(path) is not str:
         return False

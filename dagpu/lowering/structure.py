@@ -3,7 +3,8 @@
 A key is a flat tuple of tokens, in the order of a walk that both DAGs would take alike. *Leaves* are what the run
 brings: handles, NumPy arrays and numbers. Of a handle the key has all but the memory, which leaves share that, and
 whether a graph writes it; of an array the shape and element type; of a number whether it is an `int` or a `float`. All
-else stands in the key itself.
+else stands in the key itself. Stand-ins that an earlier trace has left behind are the numbers and arrays that they
+stood for.
 
 A run that finds its plan by a key skips what a trace checks, so tokens are exact: two are equal only where nothing in a
 trace can tell them apart. `(2.0,)` equals `(2,)` in Python, and is no tile. So a plain value stands in a key with its
@@ -17,6 +18,7 @@ there is no key, and the op is traced anew.
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from enum import Enum
+from struct import Struct
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -32,6 +34,7 @@ from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
 from dagpu.ops.recipes import Constant, Normal, Recipe, Uniform
 from dagpu.origin import Origin
+from dagpu.standins import SymbolicArray, SymbolicNumber, without_standins
 from dagpu.storage import Storage
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
@@ -42,6 +45,9 @@ PLAIN: Final = frozenset(
 """The types of values that nobody can change, and that know nothing of anything else."""
 
 _INT: Final = frozenset((int,))
+_NUMBERS: Final = frozenset((int, float, SymbolicNumber))
+"""The types of numbers that may differ from run to run. A stand-in that comes here is of another trace, which has left
+it behind: it is its number."""
 _CONSTANT: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
 """What `Map` applies in most DAGs. These objects live as long as the process: their ids are exact."""
 
@@ -168,6 +174,8 @@ class _Reader:
         elif kind is dict and PLAIN.issuperset(map(type, value)):
             self.tokens += (dict, tuple(map(exact, value)))
             return (depth < _DEEPEST or self._too_deep()) and all(self.read(item, depth + 1) for item in value.values())
+        elif kind is SymbolicNumber or kind is SymbolicArray:
+            return self.read(without_standins(value), depth)
         else:
             keys = " whose keys are not all numbers and texts" if kind is dict else ""
             self._odd = f"a value of type {kind.__name__}{keys}"
@@ -184,6 +192,8 @@ class _Reader:
         if type(value) in PLAIN:
             self.tokens.append(exact(value))
             return True
+        if type(value) is SymbolicNumber:
+            return self._handles_or_plain(value.number)
         if is_tuple(value):
             self.tokens += (tuple if type(value) is tuple else self._name(type(value)), len(value))
             return depth < _DEEPEST and all(self._handles_or_plain(item, depth + 1) for item in value)
@@ -280,12 +290,12 @@ class _Reader:
                 return True
             case Alloc(shape=shape, dtype=dtype, recipe=recipe, origin=origin):
                 self.tokens += (*self._origin(origin), shape, dtype)
-                if isinstance(recipe, Uniform | Normal) and type(recipe.seed) is int:
+                if isinstance(recipe, Uniform | Normal) and type(recipe.seed) in _NUMBERS:
                     self.places[id(op), SEED_PLACE] = len(self.leaves)
-                    self._leaf(recipe.seed, int)
+                    self.read(recipe.seed)
                     recipe = replace(recipe, seed=None)
                 return self._recipe(recipe)
-            case FromHost(array=array, origin=origin) if type(array) is np.ndarray:
+            case FromHost(array=given, origin=origin) if type(array := _array_of(given)) is np.ndarray:
                 self.tokens += self._origin(origin)
                 self._array(array)
                 self.arrays[id(op)] = self._numbers[id(array)]
@@ -337,7 +347,7 @@ class _Reader:
                 self.tokens.append("op")
                 todo.append(argument)
                 continue
-            if type(argument) is int or type(argument) is float:
+            if type(argument) in _NUMBERS:
                 self.places[id(launch), place] = len(self.leaves)
             if not self.read(argument):
                 return False
@@ -359,10 +369,19 @@ class _Reader:
         return self._fields(recipe)
 
 
+def _array_of(given: Any) -> Any:
+    """An array itself, where the stand-in of an earlier trace is given."""
+    return given.source if type(given) is SymbolicArray else given
+
+
 def _is_void(handle: Any, storage: Storage) -> bool:
     """Is it a borrow of a tensor that has been moved?"""
     kind = type(handle)
     return (kind is TensorRef or kind is TensorMut) and handle._lender._storage is not storage
+
+
+_bits: Final = Struct("d").pack
+"""The bytes of a float: `float.hex` calls each NaN 'nan'."""
 
 
 def is_fixed(value: Any, depth: int = 0) -> bool:
@@ -382,12 +401,13 @@ def _more(value: object) -> bool:
 
 
 def exact(value: Any) -> Hashable:
-    """A value of a plain type, so that equal tokens mean the same bits: 0.0 is not -0.0, and True is not 1."""
+    """A value of a plain type, so that equal tokens mean the same bits: 0.0 is not -0.0, True is not 1, and one NaN is
+    another only with the same sign and payload."""
     kind = type(value)
     if kind is float:
-        return float, value.hex()
+        return float, _bits(value)
     if kind is complex:
-        return complex, value.real.hex(), value.imag.hex()
+        return complex, _bits(value.real), _bits(value.imag)
     if isinstance(value, np.generic):
         return kind, value.tobytes()
     return kind, value

@@ -86,7 +86,7 @@ class Tracer:
         """The memory that stages of this run have made and that it alone disposes of."""
 
     def _new_builder(self) -> Builder:
-        return Builder(self._places.policies, self._loans, symbolic=self._leaves.pure)
+        return Builder(self._places.policies, self._loans, self._leaves.reads)
 
     @property
     def reads(self) -> set[int]:

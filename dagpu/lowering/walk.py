@@ -331,7 +331,7 @@ class Walk:
         held, leaves = node.held, self.leaves
         if leaves.inputs is not None and id(node) in leaves.inputs.starts:
             start = leaves.inputs.starts[id(node)]
-            return leaves.arguments(held, start, lambda handle: self.takings.take(handle, node), self.leaves.reads)
+            return leaves.arguments(held, start, lambda handle: self.takings.take(handle, node))
         if type(held) is SharedTensor or type(held) is TensorRef:
             self.takings.keep(held, node)
         elif is_fixed(held):
@@ -372,10 +372,10 @@ class Walk:
                 given[index] = self.takings.take(arg, node)
         leaves = self.leaves.inputs
         if leaves is not None and leaves.places:
-            for index, arg in enumerate(given):
+            for index in range(len(given)):
                 leaf = leaves.places.get((id(node), index))
                 if leaf is not None:
-                    given[index] = SymbolicNumber(leaf, arg, self.leaves.reads)
+                    given[index] = SymbolicNumber(leaf, leaves.leaves[leaf], self.leaves.reads)
         args = tuple(given)
         emit_launch(node, args, self.builder, self._places.now[1])
         return args

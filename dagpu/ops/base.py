@@ -16,10 +16,9 @@ from typing_extensions import TypeVar
 
 from dagpu.device import Device, Stream
 from dagpu.dtypes import Shape
-from dagpu.errors import NotReadyError, OwnershipError
+from dagpu.errors import NotReadyError
 from dagpu.handles import (
     ARRAY_NAMES,
-    COPIERS,
     HANDLE_NAMES,
     HANDLES,
     Partition,
@@ -27,8 +26,9 @@ from dagpu.handles import (
     Tensor,
     TensorMut,
     TensorRef,
+    copy_error,
 )
-from dagpu.origin import Origin, describe, here, here_but_for
+from dagpu.origin import Origin, describe, here
 from dagpu.tracebacks import leaves_run, without_our_frames
 from dagpu.wrong_arguments import check_function, check_path, no_attribute, wrong_argument
 
@@ -438,11 +438,10 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     if not TYPE_CHECKING:
 
         def __reduce_ex__(self, _protocol: object) -> NoReturn:
-            where = describe(here_but_for(*COPIERS))
-            raise OwnershipError(
-                f"{self!r} was to be copied or pickled at {where}. A copy would own the same handles, and remember "
-                "apart from it. Use the op itself wherever it is wanted: nothing changes it, and .shared() gives its "
-                "result to several."
+            raise copy_error(
+                repr(self),
+                "A copy would own the same handles, and remember apart from it. Use the op itself wherever it is "
+                "wanted: nothing changes it, and .shared() gives its result to several",
             )
 
         def __bool__(self) -> bool:

@@ -11,13 +11,13 @@ from dagpu.containers import values_in
 from dagpu.device import Device, Stream
 from dagpu.errors import ShapeError
 from dagpu.frozen import frozen, plain
-from dagpu.handles import HANDLES, cut_up, move_in, put_together, reshape, share
+from dagpu.handles import HANDLES, cut_up, put_together, reshape, share
 from dagpu.ops import base
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static
 from dagpu.ops.launch import Launch
 from dagpu.ops.once import Once
 from dagpu.origin import Origin, describe, here, place_of
-from dagpu.ownership import map_handles
+from dagpu.ownership import moved_in
 from dagpu.wrong_arguments import shown, whole, wrong_argument
 
 _T = TypeVar("_T")
@@ -245,7 +245,7 @@ def value(x: _T) -> "DeviceOp[_T, Static, NoAlloc]":
             f"value at {describe(origin)}: {'x is' if inner is x else 'in x there is'} {inner!r}, which nobody would "
             "run. Use the op itself; zip_ops(a, b) makes one op of several."
         )
-    return Value(map_handles(lambda handle: move_in(handle, "value()", origin), x), origin)
+    return Value(moved_in(x, "value()", origin), origin)
 
 
 def _op_in(x: object) -> DeviceOp[Any, Any, Any] | None:

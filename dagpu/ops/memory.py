@@ -17,7 +17,7 @@ from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static, await_
 from dagpu.ops.compose import ToHost, Value
 from dagpu.ops.recipes import SEEDS, Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
 from dagpu.origin import Origin, describe, here
-from dagpu.ownership import storage_key
+from dagpu.ownership import moved_in, storage_key
 from dagpu.standins import SymbolicArray, SymbolicNumber, value_of
 from dagpu.wrong_arguments import at_call, shown, wrong_argument
 
@@ -363,7 +363,8 @@ def memcpy(
             f"memcpy at {describe(origin)}: source and destination are the same tensor, lent for writing and used for "
             "reading at once. Copy it before: copy = dup(t.borrow()).sync()."
         )
-    return Copy(move_in(src, "memcpy()", origin), move_in(dst, "memcpy()", origin), None, origin)
+    source, into = moved_in((src, dst), "memcpy()", origin)
+    return Copy(source, into, None, origin)
 
 
 @overload

@@ -10,7 +10,7 @@ graph itself; and it comes after what `update` has put into the same stream.
 import weakref
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Generic, Protocol, cast, final
+from typing import Any, Generic, NoReturn, Protocol, cast, final
 
 from typing_extensions import TypeVar
 
@@ -19,6 +19,7 @@ from dagpu.backends.base import Bindings, Replay
 from dagpu.critical import Section
 from dagpu.device import Stream
 from dagpu.errors import CaptureError, MovedError, NestedRunError
+from dagpu.handles import copy_error
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.structure import Inputs, inputs_of
 from dagpu.lowering.trace import Tracer
@@ -127,6 +128,13 @@ class CudaGraph(Generic[_T_co]):
     def __repr__(self) -> str:
         return repr(self._captured)
 
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        raise copy_error(
+            repr(self),
+            "A copy would launch into the same memory, and give the same output to a second owner. Use the graph "
+            "itself wherever it is wanted, or capture the op once more with op.graph()",
+        )
+
 
 @final
 class Scope:
@@ -163,6 +171,12 @@ class Scope:
                 + ("yet. Take it after its with block." if self._recording else "because it failed. Record it again.")
             )
         return self._graph
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        raise copy_error(
+            f"the scope at {describe(self._origin)}",
+            "A copy would record into the same graph. Use the scope itself",
+        )
 
 
 @final

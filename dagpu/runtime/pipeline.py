@@ -7,11 +7,10 @@ from typing import Any, Final, Generic, ParamSpec, final, overload
 
 from typing_extensions import TypeVar
 
-from dagpu.handles import move_in
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.origin import Origin, describe, here
-from dagpu.ownership import map_handles
+from dagpu.ownership import moved_in
 from dagpu.runtime.kept import CacheInfo, PlanCache
 from dagpu.wrong_arguments import check_count, shown, suspended_by, wrong_argument
 
@@ -37,6 +36,8 @@ class Pipeline(Generic[_P, _T_co]):
         """No other pipeline has had it."""
         self.plans = PlanCache(cache_size, graph_from, of_pipeline=True)
         self.__name__: str = getattr(f, "__name__", repr(f))
+        self.__qualname__: str = getattr(f, "__qualname__", self.__name__)
+        self.__module__ = getattr(f, "__module__", __name__)
         self.__doc__ = f.__doc__
         self.__wrapped__ = f
         code = getattr(f, "__code__", None)
@@ -58,11 +59,7 @@ class Pipeline(Generic[_P, _T_co]):
         origin = here()
         if kwargs or len(args) not in self._counts:
             self._check(args, kwargs, origin)
-
-        def moved(handle: Any) -> Any:
-            return move_in(handle, f"pipeline {self.__name__}()", origin)
-
-        held = map_handles(moved, (args, tuple(kwargs.items())))
+        held = moved_in((args, tuple(kwargs.items())), f"pipeline {self.__name__}()", origin)
         return Then(Value(held, origin), Pure(self._f, self), origin)
 
     def _check(self, args: tuple[object, ...], kwargs: dict[str, object], origin: Origin) -> None:
@@ -91,6 +88,10 @@ class Pipeline(Generic[_P, _T_co]):
     def cache_clear(self) -> None:
         """Forget all plans; those under way are not touched."""
         self.plans.clear()
+
+    def __reduce_ex__(self, _protocol: object) -> str:
+        # As a function's: a copy is itself, and a pickle has the name by which it is found in its module.
+        return self.__qualname__
 
     def __repr__(self) -> str:
         return f"<pipeline {self.__name__} at {describe(self._declared)}>"

@@ -8,7 +8,7 @@ from typing_extensions import TypeVar
 
 from dagpu.containers import mapped
 from dagpu.errors import BorrowError, MovedError, OperationCancelled
-from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, TensorRef
+from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, TensorRef, copy_error
 from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.ops.compose import Value, sources_of
 from dagpu.ops.launch import Launch
@@ -93,6 +93,11 @@ class Pending(Generic[_T_co]):
         finally:
             self._ended.set()
             del self  # the frame may live on with an error
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        raise copy_error(
+            repr(self), "A copy would give what the op makes to a second owner. Await the Pending itself, in any task"
+        )
 
     def __repr__(self) -> str:
         return f"<Pending {self._state}: {self._op!r}>"
