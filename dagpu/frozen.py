@@ -6,8 +6,10 @@ launches is four such nodes for each of them.
 """
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, TypeVar, cast, dataclass_transform
+from dataclasses import MISSING, FrozenInstanceError, dataclass, fields
+from typing import Any, NoReturn, TypeVar, cast, dataclass_transform
+
+from dagpu.origin import describe, here
 
 _C = TypeVar("_C", bound=type[Any])
 
@@ -18,13 +20,33 @@ def frozen(cls: _C) -> _C:
 
     Its repr is its base's: a generated one would descend through a whole DAG.
     """
-    return cast(_C, _with_fast_init(dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)))
+    return cast(_C, _finished(dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)))
 
 
 @dataclass_transform(frozen_default=True, eq_default=True)
 def plain(cls: _C) -> _C:
     """A frozen, slotted dataclass that is compared by value: programs and plans."""
-    return cast(_C, _with_fast_init(dataclass(frozen=True, slots=True)(cls)))
+    return cast(_C, _finished(dataclass(frozen=True, slots=True)(cls)))
+
+
+def _finished(cls: type[Any]) -> type[Any]:
+    """The class with a fast `__init__`, and with what refuses changes: dataclass's own takes a class with slots for
+    another one, and fails for names that are no fields."""
+    for change in ("__setattr__", "__delattr__"):
+        setattr(cls, change, _refuse_change)
+    return _with_fast_init(cls)
+
+
+def _refuse_change(self: object, name: str, _value: object = None) -> NoReturn:
+    """What an assignment to an attribute finds, and `del`.
+
+    Raises:
+        FrozenInstanceError: always; it is an `AttributeError`.
+    """
+    raise FrozenInstanceError(
+        f"attribute {name!r} of {self!r} was to be set or deleted at {describe(here())}, and nothing changes it. Build "
+        "a new one as you want it."
+    )
 
 
 def _with_fast_init(cls: type[Any]) -> type[Any]:

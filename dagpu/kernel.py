@@ -185,17 +185,19 @@ class Kernel(Generic[_P]):
 
     def grid(self, *grid: int) -> "Kernel[_P]":
         """A copy that launches this grid of blocks, 1 to 3 extents, in place of the partition's tile grid."""
-        return self._changed(grid=extents(grid, "grid", self.spec.name, describe(self.spec.origin)))
+        return self._changed(grid=extents(grid, "grid", self.spec.name, describe(self.spec.origin), describe(here())))
 
     def block(self, *block: int) -> "Kernel[_P]":
         """A copy with this many threads in a block: 1 to 3 extents, at most 1024 threads together."""
-        return self._changed(block=extents(block, "block", self.spec.name, describe(self.spec.origin)))
+        return self._changed(
+            block=extents(block, "block", self.spec.name, describe(self.spec.origin), describe(here()))
+        )
 
     def shared_memory(self, nbytes: int) -> "Kernel[_P]":
         """A copy whose blocks have `nbytes` bytes of dynamic shared memory each."""
         count = whole(nbytes)
         if count is None or count < 0:
-            what = f"shared_memory({nbytes!r})"
+            what = f"shared_memory({nbytes!r}) at {describe(here())}"
             raise declaration_error(
                 self.spec.name, describe(self.spec.origin), what, "Give a number of bytes, 0 or more"
             )

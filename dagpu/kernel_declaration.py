@@ -135,14 +135,16 @@ _MAX_GRID = 2**31 - 1
 """Blocks along the first axis of a grid (the same table)."""
 
 
-def extents(given: Sequence[object], what: Literal["grid", "block"], kernel: str, place: str) -> tuple[int, ...]:
-    """The extents of a grid or block, checked.
+def extents(
+    given: Sequence[object], what: Literal["grid", "block"], kernel: str, place: str, called: str = ""
+) -> tuple[int, ...]:
+    """The extents of a grid or block, checked. `called` is the place of the call, where that is not the declaration.
 
     Raises:
         KernelArgumentError: not 1 to 3 whole numbers of 1 or more, or too many threads in a block.
     """
     found = tuple(n for n in map(whole, given) if n is not None and 1 <= n <= _MAX_GRID)
-    call = f"{what}({', '.join(map(shown, given))})"
+    call = f"{what}({', '.join(map(shown, given))}){called and f' at {called}'}"
     if len(found) != len(given) or not 1 <= len(found) <= 3:
         raise declaration_error(kernel, place, call, "Give 1 to 3 whole numbers, each 1 or more")
     if what == "block" and math.prod(found) > MAX_THREADS:

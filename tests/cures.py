@@ -2043,6 +2043,10 @@ def awaited_by(taker: Program) -> None:
         raise error
 
 
+case(
+    lambda: setattr(ones((N,)), "shape", (3,)),
+    ("Build a new one as you want it", lambda: ones((3,)).sync()),
+)
 case(recorded_copy, ("Use the scope itself", recorded_itself))
 case(
     lambda: awaited_by(anything(copy.copy)),

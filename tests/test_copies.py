@@ -5,6 +5,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -98,6 +99,18 @@ def test_an_op_is_not_copied(kind: str, way: str) -> None:
     with pytest.raises(OwnershipError, match=r"was to be copied or pickled at .*Use the op itself") as caught:
         WAYS[way](op)
     assert f"pickled at {__file__}:" in str(caught.value)
+    op.sync()
+
+
+@pytest.mark.parametrize("kind", OPS)
+def test_an_op_is_not_changed(kind: str) -> None:
+    """An assignment to an attribute of an op of any kind is refused with its place, and so is its deletion, whether the
+    op has that attribute or not."""
+    op: Any = OPS[kind]()
+    for name in ("origin", "anything"):
+        for change in (partial(setattr, op, name, 1), partial(delattr, op, name)):
+            with pytest.raises(AttributeError, match=rf"'{name}' of <{kind} .* at {__file__}:\d+, .*Build a new one"):
+                change()
     op.sync()
 
 

@@ -293,6 +293,19 @@ def test_settings_refused(settings: dict[str, Any], what: str) -> None:
     assert what in refused(kernel(cuda="__global__ void k(Tile<float, 1> y) {}", **settings), k)
 
 
+@pytest.mark.parametrize("call", ["grid((3,))", "grid(0)", "block((0,))", "block(2048)", "shared_memory(-1)"])
+def test_settings_of_a_call_are_refused_where_that_stands(call: str) -> None:
+    """A grid, a block or shared memory for one call is refused with the place of that call."""
+
+    @kernel(cuda="__global__ void k(Tile<float, 1> y) {}")
+    def k(y: Out[f32]) -> None: ...
+
+    with pytest.raises(KernelArgumentError) as caught:
+        eval(compile(f"k.{call}", "a_program.py", "eval"), {"k": k})
+    assert f": {call} at a_program.py:1" in str(caught.value)
+    assert f"declared at {FILE}:" in str(caught.value)
+
+
 def test_settings_kept() -> None:
     """What the declaration says reaches the spec."""
 
@@ -703,13 +716,17 @@ def test_overrides_make_copies() -> None:
 
 
 def test_overrides_are_checked() -> None:
-    """Overrides are held to the same limits as the declaration."""
-    assert "grid(0). Give 1 to 3 whole numbers, each 1 or more." in refused(saxpy.grid, 0)
-    assert "grid(). Give 1 to 3" in refused(saxpy.grid)
-    assert "block(1025) has 1025 threads." in refused(saxpy.block, 1025)
-    assert "shared_memory(-1). Give a number of bytes, 0 or more." in refused(saxpy.shared_memory, -1)
-    assert "shared_memory(True)" in refused(saxpy.shared_memory, True)
-    assert "shared_memory(1.5)" in refused(saxpy.shared_memory, 1.5)
+    """Overrides are held to the same limits as the declaration, and refused with the place of the call."""
+
+    def said(change: Callable[..., object], *given: object) -> str:
+        return re.sub(rf" at {re.escape(FILE)}:\d+", "", refused(change, *given))
+
+    assert "grid(0). Give 1 to 3 whole numbers, each 1 or more." in said(saxpy.grid, 0)
+    assert "grid(). Give 1 to 3" in said(saxpy.grid)
+    assert "block(1025) has 1025 threads." in said(saxpy.block, 1025)
+    assert "shared_memory(-1). Give a number of bytes, 0 or more." in said(saxpy.shared_memory, -1)
+    assert "shared_memory(True)" in said(saxpy.shared_memory, True)
+    assert "shared_memory(1.5)" in said(saxpy.shared_memory, 1.5)
 
 
 def fresh() -> Kernel[Any]:
