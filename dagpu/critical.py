@@ -374,4 +374,28 @@ It is held for some bytecodes at a time, so one is enough. A fork takes it first
 no other thread had half changed.
 """
 
+
+@final
+class Bookkeeping:
+    """A `with` block that holds `BOOKKEEPING`, for calls that may stand outside of sections.
+
+    A Ctrl-C within it is raised at its end.
+
+    At the end of `with BOOKKEEPING` itself Python stands once more on that line before it lets go of the lock. A trace
+    function (a debugger's, that of coverage) is called there, and so may be a signal handler: what that raises would
+    leave the lock taken for ever.
+    """
+
+    __slots__ = ("_installed",)
+
+    def __enter__(self) -> None:
+        self._installed = _hold.install()
+        BOOKKEEPING.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        BOOKKEEPING.release()
+        if self._installed:
+            _hold.remove()
+
+
 os.register_at_fork(before=BOOKKEEPING.acquire, after_in_parent=BOOKKEEPING.release, after_in_child=BOOKKEEPING.release)

@@ -32,7 +32,8 @@ def plain(cls: _C) -> _C:
 def _finished(cls: type[Any]) -> type[Any]:
     """The class with a fast `__init__`, and with what refuses changes: dataclass's own takes a class with slots for
     another one, and fails for names that are no fields."""
-    cls.__setattr__ = cls.__delattr__ = _refuse_change  # type: ignore[assignment]  # reason: it never returns
+    for change in ("__setattr__", "__delattr__"):
+        setattr(cls, change, _refuse_change)
     return _with_fast_init(cls)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self,
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.critical import BOOKKEEPING
+from dagpu.critical import Bookkeeping
 from dagpu.device import Device
 from dagpu.dtypes import Shape
 from dagpu.errors import MovedError, NotReadyError, OwnershipError, PartitionError, ShapeError
@@ -285,7 +285,7 @@ class SharedTensor(_Array[_D_co, _S_co]):
 
     def _another(self, layout: Layout, holders: Holders) -> "SharedTensor[_D_co]":
         """One more handle, unless the memory has an owner by now: `MovedError`."""
-        with BOOKKEEPING:
+        with Bookkeeping():
             return SharedTensor(self._live(), layout, self._made, holders)
 
     def try_unwrap(self) -> "Tensor[_D_co, _S_co]":
@@ -297,7 +297,7 @@ class SharedTensor(_Array[_D_co, _S_co]):
             OwnershipError: others hold it: clones, a `shared()` op that remembers it, or a run that is reading it.
         """
         where = here()
-        with BOOKKEEPING:
+        with Bookkeeping():
             storage = self._live()
             others = len(self._holders.alive) - 1
             if not others and not storage.readers:

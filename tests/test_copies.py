@@ -20,12 +20,12 @@ from dagpu import (
     OwnershipError,
     SharedTensor,
     Tensor,
+    critical,
     current_device,
     dup,
     fill,
     from_host,
     full,
-    handles,
     ones,
     pipeline,
     spawn,
@@ -213,11 +213,11 @@ class Watched:
         self.lock = lock
         self.told = told
 
-    def __enter__(self) -> None:
+    def acquire(self) -> None:
         self.told()
         self.lock.acquire()
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
         self.lock.release()
 
 
@@ -247,7 +247,7 @@ def test_an_owner_has_no_sharer_beside_it(more: Callable[[Any], Any]) -> None:
             moved.set()
 
     with (
-        patch.object(handles, "BOOKKEEPING", Watched(BOOKKEEPING, told)),
+        patch.object(critical, "BOOKKEEPING", Watched(BOOKKEEPING, told)),
         patch.object(SharedTensor, "_live", slowly),
         ThreadPoolExecutor(1, "cloning") as cloning,
         ThreadPoolExecutor(1, "unwrapping") as unwrapping,
@@ -267,7 +267,7 @@ def test_a_sharer_comes_too_late_for_an_owner() -> None:
     shared: Any = ones(S).share().sync()
     at_the_gate = threading.Event()
     watched = Watched(BOOKKEEPING, at_the_gate.set)
-    with patch.object(handles, "BOOKKEEPING", watched), ThreadPoolExecutor(1) as pool:
+    with patch.object(critical, "BOOKKEEPING", watched), ThreadPoolExecutor(1) as pool:
         with BOOKKEEPING:
             clone = pool.submit(outcome, shared.clone)
             assert at_the_gate.wait(PATIENCE)

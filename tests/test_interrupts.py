@@ -7,6 +7,7 @@ end, and every few lines elsewhere. `DAGPU_EVERY_LINE=1` tries all of them.
 
 import faulthandler
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -46,7 +48,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.outcome import Outcome
-from dagpu.critical import in_section
+from dagpu.critical import BOOKKEEPING, in_section
 from dagpu.ops.compose import Shared
 from dagpu.runtime import completion
 from dagpu.runtime.completion import TrioWaits
@@ -72,12 +74,16 @@ Place = tuple[str, int]
 
 @final
 class Finger:
-    """Calls `press` when this thread comes to a line of dagpu; notes all lines that it comes to."""
+    """Calls `press` when this thread comes to a line of dagpu; notes all lines that it comes to.
 
-    def __init__(self, press: Callable[[], None] | None = None, *at: Place) -> None:
+    It presses the first time that it comes to each line, or with `after`, once: after so many lines, whichever.
+    """
+
+    def __init__(self, press: Callable[[], None] | None = None, *at: Place, after: int | None = None) -> None:
         self._press = press
         self._at = frozenset(at)
         """Where to press; everywhere if empty."""
+        self._left = after
         self.pressed = False
         self.lines: dict[Place, None] = {}
 
@@ -95,7 +101,11 @@ class Finger:
         if event != "line":
             return self._line
         place = frame.f_code.co_filename, frame.f_lineno
-        if place in self.lines:
+        if self._left is not None:
+            self._left -= 1
+            if self._left >= 0 or self.pressed:
+                return self._line
+        elif place in self.lines:
             return self._line
         self.lines[place] = None
         if self._press is not None and (not self._at or place in self._at):
@@ -388,6 +398,36 @@ def test_a_finaliser_at_any_line_runs_its_op_or_is_refused(where: str) -> None:
         faulthandler.cancel_dump_traceback_later()
 
 
+CALLS: Final[dict[str, Callable[[Any], object]]] = {
+    "clone": lambda shared: shared.clone(),
+    "reshape": lambda shared: shared.reshape((16,)),
+    "try_unwrap": lambda shared: shared.try_unwrap(),
+    "cache_info": lambda shared: pipeline(step).cache_info(),
+    "cache_clear": lambda shared: pipeline(step).cache_clear(),
+    "memory_used": lambda shared: current_device().memory_used(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupt_at_any_line_of_a_call_leaves_no_lock(name: str) -> None:
+    """Calls outside of runs that take the lock raise `KeyboardInterrupt` at whatever line Ctrl-C hits, each time that
+    Python comes to it, and another thread gets the lock."""
+    handler = signal.getsignal(signal.SIGINT)
+    with ThreadPoolExecutor(1) as other:
+        for after in itertools.count():
+            shared = ones(SHAPE).share().sync()
+            with Finger(interrupt, after=after) as finger, suppress(KeyboardInterrupt):
+                CALLS[name](shared)
+                assert not finger.pressed, after
+            if not finger.pressed:
+                break
+            assert other.submit(BOOKKEEPING.acquire, timeout=PATIENCE).result(), after
+            other.submit(BOOKKEEPING.release).result()
+            assert signal.getsignal(signal.SIGINT) is handler, after
+            assert not in_section(), after
+    assert after > 5
+
+
 # ---- functions of the user's ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("way", [blocking, in_a_task])
 def test_an_endless_closure_can_be_interrupted(way: Any) -> None:
@@ -666,3 +706,34 @@ def test_a_child_forked_amid_runs_of_other_threads_runs_ops() -> None:
         "for thread in threads: thread.join()\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- a run that nobody awaits any more ------------------------------------------------------------------------------
+@pytest.mark.parametrize("updated", [False, True])
+def test_a_run_that_is_dropped_is_drained(cancelled: threading.Event, updated: bool) -> None:
+    """Where an interrupt in the user's own frame drops a run that is under way, that is cancelled and waited for, its
+    locks are released, and the task goes on."""
+    y, new = zeros((4,)).sync(), ones((4,)).sync()
+    op: DeviceOp[Any, Any, Any] = tiles(y.borrow_mut().partition((1,)), 1)
+    graph = op.graph() if updated else None
+    _began.clear()
+
+    def wait() -> None:
+        assert cancelled.wait(PATIENCE)
+
+    _at_first.append(wait)
+
+    async def main() -> None:
+        if graph is not None:
+            graph.update(memcpy(y.borrow_mut(), new))
+        run = (op if graph is None else graph.launch()).__await__()
+        run.send(None)
+        run.close()
+        assert cancelled.is_set()
+        assert (y._live().readers, y._live().writer) == (0, None)
+        await trio.lowlevel.checkpoint()
+        await tiles(y.borrow_mut().partition((1,)), 2)
+
+    trio.run(main)
+    assert _began[-4:] == [2, 2, 2, 2]
+    assert len(_began) <= 5

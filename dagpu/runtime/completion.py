@@ -241,7 +241,10 @@ async def _suspend(register: Callable[[Callable[[], None]], None], cancelled: Ca
 
     with ExitStack() as draining:
         register(lambda: bell.ring(resume))
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        try:
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        finally:
+            waiting = False  # the task of a run that was dropped may wait for something else when the wake-up comes
     if raise_cancelled is not None:
         raise_cancelled()
 
@@ -298,7 +301,14 @@ def _has_to_end() -> bool:
 
 @final
 class TrioWaits:
-    """Suspends the trio task: for `await`."""
+    """Suspends the trio task: for `await`.
+
+    A Ctrl-C may be raised in a frame of the user's just as the task goes on, and then nobody awaits the run any more:
+    its coroutine is closed. No loop will come back to it, so what is under way is waited for by blocking.
+    """
+
+    def __init__(self) -> None:
+        self._dropped = False
 
     _turn_began: float | None = None
 
@@ -319,6 +329,15 @@ class TrioWaits:
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def replay(self, replay: Replay, spin: float) -> None:
+        try:
+            await self._replay(replay, spin)
+        except GeneratorExit:
+            self._dropped = True
+            replay.cancel()
+            _wait_for(replay)
+            raise
+
+    async def _replay(self, replay: Replay, spin: float) -> None:
         if replay.poll(spin):
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
@@ -334,6 +353,9 @@ class TrioWaits:
         await _suspend(replay.when_done, drain)
 
     async def drain(self, replay: Replay) -> None:
+        if self._dropped:
+            _wait_for(replay)
+            return
         with trio.CancelScope(shield=True):
             await self.replay(replay, 0.0)
 

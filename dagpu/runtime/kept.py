@@ -7,7 +7,7 @@ from types import CodeType, EllipsisType
 from typing import Any, Final, NamedTuple, final
 
 from dagpu.backends.base import Backend, Bindings, Prepared, Replay
-from dagpu.critical import BOOKKEEPING
+from dagpu.critical import BOOKKEEPING, Bookkeeping
 from dagpu.device import Device
 from dagpu.env_vars import SPIN_US
 from dagpu.handles import OWNING
@@ -184,13 +184,13 @@ class PlanCache:
 
     def clear(self) -> None:
         """Forget all plans."""
-        with BOOKKEEPING:
+        with Bookkeeping():
             self._plans.clear()
             self._hits = self._misses = 0
 
     def info(self) -> CacheInfo:
         """How often a plan was found, and how often not: of a pipeline, how often its function was called."""
-        with BOOKKEEPING:
+        with Bookkeeping():
             return CacheInfo(self._hits, self._misses, self._maxsize, len(self._plans))
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from dagpu.critical import BOOKKEEPING
+from dagpu.critical import BOOKKEEPING, Bookkeeping
 from dagpu.errors import KernelBoundsError
 from dagpu.layout import Layout
 from dagpu.ops.launch import KernelSpec
@@ -29,7 +29,7 @@ class Account:
     @property
     def used(self) -> int:
         """Bytes."""
-        with BOOKKEEPING:
+        with Bookkeeping():
             self._count_off()
             return self._used
 
