@@ -115,12 +115,12 @@ def test_an_op_is_not_changed(kind: str) -> None:
 
 
 def scope() -> Any:
+    tensor: Any = ones(S).sync()
     with CudaGraph.scope(current_device().stream()) as found:
-        found.record(fill(TENSOR.borrow_mut(), 1.0))
+        found.record(fill(tensor.borrow_mut(), 1.0))
     return found
 
 
-TENSOR: Any = ones(S).sync()
 OWNERS: dict[str, Callable[[], Any]] = {"CudaGraph": lambda: ones(S).graph(), "Scope": scope}
 
 
