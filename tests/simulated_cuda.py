@@ -153,7 +153,7 @@ def installed(
         finally:
             machine.shut_down()
             plans.clear()  # they are of this machine
-    assert not machine.problems
+    assert not machine.problems, machine.problems
     assert machine.no_context_left()
 
 
