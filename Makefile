@@ -67,6 +67,7 @@ gpu:
 	"$(PYTHON)" -m pytest -q -n 8 -m "not exclusive" tests/gpu
 	"$(PYTHON)" -m pytest -q -m exclusive tests/gpu
 	"$(PYTHON)" -m tests.gpu.stress 60
+	"$(PYTHON)" -m tests.gpu.soak 100000
 	"$(PYTHON)" tests/gpu/sanitize.py
 	DAGPU_DEVICE=cuda:0 "$(PYTHON)" examples/digits.py
 	for each in $(GPU_BENCHMARKS); do "$(PYTHON)" benchmarks/$$each.py || exit 1; done

@@ -308,6 +308,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: eye(-1), "has a negative extent"),
     (lambda: ones((2,), np.complex64), "is no element type of a tensor. Use one of f16 bf16 f32"),
     (lambda: empty((2,), str), "is no element type of a tensor"),  # type: ignore[type-var]  # reason: refused
+    *(
+        (lambda text=text: ones((2,), text), f"{text!r} is no element type of a tensor")
+        for text in (",", "0(", "a", "f4,", "(")
+    ),
     (lambda: rand((2,), i32), "int32: random numbers are fractions. Use f16, bf16, f32 or f64"),
     (lambda: randn((2,), np.bool_), "bool: random numbers are fractions."),
     (lambda: full((2,), 1j), "Constant 1j into float32: it is complex. Take `.real` or `.imag`."),

@@ -73,7 +73,7 @@ def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
     if isinstance(dtype, type | str | np.dtype) and not short:  # of others NumPy takes their `dtype`; None is float64
         try:
             found = element_type(np.dtype(dtype))
-        except TypeError:
+        except Exception:  # of a text NumPy raises TypeError, ValueError or SyntaxError, or warns
             pass
     if found is None:
         cure = f"Use one of {' '.join(_SHORT)}"

@@ -309,8 +309,7 @@ class TrioWaits:
 
     def __init__(self) -> None:
         self._dropped = False
-
-    _turn_began: float | None = None
+        self._turn_began: float | None = None
 
     async def slowly(self, work: Callable[[], None]) -> None:
         await trio.to_thread.run_sync(work)
