@@ -1,4 +1,4 @@
-"""What the plugin calls: the findings in one function, and at the top level of one module."""
+"""Entry point of the flow rules: the findings in one function, and at the top level of one module."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ class Analysis:
 
     def __init__(self, tree: MypyFile, types: Types, effects: dict[str, Effect] | None = None) -> None:
         self.functions = list(functions(tree))
-        """Its functions and methods, each with its class."""
+        """The module's functions and methods, each with its class."""
         self.module = Module(
             tree.fullname,
             types,
@@ -45,18 +45,18 @@ class Analysis:
         self.module.continuations.update(s.func for s in tree.defs if isinstance(s, Decorator) and is_pipeline(s))
 
     def of_function(self, function: FuncDef) -> list[Finding]:
-        """The findings in a function and in those nested in it."""
+        """Return the findings in a function and in the functions nested in it."""
         return self._judged(bodies_of(self.module, function))
 
     def effect(self, function: FuncDef) -> Effect | None:
-        """What a function does to its parameters, by its body as it is now."""
+        """Derive a function's effect on its parameters from its current body, not from the remembered effects."""
         self.module.effects, known = None, self.module.effects
         effect = effect_in(self.module, function)
         self.module.effects = known
         return effect
 
     def of_top_level(self, tree: MypyFile) -> list[Finding]:
-        """The findings at the top level of a module."""
+        """Return the findings at the top level of a module, outside its functions."""
         builder = Builder(tree, self.module)
         for function, info in self.functions:
             if info is None:
@@ -79,7 +79,7 @@ class Analysis:
 
 
 def functions(tree: MypyFile) -> Iterator[tuple[FuncDef, TypeInfo | None]]:
-    """The functions and methods of a module that are checked on their own, each with its class."""
+    """Iterate over the functions and methods of a module that mypy checks separately, each with its class."""
 
     def within(statements: list[Statement], info: TypeInfo | None) -> Iterator[tuple[FuncDef, TypeInfo | None]]:
         for s in statements:
@@ -103,7 +103,7 @@ def functions(tree: MypyFile) -> Iterator[tuple[FuncDef, TypeInfo | None]]:
 
 
 def _suites(s: Statement) -> list[Block]:
-    """The suites of a statement in which functions may be defined under a condition."""
+    """Return the suites of a compound statement; each may define functions."""
     match s:
         case IfStmt():
             found = [*s.body, s.else_body]

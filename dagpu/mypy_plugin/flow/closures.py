@@ -1,8 +1,8 @@
-"""Nested functions and lambdas: what they do to the variables of their surroundings, and when.
+"""Effects of nested functions and lambdas on the variables of the enclosing scopes.
 
-Python looks a captured variable up when the closure runs, so defining one does nothing. Calling it does at once what
-its body does. Passing it on may run it at any time from then on: what it takes is gone, and what it looks at is lent
-to whoever has it.
+Python looks a captured variable up when the closure runs, so a definition has no effect. A call has the effects of the
+body at once. A closure that is passed on may run at any later time: handles that it moves count as moved, and handles
+that it reads are lent to the holder of the closure.
 """
 
 from collections.abc import Iterator
@@ -29,10 +29,10 @@ from dagpu.mypy_plugin.flow.state import walk
 
 
 def summary(node: FuncItem, body: Body) -> Closure:
-    """What a lowered body does to places that are not its own.
+    """Summarise the effects of a lowered body on places of the enclosing scopes.
 
-    Of a place that it makes anew, uses count if they stand at the beginning, before any branch and before that; and
-    moves, if on some way through the body nothing follows them.
+    For a place that the body reassigns, a use counts only in the entry block, before the assignment. A move counts
+    only if the place may still be moved where the body ends.
     """
     closure = Closure(node, body, {}, {}, {}, set(), {})
     free = {slot for root, slot in body.slots.items() if slot not in body.local}
@@ -60,7 +60,7 @@ def summary(node: FuncItem, body: Body) -> Closure:
 
 
 def _moved_at_end(body: Body) -> Iterator[tuple[Outside, str]]:
-    """Places of the surroundings that are moved where some way through a body ends."""
+    """Iterate over the enclosing places that may be moved where the body ends, with the words for the move."""
     everything = [-1] * len(body.blocks)
     for block, state in walk(body, everything):
         for i in block.instructions:
@@ -75,7 +75,7 @@ def _moved_at_end(body: Body) -> Iterator[tuple[Outside, str]]:
 
 def _note(closure: Closure, body: Body, i: Read | Move | Lend | Touch | Store | Forget) -> None:
     root = body.roots[i.place.slot]
-    assert root is not None, "a place that is not the body's own has a name"
+    assert root is not None, "an enclosing place has a name"
     place = (root, i.place.path)
     match i:
         case Store():
@@ -96,12 +96,12 @@ def _note(closure: Closure, body: Body, i: Read | Move | Lend | Touch | Store | 
 
 
 def pass_on(b: Builder, closure: Closure, at: Context) -> Slot | None:
-    """The closure is given to somebody who calls it later: a slot that holds what it captures."""
+    """Pass a closure on, to be called later. Return a slot that holds its captures; None if it has none."""
     return _captures(b, closure, at, later=True)
 
 
 def call_at(b: Builder, closure: Closure, at: Context) -> Slot | None:
-    """The closure is called here: a slot that holds what its result may hold of its surroundings."""
+    """Call a closure here. Return a slot with the facts of enclosing places that its result may hold, or None."""
     return _captures(b, closure, at, later=False)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong in a body: one walk over its instructions, with what holds before each and what is live after it."""
+"""Reports the errors in a body: one walk over its instructions, with the state before and the liveness after each."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from dagpu.mypy_plugin.flow.state import State, walk
 
 
 class Finding(NamedTuple):
-    """One error, and where it is reported."""
+    """One error: its code, its message and the node where it is reported."""
 
     node: Context
     code: ErrorCode
@@ -27,7 +27,7 @@ class Finding(NamedTuple):
 
 
 def judge(body: Body, module: Module) -> list[Finding]:
-    """The findings in a body, without those in the functions nested in it."""
+    """Return the findings in a body, without those in the functions nested in it."""
     found = [Finding(op, codes.UNUSED_OP, messages.UNUSED_OP) for op in body.dropped]
     if any(isinstance(i, Move | Lend | Run) for block in body.blocks for i in block.instructions):
         found += _Judge(body, module).findings()
@@ -74,7 +74,10 @@ class _Judge:
     # ---- moves
 
     def _use(self, i: Read | Move | Lend | Touch, state: State) -> bool:
-        """A place is used: is its handle still there? False ends what there is to say about it."""
+        """Report the use of a place that may have been moved. Return True if the other rules apply to the use as well.
+
+        They do not apply to a moved handle, unless its only move is this instruction in an earlier round of a loop.
+        """
         moves = state.moved.get(i.place.slot)
         if moves is None:
             return True
@@ -115,7 +118,7 @@ class _Judge:
     # ---- loans
 
     def _loans(self, place: Place, state: State, live: int, but: Slot) -> Iterator[Lend]:
-        """The loans of a place, or of a part or the whole of it, that are held by something that is used later."""
+        """Iterate over the loans of a place, of a part of it or of a whole around it, that a live slot holds."""
         slot, path = place
         seen: set[Lend] = set()
         for holder, what in state.held.items():

@@ -1,7 +1,7 @@
-"""Which slots are read again: a loan counts only while something that holds it is.
+"""Liveness of slots: a slot is live if it is read later. A loan counts only while a live slot holds it.
 
-Sets of slots are the bits of one integer: on bodies of some thousand slots that is fast enough to be computed anew for
-every instruction.
+A set of slots is an integer with one bit for each slot. On bodies with thousands of slots, that is fast enough to
+recompute the set at every instruction.
 """
 
 from dagpu.mypy_plugin.flow.graph import (
@@ -22,7 +22,7 @@ from dagpu.mypy_plugin.flow.graph import (
 
 
 def before(i: Instruction, live: int) -> int:
-    """What is live before an instruction, given what is live after it."""
+    """Return the slots that are live before an instruction, given those that are live after it."""
     match i:
         case Read():
             if i.into is not None:
@@ -53,7 +53,7 @@ def before(i: Instruction, live: int) -> int:
 
 
 def liveness(body: Body) -> list[int]:
-    """By block: what is live where it begins. Blocks are about in the order they run in, so few rounds are needed."""
+    """Return the live slots at the entry of each block. Blocks are in reverse postorder, so few rounds suffice."""
     at_entry = [0] * len(body.blocks)
     comes_from: list[list[int]] = [[] for _ in body.blocks]
     for block in body.blocks:
@@ -78,7 +78,7 @@ def liveness(body: Body) -> list[int]:
 
 
 def at_exit(block: Block, at_entry: list[int]) -> int:
-    """What is live where a block ends."""
+    """Return the slots that are live at the end of a block."""
     live = 0
     for follower in block.next:
         live |= at_entry[follower.index]
@@ -86,7 +86,7 @@ def at_exit(block: Block, at_entry: list[int]) -> int:
 
 
 def after_each(block: Block, at_entry: list[int]) -> list[int]:
-    """What is live after each instruction of a block."""
+    """Return the slots that are live after each instruction of a block."""
     live = at_exit(block, at_entry)
     found = []
     for i in reversed(block.instructions):

@@ -1,4 +1,4 @@
-"""Assignment targets: variables, attributes, items, and tuples and patterns of them."""
+"""Lowers assignments and deletions: targets are variables, attributes, items, and tuples or lists of these."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ from dagpu.mypy_plugin.flow.lower_places import place_of
 
 
 def targets(target: Expression) -> Iterator[Expression]:
-    """The single targets in a tuple, list or starred target."""
+    """Iterate over the single targets in a tuple, list or starred target."""
     match target:
         case TupleExpr() | ListExpr():
             for item in target.items:
@@ -41,14 +41,14 @@ def targets(target: Expression) -> Iterator[Expression]:
 
 
 def declare(b: Builder, target: Expression, *, element: bool = False) -> None:
-    """Variables that are assigned belong to this body, unless they are declared `global` or `nonlocal`."""
+    """Make the assigned variables local to this body, unless they are declared `global` or `nonlocal`."""
     for single in targets(target):
         if isinstance(single, NameExpr) and isinstance(single.node, Var) and single.name not in b.foreign:
             b.declare(single.node, element=element)
 
 
 def stand_for(b: Builder, index: Expression, sequence: Expression) -> None:
-    """`for t in (a, b):` lends what is looped over to the variable: to move that is to move any of those."""
+    """Record that the variable of `for t in (a, b):` may alias the named handles: moving it moves any of them."""
     places = tuple(_named_in(b, sequence))
     if places:
         for single in targets(index):
@@ -57,7 +57,7 @@ def stand_for(b: Builder, index: Expression, sequence: Expression) -> None:
 
 
 def _named_in(b: Builder, e: Expression) -> Iterator[Place]:
-    """The places of the handles that a display names, through `zip` and `enumerate` as well."""
+    """Iterate over the places of the handles named in a display, or in a call of `zip` or `enumerate` on displays."""
     match e:
         case TupleExpr() | ListExpr():
             for item in e.items:
@@ -72,7 +72,7 @@ def _named_in(b: Builder, e: Expression) -> Iterator[Place]:
 
 
 def assign(b: Builder, target: Expression, held: Slot | None, at: Context) -> None:
-    """Put a value into a target."""
+    """Assign a value to a target; each single target of a tuple or list gets all facts of the value."""
     for single in targets(target):
         match single:
             case NameExpr():
@@ -154,7 +154,7 @@ def _assignment(b: Builder, s: AssignmentStmt) -> None:
 
 
 def _shares(b: Builder, rvalue: Expression) -> bool:
-    """Does something else keep the value as well: an object, a container, the surroundings?"""
+    """Return True if an object, a container or an enclosing scope keeps the assigned value too."""
     place = place_of(b, rvalue)
     if place is None:
         return False
@@ -172,7 +172,10 @@ def _how(target: Expression) -> str:
 
 
 def _by_component(b: Builder, s: AssignmentStmt, target: TupleExpr | ListExpr) -> bool:
-    """`a, b = b, a`, and the results of a kernel: each target holds what its own component holds."""
+    """Lower `a, b = x, y` item by item, so that each target gets only the facts of its own item.
+
+    Return False, with nothing lowered, if the two sides do not have this form.
+    """
     if any(isinstance(item, StarExpr) for item in target.items):
         return False
     rvalue = s.rvalue

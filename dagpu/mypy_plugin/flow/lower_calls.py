@@ -1,4 +1,4 @@
-"""Calls: what they do to the handle they are called on, to their arguments, and what their result holds."""
+"""Lowers calls: their effects on the receiver and the arguments, and the facts that the result holds."""
 
 from mypy.nodes import (
     AssertTypeExpr,
@@ -57,7 +57,7 @@ def _call(b: Builder, e: CallExpr, by_value: bool) -> Slot | None:
             arguments.append(taking.evaluate(e.args[i], taken))
     b.in_then = outer
     if callee.is_ours and callee.name not in names.NEVER_RAISES:
-        b.may_raise()  # before anything moves: a call of ours that is refused leaves its arguments as they were
+        b.may_raise()  # before the moves: a call of dagpu that raises leaves its arguments unmoved
     taking.take()
     if callee.closure is not None:
         parts.append(call_at(b, callee.closure, e))
@@ -70,7 +70,7 @@ def _call(b: Builder, e: CallExpr, by_value: bool) -> Slot | None:
 
 
 def _lend_for_later(b: Builder, e: Expression) -> Slot | None:
-    """A handle is given to a generator or a task that looks at it: it is not to be moved while that goes on."""
+    """Lend a handle to a generator or a task that only reads it. The handle must not move in the meantime."""
     held = b.read(e)
     place = place_of(b, e)
     if place is None:
@@ -81,7 +81,7 @@ def _lend_for_later(b: Builder, e: Expression) -> Slot | None:
 
 
 def _receiver(b: Builder, e: CallExpr, callee: Callee, receiver: Expression, taking: Taking) -> Slot | None:
-    """What a method is called on: moved, lent or looked at."""
+    """Evaluate the receiver of a method call: move it, lend it or read it."""
     if (how := names.MOVES_SELF.get(callee.name)) is not None:
         b.how = how
         return taking.evaluate(receiver, True, always=True)
@@ -100,14 +100,14 @@ def _receiver(b: Builder, e: CallExpr, callee: Callee, receiver: Expression, tak
 
 
 def _is_fresh(b: Builder, e: Expression) -> bool:
-    """Does a handle that has no name belong to nobody else? A container's methods may give what it keeps."""
+    """Return True if an unnamed handle has no other owner. A container's methods may return a handle that it keeps."""
     if isinstance(e, CallExpr) and e.analyzed is None:
         return not callee_of(b, e).name.startswith(("builtins.", "typing.", "collections."))
     return isinstance(e, AwaitExpr)
 
 
 def _keep(b: Builder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> None:
-    """Containers, channels and tasks keep what they are given, until it is cleared."""
+    """Record that containers, channels and tasks keep the arguments of a call; `clear` empties a container."""
     if callee.name in names.EMPTIES_SELF and callee.receiver is not None:
         place = place_of(b, callee.receiver)
         if place is not None and not place.path:
@@ -123,7 +123,7 @@ def _keep(b: Builder, e: CallExpr, callee: Callee, arguments: list[Slot | None])
 
 
 def keep_in(b: Builder, at: Expression, container: Expression, given: list[tuple[Expression, Slot]], how: str) -> None:
-    """What is given to a container is kept by it, and escapes if the container outlives this function."""
+    """Add arguments to a container. They escape if the container outlives this function."""
     place = place_of(b, container)
     if place is None:
         return
@@ -135,7 +135,10 @@ def keep_in(b: Builder, at: Expression, container: Expression, given: list[tuple
 
 
 def _forget(b: Builder, e: CallExpr, callee: Callee) -> None:
-    """A function that sees an object may give it new attributes, and one of this module new values to its globals."""
+    """Discard moves that the callee may have undone.
+
+    Any callee may assign to attributes of the objects that it gets. A function of this module may assign to globals.
+    """
     if not callee.name or callee.name.startswith(f"{b.module.name}."):
         b.emit(Forget(e, Place(ANY_GLOBAL), whole=True))
     if callee.name.startswith("builtins.") and callee.receiver is None:
@@ -175,7 +178,10 @@ def _result(
 
 
 def _captures(b: Builder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> bool:
-    """Is a closure among the arguments that holds something? Then so does the op, whatever its type says."""
+    """Return True if an argument is a closure with captures. The op then holds them, whatever its type says.
+
+    Record the named functions that are passed to dagpu as continuations.
+    """
     captures = False
     for argument, held in zip(e.args, arguments, strict=True):
         function = function_of(argument.node) if isinstance(argument, NameExpr) else None

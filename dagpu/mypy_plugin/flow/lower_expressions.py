@@ -1,4 +1,4 @@
-"""Expressions other than names and calls: displays, operators, comprehensions, lambdas."""
+"""Lowers expressions other than names and calls: displays, operators, comprehensions, lambdas."""
 
 from collections.abc import Iterable
 
@@ -131,11 +131,11 @@ def _lambda(b: Builder, e: LambdaExpr, by_value: bool) -> Slot | None:
     return pass_on(b, closure_of(b, e), e)
 
 
-# ---- what branches
+# ---- expressions that branch
 
 
 def _merge(b: Builder, e: Expression, into: Slot, held: Slot | None, others: tuple[Slot, ...] = ()) -> bool:
-    """One of the values that `into` may have; says whether it holds anything."""
+    """Build one of the possible values of `into`. Return True if it holds any facts."""
     if held is not None:
         b.emit(Build(e, into, (held, *others), EVERYTHING))
     return held is not None
@@ -145,7 +145,7 @@ def _merge(b: Builder, e: Expression, into: Slot, held: Slot | None, others: tup
 def _operator(b: Builder, e: OpExpr, by_value: bool) -> Slot | None:
     if e.op not in ("and", "or"):
         how = b.how
-        left = b.evaluate(e.left, by_value)  # a list that is added to a list passes on what is in it
+        left = b.evaluate(e.left, by_value)  # the sum of two lists holds the items of both
         b.how = how
         right = b.evaluate(e.right, by_value)
         parts = tuple(held for held in (left, right) if held is not None)
@@ -184,14 +184,14 @@ def _conditional(b: Builder, e: ConditionalExpr, by_value: bool) -> Slot | None:
     for branch, value in ((yes, e.if_expr), (no, e.else_expr)):
         b.current, b.how = branch, how
         if value not in b.types and e in b.types:
-            continue  # mypy did not look at it: the condition never picks it
+            continue  # mypy did not check it: the condition never selects it
         holds = _merge(b, e, into, b.evaluate(value, by_value)) or holds
         b.jump(end)
     b.current = end
     return into if holds else None
 
 
-# ---- comprehensions run where they stand, as the loops they are
+# ---- comprehensions, lowered in place as loops
 
 
 @expression(ListComprehension)

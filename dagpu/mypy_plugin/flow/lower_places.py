@@ -1,4 +1,4 @@
-"""Names, attributes and constant indices: looking at a handle, and taking it."""
+"""Lowers names, attributes and constant indices: reads of handles, and moves."""
 
 from mypy.nodes import (
     Decorator,
@@ -24,18 +24,18 @@ from dagpu.mypy_plugin.flow.graph import EVERYTHING, Build, Move, Place, Read, S
 from dagpu.mypy_plugin.flow.kinds import HANDLE, MOVES, is_stored, method_name
 
 _DEEPEST = 3
-"""Longer paths than `a.b.c.d` are not followed."""
+"""Longest path into a slot, as in `a.b.c.d`. Longer paths are not tracked."""
 
 
 def function_of(node: SymbolNode | None) -> FuncDef | None:
-    """The function that a name stands for."""
+    """Return the function that a name refers to, without its decorators; None for any other node."""
     if isinstance(node, Decorator):
         return node.func
     return node if isinstance(node, FuncDef) else None
 
 
 def place_of(b: Builder, e: Expression) -> Place | None:
-    """The place that an expression names: a variable, an attribute of one, a constant index into one."""
+    """Return the place that an expression names: a variable, or a path of attributes and constant indices into one."""
     match e:
         case NameExpr():
             return Place(b.slot(e.node)) if isinstance(e.node, Var) else None
@@ -68,7 +68,7 @@ def _constant(e: Expression) -> str | None:
 
 
 def _holds_still(b: Builder, e: Expression) -> bool:
-    """Does the same index give the same thing twice? It does in tuples, lists and dictionaries."""
+    """Return True if an index gives the same object each time. It does in tuples, lists and dictionaries."""
     t = get_proper_type(b.types.get(e))
     if isinstance(t, TupleType):
         return True
@@ -76,7 +76,7 @@ def _holds_still(b: Builder, e: Expression) -> bool:
 
 
 def take(b: Builder, e: Expression, place: Place, kind: int, by_value: bool) -> Slot | None:
-    """Take the handle out of a place, or look at it."""
+    """Move the handle out of a place, or read it, and return the slot with its facts."""
     if by_value and kind & MOVES:
         into = b.temporary()
         b.move(Move(e, place, into, b.how))
@@ -88,19 +88,19 @@ def take(b: Builder, e: Expression, place: Place, kind: int, by_value: bool) -> 
 
 
 class Taking:
-    """Evaluates operands in order, and takes the handles among them when all have been evaluated.
+    """Evaluates operands in order, and moves the handles among them after all operands have been evaluated.
 
-    So it is at run time: in `f(t, t.shape)` the shape is read before `f` is called, which is what moves `t`.
+    This is the order at run time: `f(t, t.shape)` reads the shape first, and then the call of `f` moves `t`.
     """
 
     def __init__(self, b: Builder) -> None:
         self._b = b
         self._moves: list[Move] = []
         self.owns = False
-        """Is an owned handle among the operands that are taken?"""
+        """True if one of the operands is an owned handle that moves."""
 
     def evaluate(self, e: Expression, by_value: bool, *, always: bool = False) -> Slot | None:
-        """The next operand. `always`: it is taken even if passing it on would not move it."""
+        """Evaluate the next operand. `always`: move it even if its type is not one that moves when passed on."""
         b = self._b
         if not by_value or not (always or b.kind(e) & MOVES):
             return b.evaluate(e, by_value)
@@ -115,7 +115,7 @@ class Taking:
         return into
 
     def take(self) -> None:
-        """All operands have been evaluated."""
+        """Emit the moves. All operands must have been evaluated."""
         for move in self._moves:
             self._b.move(move)
 
@@ -142,7 +142,7 @@ def _member(b: Builder, e: MemberExpr, by_value: bool) -> Slot | None:
         if place is not None:
             return take(b, e, place, kind, by_value)
         if b.kind(e.expr) & HANDLE and (how := names.MOVES_SELF.get(method_name(b.types.get(e.expr), e.name) or "")):
-            b.how = how  # a bound method that moves, `f = t.share`, moves when it is bound: it is called later
+            b.how = how  # `f = t.share` counts as a move at the binding, because the call comes later
             return b.value(e.expr)
     return through(b, e, b.read(e.expr), kind)
 
@@ -163,7 +163,7 @@ def _index(b: Builder, e: IndexExpr, by_value: bool) -> Slot | None:
 
 
 def through(b: Builder, e: Expression, base: Slot | None, kind: int) -> Slot | None:
-    """A part of a value holds what the value holds, as far as its type can."""
+    """Build a part of a value. It holds the facts of the value that the part's type can hold."""
     keeps = kind & EVERYTHING
     if base is None:
         return None

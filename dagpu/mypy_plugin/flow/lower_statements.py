@@ -1,4 +1,4 @@
-"""Statements: branches, loops, `try`, `with`, `match`, and what ends a block."""
+"""Lowers statements: definitions, branches, loops, `with`, `try`, and the statements that leave a block."""
 
 from mypy.nodes import (
     AssertStmt,
@@ -116,7 +116,7 @@ def _overloaded(b: Builder, s: OverloadedFuncDef) -> None:
 
 @statement(ClassDef)
 def _class(b: Builder, s: ClassDef) -> None:
-    """A class body runs where it stands; its methods are bodies of their own, which nothing is captured by."""
+    """Lower a class body in place. Its methods are separate bodies without captures: their closures are dropped."""
     closures = dict(b.closures)
     b.suite(s.defs)
     b.closures = closures
@@ -216,16 +216,16 @@ def _with(b: Builder, s: WithStmt) -> None:
     with b.handled_by(handler):
         b.suite(s.body)
         if any(map(deliberate.expects, s.expr)):
-            b.unreachable()  # but by the exception that is expected
+            b.unreachable()  # only the expected exception leaves the suite
     for place in entered:
         b.emit(Read(s, place, None, 0))
     b.fall_into(after)
 
 
 def _swallows(b: Builder, e: Expression, is_async: bool) -> bool:
-    """May the context manager end an exception? As mypy has it: if `__exit__` gives a bool.
+    """Return True if a context manager may swallow an exception. mypy's rule: its `__exit__` returns a bool.
 
-    Not so a nursery: it ends only the cancellation that it was asked for.
+    A nursery is an exception to the rule: it swallows only its own cancellation.
     """
     t = get_proper_type(b.types.get(e))
     if not isinstance(t, Instance) or t.type.fullname in names.NURSERIES:

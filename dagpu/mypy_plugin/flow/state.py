@@ -1,6 +1,6 @@
-"""What holds at one point of a body: what has moved, who holds which loans, which ops have been run.
+"""The data-flow state at one point of a body: handles that have moved, loans with their holders, and ops that have run.
 
-All three grow along paths and are joined by union: a handle has moved if it has on one path.
+The three sets are joined by union: a handle counts as moved if it has moved on one path.
 """
 
 import heapq
@@ -33,24 +33,24 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 Held: TypeAlias = frozenset[Lend | Build]
-"""Loans, and ops that own what has moved into them."""
+"""Facts that a slot holds: loans, and ops that own the handles moved into them."""
 NOTHING: Held = frozenset()
 
 
 class State:
-    """What holds at one point."""
+    """The facts at one point of a body."""
 
     __slots__ = ("held", "lent", "moved", "spent")
 
     def __init__(self, lent: frozenset[Slot]) -> None:
         self.lent = lent
-        """What is lent anywhere in the body."""
+        """Slots that are borrowed anywhere in the body."""
         self.moved: dict[Slot, frozenset[Move]] = {}
         self.held: dict[Slot, Held] = {}
         self.spent: dict[Build, frozenset[Run]] = {}
 
     def pruned(self, live: int) -> "State":
-        """A copy with what can matter where these slots are live."""
+        """Return a copy with the facts about these live slots; `live` has one bit for each slot."""
         state = State(self.lent)
         if self.moved:
             state.moved = {slot: moves for slot, moves in self.moved.items() if live >> slot & 1}
@@ -62,11 +62,11 @@ class State:
         return state
 
     def join(self, other: "State") -> bool:
-        """Add what holds on another path; says whether that was anything new."""
+        """Add the facts of another path. Return True if one of them was new."""
         return _join(self.moved, other.moved) | _join(self.held, other.held) | _join(self.spent, other.spent)
 
     def step(self, i: Instruction) -> None:
-        """What holds after an instruction."""
+        """Apply the effect of one instruction to this state."""
         match i:
             case Read():
                 if i.into is not None:
@@ -128,7 +128,7 @@ class State:
     def _store(self, i: Store) -> None:
         slot, path = i.place
         if slot in self.lent:
-            for holder, what in list(self.held.items()):  # what was lent of the old value is no loan of the new
+            for holder, what in list(self.held.items()):  # loans of the old value are not loans of the new one
                 left = frozenset(
                     one
                     for one in what
@@ -172,7 +172,7 @@ def _join(mine: dict[_K, frozenset[_V]], theirs: dict[_K, frozenset[_V]]) -> boo
 
 
 def walk(body: Body, live: list[int]) -> Iterator[tuple[Block, State]]:
-    """Each block with what holds where it begins; who asks takes that state through the block, by `step`."""
+    """Iterate over the blocks, each with the state at its entry, which the caller must `step` through the block."""
     lent = frozenset(i.place.slot for block in body.blocks for i in block.instructions if isinstance(i, Lend))
     states: list[State | None] = [None] * len(body.blocks)
     states[0] = State(lent)
@@ -180,19 +180,19 @@ def walk(body: Body, live: list[int]) -> Iterator[tuple[Block, State]]:
         _solve(body, live, states)
         for block in body.blocks:
             state = states[block.index]
-            assert state is not None, "every block is reached"
+            assert state is not None, "every block is reachable"
             yield block, state
         return
     for block in body.blocks:
         state = states[block.index]
-        assert state is not None, "what it comes from was before it"
+        assert state is not None, "a predecessor has been visited"
         yield block, state
         for follower in block.next:
             _flow(state, follower, live, states)
 
 
 def _flow(state: State, to: Block, live: list[int], states: list[State | None]) -> bool:
-    """What holds at the end of a block holds at the beginning of a next one; says whether that is news there."""
+    """Join the state at the end of a block into the entry state of a successor. Return True if that one changed."""
     coming = state.pruned(live[to.index])
     known = states[to.index]
     if known is None:
@@ -202,7 +202,7 @@ def _flow(state: State, to: Block, live: list[int], states: list[State | None]) 
 
 
 def _solve(body: Body, live: list[int], states: list[State | None]) -> None:
-    """Go round the loops until nothing is new."""
+    """Compute the least fixed point of the entry states; needed for bodies with loops."""
     todo, waiting = [0], {0}
     while todo:
         index = heapq.heappop(todo)
