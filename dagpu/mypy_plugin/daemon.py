@@ -1,11 +1,11 @@
-"""The daemon, which checks single functions again without asking for further dependencies.
+"""Support for mypy's daemon, which checks single functions again without asking the plugin for dependencies.
 
-There a function is deferred at the first hook that it asks for: mypy then checks it once more, and by the first hook
-of that second visit the types of the first are complete. Of a function that asks for no hook we never hear that it is
-checked again, so its errors belong to the module, and are said anew with those of the top level.
+In the daemon, a function is deferred at the first hook that it asks for: mypy then checks it once more, and by the
+first hook of that second visit the types of the first visit are complete. A function that asks for no hook gives no
+sign that it is checked again. So its errors belong to the module, and are reported with those of the top level.
 
-mypy knows which functions to check again from types and signatures alone. What a function does to its parameters is
-neither: where that has changed, all of the module is deferred once more.
+mypy decides from types and signatures alone which functions to check again. A function's effect on its parameters is
+neither. If that effect has changed, all functions of the module are deferred once more.
 """
 
 from __future__ import annotations  # the rules are imported late, and their types never
@@ -28,46 +28,49 @@ _DONE: Final = -1
 
 
 class _Module:
-    """What is remembered of one module from its last complete check, and of the check under way."""
+    """Results for one module from its last complete check, and the state of the check in progress."""
 
     def __init__(self) -> None:
         self.effects: dict[str, Effect] = {}
-        """What its functions do to their parameters, by full name."""
+        """Effects of the module's functions on their parameters, by full name."""
         self.asking: set[FuncDef] = set()
         """The functions that ask for hooks."""
         self.unheard: list[Finding] = []
-        """What is wrong in the others. They call nothing, so only an edit of theirs changes that."""
+        """Findings in the functions that ask for no hook. They call nothing, so only their own edits change these."""
         self.checker: TypeChecker | None = None
-        """Who checks it; another after each edit."""
+        """The checker in use; mypy makes a new one after each edit."""
         self.whole = True
-        """Does that one check all of it, and not single functions again?"""
+        """True if `checker` checks the whole module, False if it checks single functions again."""
         self.visits: dict[Target, int] = {}
-        """In which pass of that one a target was deferred; _DONE once it has been analysed."""
+        """The pass of `checker` in which each target was deferred; _DONE for a target that has been analysed."""
         self.checks: tuple[int, Checks] | None = None
-        """The analysis of one pass, which the targets in it share."""
+        """The number of a pass, and the analysis that the targets of this pass share."""
 
 
 class Daemon:
-    """Has single functions analysed when the daemon checks them again."""
+    """Analyses single functions when mypy's daemon checks them again."""
 
     def __init__(self) -> None:
         self._modules: dict[str, _Module] = {}
         self._busy = False
 
     def hears_of(self, tree: MypyFile, function: FuncDef) -> bool:
-        """Do we notice when a function is checked again?"""
+        """Return True if the function asks for hooks, so that `visit` is called when it is checked again."""
         module = self._modules.get(tree.fullname)
         return module is not None and function in module.asking
 
     def unheard(self, checks: Checks, tree: MypyFile) -> list[Finding]:
-        """What is wrong in the functions that we do not hear of; they have no types when the top level is checked."""
+        """Return the findings in functions that ask for no hook.
+
+        After an edit these are the remembered ones: the functions have no types when the top level is checked again.
+        """
         module = self._modules[tree.fullname]
         if not module.whole:
             return module.unheard
         return [finding for f, _ in checks.functions if f not in module.asking for finding in checks.of(f)]
 
     def visit(self, checker: TypeChecker, analyse: Analyse) -> None:
-        """Some hook is asked for: defer the function that is being checked, or analyse it on its second visit."""
+        """Handle a request for a hook: defer the function under check, or analyse it on its second visit."""
         if self._busy:
             return
         tree, function = checker.tree, checker.scope.top_level_function()
@@ -76,7 +79,7 @@ class Daemon:
             module.checker, module.visits, module.checks = checker, {}, None
             module.whole = checker.pass_num == 0  # single functions come in a second pass at once
             if module.whole:
-                module.asking.clear()  # a function of the same name as before is the same to mypy
+                module.asking.clear()  # mypy identifies a function with the earlier one of the same name
         target: Target = tree
         if isinstance(function, FuncDef):
             target = function
@@ -104,7 +107,7 @@ class Daemon:
             self._check_again(module, checker, checks, target)
 
     def _check_again(self, module: _Module, checker: TypeChecker, checks: Checks, but: FuncDef) -> None:
-        """What calls a function sees it do something else than before."""
+        """Defer all targets of a module but one: that function's effect has changed, which may concern its callers."""
         others: list[Target] = [function for function, _ in checks.functions if function in module.asking]
         for other in (*others, checker.tree):
             if other is not but:
@@ -113,7 +116,7 @@ class Daemon:
                 _defer(checker, other)
 
     def checked(self, checker: TypeChecker, checks: Checks, found: Mapping[FuncDef, list[Finding]]) -> None:
-        """A module has been checked as a whole: remember what its functions do, and no more."""
+        """Record the effects and findings of a module that has been checked as a whole, and drop the check's state."""
         module = self._modules.setdefault(checker.tree.fullname, _Module())
         module.checker, module.visits, module.checks = None, {}, None
         module.asking &= {function for function, _ in checks.functions}
@@ -123,7 +126,7 @@ class Daemon:
 
     @contextmanager
     def _alone(self, checker: TypeChecker) -> Iterator[None]:
-        """Report as if nobody were inside a `filter_errors` of mypy's: hooks are asked for in the midst of one."""
+        """Suspend mypy's error watchers. A hook may be requested inside a `filter_errors`, which would drop errors."""
         watchers = checker.errors._watchers
         saved = watchers[:]
         watchers.clear()
@@ -144,7 +147,7 @@ def _defer(checker: TypeChecker, target: Target) -> None:
 
 
 def checks_of(checker: TypeChecker, effects: dict[str, Effect] | None = None) -> Checks:
-    """What is wrong in the module of a checker. The rules are imported late: a run from the cache does without."""
+    """Return the checks of a checker's module. The late import spares a run from mypy's cache the rules."""
     from dagpu.mypy_plugin.checks import Checks
 
     return Checks(checker.tree, checker._type_maps[0], effects)

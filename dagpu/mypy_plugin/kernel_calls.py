@@ -1,7 +1,7 @@
-"""Kernel calls: the exact op that a call builds, and whether inputs and outputs have the right form.
+"""Kernel calls: the exact type of the op that a call builds, and checks of its inputs and outputs.
 
-Without the plugin a call is a `KernelOp`, whose parts are `Any`. With it, it is a `DeviceOp[tuple[...], L, G]`: the
-arguments in the form they were put in.
+Without the plugin, the type of a call is `KernelOp`, whose parts are `Any`. With it, the type is
+`DeviceOp[tuple[...], L, G]`, with each argument in the form in which it was passed.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,15 @@ from mypy.types import FunctionLike, Instance, TupleType, Type, UnionType, get_p
 from dagpu.mypy_plugin import codes, forms, kernel_facts, long_tuples, names, phantoms
 
 _NUMBERS = {"numpy.inexact": "float", "numpy.integer": "int", "numpy.bool": "bool", "numpy.bool_": "bool"}
-"""NumPy scalar types by a base of theirs, and the Python number that a kernel makes of them."""
+"""Base classes of NumPy's scalar types, each with the Python type that a kernel call converts such a number to."""
 
 
 def _signature(context: MethodSigContext) -> FunctionLike:
-    """Let anything pass for a tensor: `_exact` judges it, in the words of the run time.
+    """Return a signature that accepts any object as a tensor. `_exact` checks these arguments in mypy's place.
 
-    `object` and not `Any`: with `Any` as its type context, mypy would infer `DeviceOp[Any]` for an argument such as
-    `op.map(lambda t: ...)`. It also halves the time: mypy holds an argument against all six members of an `In`.
+    The type is `object` and not `Any`: with `Any` as the type context, mypy would infer `DeviceOp[Any]` for an argument
+    such as `op.map(lambda t: ...)`. It also halves the time, because mypy compares an argument with all six members of
+    an `In`.
     """
     signature = context.default_signature
     anything = context.api.named_generic_type("builtins.object", [])
@@ -32,7 +33,7 @@ def _signature(context: MethodSigContext) -> FunctionLike:
 
 
 def _exact(context: MethodContext) -> Type:
-    """The op that a kernel call builds."""
+    """Return the type of the op that a kernel call builds, and report its wrong arguments."""
     parameters = forms.parameters_of(context.type)
     if (
         parameters is None
@@ -42,7 +43,7 @@ def _exact(context: MethodContext) -> Type:
         return context.default_return_type
     parts, lifetimes, allocations = list[Type](), list[Type | None](), list[Type | None]()
     for index, (formal, given) in enumerate(zip(parameters.arg_types, context.arg_types, strict=True)):
-        if not given:  # left to its default, which only a number has
+        if not given:  # the default value applies; only numbers have one
             parts.append(_number(formal, context.api))
             continue
         form = forms.form_of(formal)
@@ -59,7 +60,7 @@ def _exact(context: MethodContext) -> Type:
 
 
 def _part(formal: Type, actual: Type, api: CheckerPluginInterface) -> Type:
-    """What comes back for one argument: of an op what it yields, a handle as it is, a number as a Python number."""
+    """Return the type of the result for one argument: an op's result type, the handle itself, or a Python number."""
     proper = get_proper_type(actual)
     if isinstance(proper, UnionType):
         return make_simplified_union([_part(formal, item, api) for item in proper.items])
@@ -69,7 +70,7 @@ def _part(formal: Type, actual: Type, api: CheckerPluginInterface) -> Type:
 
 
 def _number(formal: Type, api: CheckerPluginInterface) -> Type:
-    """What a number passed for this parameter comes back as: it has been converted to what CUDA declares."""
+    """Return the Python type of the result for a number, which the call converts to the type that CUDA declares."""
     proper = get_proper_type(formal)
     if isinstance(proper, UnionType):  # Lazy[float]
         plain = [item for item in proper.items if phantoms.as_op(get_proper_type(item)) is None]
@@ -82,7 +83,7 @@ def _number(formal: Type, api: CheckerPluginInterface) -> Type:
 
 
 def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> None:
-    """Say what is wrong with a tensor argument, as `dagpu.kernel_arguments` does."""
+    """Report a wrong tensor argument, in the words of `dagpu.kernel_arguments`."""
     place = context.args[index][0]
     callee = context.context.callee if isinstance(context.context, CallExpr) else place
     where = f"{forms.kernel_name(callee)}, argument {context.callee_arg_names[index]!r}"
@@ -99,7 +100,7 @@ def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> N
 
 
 def _cure(actual: Type, form: forms.Form, element: str) -> str:
-    """How to come by what is wanted."""
+    """Return the cure: a way to convert the argument to the wanted form."""
     proper = get_proper_type(actual)
     if (op := phantoms.as_op(proper)) is not None:
         proper = get_proper_type(op.args[0])

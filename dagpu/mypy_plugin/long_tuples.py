@@ -1,4 +1,4 @@
-"""Tuples of more than eight: the overloads of `zip_ops`, `unzip`, `first` and `last` end there, and give `Any`."""
+"""Types for tuples of more than eight items, where the overloads of `zip_ops`, `unzip`, `first` and `last` end."""
 
 from collections.abc import Callable
 
@@ -12,13 +12,13 @@ _OVERLOADS = 8
 
 
 def tuple_of(items: list[Type], api: CheckerPluginInterface) -> TupleType:
-    """`tuple[A, B, ...]`"""
+    """Return the type `tuple[A, B, ...]` for its items `A, B, ...`."""
     anything = api.named_generic_type("builtins.object", [])
     return TupleType(items, api.named_generic_type("builtins.tuple", [anything]))
 
 
 def _zipped(context: FunctionContext) -> Type:
-    """`zip_ops(a, b, ...)`"""
+    """Return the exact type of `zip_ops(a, b, ...)` for more than eight ops."""
     op = get_proper_type(context.default_return_type)
     given = [type_ for types in context.arg_types for type_ in types]
     kinds = {kind for kinds in context.arg_kinds for kind in kinds}
@@ -26,13 +26,13 @@ def _zipped(context: FunctionContext) -> Type:
     if len(given) <= _OVERLOADS or kinds != {ARG_POS} or not isinstance(op, Instance):
         return context.default_return_type
     yields = [part.args[0] for part in parts if part is not None]
-    if len(yields) < len(parts):  # an argument that is no op, or an Any
+    if len(yields) < len(parts):  # an argument is an `Any`, or not an op
         return context.default_return_type
     return op.copy_modified(args=[tuple_of(yields, context.api), *op.args[1:]])
 
 
 def _parts(context: MethodContext) -> list[Type]:
-    """The ops for each part of an op that yields a long tuple; empty if it does not."""
+    """Return the op types for the parts of an op whose result is a long tuple; empty for other ops."""
     op = phantoms.as_op(get_proper_type(context.type))
     whole = get_proper_type(op.args[0]) if op is not None else None
     if op is None or not isinstance(whole, TupleType) or len(whole.items) <= _OVERLOADS:

@@ -1,7 +1,7 @@
-"""`dagpu-output-partition`, as far as it takes knowing shapes: tiles that do not divide, ranks, and aliases.
+"""The checks of `dagpu-output-partition` that need shapes: tiles that do not divide, wrong ranks, and aliases.
 
-That an output is a partition at all is judged where the call is typed (`kernel_calls`). This follows the values of
-variables (`shape_flow`), and so comes after type checking. It says what the run time says: `dagpu.layout.tiling` and
+`kernel_calls` checks that an output is a partition, while mypy types the call. The checks here need the values of
+variables (`shape_flow`), so they run after type checking. Their messages use the words of `dagpu.layout.tiling` and
 `dagpu.kernel_arguments`.
 """
 
@@ -21,7 +21,7 @@ SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}
 
 
 def check(target: FuncDef | MypyFile, types: Mapping[Expression, Type], report: Callable[[str, Context], None]) -> None:
-    """Judge all that a function and what nests in it, or a module outside its functions, does with outputs."""
+    """Report the wrong outputs in a function with its nested functions, or in a module outside its functions."""
     shape_flow.follow(target, types, _Judge(types, report))
 
 
@@ -32,18 +32,18 @@ class _Judge:
         self._report = report
 
     def partition(self, call: CallExpr, receiver: Value, tile: Value, partial: Expression | None) -> None:
-        """Does the tile cut the shape?"""
+        """Report a tile that does not divide the shape."""
         cut = extents(tile)
         if not isinstance(receiver, Array) or cut is None:
             return
-        # What is not written as False may be true.
+        # An expression other than the literal False may be true.
         exact = partial is None or (isinstance(partial, NameExpr) and partial.fullname == "builtins.False")
         problem = _tiling_problem(receiver.shape, cut, exact=exact)
         if problem:
             self._report(problem, call)
 
     def kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
-        """Have the outputs the rank that CUDA declares, and memory of their own?"""
+        """Report outputs with another rank than CUDA declares, and outputs on the memory of another argument."""
         parameters = forms.parameters_of(kernel)
         if parameters is None:
             return
@@ -80,7 +80,7 @@ def _where(call: CallExpr, name: str | None) -> str:
 
 
 def _places(call: CallExpr, order: list[str]) -> list[Expression | None]:
-    """The expressions of the arguments, in the order of the parameters."""
+    """Return the argument expression for each parameter, in order; None for one that the call leaves out."""
     given: dict[str, Expression] = {}
     for index, (argument, name) in enumerate(zip(call.args, call.arg_names, strict=True)):
         given[name if name is not None else order[index] if index < len(order) else ""] = argument
@@ -98,7 +98,7 @@ def _alias(names: list[str | None], outputs: list[bool], first: int, second: int
 
 
 def _tiling_problem(shape: Extents, tile: Extents, *, exact: bool) -> str:
-    """What `dagpu.layout.tiling` would raise; empty where nothing is known to be wrong."""
+    """Return the message that `dagpu.layout.tiling` would raise; empty if no error is certain."""
     if len(tile) != len(shape):
         has = f"tile {_shown(tile)} has {len(tile)} axes, the tensor {_shown(shape)} has {len(shape)}"
         return f"{has}. Give one tile extent for each axis."
@@ -114,6 +114,6 @@ def _tiling_problem(shape: Extents, tile: Extents, *, exact: bool) -> str:
 
 
 def _shown(given: Extents) -> str:
-    """`(8, ?)`"""
+    """Format a shape for a message, with `?` for an unknown extent: `(8, ?)`."""
     inside = ", ".join("?" if extent is None else str(extent) for extent in given)
     return f"({inside},)" if len(given) == 1 else f"({inside})"

@@ -1,4 +1,4 @@
-"""The phantom parameters of ops: whether an op borrows (`L`), and whether it allocates (`G`)."""
+"""The phantom type parameters of `DeviceOp[T, L, G]`: `L` says that an op borrows, `G` that it allocates."""
 
 from collections.abc import Callable
 
@@ -27,10 +27,10 @@ _HANDLES = frozenset((names.TENSOR, names.SHARED_TENSOR, names.PARTITION)) | _LE
 
 
 def our(name: str, args: list[Type], api: CheckerPluginInterface) -> Instance:
-    """A type of dagpu's by its full name.
+    """Return a type of dagpu by its full name.
 
-    `api.named_generic_type` walks from package to module by attributes, which are not there for every module, and
-    `dagpu.kernel` is a function.
+    `api.named_generic_type` cannot find all of them: it walks from package to module by attributes. Not every module is
+    an attribute of its package, and `dagpu.kernel` is a function.
     """
     assert isinstance(api, TypeChecker)
     module, _, last = name.rpartition(".")
@@ -40,7 +40,7 @@ def our(name: str, args: list[Type], api: CheckerPluginInterface) -> Instance:
 
 
 def as_op(type_: ProperType) -> Instance | None:
-    """The type as `DeviceOp[T, L, G]`, if it is an op's."""
+    """Return an op's type as `DeviceOp[T, L, G]`; None for a type that is not an op's."""
     if not isinstance(type_, Instance):
         return None
     info = type_.type
@@ -52,10 +52,9 @@ def as_op(type_: ProperType) -> Instance | None:
 
 
 def lifetime(type_: Type, api: CheckerPluginInterface) -> Type | None:
-    """Does a value of this type borrow? The join of the `L` of all ops and borrows in it; None where there are none.
+    """Return the join of the `L` of all ops and borrows in a value of this type; None if it has none.
 
-    It looks into containers, but not at what an op yields: a borrow that a run makes of its own tensors is no borrow of
-    somebody's.
+    Containers are searched, results of ops are not: a run may borrow its own tensors, which borrows none from outside.
     """
     proper = get_proper_type(type_)
     if isinstance(proper, Instance):
@@ -77,7 +76,7 @@ def lifetime(type_: Type, api: CheckerPluginInterface) -> Type | None:
 
 
 def allocation(type_: Type) -> Type | None:
-    """Does running a value of this type allocate? The `G` of the op; None for a handle, which is there already."""
+    """Return the `G` of an op, which says that running it may allocate; None for a handle, which exists already."""
     proper = get_proper_type(type_)
     if isinstance(proper, UnionType):
         return _one_of([allocation(item) for item in proper.items], names.NO_ALLOC)
@@ -87,10 +86,10 @@ def allocation(type_: Type) -> Type | None:
 
 
 def _one_of(found: list[Type | None], least: str) -> Type | None:
-    """Of a union. Where its members differ, as those of a parameter `x: In[f32]` do, nothing is known.
+    """Combine the `L` or `G` of the members of a union: `Any` if they differ, as for a parameter `x: In[f32]`.
 
-    The join would be safe, and make a plain type error of a function that hands on any input to a kernel and returns
-    the op as a `DeviceOp[Tensor[f32]]`.
+    The join would be safe too. But with it, a function that passes any input to a kernel and returns the op as a
+    `DeviceOp[Tensor[f32]]` would be a type error.
     """
     bare = [None if _is(one, least) else one for one in found]
     first = bare[0]
@@ -100,9 +99,9 @@ def _one_of(found: list[Type | None], least: str) -> Type | None:
 
 
 def joined(found: list[Type | None]) -> Type | None:
-    """`L1 | L2 | ...` or `G1 | G2 | ...`, where None is the one that is below all others.
+    """Return the join `L1 | L2 | ...` or `G1 | G2 | ...`; None is the least element, `Static` or `NoAlloc`.
 
-    Of two, one is the least or a type variable or unknown; or it is the other, which is above all.
+    The greatest element, `Borrowed` or `MayAlloc`, absorbs all others. `Any` absorbs type variables.
     """
     above = [one for one in found if one is not None and not _is(one, names.STATIC) and not _is(one, names.NO_ALLOC)]
     if len(above) < 2:
@@ -120,18 +119,18 @@ def _is(type_: Type | None, name: str) -> bool:
 
 
 def _value(context: FunctionContext) -> Type:
-    """`value(x)` borrows if `x` does."""
+    """Return the type of `value(x)`, which borrows if `x` does."""
     op = get_proper_type(context.default_return_type)
     if not isinstance(op, Instance) or len(op.args) != 3:
         return context.default_return_type
     borrows = lifetime(op.args[0], context.api)
-    if borrows is None or isinstance(borrows, AnyType):  # of an Any nothing is known: it is left as declared
+    if borrows is None or isinstance(borrows, AnyType):  # an Any is unknown, so the declared type is kept
         return op
     return op.copy_modified(args=[op.args[0], borrows, op.args[2]])
 
 
 def _pipelined(context: MethodContext) -> Type:
-    """A call of a pipeline borrows if an argument does: the op holds it until it has run."""
+    """Return the type of a pipeline call. It borrows if an argument does, because the op holds its arguments."""
     op = get_proper_type(context.default_return_type)
     borrows = joined([lifetime(given, context.api) for types in context.arg_types for given in types])
     if not isinstance(op, Instance) or len(op.args) != 3 or borrows is None or isinstance(borrows, AnyType):

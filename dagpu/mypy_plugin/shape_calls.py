@@ -1,4 +1,4 @@
-"""What dagpu's own functions and methods do to shapes: `zeros((8, 8)).partition((4, 4))` is an op that yields a cut."""
+"""Effects of dagpu's functions and methods on shapes: `zeros((8, 8)).partition((4, 4))` is an `Op` with a `Cut`."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
@@ -7,7 +7,7 @@ from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.shape_values import Array, Cut, Extents, Number, Op, Several, Value, extents, yielded
 
 Arguments: TypeAlias = Mapping[str, Value]
-"""What is known of the arguments of a call, by the names of the parameters."""
+"""The known values of the arguments of a call, by parameter name."""
 
 
 # ---- functions ----------------------------------------------------------------------------------
@@ -17,7 +17,7 @@ def _shaped(given: Arguments, source: object) -> Value:
 
 
 def _row(name: str) -> Callable[[Arguments, object], Value]:
-    """A new tensor of one axis, whose extent is the argument `name`."""
+    """Return the function for a call that makes a tensor of one axis, whose extent is the argument `name`."""
 
     def call(given: Arguments, source: object) -> Value:
         return Op(Array((_whole(given.get(name)),)), source)
@@ -52,7 +52,7 @@ FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, object], Value]
     **{f"{_MEMORY}.{name}": (("t",), _copied) for name in ("dup", "convert", "fill")},
     names.VALUE: (("x",), _wrapped),
 }
-"""By full name: the first parameters, and what the call gives."""
+"""For each function's full name: its first parameters, and the function that computes the value of a call."""
 
 PARAMETERS: dict[str, tuple[str, ...]] = {"partition": ("tile",), "reshape": ("shape",), "view": ("shape",)}
 """The parameters of the methods that take shapes."""
@@ -60,7 +60,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {"partition": ("tile",), "reshape": ("s
 
 # ---- methods ------------------------------------------------------------------------------------
 def method(receiver: Value, name: str, given: Arguments, source: object) -> Value:
-    """What a method of a handle or an op gives, where it says something of shapes."""
+    """Return the value of a method call on a handle or an op; None if the method has no known effect on shapes."""
     match receiver:
         case Array(shape):
             return _of_array(shape, name, given)
@@ -104,5 +104,5 @@ def _of_op(op: Op, name: str, given: Arguments, source: object) -> Value:
 
 
 def zipped(values: list[Value], source: object) -> Value:
-    """`zip_ops(a, b)`."""
+    """Return the value of `zip_ops(a, b)`."""
     return Op(Several(tuple(map(yielded, values))), source)

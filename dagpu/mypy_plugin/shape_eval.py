@@ -1,4 +1,4 @@
-"""What an expression's value is known to be, given what is known of variables. Each expression is visited once."""
+"""Abstract evaluation of expressions: the known value of each, given the known values of variables."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -43,41 +43,41 @@ from dagpu.mypy_plugin.shape_values import Array, Cut, Number, Op, Several, Valu
 
 
 class Judge(Protocol):
-    """Who is told of the calls that an output depends on."""
+    """Receives the calls of `partition` and of kernels that the evaluator comes across, to check them."""
 
     def partition(self, call: CallExpr, receiver: Value, tile: Value, partial: Expression | None) -> None:
-        """A handle or an op is cut."""
+        """Check a call of `partition` on a handle or an op."""
 
     def kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
-        """A kernel is called."""
+        """Check a call of a kernel, with the arguments in the order of the parameters."""
 
 
 @final
 class Evaluator:
-    """Evaluates expressions. `known` is what is known of variables; one that is not in it has not been bound here."""
+    """Evaluates expressions, each once. `known` has the values of the variables bound so far; None is unknown."""
 
     def __init__(
         self, type_of: Callable[[Expression], Type | None], judge: Judge | None = None, *, in_function: bool = True
     ) -> None:
         self.known: dict[SymbolNode, Value] = {}
         self.bound: list[SymbolNode] = []
-        """What has been bound, in order: whoever opens a branch looks at what was added."""
+        """Variables in the order of their bindings. A branch has bound those appended since its start."""
         self.judging = True
-        """False where a wrong call may be one that is never made, or that is expected to fail."""
+        """False if a wrong call here may be unreachable or deliberate; then it is not reported."""
         self._in_function = in_function
         self._type_of = type_of
         self._judge = judge
         self._consulted = 0
-        """How often something was known of a variable."""
+        """Number of reads of variables with a known value."""
         self.shared: set[SymbolNode] = set()
-        """Variables that another function sets as well: nothing is ever known of them."""
+        """Variables that another function sets too. Their values are always unknown."""
         self._times: dict[SymbolNode, int] = {}
-        """How often each variable has been bound: a name that is bound twice stands for two ops."""
+        """Number of bindings of each variable. A variable that is bound twice refers to two different ops."""
 
     # ---- variables
 
     def bind(self, place: Expression, value: Value) -> None:
-        """Assign to a name, or to a tuple of names."""
+        """Assign a value to a name, or the items of a value to a tuple of names."""
         if isinstance(place, NameExpr):
             if place.node is not None:
                 elsewhere = self._in_function and place.kind == GDEF  # any other function may set it meanwhile
@@ -93,7 +93,7 @@ class Evaluator:
             self.visit(place)
 
     def bind_name(self, node: SymbolNode, value: Value) -> None:
-        """Assign to a variable."""
+        """Assign a value to a variable."""
         self.known[node] = None if node in self.shared else value
         self.bound.append(node)
         self._times[node] = self._times.get(node, 0) + 1
@@ -101,7 +101,7 @@ class Evaluator:
     # ---- conditions
 
     def decides(self, test: Expression | None) -> bool:
-        """Visit a condition. Does it depend on something known, so that it may have one outcome alone?"""
+        """Visit a condition. Return True if it depends on a known value, so that one outcome may be impossible."""
         if isinstance(test, ComparisonExpr) and set(test.operators) <= {"is", "is not"}:
             self.visit_all(test.operands)
             return False
@@ -111,7 +111,7 @@ class Evaluator:
 
     @contextmanager
     def silent(self, silent: bool = True) -> Iterator[None]:
-        """Judge nothing meanwhile."""
+        """Report no calls to the judge inside this context. With `silent=False` the context has no effect."""
         before, self.judging = self.judging, self.judging and not silent
         try:
             yield
@@ -121,7 +121,7 @@ class Evaluator:
     # ---- expressions
 
     def visit(self, expression: Expression | None) -> Value:
-        """What is known of an expression's value."""
+        """Evaluate an expression. Return its known value, or None."""
         match expression:
             case NameExpr():
                 return self._name(expression)
@@ -181,7 +181,7 @@ class Evaluator:
         return None
 
     def visit_all(self, expressions: Iterable[Expression | None]) -> None:
-        """Visit expressions whose values do not matter, but in which something may be called."""
+        """Visit expressions for the calls in them; their values are not needed."""
         for expression in expressions:
             self.visit(expression)
 
@@ -214,9 +214,9 @@ class Evaluator:
         return None
 
     def apply(self, lambda_: LambdaExpr, argument: Value) -> Value:
-        """What a lambda of one parameter gives.
+        """Return the value of a call of a lambda with one parameter.
 
-        It may run later, when the variables around it have changed: nothing is known of them.
+        The lambda may run later, after the enclosing variables have changed, so these are unknown in it.
         """
         around, self.known = self.known, {}
         try:
@@ -257,9 +257,9 @@ class Evaluator:
         return of_type(self._type_of(call))
 
     def _arguments(self, call: CallExpr, parameters: tuple[str, ...]) -> dict[str, Value]:
-        """The values of the arguments for the first parameters; all arguments are visited.
+        """Visit all arguments. Return the values of those for the given first parameters, by name.
 
-        Of a call with `*args` or `**kwargs` nothing is known.
+        The result is empty for a call with `*args` or `**kwargs`.
         """
         given: dict[str, Value] = {}
         for index, (argument, kind, name) in enumerate(zip(call.args, call.arg_kinds, call.arg_names, strict=True)):
@@ -283,7 +283,7 @@ class Evaluator:
         return of_type(self._type_of(call)) if value is None else value
 
     def _composed(self, call: CallExpr, name: str, op: Op) -> Value:
-        """`op.then(f)` and `op.map(f)`, where `f` is a lambda."""
+        """Evaluate `op.then(f)` and `op.map(f)`, where `f` is a lambda."""
         if len(call.args) != 1 or not isinstance(call.args[0], LambdaExpr):
             self.visit_all(call.args)
             return of_type(self._type_of(call))
@@ -291,7 +291,7 @@ class Evaluator:
         return Op(yielded(value) if name == "then" else value, call)
 
     def _kernel(self, call: CallExpr, kernel: Instance) -> Value:
-        """A kernel call, with its arguments in the order of the parameters; an op that yields them all."""
+        """Evaluate a kernel call: an op whose result is the tuple of all arguments, in the order of the parameters."""
         self.visit(forms.base_kernel(call.callee))
         parameters = forms.parameters_of(kernel)
         order = () if parameters is None else tuple([name or "" for name in parameters.arg_names])
@@ -304,7 +304,7 @@ class Evaluator:
 
 
 def _is_plain(call: CallExpr) -> bool:
-    """Is each argument passed by itself?"""
+    """Return True for a call without `*args` and `**kwargs`."""
     return all(kind in (ARG_POS, ARG_NAMED) for kind in call.arg_kinds)
 
 

@@ -1,10 +1,11 @@
-"""Follows what is known of shapes through the statements of a function, path by path.
+"""Propagates known shapes through the statements of a function, path by path.
 
-What is known holds on every path that leads to a place, with two liberties that keep this one pass:
+A value is known at a point if it holds on every path to that point. Two simplifications keep the analysis to one pass:
 
-- In the body of a loop it is what is known the first time round. Of what the body binds, nothing is known after it.
-- A branch whose condition depends on something known (`if n % 4:` where n is 10) may be one that is never taken. In it
-  nothing is judged, and where it leaves the block, nothing is known from there on.
+- In the body of a loop, the values are those of the first round. After the loop, the variables that its body binds are
+  unknown.
+- A branch whose condition depends on a known value (`if n % 4:` where n is 10) may be dead code. Errors in it are not
+  reported. If such a branch leaves the block, all variables are unknown from there on.
 """
 
 from collections.abc import Mapping
@@ -48,14 +49,14 @@ from dagpu.mypy_plugin.shape_values import Value, joined, of_type
 _EXPECTED = frozenset(
     ("PartitionError", "KernelArgumentError", "ShapeError", "OwnershipError", "DagpuError", "ValueError", "TypeError")
 )
-"""Exceptions by which a program says that it reckons with a wrong tile or argument."""
+"""Exceptions raised for a wrong tile or argument. A program that handles one expects such a mistake."""
 
 _EXPECTING = frozenset(("raises", "suppress", "assertRaises", "assertRaisesRegex", "RaisesGroup"))
-"""Context managers that say so."""
+"""Context managers that expect an exception."""
 
 
 def follow(target: FuncDef | MypyFile, types: Mapping[Expression, Type], judge: Judge) -> None:
-    """Have `judge` told of all calls in a function and what nests in it, or in a module outside its functions."""
+    """Report to `judge` all calls in a function with its nested functions, or in a module outside its functions."""
     flow = _Flow(types, judge, nested=isinstance(target, FuncDef))
     if isinstance(target, FuncDef):
         flow.function(target)
@@ -65,7 +66,7 @@ def follow(target: FuncDef | MypyFile, types: Mapping[Expression, Type], judge: 
 
 @final
 class _Flow:
-    """Each method for a statement says whether the one after it is reached."""
+    """Visits statements. Each method for a statement returns True if the statement after it is reached."""
 
     def __init__(self, types: Mapping[Expression, Type], judge: Judge, *, nested: bool) -> None:
         self._types = types
@@ -73,7 +74,7 @@ class _Flow:
         self._on = Evaluator(types.get, judge, in_function=nested)
 
     def function(self, function: FuncItem) -> None:
-        """Its body. When it runs is not known, nor what the variables around it are by then."""
+        """Visit the body of a function. It may run at any time, so the variables of enclosing scopes are unknown."""
         around, self._on.known = self._on.known, {}
         start = len(self._on.bound)
         for argument in function.arguments:
@@ -85,13 +86,13 @@ class _Flow:
         around.update(dict.fromkeys(nonlocals))
 
     def block(self, block: Block | None) -> bool:
-        """The statements of a block."""
+        """Visit a block, if there is one. Return True if its end is reached."""
         if block is None:
             return True
         return not block.is_unreachable and self.statements(block.body)
 
     def statements(self, statements: list[Statement]) -> bool:
-        """One after the other, until one is not reached."""
+        """Visit statements in order, until one is not reached. Return True if the end is reached."""
         return all(map(self._statement, statements))
 
     def _statement(self, statement: Statement) -> bool:
@@ -157,7 +158,7 @@ class _Flow:
     # ---- branches
 
     def _branches(self, blocks: list[Block | None], decided: bool) -> bool:
-        """Blocks of which one runs. `decided`: which one depends on something known."""
+        """Visit alternative blocks, and merge their results. `decided`: the choice depends on a known value."""
         before = self._on.known
         ends: list[dict[SymbolNode, Value]] = []
         with self._on.silent(decided):
@@ -198,7 +199,7 @@ class _Flow:
         self._on.known = before | dict.fromkeys(self._on.bound[start:])
         return self.block(statement.else_body)
 
-    # ---- what may be left half-way
+    # ---- statements that may be left half-way
 
     def _with(self, statement: WithStmt) -> bool:
         for manager, place in zip(statement.expr, statement.target, strict=True):
@@ -209,7 +210,7 @@ class _Flow:
         before = dict(self._on.known)
         with self._on.silent(expecting):
             reached = self.block(statement.body)
-        # The manager may swallow an exception, and the body have been left at any place.
+        # The manager may swallow an exception, so the body may have been left at any point.
         self._on.known = _merged([before, self._on.known])
         return reached or expecting
 
@@ -238,7 +239,8 @@ class _Flow:
 
 
 def _merged(ends: list[dict[SymbolNode, Value]]) -> dict[SymbolNode, Value]:
-    """What is known where several paths meet. A variable that one of them has not bound cannot be used after it."""
+    """Join the variables of several paths. A variable that only some of them bind keeps their value: on the other
+    paths, using it would be an error."""
     if not ends:
         return {}
     merged = dict(ends[0])
@@ -249,7 +251,7 @@ def _merged(ends: list[dict[SymbolNode, Value]]) -> dict[SymbolNode, Value]:
 
 
 def _captured(pattern: Pattern) -> list[SymbolNode]:
-    """The variables that a pattern binds."""
+    """Return the variables that a pattern binds."""
     places = []
     match pattern:
         case AsPattern():
@@ -269,12 +271,12 @@ def _captured(pattern: Pattern) -> list[SymbolNode]:
 
 
 def _expects(manager: Expression) -> bool:
-    """Is it `pytest.raises(...)` or the like?"""
+    """Return True for a context manager that expects an exception, such as `pytest.raises(...)`."""
     return isinstance(manager, CallExpr) and getattr(manager.callee, "name", "") in _EXPECTING
 
 
 def _reckons(caught: Expression | None) -> bool:
-    """Does an `except` clause name an error of a wrong tile or argument?"""
+    """Return True if an `except` clause names an exception for a wrong tile or argument."""
     if isinstance(caught, TupleExpr):
         return any(map(_reckons, caught.items))
     return isinstance(caught, RefExpr) and getattr(caught, "name", "") in _EXPECTED
