@@ -5,7 +5,7 @@ the body, where no rule applies any more. Each point that may raise has an edge 
 moves made before that point.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
@@ -14,6 +14,7 @@ from mypy.nodes import (
     AssignmentStmt,
     AwaitExpr,
     CallExpr,
+    Context,
     Expression,
     ExpressionStmt,
     FuncItem,
@@ -24,7 +25,20 @@ from mypy.nodes import (
 )
 from mypy.nodes import Block as Suite
 
-from dagpu.mypy_plugin.flow.graph import ANY_GLOBAL, Block, Body, Forget, Instruction, Move, Place, Root, Slot, in_order
+from dagpu.mypy_plugin.flow.graph import (
+    ANY_GLOBAL,
+    Block,
+    Body,
+    Escape,
+    Forget,
+    Instruction,
+    Keep,
+    Move,
+    Place,
+    Root,
+    Slot,
+    in_order,
+)
 from dagpu.mypy_plugin.flow.module import Closure, Module
 
 
@@ -139,6 +153,19 @@ class Builder:
         if not move.place.path:
             for place in self.stands_for.get(move.place.slot, ()):
                 self.emit(Move(move.node, place, self.temporary(), move.how, silent=True))
+
+    def add_to_container(
+        self, node: Context, container: Slot, values: Sequence[tuple[Context, Slot]], how: str
+    ) -> None:
+        """Add values, each with its node, to a container or an object. They escape if it outlives this body.
+
+        `how` describes the escape in messages.
+        """
+        self.emit(Keep(node, container, tuple(held for _, held in values)))
+        root = self.body.roots[container]
+        if root is not None and self.outlives(root):
+            for value, held in values:
+                self.emit(Escape(value, held, how))
 
     # ---- exceptions and leaving
 

@@ -22,7 +22,7 @@ from mypy.nodes import (
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.flow.builder import Builder, statement
-from dagpu.mypy_plugin.flow.graph import EVERYTHING, Escape, Forget, Keep, Place, Slot, Store
+from dagpu.mypy_plugin.flow.graph import EVERYTHING, Escape, Forget, Place, Slot, Store
 from dagpu.mypy_plugin.flow.kinds import MOVES
 from dagpu.mypy_plugin.flow.lower_functions import closure_of
 from dagpu.mypy_plugin.flow.lower_places import place_of
@@ -110,10 +110,7 @@ def _assign_attribute(b: Builder, target: MemberExpr, held: Slot | None) -> None
         return
     b.emit(Store(target, place, None, 0))
     if held is not None:
-        b.emit(Keep(target, place.slot, (held,)))
-        root = b.body.roots[place.slot]
-        if root is not None and b.outlives(root):
-            b.emit(Escape(target, held, "stored in an attribute that outlives"))
+        b.add_to_container(target, place.slot, [(target, held)], "stored in an attribute that outlives")
 
 
 def _assign_item(b: Builder, target: IndexExpr, held: Slot | None, at: Context) -> None:
@@ -125,10 +122,7 @@ def _assign_item(b: Builder, target: IndexExpr, held: Slot | None, at: Context) 
     place = place_of(b, target)
     b.emit(Forget(target, base, whole=False) if place is None else Store(target, place, None, 0))
     if held is not None:
-        b.emit(Keep(target, base.slot, (held,)))
-        root = b.body.roots[base.slot]
-        if root is not None and b.outlives(root):
-            b.emit(Escape(target, held, "put where it outlives"))
+        b.add_to_container(target, base.slot, [(target, held)], "put where it outlives")
 
 
 @statement(AssignmentStmt)
@@ -200,10 +194,7 @@ def _augmented(b: Builder, s: OperatorAssignmentStmt) -> None:
         return
     b.emit(Forget(s, place, whole=False))
     if held is not None:
-        b.emit(Keep(s, place.slot, (held,)))
-        root = b.body.roots[place.slot]
-        if root is not None and b.outlives(root):
-            b.emit(Escape(s, held, "put where it outlives"))
+        b.add_to_container(s, place.slot, [(s, held)], "put where it outlives")
 
 
 @statement(DelStmt)

@@ -22,9 +22,7 @@ from dagpu.mypy_plugin.flow.graph import (
     LOANS,
     SPENDABLE,
     Build,
-    Escape,
     Forget,
-    Keep,
     Lend,
     Place,
     Run,
@@ -117,21 +115,17 @@ def _keep(b: Builder, e: CallExpr, callee: Callee, arguments: list[Slot | None])
     if not given:
         return
     if callee.name in names.ADDS_TO_SELF and callee.receiver is not None:
-        keep_in(b, e, callee.receiver, given, "put where it outlives")
+        _add_arguments(b, e, callee.receiver, given, "put where it outlives")
     elif callee.name in names.STARTS_TASK and callee.receiver is not None:
-        keep_in(b, e, callee.receiver, given, "given to a task that may outlive")
+        _add_arguments(b, e, callee.receiver, given, "given to a task that may outlive")
 
 
-def keep_in(b: Builder, at: Expression, container: Expression, given: list[tuple[Expression, Slot]], how: str) -> None:
-    """Add arguments to a container. They escape if the container outlives this function."""
+def _add_arguments(
+    b: Builder, e: CallExpr, container: Expression, given: list[tuple[Expression, Slot]], how: str
+) -> None:
     place = place_of(b, container)
-    if place is None:
-        return
-    b.emit(Keep(at, place.slot, tuple(held for _, held in given)))
-    root = b.body.roots[place.slot]
-    if root is not None and b.outlives(root):
-        for argument, held in given:
-            b.emit(Escape(argument, held, how))
+    if place is not None:
+        b.add_to_container(e, place.slot, given, how)
 
 
 def _forget(b: Builder, e: CallExpr, callee: Callee) -> None:
