@@ -38,7 +38,7 @@ def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SelfTestResult:
     """The result of the self-test of one device."""
 
     device: str
@@ -68,7 +68,7 @@ def info() -> int:
     return 0 if all(found.works for found in findings) else 1
 
 
-def examine(device: Device) -> Finding:
+def examine(device: Device) -> SelfTestResult:
     """Compile and run a kernel, copy in both directions, overlap two branches, and compare the results with NumPy."""
     ramp = np.arange(1024, dtype=np.float32)
     try:
@@ -82,12 +82,12 @@ def examine(device: Device) -> Finding:
         first: BaseException = error
         while isinstance(first, BaseExceptionGroup):  # both branches fail alike
             first = first.exceptions[0]
-        return Finding(device.name, False, f"{type(first).__name__}: {first}")
+        return SelfTestResult(device.name, False, f"{type(first).__name__}: {first}")
     right = np.array_equal(two, 3 * ramp) and np.array_equal(minus, 0 * ramp)
-    return Finding(device.name, right, "passed" if right else "wrong results: do not trust this device")
+    return SelfTestResult(device.name, right, "passed" if right else "wrong results: do not trust this device")
 
 
-def _row(found: Finding) -> tuple[str, ...]:
+def _row(found: SelfTestResult) -> tuple[str, ...]:
     try:
         free, total = (f"{size / 2**30:.1f} GiB" for size in dagpu.device(found.device).memory_info())
     except dagpu.DagpuError:

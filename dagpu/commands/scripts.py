@@ -17,10 +17,10 @@ from dagpu.origin import describe
 def explain(script: str, arguments: Sequence[str]) -> int:
     """Run a script, and print each of its plans before the plan runs. Return the script's exit status."""
 
-    def tell(op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
+    def print_plan(op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
         print(f"--- {type(op).__name__} at {describe(op.origin)}\n{in_words(plan)}\n", flush=True)
 
-    with use_interpreter(StreamInterpreter(on_plan=tell)):
+    with use_interpreter(StreamInterpreter(on_plan=print_plan)):
         return run(script, arguments)
 
 
