@@ -22,20 +22,20 @@ class Checks:
         self.functions = self._analysis.functions
         """The module's functions and methods, each with its class."""
 
-    def effect(self, function: FuncDef) -> Effect | None:
+    def derive_effect(self, function: FuncDef) -> Effect | None:
         """Derive a function's effect on its parameters from its current body."""
-        return self._analysis.effect(function)
+        return self._analysis.derive_effect(function)
 
-    def of(self, target: Target) -> list[Finding]:
+    def findings_in(self, target: Target) -> list[Finding]:
         """Return the findings in a function, or at the top level, without deliberate mistakes."""
         if isinstance(target, FuncDef):
-            found = self._analysis.of_function(target)
+            found = self._analysis.check_function(target)
         else:
-            found = self._analysis.of_top_level(target)
+            found = self._analysis.check_top_level(target)
         output_partition.check(
             target,
             self._types,
-            lambda message, at: found.append(Finding(at, codes.OUTPUT_PARTITION, message)),
+            lambda message, node: found.append(Finding(node, codes.OUTPUT_PARTITION, message)),
         )
         deliberate = self._analysis.module.deliberate
         return [finding for finding in found if not deliberate.covers(finding.node.line, finding.code)]

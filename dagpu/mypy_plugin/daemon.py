@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _DONE: Final = -1
 
 
-class _Module:
+class _CheckedModule:
     """Results for one module from its last complete check, and the state of the check in progress."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class _Module:
         """Effects of the module's functions on their parameters, by full name."""
         self.asking: set[FuncDef] = set()
         """The functions that ask for hooks."""
-        self.unheard: list[Finding] = []
+        self.findings_without_hooks: list[Finding] = []
         """Findings in the functions that ask for no hook. They call nothing, so only their own edits change these."""
         self.checker: TypeChecker | None = None
         """The checker in use; mypy makes a new one after each edit."""
@@ -51,30 +51,30 @@ class Daemon:
     """Analyses single functions when mypy's daemon checks them again."""
 
     def __init__(self) -> None:
-        self._modules: dict[str, _Module] = {}
+        self._modules: dict[str, _CheckedModule] = {}
         self._busy = False
 
-    def hears_of(self, tree: MypyFile, function: FuncDef) -> bool:
+    def asks_for_hooks(self, tree: MypyFile, function: FuncDef) -> bool:
         """Return True if the function asks for hooks, so that `visit` is called when it is checked again."""
         module = self._modules.get(tree.fullname)
         return module is not None and function in module.asking
 
-    def unheard(self, checks: Checks, tree: MypyFile) -> list[Finding]:
+    def findings_without_hooks(self, checks: Checks, tree: MypyFile) -> list[Finding]:
         """Return the findings in functions that ask for no hook.
 
         After an edit these are the remembered ones: the functions have no types when the top level is checked again.
         """
         module = self._modules[tree.fullname]
         if not module.whole:
-            return module.unheard
-        return [finding for f, _ in checks.functions if f not in module.asking for finding in checks.of(f)]
+            return module.findings_without_hooks
+        return [finding for f, _ in checks.functions if f not in module.asking for finding in checks.findings_in(f)]
 
     def visit(self, checker: TypeChecker, analyse: Analyse) -> None:
         """Handle a request for a hook: defer the function under check, or analyse it on its second visit."""
         if self._busy:
             return
         tree, function = checker.tree, checker.scope.top_level_function()
-        module = self._modules.setdefault(tree.fullname, _Module())
+        module = self._modules.setdefault(tree.fullname, _CheckedModule())
         if module.checker is not checker:
             module.checker, module.visits, module.checks = checker, {}, None
             module.whole = checker.pass_num == 0  # single functions come in a second pass at once
@@ -84,48 +84,50 @@ class Daemon:
         if isinstance(function, FuncDef):
             target = function
             module.asking.add(function)
-        asked = module.visits.get(target)
-        if asked is None:
+        deferred_in = module.visits.get(target)
+        if deferred_in is None:
             module.visits[target] = checker.pass_num
             _defer(checker, target)
-        elif asked != _DONE and checker.pass_num > asked:
+        elif deferred_in != _DONE and checker.pass_num > deferred_in:
             module.visits[target] = _DONE
-            with self._alone(checker):
+            with self._without_watchers(checker):
                 self._second_visit(module, checker, target, analyse)
 
-    def _second_visit(self, module: _Module, checker: TypeChecker, target: Target, analyse: Analyse) -> None:
+    def _second_visit(self, module: _CheckedModule, checker: TypeChecker, target: Target, analyse: Analyse) -> None:
         known = None if module.whole else module.effects
         if module.checks is None or module.checks[0] != checker.pass_num:
-            module.checks = checker.pass_num, checks_of(checker, known)
+            module.checks = checker.pass_num, create_checks(checker, known)
         checks = module.checks[1]
         analyse(checker, checks, target)
         if known is None or not isinstance(target, FuncDef):
             return
-        effect = checks.effect(target)
+        effect = checks.derive_effect(target)
         if effect is not None and effect != known.get(target.fullname):
             known[target.fullname] = effect
             self._check_again(module, checker, checks, target)
 
-    def _check_again(self, module: _Module, checker: TypeChecker, checks: Checks, but: FuncDef) -> None:
+    def _check_again(self, module: _CheckedModule, checker: TypeChecker, checks: Checks, changed: FuncDef) -> None:
         """Defer all targets of a module but one: that function's effect has changed, which may concern its callers."""
         others: list[Target] = [function for function, _ in checks.functions if function in module.asking]
         for other in (*others, checker.tree):
-            if other is not but:
+            if other is not changed:
                 checker.errors.clear_errors_in_targets(checker.path, {other.fullname})
                 module.visits.pop(other, None)
                 _defer(checker, other)
 
-    def checked(self, checker: TypeChecker, checks: Checks, found: Mapping[FuncDef, list[Finding]]) -> None:
+    def record_check(self, checker: TypeChecker, checks: Checks, found: Mapping[FuncDef, list[Finding]]) -> None:
         """Record the effects and findings of a module that has been checked as a whole, and drop the check's state."""
-        module = self._modules.setdefault(checker.tree.fullname, _Module())
+        module = self._modules.setdefault(checker.tree.fullname, _CheckedModule())
         module.checker, module.visits, module.checks = None, {}, None
         module.asking &= {function for function, _ in checks.functions}
-        module.unheard = [finding for f, findings in found.items() if f not in module.asking for finding in findings]
-        effects = {function.fullname: checks.effect(function) for function, _ in checks.functions}
+        module.findings_without_hooks = [
+            finding for f, findings in found.items() if f not in module.asking for finding in findings
+        ]
+        effects = {function.fullname: checks.derive_effect(function) for function, _ in checks.functions}
         module.effects = {name: effect for name, effect in effects.items() if effect is not None}
 
     @contextmanager
-    def _alone(self, checker: TypeChecker) -> Iterator[None]:
+    def _without_watchers(self, checker: TypeChecker) -> Iterator[None]:
         """Suspend mypy's error watchers. A hook may be requested inside a `filter_errors`, which would drop errors."""
         watchers = checker.errors._watchers
         saved = watchers[:]
@@ -146,7 +148,7 @@ def _defer(checker: TypeChecker, target: Target) -> None:
         deferred.append(FineGrainedDeferredNode(target, None))
 
 
-def checks_of(checker: TypeChecker, effects: dict[str, Effect] | None = None) -> Checks:
+def create_checks(checker: TypeChecker, effects: dict[str, Effect] | None = None) -> Checks:
     """Return the checks of a checker's module. The late import spares a run from mypy's cache the rules."""
     from dagpu.mypy_plugin.checks import Checks
 

@@ -33,7 +33,7 @@ def is_partition(type_: Type) -> bool:
 
 
 @lru_cache(maxsize=256)
-def written_out(formal: Type) -> ProperType:
+def expand_alias(formal: Type) -> ProperType:
     """Return a parameter's type with its alias expanded. The cache is for speed: mypy expands `In[f32]` each time."""
     return get_proper_type(formal)
 
@@ -52,7 +52,7 @@ def form_of(formal: Type) -> Form:
 
 
 @lru_cache(maxsize=256)
-def is_judged(formal: Type) -> bool:
+def is_checked_here(formal: Type) -> bool:
     """Return True for an input or output that the plugin checks in mypy's place. mypy checks those of generic kernels,
     whose type variables tie the element types of the arguments together.
     """
@@ -134,13 +134,13 @@ def short_name(dtype: str) -> str:
     return dtype.replace("uint", "u").replace("int", "i").replace("float", "f")
 
 
-def described(type_: Type) -> str:
+def describe(type_: Type) -> str:
     """Describe an argument's type in the words of the run time: `a Tensor of float32`."""
     proper = get_proper_type(type_)
     if (op := phantoms.as_op(proper)) is not None:
-        return f"an op that yields {described(op.args[0])}"
+        return f"an op that yields {describe(op.args[0])}"
     if isinstance(proper, UnionType):
-        return " or ".join(dict.fromkeys(map(described, proper.items)))
+        return " or ".join(dict.fromkeys(map(describe, proper.items)))
     if not isinstance(proper, Instance):
         return _OTHERS.get(type(proper).__name__, "something else")
     element, name = element_of(proper), proper.type.name

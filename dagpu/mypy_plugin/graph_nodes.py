@@ -13,7 +13,7 @@ from mypy.types import AnyType, CallableType, FunctionLike, Instance, ProperType
 from dagpu.mypy_plugin import codes, messages, names
 
 
-def _widened(context: MethodSigContext) -> CallableType:
+def _widen_signature(context: MethodSigContext) -> CallableType:
     """Return the signature with parameters that also accept ops that may allocate."""
     signature = context.default_signature
     return signature.copy_modified(arg_types=[_with_allocation(get_proper_type(t)) for t in signature.arg_types])
@@ -28,7 +28,7 @@ def _with_allocation(formal: ProperType) -> Type:
     return formal.copy_modified(args=[*formal.args[:2], no_alloc.type.bases[0]])  # it is a MayAlloc
 
 
-def _judged(context: MethodContext) -> Type:
+def _check_op(context: MethodContext) -> Type:
     """Report an op whose type says that it may allocate.
 
     The widened parameter is a type context that may have widened the type of a compound op. So the type is inferred
@@ -60,5 +60,7 @@ def _never_allocates(g: ProperType) -> bool:
 _RECORDS: Final = (f"{names.SCOPE}.record", f"{names.CUDA_GRAPH}.update")
 
 FUNCTION_HOOKS: Final[dict[str, Callable[[FunctionContext], Type]]] = {}
-METHOD_HOOKS: Final[dict[str, Callable[[MethodContext], Type]]] = dict.fromkeys(_RECORDS, _judged)
-SIGNATURE_HOOKS: Final[dict[str, Callable[[MethodSigContext], FunctionLike]]] = dict.fromkeys(_RECORDS, _widened)
+METHOD_HOOKS: Final[dict[str, Callable[[MethodContext], Type]]] = dict.fromkeys(_RECORDS, _check_op)
+SIGNATURE_HOOKS: Final[dict[str, Callable[[MethodSigContext], FunctionLike]]] = dict.fromkeys(
+    _RECORDS, _widen_signature
+)

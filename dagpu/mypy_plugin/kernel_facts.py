@@ -15,7 +15,7 @@ from dagpu.mypy_plugin.cuda_ranks import Ranks, kernel_ranks
 _PREFIX = "CUDA ranks of "
 
 
-def remember(context: FunctionContext) -> Type:
+def attach_ranks(context: FunctionContext) -> Type:
     """Type `kernel(cuda=...)`: the kernel that this decorator makes has the ranks of all kernels in the source.
 
     The decorated function, and with it the one kernel that is meant, is not known yet.
@@ -34,7 +34,7 @@ def remember(context: FunctionContext) -> Type:
     return decorator.copy_modified(ret_type=kernel)
 
 
-def hand_on(context: MethodContext) -> Type:
+def copy_ranks(context: MethodContext) -> Type:
     """Type `kernel.grid(...)` and similar methods: the result has the ranks of the kernel."""
     before, after = context.type, get_proper_type(context.default_return_type)
     if isinstance(before, Instance) and before.extra_attrs and isinstance(after, Instance):
@@ -67,18 +67,18 @@ def _source(context: FunctionContext) -> str | None:
         for name, types, places in zip(context.callee_arg_names, context.arg_types, context.args, strict=True)
         if types and name is not None
     }
-    if "abi" in given and _literal(given["abi"][0]) != "views":
+    if "abi" in given and _string_of(given["abi"][0]) != "views":
         return None
     if "cuda" not in given:
         return None
     type_, place = given["cuda"]
-    text = _literal(type_)
+    text = _string_of(type_)
     if text is None and isinstance(place, NameExpr) and isinstance(place.node, Var):
-        text = _constant(place.node, context)
+        text = _string_of_constant(place.node, context)
     return text
 
 
-def _literal(type_: Type) -> str | None:
+def _string_of(type_: Type) -> str | None:
     """Return the string of a literal type or a `Final`; None for other types."""
     proper = get_proper_type(type_)
     if isinstance(proper, Instance) and proper.last_known_value is not None:
@@ -86,7 +86,7 @@ def _literal(type_: Type) -> str | None:
     return proper.value if isinstance(proper, LiteralType) and isinstance(proper.value, str) else None
 
 
-def _constant(variable: Var, context: FunctionContext) -> str | None:
+def _string_of_constant(variable: Var, context: FunctionContext) -> str | None:
     """Return the string of a variable that this file assigns exactly once, at its top level; None for others."""
     file = getattr(context.api, "tree", None)
     if not isinstance(file, MypyFile):

@@ -8,31 +8,31 @@ from mypy.types import Instance, Type, UnionType, get_proper_type
 from dagpu.mypy_plugin import names
 
 
-def _lines(nodes: Iterable[Context]) -> str:
+def _format_lines(nodes: Iterable[Context]) -> str:
     lines = [str(line) for line in sorted({node.line for node in nodes})]
     if len(lines) == 1:
         return f"line {lines[0]}"
     return f"lines {', '.join(lines[:-1])} and {lines[-1]}"
 
 
-def _class(t: Type | None) -> str:
+def _class_name(t: Type | None) -> str:
     """Return the full name of a handle's class, or of the first class in a union; empty for other types."""
     proper = get_proper_type(t) if t is not None else None
     if isinstance(proper, UnionType):
-        return next((name for name in map(_class, proper.items) if name), "")
+        return next((name for name in map(_class_name, proper.items) if name), "")
     return proper.type.fullname if isinstance(proper, Instance) else ""
 
 
 def used_after_move(name: str, handle: Type | None, hows: Iterable[str], sites: Iterable[Context], again: bool) -> str:
     """Message: a handle is used that may have been moved. `again`: by the same line, in an earlier round of a loop."""
     how = " or ".join(sorted(set(hows)))
-    where = "in an earlier round of the loop" if again else f"on {_lines(sites)}"
+    where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
     return f'"{name}" may have been moved by {how} {where} and is used again. To use it twice: {_cure(handle, how)}.'
 
 
 def _cure(handle: Type | None, how: str) -> str:
     cure = "use what the move gave back"
-    match _class(handle):
+    match _class_name(handle):
         case names.TENSOR_MUT:
             return cure + ", or lend the tensor again with .borrow_mut()"
         case names.SHARED_TENSOR:
@@ -50,7 +50,7 @@ def _cure(handle: Type | None, how: str) -> str:
 
 def run_twice(sites: Iterable[Context], again: bool) -> str:
     """Message: an op that owned handles have moved into is run again."""
-    where = "in an earlier round of the loop" if again else f"on {_lines(sites)}"
+    where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
     return (
         f"this op was run {where}, and used up what had been moved into it. "
         "Build it again for each run, or remember its result with .shared()."

@@ -25,7 +25,7 @@ from mypy.types import FunctionLike, Instance, Type
 
 from dagpu.mypy_plugin import codes as codes  # configurations may name them before anything is checked
 from dagpu.mypy_plugin import messages
-from dagpu.mypy_plugin.daemon import Daemon, checks_of
+from dagpu.mypy_plugin.daemon import Daemon, create_checks
 from dagpu.mypy_plugin.sources import fingerprint
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class DagpuPlugin(Plugin):
         """The checkers of the modules under check. mypy does not pass them to `get_additional_indirect_deps`."""
         self._crashes: dict[str, Exception] = {}
         """The first internal error of the plugin in each module under check."""
-        self._named = False
+        self._imports_dagpu = False
         """True if the module of `_checker` imports dagpu."""
         self._daemon = Daemon() if options.fine_grained_incremental else None
 
@@ -60,21 +60,21 @@ class DagpuPlugin(Plugin):
     # ---- typing
 
     def get_function_hook(self, fullname: str) -> Callable[[FunctionContext], Type] | None:
-        self._notice()
+        self._notice_checker()
         return self._functions.get(fullname)
 
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
-        self._notice()
+        self._notice_checker()
         return self._methods.get(fullname)
 
     def get_method_signature_hook(self, fullname: str) -> Callable[[MethodSigContext], FunctionLike] | None:
-        self._notice()
+        self._notice_checker()
         return self._signatures.get(fullname)
 
     def get_attribute_hook(self, fullname: str) -> None:
-        self._notice()
+        self._notice_checker()
 
-    def _load(self) -> None:
+    def _load_hooks(self) -> None:
         """Import the rules and wrap their hooks. A run that takes all modules from the cache does not import them."""
         from dagpu.mypy_plugin import hooks
 
@@ -87,7 +87,7 @@ class DagpuPlugin(Plugin):
             try:
                 return hook(context)
             except Exception as error:
-                self._crashed(error)
+                self._record_crash(error)
                 return context.default_return_type
 
         return guarded
@@ -99,23 +99,23 @@ class DagpuPlugin(Plugin):
             try:
                 return hook(context)
             except Exception as error:
-                self._crashed(error)
+                self._record_crash(error)
                 return context.default_signature
 
         return guarded
 
     # ---- the active checker
 
-    def _notice(self) -> None:
+    def _notice_checker(self) -> None:
         """Notice a change of the active checker. Each request for a hook calls this, so it must be fast."""
         checker = checker_state.checker_state.type_checker
         if checker is not self._checker and isinstance(checker, TypeChecker):
             self._checker = checker
             self._checkers[checker.tree.fullname] = checker
             if not self._functions and "dagpu" in checker.modules:
-                self._load()
-            self._named = _names_us(checker)
-        if self._daemon is not None and self._named and isinstance(checker, TypeChecker):
+                self._load_hooks()
+            self._imports_dagpu = _names_us(checker)
+        if self._daemon is not None and self._imports_dagpu and isinstance(checker, TypeChecker):
             self._daemon.visit(checker, self._analyse_target)
 
     # ---- the flow rules
@@ -138,17 +138,17 @@ class DagpuPlugin(Plugin):
         tree = checker.tree
         if tree.fullname not in self._crashes:
             try:
-                checks = checks_of(checker)
-                found = [(info, function, checks.of(function)) for function, info in checks.functions]
-                top = checks.of(tree)
+                checks = create_checks(checker)
+                found = [(info, function, checks.findings_in(function)) for function, info in checks.functions]
+                top = checks.findings_in(tree)
                 if self._daemon is not None:
-                    self._daemon.checked(checker, checks, {function: findings for _, function, findings in found})
+                    self._daemon.record_check(checker, checks, {function: findings for _, function, findings in found})
             except Exception as error:
-                self._crashed(error, tree)
+                self._record_crash(error, tree)
             else:
                 for info, function, findings in found:
-                    heard = self._daemon is None or self._daemon.hears_of(tree, function)
-                    with _scope(checker, info, function if heard else None):
+                    asks = self._daemon is None or self._daemon.asks_for_hooks(tree, function)
+                    with _scope(checker, info, function if asks else None):
                         _report(checker, findings)
                 _report(checker, top)
                 return
@@ -159,18 +159,18 @@ class DagpuPlugin(Plugin):
         tree = checker.tree
         assert self._daemon is not None
         try:
-            findings = checks.of(target)
+            findings = checks.findings_in(target)
             if target is tree:
-                findings += self._daemon.unheard(checks, tree)
+                findings += self._daemon.findings_without_hooks(checks, tree)
         except Exception as error:
-            self._crashed(error, tree)
+            self._record_crash(error, tree)
             checker.msg.note(messages.crashed(self._crashes.pop(tree.fullname)), Context(1, 0))
             return
         _report(checker, findings)
 
     # ---- internal errors
 
-    def _crashed(self, error: Exception, tree: MypyFile | None = None) -> None:
+    def _record_crash(self, error: Exception, tree: MypyFile | None = None) -> None:
         """Remember the first internal error in a module. It is reported after the check, and mypy's run goes on."""
         if self.options.show_traceback:
             traceback.print_exception(error, file=sys.stderr)

@@ -56,7 +56,7 @@ class Op:
     Results of two ops with one `source` are on the same memory. None is the unknown source.
     """
 
-    yields: "Value"
+    result: "Value"
     source: object = field(default=None, compare=False)
 
 
@@ -68,43 +68,43 @@ def joined(one: Value, other: Value) -> Value:
     if one != other:
         return None
     if isinstance(one, Op) and isinstance(other, Op) and one.source != other.source:
-        return Op(one.yields)
+        return Op(one.result)
     return one
 
 
-def extents(value: Value) -> Extents | None:
+def as_extents(value: Value) -> Extents | None:
     """Convert a tuple of numbers to a shape or tile; None if the value is not known to be a tuple."""
     if isinstance(value, Several):
         return tuple([item.value if isinstance(item, Number) else None for item in value.items])
     return None
 
 
-def yielded(value: Value) -> Value:
+def result_of(value: Value) -> Value:
     """Return the result of running an op; None for any other value."""
-    return value.yields if isinstance(value, Op) else None
+    return value.result if isinstance(value, Op) else None
 
 
-def of_type(type_: Type | None) -> Value:
+def value_of_type(type_: Type | None) -> Value:
     """Return the value that a type determines: that of a literal or a `Final`, or the literal shape of a handle."""
     proper = get_proper_type(type_)
     if isinstance(proper, Instance):
         if proper.last_known_value is not None:
-            return of_type(proper.last_known_value)
+            return value_of_type(proper.last_known_value)
         if not proper.args:
             return None
         if proper.type.fullname in ARRAYS:
             shape = _declared(proper.args[1])
             return None if shape is None else Array(shape)
         if proper.type.fullname == names.PARTITION:
-            whole = of_type(proper.args[0])
+            whole = value_of_type(proper.args[0])
             return Cut(whole.shape, _declared(proper.args[1])) if isinstance(whole, Array) else None
         op = phantoms.as_op(proper)
-        found = None if op is None else of_type(op.args[0])
+        found = None if op is None else value_of_type(op.args[0])
         return None if found is None else Op(found)
     if isinstance(proper, LiteralType):
         return Number(proper.value) if type(proper.value) is int else None
     if isinstance(proper, TupleType):
-        items = tuple(map(of_type, proper.items))
+        items = tuple(map(value_of_type, proper.items))
         return Several(items) if any(item is not None for item in items) else None
     return None
 
@@ -114,5 +114,5 @@ def _declared(shape: Type) -> Extents | None:
     proper = get_proper_type(shape)
     if not isinstance(proper, TupleType):
         return None
-    found = map(of_type, proper.items)
+    found = map(value_of_type, proper.items)
     return tuple([item.value if isinstance(item, Number) else None for item in found])

@@ -23,7 +23,7 @@ from dagpu.mypy_plugin.shape_values import ARRAYS, Array, Cut, Extents, Op, Seve
 _Context: TypeAlias = FunctionContext | MethodContext
 
 
-def _narrowed(context: _Context) -> Type:
+def _narrow(context: _Context) -> Type:
     """Return the type of a call, with its literal shape if the type context wants one."""
     wanted = context.api.type_context[-1]
     if wanted is None or not _has_shape(get_proper_type(wanted)):
@@ -56,19 +56,19 @@ def _with_shape(type_: ProperType, value: Value, api: CheckerPluginInterface) ->
             return type_.copy_modified(items=[_with_shape(get_proper_type(item), part, api) for item, part in pairs])
         case Instance(), Op() if phantoms.as_op(type_) is type_:
             return type_.copy_modified(
-                args=[_with_shape(get_proper_type(type_.args[0]), value.yields, api), *type_.args[1:]]
+                args=[_with_shape(get_proper_type(type_.args[0]), value.result, api), *type_.args[1:]]
             )
         case Instance(), Array() if type_.type.fullname in ARRAYS:
-            return type_.copy_modified(args=[type_.args[0], _extents(type_.args[1], value.shape, api)])
+            return type_.copy_modified(args=[type_.args[0], _as_type(type_.args[1], value.shape, api)])
         case Instance(), Cut() if type_.type.fullname == names.PARTITION:
             whole = _with_shape(get_proper_type(type_.args[0]), Array(value.shape), api)
-            tile = type_.args[1] if value.tile is None else _extents(type_.args[1], value.tile, api)
+            tile = type_.args[1] if value.tile is None else _as_type(type_.args[1], value.tile, api)
             return type_.copy_modified(args=[whole, tile])
         case _:
             return type_
 
 
-def _extents(declared: Type, known: Extents, api: CheckerPluginInterface) -> Type:
+def _as_type(declared: Type, known: Extents, api: CheckerPluginInterface) -> Type:
     """Return known extents as a type, `tuple[Literal[8], int]`; the declared type if that fixes the rank already."""
     if isinstance(get_proper_type(declared), TupleType):
         return declared
@@ -86,8 +86,8 @@ _METHODS = {
     names.PARTITION: "unpartition",
 }
 
-FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = dict.fromkeys(FUNCTIONS, _narrowed)
+FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = dict.fromkeys(FUNCTIONS, _narrow)
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
-    f"{owner}.{method}": _narrowed for owner, methods in _METHODS.items() for method in methods.split()
+    f"{owner}.{method}": _narrow for owner, methods in _METHODS.items() for method in methods.split()
 }
 SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}

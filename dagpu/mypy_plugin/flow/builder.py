@@ -27,7 +27,7 @@ from mypy.nodes import Block as Suite
 
 from dagpu.mypy_plugin.flow.graph import (
     ANY_GLOBAL,
-    Block,
+    BasicBlock,
     Body,
     Escape,
     Forget,
@@ -37,17 +37,17 @@ from dagpu.mypy_plugin.flow.graph import (
     Place,
     Root,
     Slot,
-    in_order,
+    reverse_postorder,
 )
-from dagpu.mypy_plugin.flow.module import Closure, Module
+from dagpu.mypy_plugin.flow.module import Closure, ModuleFacts
 
 
 @dataclass(eq=False, slots=True)
 class Loop:
     """The target blocks of `break` and `continue`."""
 
-    broken: Block
-    continued: Block
+    broken: BasicBlock
+    continued: BasicBlock
 
 
 @dataclass(eq=False, slots=True)
@@ -55,20 +55,20 @@ class Finally:
     """A `finally` suite, copied into every exit, and the handler of the exceptions that the suite itself raises."""
 
     suite: Suite
-    handler: Block | None
+    handler: BasicBlock | None
 
 
 class Builder:
     """A body under construction, with the state of its lowering."""
 
-    def __init__(self, node: FuncItem | MypyFile, module: Module) -> None:
+    def __init__(self, node: FuncItem | MypyFile, module: ModuleFacts) -> None:
         self.module = module
         self.types = module.types
         self.kinds = module.kinds
-        self.handler: Block | None = None
+        self.handler: BasicBlock | None = None
         self.frames: list[Loop | Finally] = []
         self.closures: dict[Root, Closure] = {}
-        self.stands_for: dict[Slot, tuple[Place, ...]] = {}
+        self.aliases: dict[Slot, tuple[Place, ...]] = {}
         """For the variable of a loop over named handles: the places of the handles that it may alias."""
         self.parameters: set[Root] = set()
         self.foreign: set[str] = set()
@@ -114,13 +114,13 @@ class Builder:
 
     def kind(self, e: Expression) -> int:
         """Return the kind bits of an expression's type; 0 where mypy has no type for it."""
-        return self.kinds.of(self.types.get(e))
+        return self.kinds.kind_of(self.types.get(e))
 
     # ---- blocks
 
-    def block(self) -> Block:
+    def block(self) -> BasicBlock:
         """Return a new block without predecessors. The first one becomes the entry of the body."""
-        block = Block()
+        block = BasicBlock()
         if not self.body.blocks:
             self.body.blocks.append(block)
         return block
@@ -128,17 +128,17 @@ class Builder:
     def emit(self, instruction: Instruction) -> None:
         self.current.instructions.append(instruction)
 
-    def jump(self, to: Block) -> None:
+    def jump(self, to: BasicBlock) -> None:
         """Add an edge from the current block. The caller sets `current` next."""
         if to not in self.current.next:
             self.current.next.append(to)
 
-    def fall_into(self, to: Block) -> None:
+    def fall_into(self, to: BasicBlock) -> None:
         """Add an edge from the current block to `to`, and make `to` the current block."""
         self.jump(to)
         self.current = to
 
-    def split(self) -> Block:
+    def split(self) -> BasicBlock:
         """End the current block and continue in a new successor, which is returned."""
         self.fall_into(self.block())
         return self.current
@@ -151,7 +151,7 @@ class Builder:
         """Emit a move. A move of a loop variable also moves, silently, each place that the variable may alias."""
         self.emit(move)
         if not move.place.path:
-            for place in self.stands_for.get(move.place.slot, ()):
+            for place in self.aliases.get(move.place.slot, ()):
                 self.emit(Move(move.node, place, self.temporary(), move.how, silent=True))
 
     def add_to_container(
@@ -197,7 +197,7 @@ class Builder:
         self.unreachable()
 
     @contextmanager
-    def handled_by(self, handler: Block | None) -> Iterator[None]:
+    def handled_by(self, handler: BasicBlock | None) -> Iterator[None]:
         """Send exceptions raised inside this context to `handler`."""
         before, self.handler = self.handler, handler
         try:
@@ -234,7 +234,7 @@ class Builder:
         """Return the finished body. Its blocks are in reverse postorder, and each `Forget` of `ANY_GLOBAL` is replaced
         by one `Forget` for each global that the body uses."""
         body = self.body
-        body.blocks = in_order(body.blocks[0])
+        body.blocks = reverse_postorder(body.blocks[0])
         shared = [slot for root, slot in body.slots.items() if slot not in body.local and _is_global(root)]
         for block in body.blocks:
             for i in block.instructions:

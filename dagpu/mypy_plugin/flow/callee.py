@@ -76,7 +76,7 @@ def _function_name(b: Builder, e: Expression) -> str:
     return e.fullname if isinstance(e, RefExpr) and isinstance(e.node, Decorator) else ""
 
 
-def how(callee: Callee) -> str:
+def describe_call(callee: Callee) -> str:
     """Name the cause of a move of the arguments, in the words of the run-time error."""
     if callee.name == names.KERNEL_CALL:
         return "being passed to a kernel"
@@ -94,11 +94,11 @@ def by_value_flags(b: Builder, e: CallExpr, callee: Callee) -> list[bool]:
     if callee.name in (names.KERNEL_CALL, names.PIPELINE_CALL, names.ZIP_OPS):
         return [True] * len(e.args)
     if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
-        return _of_later_call(b, e, callee)
+        return _flags_of_later_call(b, e, callee)
     if callee.name in names.LOOKS:
         return [False] * len(e.args)
     flags = [False] * len(e.args)
-    if not any(_matters(b, argument) for argument in e.args):
+    if not any(_may_hold_facts(b, argument) for argument in e.args):
         return flags
     function = function_named(b, e.callee)
     effect = None if function is None else effect_of(b, function)
@@ -127,7 +127,7 @@ def _runs_later(function: FuncDef) -> bool:
     return function.is_generator or function.is_coroutine or function.is_async_generator
 
 
-def _matters(b: Builder, e: Expression) -> bool:
+def _may_hold_facts(b: Builder, e: Expression) -> bool:
     """Return True if evaluation by value may have another effect on this argument than a read."""
     return bool(b.kind(e)) or not isinstance(e, NameExpr | MemberExpr | IntExpr | StrExpr | FloatExpr | CallExpr)
 
@@ -151,7 +151,7 @@ def _declared(function: FuncDef | None, signature: CallableType) -> tuple[list[T
     ], declared.ret_type
 
 
-def _of_later_call(b: Builder, e: CallExpr, callee: Callee) -> list[bool]:
+def _flags_of_later_call(b: Builder, e: CallExpr, callee: Callee) -> list[bool]:
     """Return the flags for `start_soon(f, t)` and `partial(f, t)`: an argument is taken by value if `f` takes it."""
     flags = [True] * len(e.args)
     function = function_named(b, e.args[0]) if e.args else None

@@ -27,40 +27,40 @@ class Deliberate:
         """Return True if a mistake of this code on this line is deliberate."""
         return any(first <= line <= last and code.code in meant for first, last, meant in self._spans)
 
-    def of_with(self, managers: Iterable[Expression], suite: Block) -> None:
+    def record_with(self, managers: Iterable[Expression], suite: Block) -> None:
         """Record the errors that the context managers of a `with` statement expect in its suite."""
         for e in managers:
             if isinstance(e, CallExpr):
-                meant = _NOTHING.union(*map(_named, e.args))
-                self._mark(suite, meant | _BUILDING if expects(e) else meant)
+                meant = _NOTHING.union(*map(_codes_named_by, e.args))
+                self._record(suite, meant | _BUILDING if requires_error(e) else meant)
 
-    def of_call(self, e: CallExpr) -> None:
+    def record_call(self, e: CallExpr) -> None:
         """Record the errors that a call is told to expect: `raises(MovedError, lambda: t.shape)`."""
-        meant = _NOTHING.union(*map(_named, e.args))
+        meant = _NOTHING.union(*map(_codes_named_by, e.args))
         if meant:
             self._spans.append((e.line, e.end_line or e.line, meant))
 
-    def of_try(self, caught: Iterable[Expression | None], suite: Block) -> None:
+    def record_try(self, caught: Iterable[Expression | None], suite: Block) -> None:
         """Record the errors that the handlers of a `try` statement catch in its suite."""
-        meant = _NOTHING.union(*map(_named, caught))
-        self._mark(suite, meant | _BUILDING if meant else meant)
+        meant = _NOTHING.union(*map(_codes_named_by, caught))
+        self._record(suite, meant | _BUILDING if meant else meant)
 
-    def _mark(self, suite: Block, meant: frozenset[str]) -> None:
+    def _record(self, suite: Block, meant: frozenset[str]) -> None:
         if meant and suite.body:
             self._spans.append((suite.body[0].line, max(s.end_line or s.line for s in suite.body), meant))
 
 
-def expects(manager: Expression) -> bool:
+def requires_error(manager: Expression) -> bool:
     """Return True for a context manager that requires its suite to raise, such as `pytest.raises(ValueError)`."""
     if not isinstance(manager, CallExpr) or not isinstance(manager.callee, NameExpr | MemberExpr):
         return False
     return manager.callee.name in ("raises", "assertRaises", "assertRaisesRegex")
 
 
-def _named(e: Expression | None) -> frozenset[str]:
+def _codes_named_by(e: Expression | None) -> frozenset[str]:
     """Return the codes of the run-time errors that an expression names: `MovedError`, `(MovedError, BorrowError)`."""
     if isinstance(e, TupleExpr):
-        return _NOTHING.union(*map(_named, e.items))
+        return _NOTHING.union(*map(_codes_named_by, e.items))
     if isinstance(e, RefExpr) and e.fullname.startswith("dagpu."):
         return names.RUNTIME_ERRORS.get(e.fullname.rpartition(".")[2], _NOTHING)
     return _NOTHING

@@ -146,13 +146,13 @@ Instruction: TypeAlias = Read | Move | Lend | Build | Store | Keep | Forget | Es
 
 
 @dataclass(eq=False, slots=True)
-class Block:
+class BasicBlock:
     """A basic block: instructions that run one after the other."""
 
     index: int = -1
     """Position among the blocks of a finished body; -1 before that."""
     instructions: list[Instruction] = field(default_factory=list)
-    next: list["Block"] = field(default_factory=list)
+    next: list["BasicBlock"] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
@@ -160,7 +160,7 @@ class Body:
     """The control-flow graph of one function or lambda, or of a module's top level."""
 
     node: FuncItem | MypyFile
-    blocks: list[Block]
+    blocks: list[BasicBlock]
     """The entry block first. In a finished body: all reachable blocks, in reverse postorder."""
     roots: list[Root | None]
     """The variable of each slot; None for a temporary."""
@@ -179,12 +179,12 @@ class Body:
         return isinstance(self.node, LambdaExpr)
 
 
-def in_order(entry: Block) -> list[Block]:
+def reverse_postorder(entry: BasicBlock) -> list[BasicBlock]:
     """Return the reachable blocks in reverse postorder, and number them in that order.
 
     Each block follows its predecessors, except along the back edges of loops.
     """
-    found: list[Block] = []
+    found: list[BasicBlock] = []
     seen = {entry}
     path = [(entry, iter(entry.next))]
     while path:

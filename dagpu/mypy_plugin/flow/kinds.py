@@ -52,74 +52,74 @@ class Kinds:
         self._known: dict[Type, int] = {}
         self._classes: dict[TypeInfo, int] = {}
 
-    def of(self, t: Type | None) -> int:
+    def kind_of(self, t: Type | None) -> int:
         """Return the kind bits of a type; 0 for None and for types unrelated to handles."""
         if t is None:
             return 0
         kind = self._known.get(t)
         if kind is None:
             self._known[t] = 0  # for a type that contains itself
-            kind = self._known[t] = self._kind(get_proper_type(t))
+            kind = self._known[t] = self._compute_kind(get_proper_type(t))
         return kind
 
-    def _kind(self, t: ProperType) -> int:
+    def _compute_kind(self, t: ProperType) -> int:
         match t:
             case Instance():
-                return self._instance(t)
+                return self._kind_of_instance(t)
             case TupleType():
-                return self._contents(t.items)
+                return self._kind_of_container(t.items)
             case UnionType():
-                return self._union(t.items)
+                return self._kind_of_union(t.items)
             case TypeVarType():
-                return self.of(t.upper_bound)
+                return self.kind_of(t.upper_bound)
             case FunctionLike():
                 return LOANS
             case _:
                 return 0
 
-    def _union(self, types: Iterable[Type]) -> int:
+    def _kind_of_union(self, types: Iterable[Type]) -> int:
         """Return the kind of a union of these types."""
         kind, free = 0, FREE
         for t in types:
-            one = self.of(t)
-            kind |= one & ~FREE
-            if one & OP:
-                free &= one
+            bits = self.kind_of(t)
+            kind |= bits & ~FREE
+            if bits & OP:
+                free &= bits
         return kind | free if kind & OP else kind
 
-    def _contents(self, types: Iterable[Type]) -> int:
+    def _kind_of_container(self, types: Iterable[Type]) -> int:
         """Return the kind of a container of these types. Passing a container on does not move its items."""
         kind = 0
         for t in types:
-            inner = self.of(t)
+            inner = self.kind_of(t)
             kind |= CONTAINS_OPS if inner & (OP | CONTAINS_OPS) else 0
             kind |= 0 if inner & FREE else inner & LOANS
         return kind
 
-    def _instance(self, t: Instance) -> int:
+    def _kind_of_instance(self, t: Instance) -> int:
         info = t.type
         name = info.fullname
         if (handle := _HANDLES.get(name)) is not None:
             return handle
         if name == names.PARTITION:
-            return HANDLE | MOVES | (self.of(t.args[0]) & LOANS if t.args else 0)
+            return HANDLE | MOVES | (self.kind_of(t.args[0]) & LOANS if t.args else 0)
         if name == names.DEVICE_OP or info.has_base(names.DEVICE_OP):
-            return self._op(t)
+            return self._kind_of_op(t)
         if name in (names.CUDA_GRAPH, names.SCOPE):
             return 0  # each launch takes the locks again; between launches nothing is lent
-        kind = self._contents(t.args) if t.args else 0
+        kind = self._kind_of_container(t.args) if t.args else 0
         if name in names.SUSPENDED:
             return kind | LOANS
-        return kind if info.module_name in names.PLAIN_MODULES else kind | self._class(info)
+        return kind if info.module_name in names.PLAIN_MODULES else kind | self._loans_in_attributes(info)
 
-    def _op(self, t: Instance) -> int:
-        if len(t.args) == 3 and not self.of(t.args[0]) & LOANS:
+    def _kind_of_op(self, t: Instance) -> int:
+        if len(t.args) == 3 and not self.kind_of(t.args[0]) & LOANS:
             free = get_proper_type(t.args[1])
             if isinstance(free, Instance) and free.type.fullname == names.STATIC:
                 return OP | EVERYTHING | FREE
         return OP | EVERYTHING
 
-    def _class(self, info: TypeInfo) -> int:
+    def _loans_in_attributes(self, info: TypeInfo) -> int:
         """Return the loans that an object of a user-defined class may keep in its attributes."""
         known = self._classes.get(info)
         if known is None:
@@ -129,7 +129,7 @@ class Kinds:
                     continue
                 for symbol in base.names.values():
                     if isinstance(symbol.node, Var):
-                        known |= self.of(symbol.node.type) & LOANS
+                        known |= self.kind_of(symbol.node.type) & LOANS
             self._classes[info] = known
         return known
 
@@ -154,7 +154,7 @@ class Kinds:
             case Instance() if t.type.fullname == "builtins.object":
                 return False
             case _:
-                return not argument & MOVES or bool(self.of(t) & MOVES)
+                return not argument & MOVES or bool(self.kind_of(t) & MOVES)
 
 
 def method_name(t: Type | None, name: str) -> str | None:

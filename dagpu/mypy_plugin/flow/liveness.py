@@ -5,7 +5,7 @@ recompute the set at every instruction.
 """
 
 from dagpu.mypy_plugin.flow.graph import (
-    Block,
+    BasicBlock,
     Body,
     Build,
     Escape,
@@ -21,7 +21,7 @@ from dagpu.mypy_plugin.flow.graph import (
 )
 
 
-def before(i: Instruction, live: int) -> int:
+def live_before(i: Instruction, live: int) -> int:
     """Return the slots that are live before an instruction, given those that are live after it."""
     match i:
         case Read():
@@ -65,9 +65,9 @@ def liveness(body: Body) -> list[int]:
         index = todo.pop()
         waiting.discard(index)
         block = body.blocks[index]
-        live = at_exit(block, at_entry)
+        live = live_at_exit(block, at_entry)
         for i in reversed(block.instructions):
-            live = before(i, live)
+            live = live_before(i, live)
         if live != at_entry[index]:
             at_entry[index] = live
             for earlier in comes_from[index]:
@@ -77,7 +77,7 @@ def liveness(body: Body) -> list[int]:
     return at_entry
 
 
-def at_exit(block: Block, at_entry: list[int]) -> int:
+def live_at_exit(block: BasicBlock, at_entry: list[int]) -> int:
     """Return the slots that are live at the end of a block."""
     live = 0
     for follower in block.next:
@@ -85,12 +85,12 @@ def at_exit(block: Block, at_entry: list[int]) -> int:
     return live
 
 
-def after_each(block: Block, at_entry: list[int]) -> list[int]:
+def live_after_each(block: BasicBlock, at_entry: list[int]) -> list[int]:
     """Return the slots that are live after each instruction of a block."""
-    live = at_exit(block, at_entry)
+    live = live_at_exit(block, at_entry)
     found = []
     for i in reversed(block.instructions):
         found.append(live)
-        live = before(i, live)
+        live = live_before(i, live)
     found.reverse()
     return found

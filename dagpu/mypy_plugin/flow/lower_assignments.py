@@ -47,13 +47,13 @@ def declare(b: Builder, target: Expression, *, element: bool = False) -> None:
             b.declare(single.node, element=element)
 
 
-def stand_for(b: Builder, index: Expression, sequence: Expression) -> None:
+def record_aliases(b: Builder, index: Expression, sequence: Expression) -> None:
     """Record that the variable of `for t in (a, b):` may alias the named handles: moving it moves any of them."""
     places = tuple(_named_in(b, sequence))
     if places:
         for single in targets(index):
             if isinstance(single, NameExpr) and isinstance(single.node, Var):
-                b.stands_for[b.slot(single.node)] = places
+                b.aliases[b.slot(single.node)] = places
 
 
 def _named_in(b: Builder, e: Expression) -> Iterator[Place]:
@@ -71,7 +71,7 @@ def _named_in(b: Builder, e: Expression) -> Iterator[Place]:
             pass
 
 
-def assign(b: Builder, target: Expression, held: Slot | None, at: Context) -> None:
+def assign(b: Builder, target: Expression, held: Slot | None, node: Context) -> None:
     """Assign a value to a target; each single target of a tuple or list gets all facts of the value."""
     for single in targets(target):
         match single:
@@ -80,7 +80,7 @@ def assign(b: Builder, target: Expression, held: Slot | None, at: Context) -> No
             case MemberExpr():
                 _assign_attribute(b, single, held)
             case IndexExpr():
-                _assign_item(b, single, held, at)
+                _assign_item(b, single, held, node)
             case _:
                 pass
 
@@ -92,8 +92,8 @@ def _assign_name(b: Builder, target: NameExpr, held: Slot | None) -> None:
     if target.name not in b.foreign:
         b.declare(root)
     b.closures.pop(root, None)
-    b.stands_for.pop(b.slot(root), None)
-    kind = b.kind(target) or b.kinds.of(root.type)
+    b.aliases.pop(b.slot(root), None)
+    kind = b.kind(target) or b.kinds.kind_of(root.type)
     place = place_of(b, target)
     if place is None or not (kind or held is not None or place.slot in b.body.elements):
         b.emit(Forget(target, place, whole=False)) if place is not None else None
@@ -113,7 +113,7 @@ def _assign_attribute(b: Builder, target: MemberExpr, held: Slot | None) -> None
         b.add_to_container(target, place.slot, [(target, held)], "stored in an attribute that outlives")
 
 
-def _assign_item(b: Builder, target: IndexExpr, held: Slot | None, at: Context) -> None:
+def _assign_item(b: Builder, target: IndexExpr, held: Slot | None, node: Context) -> None:
     b.read(target.base)
     b.read(target.index)
     base = place_of(b, target.base)
@@ -136,18 +136,18 @@ def _assignment(b: Builder, s: AssignmentStmt) -> None:
         if isinstance(first.node, Var):
             b.closures[first.node] = closure_of(b, s.rvalue)
         return
-    if len(s.lvalues) == 1 and isinstance(first, TupleExpr | ListExpr) and _by_component(b, s, first):
+    if len(s.lvalues) == 1 and isinstance(first, TupleExpr | ListExpr) and _assign_items(b, s, first):
         return
-    b.how = _how(first)
+    b.how = _describe_target(first)
     held = b.value(s.rvalue)
-    shares = _shares(b, s.rvalue)
+    kept_elsewhere = _is_kept_elsewhere(b, s.rvalue)
     for target in s.lvalues:
-        if shares or (not isinstance(target, NameExpr) and place_of(b, s.rvalue) is not None):
+        if kept_elsewhere or (not isinstance(target, NameExpr) and place_of(b, s.rvalue) is not None):
             declare(b, target, element=True)
         assign(b, target, held, s)
 
 
-def _shares(b: Builder, rvalue: Expression) -> bool:
+def _is_kept_elsewhere(b: Builder, rvalue: Expression) -> bool:
     """Return True if an object, a container or an enclosing scope keeps the assigned value too."""
     place = place_of(b, rvalue)
     if place is None:
@@ -155,7 +155,7 @@ def _shares(b: Builder, rvalue: Expression) -> bool:
     return bool(place.path) or place.slot in b.body.elements or place.slot not in b.body.local
 
 
-def _how(target: Expression) -> str:
+def _describe_target(target: Expression) -> str:
     match target:
         case NameExpr():
             return f'being assigned to "{target.name}"'
@@ -165,7 +165,7 @@ def _how(target: Expression) -> str:
             return "being assigned"
 
 
-def _by_component(b: Builder, s: AssignmentStmt, target: TupleExpr | ListExpr) -> bool:
+def _assign_items(b: Builder, s: AssignmentStmt, target: TupleExpr | ListExpr) -> bool:
     """Lower `a, b = x, y` item by item, so that each target gets only the facts of its own item.
 
     Return False, with nothing lowered, if the two sides do not have this form.
@@ -176,7 +176,7 @@ def _by_component(b: Builder, s: AssignmentStmt, target: TupleExpr | ListExpr) -
     if isinstance(rvalue, TupleExpr) and len(rvalue.items) == len(target.items):
         held = []
         for item, single in zip(rvalue.items, target.items, strict=True):
-            b.how = _how(single)
+            b.how = _describe_target(single)
             held.append(b.value(item))
         for single, one in zip(target.items, held, strict=True):
             assign(b, single, one, s)

@@ -18,10 +18,10 @@ from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.flow.builder import Builder
-from dagpu.mypy_plugin.flow.closures import summary
+from dagpu.mypy_plugin.flow.closures import summarise
 from dagpu.mypy_plugin.flow.graph import SPENDABLE, Body, Build, Move, Read, Run, Slot, Store
 from dagpu.mypy_plugin.flow.kinds import MOVES
-from dagpu.mypy_plugin.flow.module import Closure, Effect, Module
+from dagpu.mypy_plugin.flow.module import Closure, Effect, ModuleFacts
 
 
 def lower_function(b: Builder, node: FuncItem) -> Body:
@@ -49,10 +49,10 @@ def closure_of(b: Builder, node: FuncItem) -> Closure:
     body = lower_function(b.nested(checked), checked)
     b.body.children.append(body)
     b.module.in_work.discard(node)
-    return summary(node, body)
+    return summarise(node, body)
 
 
-def bodies_of(module: Module, function: FuncDef) -> list[Body]:
+def bodies_of(module: ModuleFacts, function: FuncDef) -> list[Body]:
     """Return the bodies of a function: one, or one for each value of a type variable that is restricted to values.
 
     mypy checks one copy of the function for each of these values, and only the copies have types.
@@ -115,7 +115,7 @@ def effect_of(b: Builder, function: FuncDef) -> Effect | None:
     return effect_in(b.module, function)
 
 
-def effect_in(module: Module, function: FuncDef) -> Effect | None:
+def effect_in(module: ModuleFacts, function: FuncDef) -> Effect | None:
     """Return the effect of a top-level function or method; None where only its type is known."""
     if function in module.in_work:  # recursion: the other instructions of the body determine its effect
         return Effect(frozenset(), frozenset(argument.variable.name for argument in function.arguments), frozenset())
@@ -126,14 +126,14 @@ def effect_in(module: Module, function: FuncDef) -> Effect | None:
     return _effect(module, bodies_of(module, function)[0])
 
 
-def _effect(module: Module, body: Body) -> Effect:
+def _effect(module: ModuleFacts, body: Body) -> Effect:
     node = body.node
     assert isinstance(node, FuncItem)
     named = {body.slots[argument.variable]: argument.variable.name for argument in node.arguments}
     takes = {
         argument.variable.name
         for argument in node.arguments
-        if argument.kind.is_star() or not module.kinds.of(argument.variable.type) & MOVES
+        if argument.kind.is_star() or not module.kinds.kind_of(argument.variable.type) & MOVES
     }
     runs: set[str] = set()
     made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in named.items()}

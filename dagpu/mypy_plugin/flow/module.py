@@ -49,7 +49,7 @@ class Effect(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Module:
+class ModuleFacts:
     """State that the bodies of one module share."""
 
     name: str
