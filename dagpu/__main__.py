@@ -1,4 +1,4 @@
-"""`python -m dagpu COMMAND`: one function for each command, which imports what it needs when it is called."""
+"""`python -m dagpu COMMAND`: one function for each command, which imports the command's module when it runs."""
 
 import argparse
 import sys
@@ -14,12 +14,10 @@ def _check(commands: _Commands) -> None:
         help="check files with mypy and dagpu's plugin, with no configuration",
         description="Check files and folders with mypy and dagpu's plugin. The exit status is mypy's: "
         "0 nothing found, 1 something found, 2 mypy could not run.",
-        epilog="What stands after -- goes to mypy as it is: python -m dagpu check src -- --strict",
+        epilog="Arguments after -- go to mypy unchanged: python -m dagpu check src -- --strict",
     )
     parser.add_argument("paths", nargs="*", default=["."], metavar="PATH", help="files and folders; . unless said")
-    parser.add_argument(
-        "--no-config", action="store_true", help="take no notice of a mypy configuration that is found here"
-    )
+    parser.add_argument("--no-config", action="store_true", help="ignore a mypy configuration that is found here")
 
     def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
         from dagpu.commands.check import check
@@ -51,7 +49,7 @@ def _explain(commands: _Commands) -> None:
         help="run a script, and print each plan that it makes",
         description="Run a script, unchanged, and print each plan that it makes, before it runs. The exit status is "
         "the script's.",
-        epilog="What stands after -- goes to the script: python -m dagpu explain train.py -- --epochs 2",
+        epilog="Arguments after -- go to the script: python -m dagpu explain train.py -- --epochs 2",
     )
     parser.add_argument("script")
 
@@ -67,9 +65,9 @@ def _trace(commands: _Commands) -> None:
     parser = commands.add_parser(
         "trace",
         help="run a script, write a timeline of what ran, and compare planned with measured overlap",
-        description="Run a script, unchanged, and write when what ran, for ui.perfetto.dev. The exit status is the "
-        "script's.",
-        epilog="What stands after -- goes to the script: python -m dagpu trace train.py --out run.json -- --epochs 2",
+        description="Run a script, unchanged, and write a timeline of its runs for ui.perfetto.dev. The exit status is "
+        "the script's.",
+        epilog="Arguments after -- go to the script: python -m dagpu trace train.py --out run.json -- --epochs 2",
     )
     parser.add_argument("script")
     parser.add_argument(
@@ -88,7 +86,7 @@ _COMMANDS: tuple[Callable[[_Commands], None], ...] = (_info, _explain, _trace, _
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command. Gives its exit status; a command line that cannot be meant exits with 2."""
+    """Run one command. Return its exit status; an invalid command line exits with 2."""
     given = list(arguments)
     cut = given.index("--") if "--" in given else len(given)
     parser = argparse.ArgumentParser(prog="python -m dagpu")

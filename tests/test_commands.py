@@ -11,7 +11,7 @@ import dagpu
 from dagpu import device
 from dagpu.__main__ import main
 from dagpu.commands import info
-from dagpu.commands.info import Finding, examine
+from dagpu.commands.info import SelfTestResult, examine
 from dagpu.env_vars import VARIABLES, Variable
 
 SCRIPT = """
@@ -59,7 +59,7 @@ def test_info_names_a_wrong_variable(
 
 def test_every_device_is_examined() -> None:
     """With a kernel, copies both ways, and two branches."""
-    assert examine(device("host:1")) == Finding("host:1", True, "passed")
+    assert examine(device("host:1")) == SelfTestResult("host:1", True, "passed")
 
 
 def test_a_device_with_wrong_results_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

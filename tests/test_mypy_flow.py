@@ -16,7 +16,7 @@ from dagpu.mypy_plugin import messages, output_partition
 from dagpu.mypy_plugin.flow.graph import (
     EVERYTHING,
     SHARED,
-    Block,
+    BasicBlock,
     Body,
     Build,
     Instruction,
@@ -25,10 +25,10 @@ from dagpu.mypy_plugin.flow.graph import (
     Place,
     Read,
     Store,
-    in_order,
+    reverse_postorder,
 )
-from dagpu.mypy_plugin.flow.liveness import after_each, before, liveness
-from dagpu.mypy_plugin.flow.state import State, walk
+from dagpu.mypy_plugin.flow.liveness import live_after_each, live_before, liveness
+from dagpu.mypy_plugin.flow.state import State, entry_states
 from dagpu.mypy_plugin.sources import fingerprint
 from tests.mypy_checks import Checker, dependencies
 
@@ -65,15 +65,17 @@ def instructions() -> st.SearchStrategy[Instruction]:
 @st.composite
 def bodies(draw: st.DrawFn) -> Body:
     """Up to four blocks of up to three instructions, with any edges between them."""
-    blocks = [Block(instructions=draw(st.lists(instructions(), max_size=3))) for _ in range(draw(st.integers(1, 4)))]
+    blocks = [
+        BasicBlock(instructions=draw(st.lists(instructions(), max_size=3))) for _ in range(draw(st.integers(1, 4)))
+    ]
     for block in blocks:
         block.next = draw(st.lists(st.sampled_from(blocks), max_size=2, unique=True))
-    ordered = in_order(blocks[0])
+    ordered = reverse_postorder(blocks[0])
     node = MypyFile([], [])
     return Body(node, ordered, [None] * SLOTS, {}, set(range(SLOTS)), set(), [], [])
 
 
-def paths(body: Body, rounds: int = 2) -> Iterator[list[Block]]:
+def paths(body: Body, rounds: int = 2) -> Iterator[list[BasicBlock]]:
     """Every way through a body that comes to no block more than so many times, and every beginning of one."""
     todo = [[body.blocks[0]]]
     while todo:
@@ -97,7 +99,7 @@ def test_blocks_are_in_the_order_that_control_comes_to_them(body: Body) -> None:
                 assert any(path[-1] is block for path in paths_from(follower))
 
 
-def paths_from(entry: Block) -> Iterator[list[Block]]:
+def paths_from(entry: BasicBlock) -> Iterator[list[BasicBlock]]:
     todo = [[entry]]
     while todo:
         path = todo.pop()
@@ -118,7 +120,7 @@ def test_a_slot_is_live_if_a_way_leads_to_where_it_is_read(body: Body) -> None:
             live = 0
             for passed in reversed(path):
                 for i in reversed(passed.instructions):
-                    live = before(i, live)
+                    live = live_before(i, live)
             expected |= live
         assert at_entry[block.index] == expected
 
@@ -129,8 +131,8 @@ def test_liveness_between_instructions_leads_to_that_of_the_block(body: Body) ->
     at_entry = liveness(body)
     for block in body.blocks:
         if block.instructions:
-            first = after_each(block, at_entry)[0]
-            assert before(block.instructions[0], first) == at_entry[block.index]
+            first = live_after_each(block, at_entry)[0]
+            assert live_before(block.instructions[0], first) == at_entry[block.index]
 
 
 # ---- what holds where
@@ -141,8 +143,8 @@ def test_what_holds_is_what_holds_on_some_way(body: Body) -> None:
     """Moves and loans at the beginning of a block are those of all ways to it, as far as the slot is live."""
     live = liveness(body)
     lent = frozenset(i.place.slot for block in body.blocks for i in block.instructions if isinstance(i, Lend))
-    moved: dict[tuple[Block, int], set[object]] = {}
-    held: dict[tuple[Block, int], set[object]] = {}
+    moved: dict[tuple[BasicBlock, int], set[object]] = {}
+    held: dict[tuple[BasicBlock, int], set[object]] = {}
     for path in paths(body, rounds=3):
         state = State(lent)
         for block in path[:-1]:
@@ -152,7 +154,7 @@ def test_what_holds_is_what_holds_on_some_way(body: Body) -> None:
             moved.setdefault((path[-1], slot), set()).update(moves)
         for slot, what in state.held.items():
             held.setdefault((path[-1], slot), set()).update(what)
-    for block, state in walk(body, live):
+    for block, state in entry_states(body, live):
         for slot in range(SLOTS):
             if live[block.index] >> slot & 1:
                 assert set(state.moved.get(slot, ())) == moved.get((block, slot), set())

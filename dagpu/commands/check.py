@@ -1,7 +1,7 @@
-"""`python -m dagpu check`: mypy with dagpu's plugin, for people who have not configured mypy.
+"""`python -m dagpu check`: mypy with dagpu's plugin, for users who have not configured mypy.
 
-mypy runs in a process of its own. It takes plugins from a configuration file alone, so one is written for the run where
-there is none.
+mypy runs in a process of its own. It accepts plugins only from a configuration file, so a temporary one is written if
+the user has none.
 """
 
 import configparser
@@ -19,12 +19,12 @@ from typing import Final
 
 PLUGIN: Final = "dagpu.mypy_plugin"
 OLDEST: Final = (2, 4)
-"""The oldest mypy that asks plugins at the end of a module, which the flow rules need."""
+"""The oldest mypy that calls plugins at the end of a module, which the flow rules need."""
 
 _OPTIONS: Final = f"""\
 [mypy]
 plugins = {PLUGIN}
-# A function without annotations is checked as well, and a library without types is none of dagpu's business.
+# A function without annotations is checked as well, and a missing stub of another library is not reported.
 check_untyped_defs = true
 ignore_missing_imports = true
 """
@@ -34,10 +34,10 @@ _SUMMARY = re.compile(r"^(?:Found \d+ errors?|Success:)")
 
 
 def check(paths: Sequence[str], flags: Sequence[str] = (), *, use_configuration: bool = True) -> int:
-    """Check files and folders, print what mypy says and one line that sums it up. Gives mypy's exit status.
+    """Check files and folders; print mypy's report and a summary line. Return mypy's exit status.
 
-    2 as well, with the cure on stderr: mypy is missing or too old, or the configuration that it would use does not
-    switch the plugin on.
+    The status is also 2, with the cure on stderr, if mypy is missing or too old, or if the configuration that it would
+    use does not switch the plugin on.
     """
     problem = _mypy_problem()
     configured = any(flag.startswith("--config-file") for flag in flags)
@@ -56,7 +56,7 @@ def check(paths: Sequence[str], flags: Sequence[str] = (), *, use_configuration:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Run mypy, and pass on what it prints, but for its summary, which goes last and says more."""
+    """Run mypy and print its output. Its summary goes last, extended by the number of errors with each code."""
     command = [sys.executable, "-m", "mypy", *arguments]
     colours = {"MYPY_FORCE_COLOR": "1"} if sys.stdout.isatty() and "NO_COLOR" not in os.environ else {}
     codes: Counter[str] = Counter()
@@ -76,15 +76,18 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _summed_up(summary: str, codes: Mapping[str, int]) -> str:
-    """`Found 3 errors in 1 file (checked 1 source file): 2 dagpu-use-after-move, 1 arg-type`, dagpu's own first."""
+    """Extend mypy's summary by the number of errors with each code, dagpu's own codes first.
+
+    `Found 3 errors in 1 file (checked 1 source file): 2 dagpu-use-after-move, 1 arg-type`
+    """
     order = sorted(codes, key=lambda code: (not code.startswith("dagpu-"), -codes[code], code))
     tally = ", ".join(f"{codes[code]} {code}" for code in order)
     return f"{summary}: {tally}" if tally else summary
 
 
-# ---- what keeps it from running -------------------------------------------------------------------
+# ---- problems that prevent a run -----------------------------------------------------------------
 def _mypy_problem() -> str:
-    """Why mypy cannot be used; empty if it can."""
+    """Return the reason why mypy cannot be used, with the cure; empty if it can be used."""
     oldest = ".".join(map(str, OLDEST))
     cure = f"Install it for this Python: {sys.executable} -m pip install 'mypy>={oldest}'"
     try:
@@ -105,10 +108,10 @@ def _plugin_problem(file: Path) -> str:
 
 
 def _configuration(folder: Path) -> tuple[Path, object] | None:
-    """The configuration that mypy finds from a folder, and its plugins.
+    """Return the configuration file that mypy finds from a folder, and the plugins in it; None if it finds none.
 
-    mypy looks in the folder and then in those above it, up to the root of the repository; in each for these files in
-    this order, of which the last two count only if they have a part for mypy.
+    mypy searches the folder and its parents, up to the root of the repository. In each it tries the files of
+    `_candidates` in order. The last two of them count only if they have a section for mypy.
     """
     for place in (folder, *folder.parents):
         for file, plugins in _candidates(place):
@@ -135,6 +138,6 @@ def _candidates(place: Path) -> Iterator[tuple[Path, object]]:
 
 
 def _names_plugin(plugins: object) -> bool:
-    """Is ours among the plugins of a configuration, a list or a text with commas?"""
+    """Return True if dagpu's plugin is among the plugins of a configuration, a list or a comma-separated string."""
     named = plugins if isinstance(plugins, list) else re.split(r"[\s,]+", str(plugins))
     return any(str(name).partition(":")[0].strip() == PLUGIN for name in named)

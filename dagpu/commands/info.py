@@ -1,4 +1,4 @@
-"""`python -m dagpu info`: which devices there are, what is missing and how to get it, and whether each device works."""
+"""`python -m dagpu info`: reports versions, devices with a self-test of each, and missing parts with their cure."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ _DRIVER: Final = Path("/proc/driver/nvidia/version")
 }"""
 )
 def self_test(y: Out[f32], a: float, x: In[f32]) -> None:
-    """A kernel whose result is known to the bit."""
+    """Compute y = a * x + index. The result is exact for the inputs of the self-test."""
 
 
 @self_test.host
@@ -38,8 +38,8 @@ def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What became of the self-test of one device."""
+class SelfTestResult:
+    """The result of the self-test of one device."""
 
     device: str
     works: bool
@@ -47,7 +47,7 @@ class Finding:
 
 
 def info() -> int:
-    """Print it all. Gives 0 if every device that is here works and the environment has no wrong setting, else 1."""
+    """Print the whole report. Return 0 if every device works and all environment variables are valid, else 1."""
     print("\n".join(_versions()))
     print()
     wrong = _wrong_variables()
@@ -68,8 +68,8 @@ def info() -> int:
     return 0 if all(found.works for found in findings) else 1
 
 
-def examine(device: Device) -> Finding:
-    """Compile and run a kernel, copy both ways, overlap two branches, and hold the results against NumPy."""
+def examine(device: Device) -> SelfTestResult:
+    """Compile and run a kernel, copy in both directions, overlap two branches, and compare the results with NumPy."""
     ramp = np.arange(1024, dtype=np.float32)
     try:
         with use_device(device):
@@ -78,16 +78,16 @@ def examine(device: Device) -> Finding:
                 for a in (2.0, -1.0)
             ]
             two, minus = zip_ops(*branches).sync()
-    except Exception as error:  # whatever a broken driver raises is what is to be told
+    except Exception as error:  # a broken driver may raise any error, which is reported
         first: BaseException = error
         while isinstance(first, BaseExceptionGroup):  # both branches fail alike
             first = first.exceptions[0]
-        return Finding(device.name, False, f"{type(first).__name__}: {first}")
+        return SelfTestResult(device.name, False, f"{type(first).__name__}: {first}")
     right = np.array_equal(two, 3 * ramp) and np.array_equal(minus, 0 * ramp)
-    return Finding(device.name, right, "passed" if right else "wrong results: do not trust this device")
+    return SelfTestResult(device.name, right, "passed" if right else "wrong results: do not trust this device")
 
 
-def _row(found: Finding) -> tuple[str, ...]:
+def _row(found: SelfTestResult) -> tuple[str, ...]:
     try:
         free, total = (f"{size / 2**30:.1f} GiB" for size in dagpu.device(found.device).memory_info())
     except dagpu.DagpuError:
@@ -107,7 +107,7 @@ def _versions() -> list[str]:
 
 
 def _wrong_variables() -> list[str]:
-    """A line for each environment variable with a value that it does not take."""
+    """Return a line for each environment variable with an invalid value."""
     lines = []
     for variable in VARIABLES:
         try:
@@ -118,7 +118,7 @@ def _wrong_variables() -> list[str]:
 
 
 def _driver_version() -> str | None:
-    """Of the kernel's module, which is there without any library of ours."""
+    """Return the version of NVIDIA's kernel module, read without any library; None if it is not loaded."""
     try:
         found = re.search(r"\d+\.\d+(?:\.\d+)?", _DRIVER.read_text(encoding="ascii", errors="replace"))
     except OSError:
@@ -127,7 +127,7 @@ def _driver_version() -> str | None:
 
 
 def _missing() -> str | None:
-    """Why there is no CUDA device, and the cure."""
+    """Return the reason why no CUDA device is available, with the cure; None if one is."""
     try:
         backend("cuda").device(0)
     except NoDeviceError as error:

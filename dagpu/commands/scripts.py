@@ -1,4 +1,4 @@
-"""`python -m dagpu explain SCRIPT` and `trace SCRIPT`: what the pipelines of a script do, with no change to it."""
+"""`python -m dagpu explain SCRIPT` and `trace SCRIPT`: run an unchanged script and report on its pipelines."""
 
 import runpy
 import sys
@@ -15,17 +15,17 @@ from dagpu.origin import describe
 
 
 def explain(script: str, arguments: Sequence[str]) -> int:
-    """Run a script, and print each plan that it makes, before it runs. Gives the script's exit status."""
+    """Run a script, and print each of its plans before the plan runs. Return the script's exit status."""
 
-    def tell(op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
+    def print_plan(op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
         print(f"--- {type(op).__name__} at {describe(op.origin)}\n{in_words(plan)}\n", flush=True)
 
-    with use_interpreter(StreamInterpreter(on_plan=tell)):
+    with use_interpreter(StreamInterpreter(on_plan=print_plan)):
         return run(script, arguments)
 
 
 def trace(script: str, arguments: Sequence[str], out: str) -> int:
-    """Run a script, write when what ran, and print planned and measured overlap. Gives the script's exit status."""
+    """Run a script, write its timeline, and print planned and measured overlap. Return the script's exit status."""
     with dagpu.trace(out) as measured:
         status = run(script, arguments)
     print(f"\n{measured}\n\n{out}: open it in ui.perfetto.dev")
@@ -33,7 +33,7 @@ def trace(script: str, arguments: Sequence[str], out: str) -> int:
 
 
 def run(script: str, arguments: Sequence[str]) -> int:
-    """Run a script as `python script` would. Gives its exit status."""
+    """Run a script as `python script` would. Return its exit status."""
     if not Path(script).is_file():
         print(f"dagpu: there is no script {script}", file=sys.stderr)
         return 2
@@ -46,7 +46,7 @@ def run(script: str, arguments: Sequence[str]) -> int:
 
 
 def _status(code: object) -> int:
-    """An exit status, as Python makes it of what `sys.exit` was given."""
+    """Convert the argument of `sys.exit` to an exit status, as Python does: print an object that is not a number."""
     if code is None:
         return 0
     if isinstance(code, int):
@@ -57,7 +57,7 @@ def _status(code: object) -> int:
 
 @contextmanager
 def _as_main(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    """What a script finds in `sys`: its arguments, and its folder first on the path."""
+    """Set `sys.argv` and `sys.path` as for a script that is run as the main program; restore both at the end."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))

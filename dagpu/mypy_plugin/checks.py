@@ -1,4 +1,4 @@
-"""All that is judged once mypy knows the types of a module: the flow rules, and the outputs of kernels."""
+"""The checks that run after mypy has typed a module: the flow rules, and the outputs of kernels."""
 
 from typing import TypeAlias
 
@@ -10,32 +10,32 @@ from dagpu.mypy_plugin.flow.judge import Finding
 from dagpu.mypy_plugin.flow.module import Effect, Types
 
 Target: TypeAlias = FuncDef | MypyFile
-"""What mypy checks by itself: a function or method with all that is nested in it, or a module without those."""
+"""The unit that mypy checks separately: a function or method with its nested functions, or a module's top level."""
 
 
 class Checks:
-    """What is wrong in one module, target by target."""
+    """The checks of one module, target by target."""
 
     def __init__(self, tree: MypyFile, types: Types, effects: dict[str, Effect] | None = None) -> None:
         self._types = types
         self._analysis = Analysis(tree, types, effects)
         self.functions = self._analysis.functions
-        """Its functions and methods, each with its class."""
+        """The module's functions and methods, each with its class."""
 
-    def effect(self, function: FuncDef) -> Effect | None:
-        """What a function does to its parameters, by its body as it is now."""
-        return self._analysis.effect(function)
+    def derive_effect(self, function: FuncDef) -> Effect | None:
+        """Derive a function's effect on its parameters from its current body."""
+        return self._analysis.derive_effect(function)
 
-    def of(self, target: Target) -> list[Finding]:
-        """The findings in a function, or at the top level; without those that are meant."""
+    def findings_in(self, target: Target) -> list[Finding]:
+        """Return the findings in a function, or at the top level, without deliberate mistakes."""
         if isinstance(target, FuncDef):
-            found = self._analysis.of_function(target)
+            found = self._analysis.check_function(target)
         else:
-            found = self._analysis.of_top_level(target)
+            found = self._analysis.check_top_level(target)
         output_partition.check(
             target,
             self._types,
-            lambda message, at: found.append(Finding(at, codes.OUTPUT_PARTITION, message)),
+            lambda message, node: found.append(Finding(node, codes.OUTPUT_PARTITION, message)),
         )
         deliberate = self._analysis.module.deliberate
         return [finding for finding in found if not deliberate.covers(finding.node.line, finding.code)]

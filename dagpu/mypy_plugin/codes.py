@@ -1,6 +1,7 @@
-"""The error codes. Making one registers it, so that `type: ignore[...]` and per-module settings of mypy know it.
+"""The error codes. Creating one registers it with mypy, for `type: ignore[...]` and for per-module settings.
 
-They have no common parent: with one, `mypy --strict` would ask for the narrower code in every ignore of the parent.
+The codes have no common parent: with one, `mypy --strict` would ask for the narrower code in every ignore of the
+parent.
 """
 
 from typing import Final
@@ -10,6 +11,6 @@ from mypy.errorcodes import ErrorCode
 USE_AFTER_MOVE: Final = ErrorCode("dagpu-use-after-move", "A handle is used after it may have been moved", "dagpu")
 CONFLICTING_BORROW: Final = ErrorCode("dagpu-conflicting-borrow", "A borrow conflicts with one that is alive", "dagpu")
 BORROW_ESCAPE: Final = ErrorCode("dagpu-borrow-escape", "A borrow outlives the tensor it was lent from", "dagpu")
-OUTPUT_PARTITION: Final = ErrorCode("dagpu-output-partition", "A kernel's output is no fitting partition", "dagpu")
+OUTPUT_PARTITION: Final = ErrorCode("dagpu-output-partition", "A kernel's output is not a fitting partition", "dagpu")
 UNUSED_OP: Final = ErrorCode("dagpu-unused-op", "An op is built and never run", "dagpu")
 GRAPH_NODE: Final = ErrorCode("dagpu-graph-node", "An op that cannot be recorded into a CUDA graph", "dagpu")

@@ -1,15 +1,15 @@
-"""What a literal CUDA source says of its kernels: the rank of each parameter.
+"""Parses the ranks of the kernel parameters from a literal CUDA source.
 
-Far less than the run time reads of it (`dagpu.cuda_signature`, which the plugin may not import), and with another
-duty: there, what cannot be read is refused; here, it is left alone. Only a parameter that is spelt out as `Tile<T, 2>`
-or `View<const T, 2>` has a known rank; one behind an alias or a macro has none.
+It parses far less than the run time does in `dagpu.cuda_signature`, which the plugin may not import. The run time
+refuses a source that it cannot parse; this module ignores it. Only a parameter that is written out as `Tile<T, 2>` or
+`View<const T, 2>` has a known rank. A parameter behind an alias or a macro has none.
 """
 
 import re
 from typing import TypeAlias
 
 Ranks: TypeAlias = tuple[int | None, ...]
-"""The rank of each parameter in order; None where it is a scalar or cannot be told."""
+"""The rank of each parameter in order; None for a scalar and for an unknown rank."""
 
 _SKIPPED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
 _MACRO = re.compile(r"^\s*#\s*define\s+(\w+)", re.MULTILINE)
@@ -18,7 +18,7 @@ _TENSOR = re.compile(r"(?:const\s+)?(?:(?:::\s*)?dagpu\s*::\s*)?(?:Tile|View)\s*
 
 
 def kernel_ranks(source: str) -> dict[str, Ranks]:
-    """The kernels of a source by name, with the ranks of their parameters; but those that are declared once."""
+    """Return the parameter ranks of each kernel by name. Kernels declared more than once are left out."""
     code = _SKIPPED.sub(" ", source)
     macros = frozenset(_MACRO.findall(code))
     found: list[tuple[str, str]] = _KERNEL.findall(code)
@@ -31,7 +31,7 @@ def kernel_ranks(source: str) -> dict[str, Ranks]:
 
 
 def _parameters(inside: str) -> list[str]:
-    """Cut at the commas outside `<...>`."""
+    """Split a parameter list at the commas outside `<...>`."""
     parts = [part.strip() for part in re.split(r",(?![^<>]*>)", inside)]
     return [] if parts in ([""], ["void"]) else parts
 

@@ -1,4 +1,4 @@
-"""The forms that a kernel's arguments have, read off their types, and how messages name them."""
+"""Forms of kernel arguments (input, output, lazy, number), derived from types, and their names in messages."""
 
 import re
 from functools import lru_cache
@@ -19,13 +19,13 @@ _KINDS = {"numpy.floating": "float", "numpy.signedinteger": "int", "numpy.unsign
 
 
 def is_handle(type_: Type) -> bool:
-    """Is it a tensor, borrow or partition?"""
+    """Return True for the type of a tensor, a borrow or a partition."""
     proper = get_proper_type(type_)
     return isinstance(proper, Instance) and proper.type.fullname in HANDLES
 
 
 def is_partition(type_: Type) -> bool:
-    """Is it a `Partition`, or an op that yields one?"""
+    """Return True for a `Partition`, or an op whose result is one."""
     proper = get_proper_type(type_)
     if (op := phantoms.as_op(proper)) is not None:
         proper = get_proper_type(op.args[0])
@@ -33,15 +33,15 @@ def is_partition(type_: Type) -> bool:
 
 
 @lru_cache(maxsize=256)
-def written_out(formal: Type) -> ProperType:
-    """A parameter's type without the alias. (Remembered: mypy writes `In[f32]` out anew each time it is asked.)"""
+def expand_alias(formal: Type) -> ProperType:
+    """Return a parameter's type with its alias expanded. The cache is for speed: mypy expands `In[f32]` each time."""
     return get_proper_type(formal)
 
 
 @lru_cache(maxsize=256)
 def form_of(formal: Type) -> Form:
-    """What a parameter of a kernel takes. mypy drops the marks of the aliases `In` and `Out`, but they are unions, and
-    the first member tells them apart. (Remembered: each call asks several times.)
+    """Return the form of a kernel's parameter. mypy drops the annotations of the aliases `In` and `Out`, but the
+    aliases are unions, which differ in their first member. The cache is for speed: each call asks several times.
     """
     proper = get_proper_type(formal)
     if not isinstance(proper, UnionType):
@@ -52,15 +52,15 @@ def form_of(formal: Type) -> Form:
 
 
 @lru_cache(maxsize=256)
-def is_judged(formal: Type) -> bool:
-    """Is it an input or output that we judge in place of mypy? Those of generic kernels are left to it: their type
-    variables tie the element types of the arguments together.
+def is_checked_here(formal: Type) -> bool:
+    """Return True for an input or output that the plugin checks in mypy's place. mypy checks those of generic kernels,
+    whose type variables tie the element types of the arguments together.
     """
     return form_of(formal) in ("in", "out") and not has_type_vars(formal)
 
 
 def is_fitting(type_: Type, form: Form) -> bool:
-    """Is it of a form that an input or output takes, whatever its elements? An `Any` is."""
+    """Return True if a parameter of this form accepts the type, whatever its elements are. Any form accepts `Any`."""
     proper = get_proper_type(type_)
     if isinstance(proper, UnionType):
         return all(is_fitting(item, form) for item in proper.items)
@@ -72,7 +72,7 @@ def is_fitting(type_: Type, form: Form) -> bool:
 
 
 def parameters_of(kernel: Type) -> Parameters | None:
-    """The parameters of a `Kernel[P]`, where they are known."""
+    """Return the parameters of a `Kernel[P]`; None if they are unknown."""
     proper = get_proper_type(kernel)
     if not isinstance(proper, Instance) or proper.type.fullname != names.KERNEL or not proper.args:
         return None
@@ -81,7 +81,7 @@ def parameters_of(kernel: Type) -> Parameters | None:
 
 
 def base_kernel(callee: Expression) -> Expression:
-    """`saxpy` of `saxpy.grid(2).block(32)`; what is no such chain is given back."""
+    """Strip launch options: return `saxpy` for `saxpy.grid(2).block(32)`, and any other expression unchanged."""
     while (
         isinstance(callee, CallExpr)
         and isinstance(callee.callee, MemberExpr)
@@ -92,13 +92,16 @@ def base_kernel(callee: Expression) -> Expression:
 
 
 def kernel_name(callee: Expression) -> str:
-    """What messages call the kernel."""
+    """Return the name of a called kernel for messages."""
     base = base_kernel(callee)
     return f"kernel {base.name!r}" if isinstance(base, NameExpr | MemberExpr) else "a kernel"
 
 
 def element_of(type_: Type) -> str:
-    """The element type of a handle, of an op that yields one, or of an `In`/`Out`, as NumPy names it; else empty."""
+    """Return NumPy's name for the element type of a handle, of an op with one as result, or of an `In` or `Out`.
+
+    The name is empty for all other types.
+    """
     proper = get_proper_type(type_)
     if isinstance(proper, UnionType):
         found = {element_of(item) for item in proper.items}
@@ -113,7 +116,7 @@ def element_of(type_: Type) -> str:
 
 
 def _dtype_name(scalar: ProperType) -> str:
-    """`float32` of `numpy.floating[_32Bit]`, `float64` of `numpy.float64`, as the stubs spell them."""
+    """Return `float32` for `numpy.floating[_32Bit]` and `float64` for `numpy.float64`, the spellings of the stubs."""
     if not isinstance(scalar, Instance):
         return ""
     kind = _KINDS.get(scalar.type.fullname)
@@ -125,19 +128,19 @@ def _dtype_name(scalar: ProperType) -> str:
 
 
 def short_name(dtype: str) -> str:
-    """The name that dagpu exports: `f32` for `float32`."""
+    """Return the name that dagpu exports for a dtype: `f32` for `float32`."""
     if dtype in ("bool", "bfloat16"):
         return "bool_" if dtype == "bool" else "bf16"
     return dtype.replace("uint", "u").replace("int", "i").replace("float", "f")
 
 
-def described(type_: Type) -> str:
-    """An argument in words, as the run time says it: `a Tensor of float32`."""
+def describe(type_: Type) -> str:
+    """Describe an argument's type in the words of the run time: `a Tensor of float32`."""
     proper = get_proper_type(type_)
     if (op := phantoms.as_op(proper)) is not None:
-        return f"an op that yields {described(op.args[0])}"
+        return f"an op that yields {describe(op.args[0])}"
     if isinstance(proper, UnionType):
-        return " or ".join(dict.fromkeys(map(described, proper.items)))
+        return " or ".join(dict.fromkeys(map(describe, proper.items)))
     if not isinstance(proper, Instance):
         return _OTHERS.get(type(proper).__name__, "something else")
     element, name = element_of(proper), proper.type.name

@@ -1,7 +1,7 @@
-"""The rule on CUDA graphs: what is recorded into one allocates nothing.
+"""The rule on CUDA graphs: an op that is recorded into one does not allocate.
 
-`Scope.record` and `CudaGraph.update` take a `NoAlloc` op, so that any checker refuses another. The plugin widens what
-they take, and says which rule it is instead of "incompatible type".
+`Scope.record` and `CudaGraph.update` take a `NoAlloc` op, so that any type checker refuses other ops. The plugin widens
+the parameter and reports the broken rule instead of "incompatible type".
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from mypy.types import AnyType, CallableType, FunctionLike, Instance, ProperType
 from dagpu.mypy_plugin import codes, messages, names
 
 
-def _widened(context: MethodSigContext) -> CallableType:
-    """The signature, taking ops that may allocate as well."""
+def _widen_signature(context: MethodSigContext) -> CallableType:
+    """Return the signature with parameters that also accept ops that may allocate."""
     signature = context.default_signature
     return signature.copy_modified(arg_types=[_with_allocation(get_proper_type(t)) for t in signature.arg_types])
 
@@ -28,11 +28,11 @@ def _with_allocation(formal: ProperType) -> Type:
     return formal.copy_modified(args=[*formal.args[:2], no_alloc.type.bases[0]])  # it is a MayAlloc
 
 
-def _judged(context: MethodContext) -> Type:
-    """Refuse the op if its type says that it may allocate.
+def _check_op(context: MethodContext) -> Type:
+    """Report an op whose type says that it may allocate.
 
-    The widened parameter may have made an op of several parts wider than it is: so its type is asked for once more,
-    by itself.
+    The widened parameter is a type context that may have widened the type of a compound op. So the type is inferred
+    once more, without that context.
     """
     for types, expressions in zip(context.arg_types, context.args, strict=True):
         for given, expression in zip(types, expressions, strict=True):
@@ -60,5 +60,7 @@ def _never_allocates(g: ProperType) -> bool:
 _RECORDS: Final = (f"{names.SCOPE}.record", f"{names.CUDA_GRAPH}.update")
 
 FUNCTION_HOOKS: Final[dict[str, Callable[[FunctionContext], Type]]] = {}
-METHOD_HOOKS: Final[dict[str, Callable[[MethodContext], Type]]] = dict.fromkeys(_RECORDS, _judged)
-SIGNATURE_HOOKS: Final[dict[str, Callable[[MethodSigContext], FunctionLike]]] = dict.fromkeys(_RECORDS, _widened)
+METHOD_HOOKS: Final[dict[str, Callable[[MethodContext], Type]]] = dict.fromkeys(_RECORDS, _check_op)
+SIGNATURE_HOOKS: Final[dict[str, Callable[[MethodSigContext], FunctionLike]]] = dict.fromkeys(
+    _RECORDS, _widen_signature
+)

@@ -1,7 +1,7 @@
-"""What mypy asks the plugin while it infers types: the full name of a function or method, and who answers.
+"""Tables of the hooks that mypy calls while it infers types, by the full name of a function or method.
 
-Each module of the typing rules brings its own lists. Where several answer for one name they are asked in the order of
-`RULES`, each given the type that the one before it inferred.
+Each module of the typing rules has tables of its own. Hooks of several modules for one name run in the order of
+`RULES`, and each gets the type that the previous one inferred.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ MethodHook: TypeAlias = Callable[[MethodContext], Type]
 SignatureHook: TypeAlias = Callable[[MethodSigContext], FunctionLike]
 
 RULES = (kernel_calls, shapes, phantoms, output_partition, graph_nodes)
-"""The result's form comes first, then what narrows it, then what judges it."""
+"""The modules of the typing rules: first those that infer the result, then those that narrow it or check the call."""
 
 
 def _functions(hooks: Iterable[FunctionHook]) -> FunctionHook:
@@ -57,4 +57,4 @@ METHOD_HOOKS: dict[str, MethodHook] = {
 SIGNATURE_HOOKS: dict[str, SignatureHook] = {
     name: hook for rule in RULES for name, hook in rule.SIGNATURE_HOOKS.items()
 }
-"""Signatures of methods. Nobody shares one."""
+"""Hooks for the signatures of methods; each method has at most one."""

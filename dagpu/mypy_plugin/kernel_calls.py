@@ -1,7 +1,7 @@
-"""Kernel calls: the exact op that a call builds, and whether inputs and outputs have the right form.
+"""Kernel calls: the exact type of the op that a call builds, and checks of its inputs and outputs.
 
-Without the plugin a call is a `KernelOp`, whose parts are `Any`. With it, it is a `DeviceOp[tuple[...], L, G]`: the
-arguments in the form they were put in.
+Without the plugin, the type of a call is `KernelOp`, whose parts are `Any`. With it, the type is
+`DeviceOp[tuple[...], L, G]`, with each argument in the form in which it was passed.
 """
 
 from collections.abc import Callable
@@ -16,23 +16,24 @@ from mypy.types import FunctionLike, Instance, TupleType, Type, UnionType, get_p
 from dagpu.mypy_plugin import codes, forms, kernel_facts, long_tuples, names, phantoms
 
 _NUMBERS = {"numpy.inexact": "float", "numpy.integer": "int", "numpy.bool": "bool", "numpy.bool_": "bool"}
-"""NumPy scalar types by a base of theirs, and the Python number that a kernel makes of them."""
+"""Base classes of NumPy's scalar types, each with the Python type that a kernel call converts such a number to."""
 
 
-def _signature(context: MethodSigContext) -> FunctionLike:
-    """Let anything pass for a tensor: `_exact` judges it, in the words of the run time.
+def _widen_signature(context: MethodSigContext) -> FunctionLike:
+    """Return a signature that accepts any object as a tensor. `_type_call` checks these arguments in mypy's place.
 
-    `object` and not `Any`: with `Any` as its type context, mypy would infer `DeviceOp[Any]` for an argument such as
-    `op.map(lambda t: ...)`. It also halves the time: mypy holds an argument against all six members of an `In`.
+    The type is `object` and not `Any`: with `Any` as the type context, mypy would infer `DeviceOp[Any]` for an argument
+    such as `op.map(lambda t: ...)`. It also halves the time, because mypy compares an argument with all six members of
+    an `In`.
     """
     signature = context.default_signature
     anything = context.api.named_generic_type("builtins.object", [])
-    formals = [anything if forms.is_judged(formal) else formal for formal in signature.arg_types]
+    formals = [anything if forms.is_checked_here(formal) else formal for formal in signature.arg_types]
     return signature.copy_modified(arg_types=formals)
 
 
-def _exact(context: MethodContext) -> Type:
-    """The op that a kernel call builds."""
+def _type_call(context: MethodContext) -> Type:
+    """Return the type of the op that a kernel call builds, and report its wrong arguments."""
     parameters = forms.parameters_of(context.type)
     if (
         parameters is None
@@ -42,38 +43,38 @@ def _exact(context: MethodContext) -> Type:
         return context.default_return_type
     parts, lifetimes, allocations = list[Type](), list[Type | None](), list[Type | None]()
     for index, (formal, given) in enumerate(zip(parameters.arg_types, context.arg_types, strict=True)):
-        if not given:  # left to its default, which only a number has
-            parts.append(_number(formal, context.api))
+        if not given:  # the default value applies; only numbers have one
+            parts.append(_number_type(formal, context.api))
             continue
         form = forms.form_of(formal)
-        if forms.is_judged(formal) and not is_subtype(given[0], forms.written_out(formal)):
+        if forms.is_checked_here(formal) and not is_subtype(given[0], forms.expand_alias(formal)):
             _refuse(context, index, formal, given[0])
-        parts.append(_part(formal, given[0], context.api))
+        parts.append(_part_type(formal, given[0], context.api))
         if form != "number":
             lifetimes.append(phantoms.lifetime(given[0], context.api))
             allocations.append(phantoms.allocation(given[0]))
     whole = long_tuples.tuple_of(parts, context.api)
-    borrows = phantoms.joined(lifetimes) or phantoms.our(names.STATIC, [], context.api)
-    allocates = phantoms.joined(allocations) or phantoms.our(names.NO_ALLOC, [], context.api)
-    return phantoms.our(names.DEVICE_OP, [whole, borrows, allocates], context.api)
+    borrows = phantoms.join(lifetimes) or phantoms.dagpu_type(names.STATIC, [], context.api)
+    allocates = phantoms.join(allocations) or phantoms.dagpu_type(names.NO_ALLOC, [], context.api)
+    return phantoms.dagpu_type(names.DEVICE_OP, [whole, borrows, allocates], context.api)
 
 
-def _part(formal: Type, actual: Type, api: CheckerPluginInterface) -> Type:
-    """What comes back for one argument: of an op what it yields, a handle as it is, a number as a Python number."""
+def _part_type(formal: Type, actual: Type, api: CheckerPluginInterface) -> Type:
+    """Return the type of the result for one argument: an op's result type, the handle itself, or a Python number."""
     proper = get_proper_type(actual)
     if isinstance(proper, UnionType):
-        return make_simplified_union([_part(formal, item, api) for item in proper.items])
+        return make_simplified_union([_part_type(formal, item, api) for item in proper.items])
     if (op := phantoms.as_op(proper)) is not None:
         return op.args[0]
-    return _number(formal, api) if forms.form_of(formal) in ("number", "lazy") else actual
+    return _number_type(formal, api) if forms.form_of(formal) in ("number", "lazy") else actual
 
 
-def _number(formal: Type, api: CheckerPluginInterface) -> Type:
-    """What a number passed for this parameter comes back as: it has been converted to what CUDA declares."""
+def _number_type(formal: Type, api: CheckerPluginInterface) -> Type:
+    """Return the Python type of the result for a number, which the call converts to the type that CUDA declares."""
     proper = get_proper_type(formal)
     if isinstance(proper, UnionType):  # Lazy[float]
         plain = [item for item in proper.items if phantoms.as_op(get_proper_type(item)) is None]
-        return make_simplified_union([_number(item, api) for item in plain])
+        return make_simplified_union([_number_type(item, api) for item in plain])
     if isinstance(proper, Instance):
         for base, number in _NUMBERS.items():
             if proper.type.has_base(base):
@@ -82,11 +83,11 @@ def _number(formal: Type, api: CheckerPluginInterface) -> Type:
 
 
 def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> None:
-    """Say what is wrong with a tensor argument, as `dagpu.kernel_arguments` does."""
+    """Report a wrong tensor argument, in the words of `dagpu.kernel_arguments`."""
     place = context.args[index][0]
     callee = context.context.callee if isinstance(context.context, CallExpr) else place
     where = f"{forms.kernel_name(callee)}, argument {context.callee_arg_names[index]!r}"
-    form, element, got = forms.form_of(formal), forms.element_of(formal), forms.described(actual)
+    form, element, got = forms.form_of(formal), forms.element_of(formal), forms.describe(actual)
     if forms.is_fitting(actual, form):
         name, cut = forms.short_name(element), " before it is cut" if form == "out" else ""
         cure = f"Convert it{cut}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
@@ -99,7 +100,7 @@ def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> N
 
 
 def _cure(actual: Type, form: forms.Form, element: str) -> str:
-    """How to come by what is wanted."""
+    """Return the cure: a way to convert the argument to the wanted form."""
     proper = get_proper_type(actual)
     if (op := phantoms.as_op(proper)) is not None:
         proper = get_proper_type(op.args[0])
@@ -124,11 +125,11 @@ def _cure(actual: Type, form: forms.Form, element: str) -> str:
 
 FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {
     **long_tuples.FUNCTION_HOOKS,
-    names.KERNEL_DECORATOR: kernel_facts.remember,
+    names.KERNEL_DECORATOR: kernel_facts.attach_ranks,
 }
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
     **long_tuples.METHOD_HOOKS,
-    names.KERNEL_CALL: _exact,
-    **dict.fromkeys((f"{names.KERNEL}.{name}" for name in ("grid", "block", "shared_memory")), kernel_facts.hand_on),
+    names.KERNEL_CALL: _type_call,
+    **dict.fromkeys((f"{names.KERNEL}.{name}" for name in ("grid", "block", "shared_memory")), kernel_facts.copy_ranks),
 }
-SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {names.KERNEL_CALL: _signature}
+SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {names.KERNEL_CALL: _widen_signature}

@@ -1,8 +1,8 @@
-"""What the type of a kernel remembers of its CUDA source: the ranks of its parameters.
+"""Ranks of a kernel's parameters, parsed from its CUDA source and stored in the kernel's type.
 
-They travel as extra attributes of the type, under names that no user can write. mypy keeps those in its cache, so they
-are there where a kernel is imported and the file that declares it is not read again. And they play no part in whether
-one type fits another: a parameter `k: Kernel[[Out[f32]]]` takes kernels of every rank.
+The ranks are extra attributes of the type, under names that a user cannot write. mypy keeps extra attributes in its
+cache, so a module that imports a kernel has them without reading the declaring file again. mypy ignores them in subtype
+checks: a parameter `k: Kernel[[Out[f32]]]` takes kernels of every rank.
 """
 
 from mypy.nodes import AssignmentStmt, Decorator, Expression, MypyFile, NameExpr, RefExpr, StrExpr, Var
@@ -15,10 +15,10 @@ from dagpu.mypy_plugin.cuda_ranks import Ranks, kernel_ranks
 _PREFIX = "CUDA ranks of "
 
 
-def remember(context: FunctionContext) -> Type:
-    """`kernel(cuda=...)`: the decorator, whose kernel remembers the ranks of all kernels in the source.
+def attach_ranks(context: FunctionContext) -> Type:
+    """Type `kernel(cuda=...)`: the kernel that this decorator makes has the ranks of all kernels in the source.
 
-    Of all, for which function is decorated is not known yet.
+    The decorated function, and with it the one kernel that is meant, is not known yet.
     """
     decorator = get_proper_type(context.default_return_type)
     source = _source(context)
@@ -34,8 +34,8 @@ def remember(context: FunctionContext) -> Type:
     return decorator.copy_modified(ret_type=kernel)
 
 
-def hand_on(context: MethodContext) -> Type:
-    """`kernel.grid(...)` and the like: a copy that remembers the same."""
+def copy_ranks(context: MethodContext) -> Type:
+    """Type `kernel.grid(...)` and similar methods: the result has the ranks of the kernel."""
     before, after = context.type, get_proper_type(context.default_return_type)
     if isinstance(before, Instance) and before.extra_attrs and isinstance(after, Instance):
         for name, fact in before.extra_attrs.attrs.items():
@@ -44,9 +44,10 @@ def hand_on(context: MethodContext) -> Type:
 
 
 def ranks_of(callee: Expression, kernel: Type) -> Ranks:
-    """The ranks that the CUDA source of a called kernel declares; empty where they are not known.
+    """Return the ranks that the CUDA source of a called kernel declares; empty if they are unknown.
 
-    Only a kernel that is called under the name of its `def` has any: a variable may hold now one, now another.
+    They are known only for a kernel that is called by the name of its `def`. A variable may hold different kernels at
+    different times.
     """
     base = forms.base_kernel(callee)
     node = base.node if isinstance(base, RefExpr) else None
@@ -60,33 +61,33 @@ def ranks_of(callee: Expression, kernel: Type) -> Ranks:
 
 
 def _source(context: FunctionContext) -> str | None:
-    """The CUDA source, if it is a literal here or in a constant of this file, and the kernel takes tiles and views."""
+    """Return the CUDA source of a kernel that takes tiles and views, if it is a literal or a constant of this file."""
     given = {
         name: (types[0], places[0])
         for name, types, places in zip(context.callee_arg_names, context.arg_types, context.args, strict=True)
         if types and name is not None
     }
-    if "abi" in given and _literal(given["abi"][0]) != "views":
+    if "abi" in given and _string_of(given["abi"][0]) != "views":
         return None
     if "cuda" not in given:
         return None
     type_, place = given["cuda"]
-    text = _literal(type_)
+    text = _string_of(type_)
     if text is None and isinstance(place, NameExpr) and isinstance(place.node, Var):
-        text = _constant(place.node, context)
+        text = _string_of_constant(place.node, context)
     return text
 
 
-def _literal(type_: Type) -> str | None:
-    """The text that a type says it is: of a literal, or of a `Final`."""
+def _string_of(type_: Type) -> str | None:
+    """Return the string of a literal type or a `Final`; None for other types."""
     proper = get_proper_type(type_)
     if isinstance(proper, Instance) and proper.last_known_value is not None:
         proper = proper.last_known_value
     return proper.value if isinstance(proper, LiteralType) and isinstance(proper.value, str) else None
 
 
-def _constant(variable: Var, context: FunctionContext) -> str | None:
-    """The text of a variable that this file sets once, at its top."""
+def _string_of_constant(variable: Var, context: FunctionContext) -> str | None:
+    """Return the string of a variable that this file assigns exactly once, at its top level; None for others."""
     file = getattr(context.api, "tree", None)
     if not isinstance(file, MypyFile):
         return None

@@ -1,4 +1,4 @@
-"""The messages, in the words of the run-time errors: what, where it was moved or borrowed, and the cure."""
+"""Error messages, in the words of the run-time errors: the mistake, the line of the move or borrow, and the cure."""
 
 from collections.abc import Iterable
 
@@ -8,35 +8,35 @@ from mypy.types import Instance, Type, UnionType, get_proper_type
 from dagpu.mypy_plugin import names
 
 
-def _lines(nodes: Iterable[Context]) -> str:
+def _format_lines(nodes: Iterable[Context]) -> str:
     lines = [str(line) for line in sorted({node.line for node in nodes})]
     if len(lines) == 1:
         return f"line {lines[0]}"
     return f"lines {', '.join(lines[:-1])} and {lines[-1]}"
 
 
-def _class(t: Type | None) -> str:
-    """The class of a handle; empty where it is none."""
+def _class_name(t: Type | None) -> str:
+    """Return the full name of a handle's class, or of the first class in a union; empty for other types."""
     proper = get_proper_type(t) if t is not None else None
     if isinstance(proper, UnionType):
-        return next((name for name in map(_class, proper.items) if name), "")
+        return next((name for name in map(_class_name, proper.items) if name), "")
     return proper.type.fullname if isinstance(proper, Instance) else ""
 
 
 def used_after_move(name: str, handle: Type | None, hows: Iterable[str], sites: Iterable[Context], again: bool) -> str:
-    """A handle is used that may have been moved. `again`: by the same line, the time before."""
+    """Message: a handle is used that may have been moved. `again`: by the same line, in an earlier round of a loop."""
     how = " or ".join(sorted(set(hows)))
-    where = "in an earlier round of the loop" if again else f"on {_lines(sites)}"
+    where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
     return f'"{name}" may have been moved by {how} {where} and is used again. To use it twice: {_cure(handle, how)}.'
 
 
 def _cure(handle: Type | None, how: str) -> str:
     cure = "use what the move gave back"
-    match _class(handle):
+    match _class_name(handle):
         case names.TENSOR_MUT:
-            return cure + ", or lend the tensor anew with .borrow_mut()"
+            return cure + ", or lend the tensor again with .borrow_mut()"
         case names.SHARED_TENSOR:
-            return cure + ", or share that anew with .share()"
+            return cure + ", or share that again with .share()"
         case names.PARTITION:
             return cure
         case _ if how.startswith("partition"):
@@ -49,16 +49,16 @@ def _cure(handle: Type | None, how: str) -> str:
 
 
 def run_twice(sites: Iterable[Context], again: bool) -> str:
-    """An op that owned handles have moved into is run again."""
-    where = "in an earlier round of the loop" if again else f"on {_lines(sites)}"
+    """Message: an op that owned handles have moved into is run again."""
+    where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
     return (
         f"this op was run {where}, and used up what had been moved into it. "
-        "Build it anew for each run, or remember its result with .shared()."
+        "Build it again for each run, or remember its result with .shared()."
     )
 
 
 def conflicting_borrow(name: str, exclusive: bool, loan: Context, held_exclusively: bool, captured: bool) -> str:
-    """A tensor is borrowed while a conflicting loan of it is alive."""
+    """Message: a tensor is borrowed while a conflicting loan of it is alive."""
     what = "for writing" if exclusive else "for reading"
     how = (
         "captured by a closure or a task"
@@ -69,13 +69,13 @@ def conflicting_borrow(name: str, exclusive: bool, loan: Context, held_exclusive
     )
     return (
         f'"{name}" is borrowed {what} while it is {how} on line {loan.line}, and that is used later. '
-        "Let go of the first borrow before the second; or lend it once, for writing: a kernel takes that as an input "
+        "Drop the first borrow before the second; or lend it once, for writing: a kernel takes that as an input "
         "too, and gives it back; or write to a copy that was made before, dup(t.borrow()).sync()."
     )
 
 
 def moved_while_lent(name: str, how: str, loan: Context, captured: bool) -> str:
-    """A tensor is moved while a loan of it is alive."""
+    """Message: a tensor is moved while a loan of it is alive."""
     lent = "captured by a closure or a task" if captured else "lent"
     return (
         f'"{name}" is moved by {how} while it is {lent} on line {loan.line}, and that is used later. '
@@ -84,9 +84,9 @@ def moved_while_lent(name: str, how: str, loan: Context, captured: bool) -> str:
 
 
 def escapes(name: str, how: str, loan: Context) -> str:
-    """Something that borrows a local tensor is put where it outlives it."""
+    """Message: a value that borrows a local tensor is passed to a location that outlives the tensor."""
     return (
-        f'what borrows "{name}" (on line {loan.line}) is {how} the function that owns it. '
+        f'a value that borrows "{name}" (on line {loan.line}) is {how} the function that owns it. '
         "share() the tensor and pass that on, or hand the tensor itself over."
     )
 
@@ -95,7 +95,7 @@ UNUSED_OP = "this op is built and never run. Run it with await op, op.sync() or 
 
 
 def crashed(error: Exception) -> str:
-    """The plugin has a defect."""
+    """Message: the plugin has failed with an internal error."""
     return (
         f"dagpu's mypy plugin failed here and checks nothing in this module ({type(error).__name__}: {error}). "
         "This is a defect of the plugin: please report it, with the module and what mypy --show-traceback prints."

@@ -1,4 +1,4 @@
-"""The full names, as mypy knows them, of all in dagpu and elsewhere that the rules are about."""
+"""Full names, as mypy spells them, of the functions and classes that the rules mention."""
 
 from typing import Final
 
@@ -41,7 +41,7 @@ MOVES_SELF: Final = {
     f"{TENSOR_MUT}.to_host": "to_host()",
     f"{PARTITION}.unpartition": "unpartition()",
 }
-"""Methods that move the handle they are called on, in the words of the run-time error."""
+"""Methods that move the handle they are called on, each with the words of the run-time error."""
 
 LENDS_SELF: Final = {
     f"{TENSOR}.borrow": False,
@@ -49,24 +49,24 @@ LENDS_SELF: Final = {
     f"{TENSOR}.slice": False,
     f"{TENSOR}.borrow_mut": True,
 }
-"""Methods that borrow the handle they are called on, and whether for writing."""
+"""Methods that borrow the handle they are called on; True for a borrow for writing."""
 
 NEVER_RAISES: Final = frozenset(
     {f"{TENSOR}.borrow", f"{TENSOR}.borrow_mut", f"{SHARED_TENSOR}.clone", f"{SHARED_TENSOR}.to_host"}
 )
-"""Methods that raise nothing but `MovedError`, which is reported where it would be raised."""
+"""Methods that raise only `MovedError`. The plugin reports that error itself, so these calls have no exception edge."""
 
 RUNS: Final = frozenset({f"{DEVICE_OP}.sync", f"{DEVICE_OP}.sync_on", f"{DEVICE_OP}.__await__"})
 """Methods that run an op."""
 
 REMEMBERS: Final = frozenset({f"{DEVICE_OP}.shared", f"{DEVICE_OP}.unzip", f"{KERNEL_OP}.unzip"})
-"""Methods whose op runs its source once, however often it is run itself."""
+"""Methods that return ops which remember: they run their source once, and may themselves run several times."""
 
 STARTS_TASK: Final = frozenset({"trio._core._run.Nursery.start_soon", "trio._core._run.Nursery.start"})
 OPENS_NURSERY: Final = frozenset({"trio._core._run.open_nursery"})
 
 PARTIAL: Final = frozenset({"functools.partial"})
-"""Binds its arguments to a function that takes them later."""
+"""Callables that bind arguments to a function, which takes them when it is called later."""
 
 LOOKS: Final = frozenset(
     {
@@ -74,7 +74,7 @@ LOOKS: Final = frozenset(
         *("weakref.ref", "weakref.ReferenceType", "weakref.finalize"),
     }
 )
-"""Generic functions that take nothing over; what is iterated over stays with whoever has it."""
+"""Generic functions that only read their arguments: the handles in an iterable stay with their owner."""
 
 ADDS_TO_SELF: Final = frozenset(
     {
@@ -90,12 +90,12 @@ ADDS_TO_SELF: Final = frozenset(
         "trio._abc.SendChannel.send",
     }
 )
-"""Methods by which a container or a channel keeps its arguments."""
+"""Methods after which a container or a channel keeps the arguments."""
 
 EMPTIES_SELF: Final = frozenset(
     {"builtins.list.clear", "builtins.dict.clear", "builtins.set.clear", "collections.deque.clear"}
 ) | {"typing.MutableMapping.clear", "typing.MutableSequence.clear"}
-"""Methods by which a container lets go of all that it keeps."""
+"""Methods that remove all items from a container."""
 
 SUSPENDED: Final = frozenset(
     {
@@ -108,7 +108,7 @@ SUSPENDED: Final = frozenset(
         "typing.AsyncIterator",
     }
 )
-"""Classes of work that has been begun, or will be: it holds what it was given."""
+"""Classes of suspended work, begun or not. An instance holds the arguments of the work."""
 
 PLAIN_MODULES: Final = frozenset(
     {
@@ -117,14 +117,14 @@ PLAIN_MODULES: Final = frozenset(
         *("numpy", "dagpu.device", "dagpu.dtypes", "dagpu.tile", "dagpu.kernel", "dagpu.runtime.spawn"),
     }
 )
-"""Modules whose classes keep nothing of ours but what their type arguments say. Only saves time."""
+"""Modules whose classes hold handles only through their type arguments. Skipping their attributes only saves time."""
 
 RUNTIME_ERRORS: Final = {
     "MovedError": frozenset({"dagpu-use-after-move"}),
     "BorrowError": frozenset({"dagpu-conflicting-borrow", "dagpu-borrow-escape"}),
     "OwnershipError": frozenset({"dagpu-use-after-move", "dagpu-conflicting-borrow", "dagpu-borrow-escape"}),
 }
-"""Who expects one of these says that the mistake is meant."""
+"""The run-time errors for a mistake, each with the codes of that mistake. Code that expects one makes it on purpose."""
 
 NURSERIES: Final = frozenset({"trio._core._run.NurseryManager"})
-"""Context managers that end no exception but the cancellation they were asked for."""
+"""Context managers that swallow no exception other than their own cancellation."""

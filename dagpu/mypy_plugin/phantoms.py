@@ -1,4 +1,4 @@
-"""The phantom parameters of ops: whether an op borrows (`L`), and whether it allocates (`G`)."""
+"""The phantom type parameters of `DeviceOp[T, L, G]`: `L` says that an op borrows, `G` that it allocates."""
 
 from collections.abc import Callable
 
@@ -26,11 +26,11 @@ _LENT = frozenset((names.TENSOR_REF, names.TENSOR_MUT))
 _HANDLES = frozenset((names.TENSOR, names.SHARED_TENSOR, names.PARTITION)) | _LENT
 
 
-def our(name: str, args: list[Type], api: CheckerPluginInterface) -> Instance:
-    """A type of dagpu's by its full name.
+def dagpu_type(name: str, args: list[Type], api: CheckerPluginInterface) -> Instance:
+    """Return a type of dagpu by its full name.
 
-    `api.named_generic_type` walks from package to module by attributes, which are not there for every module, and
-    `dagpu.kernel` is a function.
+    `api.named_generic_type` cannot find all of them: it walks from package to module by attributes. Not every module is
+    an attribute of its package, and `dagpu.kernel` is a function.
     """
     assert isinstance(api, TypeChecker)
     module, _, last = name.rpartition(".")
@@ -40,7 +40,7 @@ def our(name: str, args: list[Type], api: CheckerPluginInterface) -> Instance:
 
 
 def as_op(type_: ProperType) -> Instance | None:
-    """The type as `DeviceOp[T, L, G]`, if it is an op's."""
+    """Return an op's type as `DeviceOp[T, L, G]`; None for a type that is not an op's."""
     if not isinstance(type_, Instance):
         return None
     info = type_.type
@@ -52,59 +52,62 @@ def as_op(type_: ProperType) -> Instance | None:
 
 
 def lifetime(type_: Type, api: CheckerPluginInterface) -> Type | None:
-    """Does a value of this type borrow? The join of the `L` of all ops and borrows in it; None where there are none.
+    """Return the join of the `L` of all ops and borrows in a value of this type; None if it has none.
 
-    It looks into containers, but not at what an op yields: a borrow that a run makes of its own tensors is no borrow of
-    somebody's.
+    Containers are searched, results of ops are not: a run may borrow its own tensors, which borrows none from outside.
     """
     proper = get_proper_type(type_)
     if isinstance(proper, Instance):
         name = proper.type.fullname
         if name in _LENT:
-            return our(names.BORROWED, [], api)
+            return dagpu_type(names.BORROWED, [], api)
         if name == names.PARTITION:
             return lifetime(proper.args[0], api)
         if name in _HANDLES:
             return None
         if (op := as_op(proper)) is not None:
             return op.args[1]
-        return joined([lifetime(part, api) for part in proper.args]) if proper.args else None
+        return join([lifetime(part, api) for part in proper.args]) if proper.args else None
     if isinstance(proper, UnionType):
-        return _one_of([lifetime(item, api) for item in proper.items], names.STATIC)
+        return _combine_union([lifetime(item, api) for item in proper.items], names.STATIC)
     if isinstance(proper, TupleType):
-        return joined([lifetime(item, api) for item in proper.items])
+        return join([lifetime(item, api) for item in proper.items])
     return proper if isinstance(proper, AnyType) else None
 
 
 def allocation(type_: Type) -> Type | None:
-    """Does running a value of this type allocate? The `G` of the op; None for a handle, which is there already."""
+    """Return the `G` of an op, which says that running it may allocate; None for a handle, which exists already."""
     proper = get_proper_type(type_)
     if isinstance(proper, UnionType):
-        return _one_of([allocation(item) for item in proper.items], names.NO_ALLOC)
+        return _combine_union([allocation(item) for item in proper.items], names.NO_ALLOC)
     if (op := as_op(proper)) is not None:
         return op.args[2]
     return proper if isinstance(proper, AnyType) else None
 
 
-def _one_of(found: list[Type | None], least: str) -> Type | None:
-    """Of a union. Where its members differ, as those of a parameter `x: In[f32]` do, nothing is known.
+def _combine_union(found: list[Type | None], least: str) -> Type | None:
+    """Combine the `L` or `G` of the members of a union: `Any` if they differ, as for a parameter `x: In[f32]`.
 
-    The join would be safe, and make a plain type error of a function that hands on any input to a kernel and returns
-    the op as a `DeviceOp[Tensor[f32]]`.
+    The join would be safe too. But with it, a function that passes any input to a kernel and returns the op as a
+    `DeviceOp[Tensor[f32]]` would be a type error.
     """
-    bare = [None if _is(one, least) else one for one in found]
+    bare = [None if _is_named(one, least) else one for one in found]
     first = bare[0]
     if all(one is None if first is None else one is not None and is_same_type(first, one) for one in bare):
         return first
     return AnyType(TypeOfAny.special_form)
 
 
-def joined(found: list[Type | None]) -> Type | None:
-    """`L1 | L2 | ...` or `G1 | G2 | ...`, where None is the one that is below all others.
+def join(found: list[Type | None]) -> Type | None:
+    """Return the join `L1 | L2 | ...` or `G1 | G2 | ...`; None is the least element, `Static` or `NoAlloc`.
 
-    Of two, one is the least or a type variable or unknown; or it is the other, which is above all.
+    The greatest element, `Borrowed` or `MayAlloc`, absorbs all others. `Any` absorbs type variables.
     """
-    above = [one for one in found if one is not None and not _is(one, names.STATIC) and not _is(one, names.NO_ALLOC)]
+    above = [
+        one
+        for one in found
+        if one is not None and not _is_named(one, names.STATIC) and not _is_named(one, names.NO_ALLOC)
+    ]
     if len(above) < 2:
         return above[0] if above else None
     for kind in (Instance, AnyType):
@@ -114,31 +117,31 @@ def joined(found: list[Type | None]) -> Type | None:
     return make_simplified_union(above)
 
 
-def _is(type_: Type | None, name: str) -> bool:
+def _is_named(type_: Type | None, name: str) -> bool:
     proper = get_proper_type(type_)
     return isinstance(proper, Instance) and proper.type.fullname == name
 
 
-def _value(context: FunctionContext) -> Type:
-    """`value(x)` borrows if `x` does."""
+def _type_value(context: FunctionContext) -> Type:
+    """Return the type of `value(x)`, which borrows if `x` does."""
     op = get_proper_type(context.default_return_type)
     if not isinstance(op, Instance) or len(op.args) != 3:
         return context.default_return_type
     borrows = lifetime(op.args[0], context.api)
-    if borrows is None or isinstance(borrows, AnyType):  # of an Any nothing is known: it is left as declared
+    if borrows is None or isinstance(borrows, AnyType):  # an Any is unknown, so the declared type is kept
         return op
     return op.copy_modified(args=[op.args[0], borrows, op.args[2]])
 
 
-def _pipelined(context: MethodContext) -> Type:
-    """A call of a pipeline borrows if an argument does: the op holds it until it has run."""
+def _type_pipeline_call(context: MethodContext) -> Type:
+    """Return the type of a pipeline call. It borrows if an argument does, because the op holds its arguments."""
     op = get_proper_type(context.default_return_type)
-    borrows = joined([lifetime(given, context.api) for types in context.arg_types for given in types])
+    borrows = join([lifetime(given, context.api) for types in context.arg_types for given in types])
     if not isinstance(op, Instance) or len(op.args) != 3 or borrows is None or isinstance(borrows, AnyType):
         return context.default_return_type
-    return op.copy_modified(args=[op.args[0], joined([op.args[1], borrows]) or op.args[1], op.args[2]])
+    return op.copy_modified(args=[op.args[0], join([op.args[1], borrows]) or op.args[1], op.args[2]])
 
 
-FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {names.VALUE: _value}
-METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {f"{names.PIPELINE}.__call__": _pipelined}
+FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {names.VALUE: _type_value}
+METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {f"{names.PIPELINE}.__call__": _type_pipeline_call}
 SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}

@@ -1,11 +1,11 @@
-"""The plugin: what mypy calls, and when the flow rules run.
+"""The plugin class: the entry points that mypy calls, and the time at which the flow rules run.
 
 Typing rules are hooks (`hooks.py`): mypy calls them while it infers types, once or twenty times for an expression, and
-for some functions never. The flow rules need all types of a function, so they run once per module, when mypy has
-checked it and asks for further dependencies: the types are complete then, and errors are not yet flushed, so that
-`type: ignore`, per-module options and the cache treat ours as their own.
+for some functions never. The flow rules need all types of a function. They run once per module, after mypy has checked
+it, when mypy asks the plugin for further dependencies. The types are complete then, and the errors are not yet
+flushed. So `type: ignore`, per-module options and the cache treat the plugin's errors as mypy's own.
 
-The daemon checks single functions again without asking; see `daemon`.
+mypy's daemon checks single functions again without asking for dependencies; see `daemon`.
 """
 
 from __future__ import annotations  # the rules are imported late, and their types never
@@ -25,7 +25,7 @@ from mypy.types import FunctionLike, Instance, Type
 
 from dagpu.mypy_plugin import codes as codes  # configurations may name them before anything is checked
 from dagpu.mypy_plugin import messages
-from dagpu.mypy_plugin.daemon import Daemon, checks_of
+from dagpu.mypy_plugin.daemon import Daemon, create_checks
 from dagpu.mypy_plugin.sources import fingerprint
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _Context = TypeVar("_Context", FunctionContext, MethodContext)
 
 
 class DagpuPlugin(Plugin):
-    """What mypy has of dagpu."""
+    """The plugin object that mypy creates: it answers requests for hooks, and runs the flow rules."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -44,38 +44,38 @@ class DagpuPlugin(Plugin):
         self._methods: dict[str, Callable[[MethodContext], Type]] = {}
         self._signatures: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}
         self._checker: TypeChecker | None = None
-        """Whose hooks were asked for last."""
+        """The checker that was active at the last request for a hook."""
         self._checkers: dict[str, TypeChecker] = {}
-        """By module that is being checked: its checker, which `get_additional_indirect_deps` is not told."""
+        """The checkers of the modules under check. mypy does not pass them to `get_additional_indirect_deps`."""
         self._crashes: dict[str, Exception] = {}
-        """By module that is being checked: the first defect of ours that it met."""
-        self._named = False
-        """Does the module of `_checker` name dagpu?"""
+        """The first internal error of the plugin in each module under check."""
+        self._imports_dagpu = False
+        """True if the module of `_checker` imports dagpu."""
         self._daemon = Daemon() if options.fine_grained_incremental else None
 
     def report_config_data(self, ctx: ReportConfigContext) -> Any:
-        """mypy's own snapshot has the entry file alone; a change in any other must void the cache as well."""
+        """Add a hash of all files of the plugin to mypy's cache key. mypy itself includes only the entry file."""
         return {"dagpu": fingerprint()}
 
     # ---- typing
 
     def get_function_hook(self, fullname: str) -> Callable[[FunctionContext], Type] | None:
-        self._notice()
+        self._notice_checker()
         return self._functions.get(fullname)
 
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
-        self._notice()
+        self._notice_checker()
         return self._methods.get(fullname)
 
     def get_method_signature_hook(self, fullname: str) -> Callable[[MethodSigContext], FunctionLike] | None:
-        self._notice()
+        self._notice_checker()
         return self._signatures.get(fullname)
 
     def get_attribute_hook(self, fullname: str) -> None:
-        self._notice()
+        self._notice_checker()
 
-    def _load(self) -> None:
-        """The rules are imported when there is something to check: a run from the cache does without."""
+    def _load_hooks(self) -> None:
+        """Import the rules and wrap their hooks. A run that takes all modules from the cache does not import them."""
         from dagpu.mypy_plugin import hooks
 
         self._functions = {name: self._guarded(hook) for name, hook in hooks.FUNCTION_HOOKS.items()}
@@ -87,7 +87,7 @@ class DagpuPlugin(Plugin):
             try:
                 return hook(context)
             except Exception as error:
-                self._crashed(error)
+                self._record_crash(error)
                 return context.default_return_type
 
         return guarded
@@ -99,29 +99,29 @@ class DagpuPlugin(Plugin):
             try:
                 return hook(context)
             except Exception as error:
-                self._crashed(error)
+                self._record_crash(error)
                 return context.default_signature
 
         return guarded
 
-    # ---- who is being checked
+    # ---- the active checker
 
-    def _notice(self) -> None:
-        """Every hook is asked for while some checker is at work. This is called thousands of times: it is short."""
+    def _notice_checker(self) -> None:
+        """Notice a change of the active checker. Each request for a hook calls this, so it must be fast."""
         checker = checker_state.checker_state.type_checker
         if checker is not self._checker and isinstance(checker, TypeChecker):
             self._checker = checker
             self._checkers[checker.tree.fullname] = checker
             if not self._functions and "dagpu" in checker.modules:
-                self._load()
-            self._named = _names_us(checker)
-        if self._daemon is not None and self._named and isinstance(checker, TypeChecker):
+                self._load_hooks()
+            self._imports_dagpu = _names_us(checker)
+        if self._daemon is not None and self._imports_dagpu and isinstance(checker, TypeChecker):
             self._daemon.visit(checker, self._analyse_target)
 
     # ---- the flow rules
 
     def get_additional_indirect_deps(self, file: MypyFile) -> set[str]:
-        """mypy has checked a module, and asks what else it depends on: on nothing, but this is the time to look."""
+        """Run the flow rules on a module that mypy has just checked. Return no dependencies."""
         checker = self._checkers.pop(file.fullname, None)
         if checker is self._checker:
             self._checker = None
@@ -134,44 +134,44 @@ class DagpuPlugin(Plugin):
         return set()
 
     def _analyse_module(self, checker: TypeChecker) -> None:
-        """All of a module; in the daemon as well, where most of it has been said by now and is not said twice."""
+        """Analyse and report a whole module. mypy drops duplicates of errors that the daemon has already reported."""
         tree = checker.tree
         if tree.fullname not in self._crashes:
             try:
-                checks = checks_of(checker)
-                found = [(info, function, checks.of(function)) for function, info in checks.functions]
-                top = checks.of(tree)
+                checks = create_checks(checker)
+                found = [(info, function, checks.findings_in(function)) for function, info in checks.functions]
+                top = checks.findings_in(tree)
                 if self._daemon is not None:
-                    self._daemon.checked(checker, checks, {function: findings for _, function, findings in found})
+                    self._daemon.record_check(checker, checks, {function: findings for _, function, findings in found})
             except Exception as error:
-                self._crashed(error, tree)
+                self._record_crash(error, tree)
             else:
                 for info, function, findings in found:
-                    heard = self._daemon is None or self._daemon.hears_of(tree, function)
-                    with _scope(checker, info, function if heard else None):
+                    asks = self._daemon is None or self._daemon.asks_for_hooks(tree, function)
+                    with _scope(checker, info, function if asks else None):
                         _report(checker, findings)
                 _report(checker, top)
                 return
         checker.msg.note(messages.crashed(self._crashes.pop(tree.fullname)), Context(1, 0))
 
     def _analyse_target(self, checker: TypeChecker, checks: Checks, target: Target) -> None:
-        """In the daemon: one function that is checked again, or the top level with those that we do not hear of."""
+        """In the daemon: analyse one function, or the top level together with the functions that ask for no hook."""
         tree = checker.tree
         assert self._daemon is not None
         try:
-            findings = checks.of(target)
+            findings = checks.findings_in(target)
             if target is tree:
-                findings += self._daemon.unheard(checks, tree)
+                findings += self._daemon.findings_without_hooks(checks, tree)
         except Exception as error:
-            self._crashed(error, tree)
+            self._record_crash(error, tree)
             checker.msg.note(messages.crashed(self._crashes.pop(tree.fullname)), Context(1, 0))
             return
         _report(checker, findings)
 
-    # ---- when all fails
+    # ---- internal errors
 
-    def _crashed(self, error: Exception, tree: MypyFile | None = None) -> None:
-        """A defect of ours is said once for a module, when that has been checked, and does not end mypy's run."""
+    def _record_crash(self, error: Exception, tree: MypyFile | None = None) -> None:
+        """Remember the first internal error in a module. It is reported after the check, and mypy's run goes on."""
         if self.options.show_traceback:
             traceback.print_exception(error, file=sys.stderr)
         checker = checker_state.checker_state.type_checker
@@ -182,7 +182,7 @@ class DagpuPlugin(Plugin):
 
 @contextmanager
 def _scope(checker: TypeChecker, info: TypeInfo | None, function: FuncDef | None) -> Iterator[None]:
-    """Report under the function that the daemon will check again when it changes."""
+    """Attribute errors to a function, so that mypy's daemon replaces them when it checks that function again."""
     if function is None:
         yield
     elif info is None:
@@ -199,7 +199,7 @@ def _report(checker: TypeChecker, findings: list[Finding]) -> None:
 
 
 def _concerns_us(checker: TypeChecker) -> bool:
-    """Can there be handles in this module? One that does not name dagpu may be given them by one that does."""
+    """Return True if there may be handles in a module. One without an import of dagpu may get them from another."""
     if _names_us(checker):
         return True
     if "dagpu" not in checker.modules or _is_ours(checker):
@@ -212,7 +212,7 @@ def _names_us(checker: TypeChecker) -> bool:
 
 
 def _is_ours(checker: TypeChecker) -> bool:
-    """dagpu's own modules are what ownership is made of: there, handles are objects as any other."""
+    """Return True for stubs and for dagpu's own modules. These implement ownership, so its rules do not apply there."""
     return checker.is_stub or checker.tree.fullname.startswith("dagpu.")
 
 

@@ -1,23 +1,23 @@
-"""What dagpu's own functions and methods do to shapes: `zeros((8, 8)).partition((4, 4))` is an op that yields a cut."""
+"""Effects of dagpu's functions and methods on shapes: `zeros((8, 8)).partition((4, 4))` is an `Op` with a `Cut`."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.shape_values import Array, Cut, Extents, Number, Op, Several, Value, extents, yielded
+from dagpu.mypy_plugin.shape_values import Array, Cut, Extents, Number, Op, Several, Value, as_extents, result_of
 
 Arguments: TypeAlias = Mapping[str, Value]
-"""What is known of the arguments of a call, by the names of the parameters."""
+"""The known values of the arguments of a call, by parameter name."""
 
 
 # ---- functions ----------------------------------------------------------------------------------
 def _shaped(given: Arguments, source: object) -> Value:
-    shape = extents(given.get("shape"))
+    shape = as_extents(given.get("shape"))
     return None if shape is None else Op(Array(shape), source)
 
 
-def _row(name: str) -> Callable[[Arguments, object], Value]:
-    """A new tensor of one axis, whose extent is the argument `name`."""
+def _one_axis(name: str) -> Callable[[Arguments, object], Value]:
+    """Return the function for a call that makes a tensor of one axis, whose extent is the argument `name`."""
 
     def call(given: Arguments, source: object) -> Value:
         return Op(Array((_whole(given.get(name)),)), source)
@@ -46,40 +46,40 @@ def _whole(value: Value) -> int | None:
 _MEMORY = "dagpu.ops.memory"
 FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, object], Value]]] = {
     **{f"{_MEMORY}.{name}": (("shape",), _shaped) for name in ("empty", "zeros", "ones", "full", "rand", "randn")},
-    f"{_MEMORY}.arange": (("stop",), _row("stop")),
-    f"{_MEMORY}.linspace": (("start", "stop", "num"), _row("num")),
+    f"{_MEMORY}.arange": (("stop",), _one_axis("stop")),
+    f"{_MEMORY}.linspace": (("start", "stop", "num"), _one_axis("num")),
     f"{_MEMORY}.eye": (("n", "m"), _eye),
     **{f"{_MEMORY}.{name}": (("t",), _copied) for name in ("dup", "convert", "fill")},
     names.VALUE: (("x",), _wrapped),
 }
-"""By full name: the first parameters, and what the call gives."""
+"""For each function's full name: its first parameters, and the function that computes the value of a call."""
 
 PARAMETERS: dict[str, tuple[str, ...]] = {"partition": ("tile",), "reshape": ("shape",), "view": ("shape",)}
 """The parameters of the methods that take shapes."""
 
 
 # ---- methods ------------------------------------------------------------------------------------
-def method(receiver: Value, name: str, given: Arguments, source: object) -> Value:
-    """What a method of a handle or an op gives, where it says something of shapes."""
+def call_method(receiver: Value, name: str, given: Arguments, source: object) -> Value:
+    """Return the value of a method call on a handle or an op; None if the method has no known effect on shapes."""
     match receiver:
         case Array(shape):
-            return _of_array(shape, name, given)
+            return _call_array(shape, name, given)
         case Cut(shape, _):
             return Array(shape) if name == "unpartition" else None
         case Op():
-            return _of_op(receiver, name, given, source)
+            return _call_op(receiver, name, given, source)
         case _:
             return None
 
 
-def _of_array(shape: Extents, name: str, given: Arguments) -> Value:
+def _call_array(shape: Extents, name: str, given: Arguments) -> Value:
     match name:
         case "partition":
-            return Cut(shape, extents(given.get("tile")))
+            return Cut(shape, as_extents(given.get("tile")))
         case "share" | "clone" | "try_unwrap" | "borrow" | "borrow_mut":
             return Array(shape)
         case "reshape" | "view":
-            new = extents(given.get("shape"))
+            new = as_extents(given.get("shape"))
             return None if new is None else Array(new)
         case "slice":
             return Array((None,) * len(shape))
@@ -87,22 +87,22 @@ def _of_array(shape: Extents, name: str, given: Arguments) -> Value:
             return None
 
 
-def _of_op(op: Op, name: str, given: Arguments, source: object) -> Value:
+def _call_op(op: Op, name: str, given: Arguments, source: object) -> Value:
     match name:
         case "partition" | "unpartition" | "share" | "reshape":
-            return Op(method(op.yields, name, given, source), op.source)
+            return Op(call_method(op.result, name, given, source), op.source)
         case "on" | "schedule" | "inspect" | "shared":
             return op
         case "sync" | "sync_on":
-            return op.yields
-        case "first" | "last" if isinstance(op.yields, Several) and op.yields.items:
-            return Op(op.yields.items[0 if name == "first" else -1], source)
-        case "unzip" if isinstance(op.yields, Several):
-            return Several(tuple([Op(item, (source, place)) for place, item in enumerate(op.yields.items)]))
+            return op.result
+        case "first" | "last" if isinstance(op.result, Several) and op.result.items:
+            return Op(op.result.items[0 if name == "first" else -1], source)
+        case "unzip" if isinstance(op.result, Several):
+            return Several(tuple([Op(item, (source, place)) for place, item in enumerate(op.result.items)]))
         case _:
             return None
 
 
-def zipped(values: list[Value], source: object) -> Value:
-    """`zip_ops(a, b)`."""
-    return Op(Several(tuple(map(yielded, values))), source)
+def call_zip_ops(values: list[Value], source: object) -> Value:
+    """Return the value of `zip_ops(a, b)`."""
+    return Op(Several(tuple(map(result_of, values))), source)

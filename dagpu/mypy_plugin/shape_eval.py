@@ -1,4 +1,4 @@
-"""What an expression's value is known to be, given what is known of variables. Each expression is visited once."""
+"""Abstract evaluation of expressions: the known value of each, given the known values of variables."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -39,45 +39,49 @@ from mypy.nodes import (
 from mypy.types import Instance, Type, get_proper_type
 
 from dagpu.mypy_plugin import forms, names, phantoms, shape_calls
-from dagpu.mypy_plugin.shape_values import Array, Cut, Number, Op, Several, Value, joined, of_type, yielded
+from dagpu.mypy_plugin.shape_values import Array, Cut, Number, Op, Several, Value, joined, result_of, value_of_type
 
 
-class Judge(Protocol):
-    """Who is told of the calls that an output depends on."""
+class CallChecker(Protocol):
+    """Receives the calls of `partition` and of kernels that the evaluator comes across, to check them."""
 
-    def partition(self, call: CallExpr, receiver: Value, tile: Value, partial: Expression | None) -> None:
-        """A handle or an op is cut."""
+    def check_partition(self, call: CallExpr, receiver: Value, tile: Value, partial: Expression | None) -> None:
+        """Check a call of `partition` on a handle or an op."""
 
-    def kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
-        """A kernel is called."""
+    def check_kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
+        """Check a call of a kernel, with the arguments in the order of the parameters."""
 
 
 @final
 class Evaluator:
-    """Evaluates expressions. `known` is what is known of variables; one that is not in it has not been bound here."""
+    """Evaluates expressions, each once. `known` has the values of the variables bound so far; None is unknown."""
 
     def __init__(
-        self, type_of: Callable[[Expression], Type | None], judge: Judge | None = None, *, in_function: bool = True
+        self,
+        type_of: Callable[[Expression], Type | None],
+        call_checker: CallChecker | None = None,
+        *,
+        in_function: bool = True,
     ) -> None:
         self.known: dict[SymbolNode, Value] = {}
         self.bound: list[SymbolNode] = []
-        """What has been bound, in order: whoever opens a branch looks at what was added."""
-        self.judging = True
-        """False where a wrong call may be one that is never made, or that is expected to fail."""
+        """Variables in the order of their bindings. A branch has bound those appended since its start."""
+        self.checking = True
+        """False if a wrong call here may be unreachable or deliberate; then it is not reported."""
         self._in_function = in_function
         self._type_of = type_of
-        self._judge = judge
-        self._consulted = 0
-        """How often something was known of a variable."""
+        self._call_checker = call_checker
+        self._known_reads = 0
+        """Number of reads of variables with a known value."""
         self.shared: set[SymbolNode] = set()
-        """Variables that another function sets as well: nothing is ever known of them."""
-        self._times: dict[SymbolNode, int] = {}
-        """How often each variable has been bound: a name that is bound twice stands for two ops."""
+        """Variables that another function sets too. Their values are always unknown."""
+        self._bindings: dict[SymbolNode, int] = {}
+        """Number of bindings of each variable. A variable that is bound twice refers to two different ops."""
 
     # ---- variables
 
     def bind(self, place: Expression, value: Value) -> None:
-        """Assign to a name, or to a tuple of names."""
+        """Assign a value to a name, or the items of a value to a tuple of names."""
         if isinstance(place, NameExpr):
             if place.node is not None:
                 elsewhere = self._in_function and place.kind == GDEF  # any other function may set it meanwhile
@@ -93,35 +97,35 @@ class Evaluator:
             self.visit(place)
 
     def bind_name(self, node: SymbolNode, value: Value) -> None:
-        """Assign to a variable."""
+        """Assign a value to a variable."""
         self.known[node] = None if node in self.shared else value
         self.bound.append(node)
-        self._times[node] = self._times.get(node, 0) + 1
+        self._bindings[node] = self._bindings.get(node, 0) + 1
 
     # ---- conditions
 
     def decides(self, test: Expression | None) -> bool:
-        """Visit a condition. Does it depend on something known, so that it may have one outcome alone?"""
+        """Visit a condition. Return True if it depends on a known value, so that one outcome may be impossible."""
         if isinstance(test, ComparisonExpr) and set(test.operators) <= {"is", "is not"}:
             self.visit_all(test.operands)
             return False
-        before = self._consulted
+        before = self._known_reads
         self.visit(test)
-        return self._consulted != before
+        return self._known_reads != before
 
     @contextmanager
     def silent(self, silent: bool = True) -> Iterator[None]:
-        """Judge nothing meanwhile."""
-        before, self.judging = self.judging, self.judging and not silent
+        """Report no calls to the checker inside this context. With `silent=False` the context has no effect."""
+        before, self.checking = self.checking, self.checking and not silent
         try:
             yield
         finally:
-            self.judging = before
+            self.checking = before
 
     # ---- expressions
 
     def visit(self, expression: Expression | None) -> Value:
-        """What is known of an expression's value."""
+        """Evaluate an expression. Return its known value, or None."""
         match expression:
             case NameExpr():
                 return self._name(expression)
@@ -135,8 +139,8 @@ class Evaluator:
                 items = tuple([self.visit(item) for item in expression.items])
                 return None if any(isinstance(item, StarExpr) for item in expression.items) else Several(items)
             case AwaitExpr():
-                value = yielded(self.visit(expression.expr))
-                return of_type(self._type_of(expression)) if value is None else value
+                value = result_of(self.visit(expression.expr))
+                return value_of_type(self._type_of(expression)) if value is None else value
             case IndexExpr():
                 return self._index(expression)
             case OpExpr(op="and" | "or"):
@@ -144,7 +148,7 @@ class Evaluator:
                     self.visit(expression.right)
                 return None
             case OpExpr():
-                return _computed(expression.op, self.visit(expression.left), self.visit(expression.right))
+                return _compute(expression.op, self.visit(expression.left), self.visit(expression.right))
             case _:
                 return self._visit_rarer(expression)
 
@@ -152,7 +156,7 @@ class Evaluator:
         match expression:
             case UnaryExpr():
                 value = self.visit(expression.expr)
-                return _computed("-", Number(0), value) if expression.op == "-" else None
+                return _compute("-", Number(0), value) if expression.op == "-" else None
             case ConditionalExpr():
                 with self.silent(self.decides(expression.cond)):
                     return joined(self.visit(expression.if_expr), self.visit(expression.else_expr))
@@ -181,7 +185,7 @@ class Evaluator:
         return None
 
     def visit_all(self, expressions: Iterable[Expression | None]) -> None:
-        """Visit expressions whose values do not matter, but in which something may be called."""
+        """Visit expressions for the calls in them; their values are not needed."""
         for expression in expressions:
             self.visit(expression)
 
@@ -190,18 +194,18 @@ class Evaluator:
         value = None if node is None else self.known.get(node)
         type_ = get_proper_type(self._type_of(name)) if value is None else None
         if type_ is not None:
-            value = of_type(type_)
+            value = value_of_type(type_)
         if value is not None:
-            self._consulted += 1
+            self._known_reads += 1
         elif node is not None and type_ is not None and phantoms.as_op(type_) is not None:
-            return Op(None, (node, self._times.get(node, 0)))
+            return Op(None, (node, self._bindings.get(node, 0)))
         return value
 
     def _member(self, member: MemberExpr) -> Value:
         base = self.visit(member.expr)
         if member.name == "shape" and isinstance(base, Array | Cut):
             return Several(tuple([None if extent is None else Number(extent) for extent in base.shape]))
-        return of_type(self._type_of(member))
+        return value_of_type(self._type_of(member))
 
     def _index(self, index: IndexExpr) -> Value:
         base, place = self.visit(index.base), self.visit(index.index)
@@ -214,9 +218,9 @@ class Evaluator:
         return None
 
     def apply(self, lambda_: LambdaExpr, argument: Value) -> Value:
-        """What a lambda of one parameter gives.
+        """Return the value of a call of a lambda with one parameter.
 
-        It may run later, when the variables around it have changed: nothing is known of them.
+        The lambda may run later, after the enclosing variables have changed, so these are unknown in it.
         """
         around, self.known = self.known, {}
         try:
@@ -246,20 +250,20 @@ class Evaluator:
                 return function(self._arguments(call, parameters), call)
             if name == names.ZIP_OPS:
                 values = list(map(self.visit, call.args))
-                return shape_calls.zipped(values, call) if set(call.arg_kinds) <= {ARG_POS} else None
+                return shape_calls.call_zip_ops(values, call) if set(call.arg_kinds) <= {ARG_POS} else None
         type_ = get_proper_type(self._type_of(callee))
         if isinstance(type_, Instance) and type_.type.fullname == names.KERNEL:
-            return self._kernel(call, type_)
+            return self._call_kernel(call, type_)
         if isinstance(callee, MemberExpr):
-            return self._method(call, callee)
+            return self._call_method(call, callee)
         self.visit(callee)
         self.visit_all(call.args)
-        return of_type(self._type_of(call))
+        return value_of_type(self._type_of(call))
 
     def _arguments(self, call: CallExpr, parameters: tuple[str, ...]) -> dict[str, Value]:
-        """The values of the arguments for the first parameters; all arguments are visited.
+        """Visit all arguments. Return the values of those for the given first parameters, by name.
 
-        Of a call with `*args` or `**kwargs` nothing is known.
+        The result is empty for a call with `*args` or `**kwargs`.
         """
         given: dict[str, Value] = {}
         for index, (argument, kind, name) in enumerate(zip(call.args, call.arg_kinds, call.arg_names, strict=True)):
@@ -270,45 +274,45 @@ class Evaluator:
                 given[parameters[index]] = value
         return given if _is_plain(call) else {}
 
-    def _method(self, call: CallExpr, callee: MemberExpr) -> Value:
+    def _call_method(self, call: CallExpr, callee: MemberExpr) -> Value:
         receiver = self.visit(callee.expr)
         if callee.name in ("then", "map") and isinstance(receiver, Op):
             return self._composed(call, callee.name, receiver)
         given = self._arguments(call, shape_calls.PARAMETERS.get(callee.name, ()))
-        if callee.name == "partition" and self._judge is not None and self.judging:
-            whole = yielded(receiver) if isinstance(receiver, Op) else receiver
+        if callee.name == "partition" and self._call_checker is not None and self.checking:
+            whole = result_of(receiver) if isinstance(receiver, Op) else receiver
             named = dict(zip(call.arg_names, call.args, strict=True))
-            self._judge.partition(call, whole, given.get("tile"), named.get("partial"))
-        value = shape_calls.method(receiver, callee.name, given, call)
-        return of_type(self._type_of(call)) if value is None else value
+            self._call_checker.check_partition(call, whole, given.get("tile"), named.get("partial"))
+        value = shape_calls.call_method(receiver, callee.name, given, call)
+        return value_of_type(self._type_of(call)) if value is None else value
 
     def _composed(self, call: CallExpr, name: str, op: Op) -> Value:
-        """`op.then(f)` and `op.map(f)`, where `f` is a lambda."""
+        """Evaluate `op.then(f)` and `op.map(f)`, where `f` is a lambda."""
         if len(call.args) != 1 or not isinstance(call.args[0], LambdaExpr):
             self.visit_all(call.args)
-            return of_type(self._type_of(call))
-        value = self.apply(call.args[0], op.yields)
-        return Op(yielded(value) if name == "then" else value, call)
+            return value_of_type(self._type_of(call))
+        value = self.apply(call.args[0], op.result)
+        return Op(result_of(value) if name == "then" else value, call)
 
-    def _kernel(self, call: CallExpr, kernel: Instance) -> Value:
-        """A kernel call, with its arguments in the order of the parameters; an op that yields them all."""
+    def _call_kernel(self, call: CallExpr, kernel: Instance) -> Value:
+        """Evaluate a kernel call: an op whose result is the tuple of all arguments, in the order of the parameters."""
         self.visit(forms.base_kernel(call.callee))
         parameters = forms.parameters_of(kernel)
         order = () if parameters is None else tuple([name or "" for name in parameters.arg_names])
         given = self._arguments(call, order)
         arguments = [given.get(name) for name in order]
-        if self._judge is not None and self.judging and _is_plain(call):
-            self._judge.kernel(call, kernel, arguments)
-        parts = [yielded(value) if isinstance(value, Op) else value for value in arguments]
+        if self._call_checker is not None and self.checking and _is_plain(call):
+            self._call_checker.check_kernel(call, kernel, arguments)
+        parts = [result_of(value) if isinstance(value, Op) else value for value in arguments]
         return Op(Several(tuple(parts)), call)
 
 
 def _is_plain(call: CallExpr) -> bool:
-    """Is each argument passed by itself?"""
+    """Return True for a call without `*args` and `**kwargs`."""
     return all(kind in (ARG_POS, ARG_NAMED) for kind in call.arg_kinds)
 
 
-def _computed(operator: str, left: Value, right: Value) -> Value:
+def _compute(operator: str, left: Value, right: Value) -> Value:
     if not isinstance(left, Number) or not isinstance(right, Number):
         return None
     one, other = left.value, right.value

@@ -1,10 +1,11 @@
-"""Follows what is known of shapes through the statements of a function, path by path.
+"""Propagates known shapes through the statements of a function, path by path.
 
-What is known holds on every path that leads to a place, with two liberties that keep this one pass:
+A value is known at a point if it holds on every path to that point. Two simplifications keep the analysis to one pass:
 
-- In the body of a loop it is what is known the first time round. Of what the body binds, nothing is known after it.
-- A branch whose condition depends on something known (`if n % 4:` where n is 10) may be one that is never taken. In it
-  nothing is judged, and where it leaves the block, nothing is known from there on.
+- In the body of a loop, the values are those of the first round. After the loop, the variables that its body binds are
+  unknown.
+- A branch whose condition depends on a known value (`if n % 4:` where n is 10) may be dead code. Errors in it are not
+  reported. If such a branch leaves the block, all variables are unknown from there on.
 """
 
 from collections.abc import Mapping
@@ -42,109 +43,109 @@ from mypy.nodes import (
 from mypy.patterns import AsPattern, MappingPattern, Pattern, StarredPattern
 from mypy.types import Type, UninhabitedType, get_proper_type
 
-from dagpu.mypy_plugin.shape_eval import Evaluator, Judge
-from dagpu.mypy_plugin.shape_values import Value, joined, of_type
+from dagpu.mypy_plugin.shape_eval import CallChecker, Evaluator
+from dagpu.mypy_plugin.shape_values import Value, joined, value_of_type
 
-_EXPECTED = frozenset(
+_EXPECTED_ERRORS = frozenset(
     ("PartitionError", "KernelArgumentError", "ShapeError", "OwnershipError", "DagpuError", "ValueError", "TypeError")
 )
-"""Exceptions by which a program says that it reckons with a wrong tile or argument."""
+"""Exceptions raised for a wrong tile or argument. A program that handles one expects such a mistake."""
 
-_EXPECTING = frozenset(("raises", "suppress", "assertRaises", "assertRaisesRegex", "RaisesGroup"))
-"""Context managers that say so."""
+_ERROR_CONTEXTS = frozenset(("raises", "suppress", "assertRaises", "assertRaisesRegex", "RaisesGroup"))
+"""Context managers that expect an exception."""
 
 
-def follow(target: FuncDef | MypyFile, types: Mapping[Expression, Type], judge: Judge) -> None:
-    """Have `judge` told of all calls in a function and what nests in it, or in a module outside its functions."""
-    flow = _Flow(types, judge, nested=isinstance(target, FuncDef))
+def follow(target: FuncDef | MypyFile, types: Mapping[Expression, Type], call_checker: CallChecker) -> None:
+    """Report the calls in a function and its nested functions, or in a module outside its functions, to a checker."""
+    flow = _Flow(types, call_checker, nested=isinstance(target, FuncDef))
     if isinstance(target, FuncDef):
-        flow.function(target)
+        flow.visit_function(target)
     else:
-        flow.statements(target.defs)
+        flow.visit_statements(target.defs)
 
 
 @final
 class _Flow:
-    """Each method for a statement says whether the one after it is reached."""
+    """Visits statements. Each method for a statement returns True if the statement after it is reached."""
 
-    def __init__(self, types: Mapping[Expression, Type], judge: Judge, *, nested: bool) -> None:
+    def __init__(self, types: Mapping[Expression, Type], call_checker: CallChecker, *, nested: bool) -> None:
         self._types = types
         self._nested = nested
-        self._on = Evaluator(types.get, judge, in_function=nested)
+        self._evaluator = Evaluator(types.get, call_checker, in_function=nested)
 
-    def function(self, function: FuncItem) -> None:
-        """Its body. When it runs is not known, nor what the variables around it are by then."""
-        around, self._on.known = self._on.known, {}
-        start = len(self._on.bound)
+    def visit_function(self, function: FuncItem) -> None:
+        """Visit the body of a function. It may run at any time, so the variables of enclosing scopes are unknown."""
+        around, self._evaluator.known = self._evaluator.known, {}
+        start = len(self._evaluator.bound)
         for argument in function.arguments:
-            self._on.bind_name(argument.variable, of_type(argument.variable.type))
-        self.block(function.body)
-        self._on.known = around
-        nonlocals = [node for node in self._on.bound[start:] if node in around]
-        self._on.shared.update(nonlocals)
+            self._evaluator.bind_name(argument.variable, value_of_type(argument.variable.type))
+        self.visit_block(function.body)
+        self._evaluator.known = around
+        nonlocals = [node for node in self._evaluator.bound[start:] if node in around]
+        self._evaluator.shared.update(nonlocals)
         around.update(dict.fromkeys(nonlocals))
 
-    def block(self, block: Block | None) -> bool:
-        """The statements of a block."""
+    def visit_block(self, block: Block | None) -> bool:
+        """Visit a block, if there is one. Return True if its end is reached."""
         if block is None:
             return True
-        return not block.is_unreachable and self.statements(block.body)
+        return not block.is_unreachable and self.visit_statements(block.body)
 
-    def statements(self, statements: list[Statement]) -> bool:
-        """One after the other, until one is not reached."""
-        return all(map(self._statement, statements))
+    def visit_statements(self, statements: list[Statement]) -> bool:
+        """Visit statements in order, until one is not reached. Return True if the end is reached."""
+        return all(map(self._visit_statement, statements))
 
-    def _statement(self, statement: Statement) -> bool:
+    def _visit_statement(self, statement: Statement) -> bool:
         match statement:
             case ExpressionStmt():
-                self._on.visit(statement.expr)
+                self._evaluator.visit(statement.expr)
                 return not self._never_returns(statement.expr)
             case AssignmentStmt():
-                value = self._on.visit(statement.rvalue)
+                value = self._evaluator.visit(statement.rvalue)
                 for place in statement.lvalues:
-                    self._on.bind(place, value)
+                    self._evaluator.bind(place, value)
             case ReturnStmt():
-                self._on.visit(statement.expr)
+                self._evaluator.visit(statement.expr)
                 return False
             case IfStmt():
-                return self._if(statement)
+                return self._visit_if(statement)
             case ForStmt() | WhileStmt():
-                return self._loop(statement)
+                return self._visit_loop(statement)
             case WithStmt():
-                return self._with(statement)
+                return self._visit_with(statement)
             case TryStmt():
-                return self._try(statement)
+                return self._visit_try(statement)
             case MatchStmt():
-                return self._match(statement)
+                return self._visit_match(statement)
             case _:
-                return self._rarer(statement)
+                return self._visit_rarer(statement)
         return True
 
-    def _rarer(self, statement: Statement) -> bool:
+    def _visit_rarer(self, statement: Statement) -> bool:
         match statement:
             case OperatorAssignmentStmt():
-                self._on.visit(statement.rvalue)
-                self._on.bind(statement.lvalue, None)
+                self._evaluator.visit(statement.rvalue)
+                self._evaluator.bind(statement.lvalue, None)
             case RaiseStmt():
-                self._on.visit_all([statement.expr, statement.from_expr])
+                self._evaluator.visit_all([statement.expr, statement.from_expr])
                 return False
             case BreakStmt() | ContinueStmt():
                 return False
             case AssertStmt():
-                self._on.visit_all([statement.expr, statement.msg])
+                self._evaluator.visit_all([statement.expr, statement.msg])
             case DelStmt():
-                self._on.bind(statement.expr, None)
+                self._evaluator.bind(statement.expr, None)
             case Decorator():
-                self._on.visit_all(statement.decorators)
-                return self._rarer(statement.func)
+                self._evaluator.visit_all(statement.decorators)
+                return self._visit_rarer(statement.func)
             case FuncDef() if self._nested:
-                self._on.visit_all(argument.initializer for argument in statement.arguments)
-                self.function(statement)
+                self._evaluator.visit_all(argument.initializer for argument in statement.arguments)
+                self.visit_function(statement)
             case ClassDef():
-                self._on.visit_all(statement.decorators)
-                self.block(statement.defs)
+                self._evaluator.visit_all(statement.decorators)
+                self.visit_block(statement.defs)
             case Block():
-                return self.block(statement)
+                return self.visit_block(statement)
             case _:
                 pass
         return True
@@ -156,89 +157,90 @@ class _Flow:
 
     # ---- branches
 
-    def _branches(self, blocks: list[Block | None], decided: bool) -> bool:
-        """Blocks of which one runs. `decided`: which one depends on something known."""
-        before = self._on.known
+    def _visit_branches(self, blocks: list[Block | None], decided: bool) -> bool:
+        """Visit alternative blocks, and merge their results. `decided`: the choice depends on a known value."""
+        before = self._evaluator.known
         ends: list[dict[SymbolNode, Value]] = []
-        with self._on.silent(decided):
+        with self._evaluator.silent(decided):
             for block in blocks:
-                self._on.known = dict(before)
-                if self.block(block):
-                    ends.append(self._on.known)
-        self._on.known = _merged(ends)
+                self._evaluator.known = dict(before)
+                if self.visit_block(block):
+                    ends.append(self._evaluator.known)
+        self._evaluator.known = _merged(ends)
         if decided and len(ends) < len(blocks):
-            self._on.known = dict.fromkeys(self._on.known)
+            self._evaluator.known = dict.fromkeys(self._evaluator.known)
         return bool(ends)
 
-    def _if(self, statement: IfStmt) -> bool:
-        decided = [self._on.decides(test) for test in statement.expr]
-        return self._branches([*statement.body, statement.else_body], any(decided))
+    def _visit_if(self, statement: IfStmt) -> bool:
+        decided = [self._evaluator.decides(test) for test in statement.expr]
+        return self._visit_branches([*statement.body, statement.else_body], any(decided))
 
-    def _match(self, statement: MatchStmt) -> bool:
-        decided = self._on.decides(statement.subject)
+    def _visit_match(self, statement: MatchStmt) -> bool:
+        decided = self._evaluator.decides(statement.subject)
         for pattern in statement.patterns:
             for node in _captured(pattern):
-                self._on.bind_name(node, None)
-        guards = [self._on.decides(guard) for guard in statement.guards]
-        return self._branches([*statement.bodies, None], decided or any(guards))
+                self._evaluator.bind_name(node, None)
+        guards = [self._evaluator.decides(guard) for guard in statement.guards]
+        return self._visit_branches([*statement.bodies, None], decided or any(guards))
 
     # ---- loops
 
-    def _loop(self, statement: ForStmt | WhileStmt) -> bool:
-        start = len(self._on.bound)
+    def _visit_loop(self, statement: ForStmt | WhileStmt) -> bool:
+        start = len(self._evaluator.bound)
         decided = False
         if isinstance(statement, ForStmt):
-            self._on.visit(statement.expr)
-            self._on.bind(statement.index, None)
+            self._evaluator.visit(statement.expr)
+            self._evaluator.bind(statement.index, None)
         else:
-            decided = self._on.decides(statement.expr)
-        before = dict(self._on.known)
-        with self._on.silent(decided):
-            self.block(statement.body)
-        self._on.known = before | dict.fromkeys(self._on.bound[start:])
-        return self.block(statement.else_body)
+            decided = self._evaluator.decides(statement.expr)
+        before = dict(self._evaluator.known)
+        with self._evaluator.silent(decided):
+            self.visit_block(statement.body)
+        self._evaluator.known = before | dict.fromkeys(self._evaluator.bound[start:])
+        return self.visit_block(statement.else_body)
 
-    # ---- what may be left half-way
+    # ---- statements that may be left half-way
 
-    def _with(self, statement: WithStmt) -> bool:
+    def _visit_with(self, statement: WithStmt) -> bool:
         for manager, place in zip(statement.expr, statement.target, strict=True):
-            self._on.visit(manager)
+            self._evaluator.visit(manager)
             if place is not None:
-                self._on.bind(place, None)
-        expecting = any(map(_expects, statement.expr))
-        before = dict(self._on.known)
-        with self._on.silent(expecting):
-            reached = self.block(statement.body)
-        # The manager may swallow an exception, and the body have been left at any place.
-        self._on.known = _merged([before, self._on.known])
+                self._evaluator.bind(place, None)
+        expecting = any(map(_expects_error, statement.expr))
+        before = dict(self._evaluator.known)
+        with self._evaluator.silent(expecting):
+            reached = self.visit_block(statement.body)
+        # The manager may swallow an exception, so the body may have been left at any point.
+        self._evaluator.known = _merged([before, self._evaluator.known])
         return reached or expecting
 
-    def _try(self, statement: TryStmt) -> bool:
-        start, before = len(self._on.bound), dict(self._on.known)
-        with self._on.silent(any(map(_reckons, statement.types))):
-            reached = self.block(statement.body)
-        left = before | dict.fromkeys(self._on.bound[start:])
+    def _visit_try(self, statement: TryStmt) -> bool:
+        start, before = len(self._evaluator.bound), dict(self._evaluator.known)
+        with self._evaluator.silent(any(map(_catches_expected, statement.types))):
+            reached = self.visit_block(statement.body)
+        left = before | dict.fromkeys(self._evaluator.bound[start:])
         ends: list[dict[SymbolNode, Value]] = []
-        if reached and self.block(statement.else_body):
-            ends.append(self._on.known)
+        if reached and self.visit_block(statement.else_body):
+            ends.append(self._evaluator.known)
         for name, handler in zip(statement.vars, statement.handlers, strict=True):
-            self._on.known = dict(left)
+            self._evaluator.known = dict(left)
             if name is not None:
-                self._on.bind(name, None)
-            if self.block(handler):
-                ends.append(self._on.known)
+                self._evaluator.bind(name, None)
+            if self.visit_block(handler):
+                ends.append(self._evaluator.known)
         if statement.finally_body is not None:
-            self._on.known = before | dict.fromkeys(self._on.bound[start:])
-            start = len(self._on.bound)
-            if not self.block(statement.finally_body):
+            self._evaluator.known = before | dict.fromkeys(self._evaluator.bound[start:])
+            start = len(self._evaluator.bound)
+            if not self.visit_block(statement.finally_body):
                 return False
-            ends = [end | dict.fromkeys(self._on.bound[start:]) for end in ends]
-        self._on.known = _merged(ends)
+            ends = [end | dict.fromkeys(self._evaluator.bound[start:]) for end in ends]
+        self._evaluator.known = _merged(ends)
         return bool(ends)
 
 
 def _merged(ends: list[dict[SymbolNode, Value]]) -> dict[SymbolNode, Value]:
-    """What is known where several paths meet. A variable that one of them has not bound cannot be used after it."""
+    """Join the variables of several paths. A variable that only some of them bind keeps their value: on the other
+    paths, using it would be an error."""
     if not ends:
         return {}
     merged = dict(ends[0])
@@ -249,7 +251,7 @@ def _merged(ends: list[dict[SymbolNode, Value]]) -> dict[SymbolNode, Value]:
 
 
 def _captured(pattern: Pattern) -> list[SymbolNode]:
-    """The variables that a pattern binds."""
+    """Return the variables that a pattern binds."""
     places = []
     match pattern:
         case AsPattern():
@@ -268,13 +270,13 @@ def _captured(pattern: Pattern) -> list[SymbolNode]:
     return nodes + [node for part in inner for node in _captured(part)]
 
 
-def _expects(manager: Expression) -> bool:
-    """Is it `pytest.raises(...)` or the like?"""
-    return isinstance(manager, CallExpr) and getattr(manager.callee, "name", "") in _EXPECTING
+def _expects_error(manager: Expression) -> bool:
+    """Return True for a context manager that expects an exception, such as `pytest.raises(...)`."""
+    return isinstance(manager, CallExpr) and getattr(manager.callee, "name", "") in _ERROR_CONTEXTS
 
 
-def _reckons(caught: Expression | None) -> bool:
-    """Does an `except` clause name an error of a wrong tile or argument?"""
+def _catches_expected(caught: Expression | None) -> bool:
+    """Return True if an `except` clause names an exception for a wrong tile or argument."""
     if isinstance(caught, TupleExpr):
-        return any(map(_reckons, caught.items))
-    return isinstance(caught, RefExpr) and getattr(caught, "name", "") in _EXPECTED
+        return any(map(_catches_expected, caught.items))
+    return isinstance(caught, RefExpr) and getattr(caught, "name", "") in _EXPECTED_ERRORS

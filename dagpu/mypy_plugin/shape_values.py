@@ -1,6 +1,6 @@
-"""What is known of a value before the program runs: the shape of an array, the tile of a partition, what an op yields.
+"""Abstract values: the shape of an array, the tile of a partition and the result of an op, as known before a run.
 
-`None` is the value of which nothing is known. Extents that are not known are `None` as well: `(8, None)` has rank 2.
+`None` is the unknown value. An unknown extent is `None` as well: `(8, None)` has rank 2.
 """
 
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Array:
 @final
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A partition; `tile` is None where it is not known."""
+    """A partition; `tile` is None if it is unknown."""
 
     shape: Extents
     tile: Extents | None
@@ -51,12 +51,12 @@ class Several:
 @final
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An op, what it yields, and the call that makes the memory which that lies in.
+    """An op, its result, and the call that allocates the memory of the result.
 
-    Two ops of one `source` stand for the same memory; None is the source of which nothing is known.
+    Results of two ops with one `source` are on the same memory. None is the unknown source.
     """
 
-    yields: "Value"
+    result: "Value"
     source: object = field(default=None, compare=False)
 
 
@@ -64,55 +64,55 @@ Value: TypeAlias = Number | Array | Cut | Several | Op | None
 
 
 def joined(one: Value, other: Value) -> Value:
-    """What is known of a value that is either of the two."""
+    """Join two alternatives: return the facts that hold for both values."""
     if one != other:
         return None
     if isinstance(one, Op) and isinstance(other, Op) and one.source != other.source:
-        return Op(one.yields)
+        return Op(one.result)
     return one
 
 
-def extents(value: Value) -> Extents | None:
-    """A tuple of extents as a shape or tile; None if it is none."""
+def as_extents(value: Value) -> Extents | None:
+    """Convert a tuple of numbers to a shape or tile; None if the value is not known to be a tuple."""
     if isinstance(value, Several):
         return tuple([item.value if isinstance(item, Number) else None for item in value.items])
     return None
 
 
-def yielded(value: Value) -> Value:
-    """What running an op gives."""
-    return value.yields if isinstance(value, Op) else None
+def result_of(value: Value) -> Value:
+    """Return the result of running an op; None for any other value."""
+    return value.result if isinstance(value, Op) else None
 
 
-def of_type(type_: Type | None) -> Value:
-    """What the type of an expression says: of a literal, a `Final`, or of shapes that the user has declared."""
+def value_of_type(type_: Type | None) -> Value:
+    """Return the value that a type determines: that of a literal or a `Final`, or the literal shape of a handle."""
     proper = get_proper_type(type_)
     if isinstance(proper, Instance):
         if proper.last_known_value is not None:
-            return of_type(proper.last_known_value)
+            return value_of_type(proper.last_known_value)
         if not proper.args:
             return None
         if proper.type.fullname in ARRAYS:
             shape = _declared(proper.args[1])
             return None if shape is None else Array(shape)
         if proper.type.fullname == names.PARTITION:
-            whole = of_type(proper.args[0])
+            whole = value_of_type(proper.args[0])
             return Cut(whole.shape, _declared(proper.args[1])) if isinstance(whole, Array) else None
         op = phantoms.as_op(proper)
-        found = None if op is None else of_type(op.args[0])
+        found = None if op is None else value_of_type(op.args[0])
         return None if found is None else Op(found)
     if isinstance(proper, LiteralType):
         return Number(proper.value) if type(proper.value) is int else None
     if isinstance(proper, TupleType):
-        items = tuple(map(of_type, proper.items))
+        items = tuple(map(value_of_type, proper.items))
         return Several(items) if any(item is not None for item in items) else None
     return None
 
 
 def _declared(shape: Type) -> Extents | None:
-    """The extents of `tuple[Literal[8], int]`; None of `tuple[int, ...]`."""
+    """Return the extents of a shape type: `(8, None)` for `tuple[Literal[8], int]`, None for `tuple[int, ...]`."""
     proper = get_proper_type(shape)
     if not isinstance(proper, TupleType):
         return None
-    found = map(of_type, proper.items)
+    found = map(value_of_type, proper.items)
     return tuple([item.value if isinstance(item, Number) else None for item in found])

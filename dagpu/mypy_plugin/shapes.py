@@ -1,9 +1,9 @@
 """Literal shapes in types: `x: Tensor[f32, tuple[Literal[8], Literal[8]]] = zeros((8, 8)).sync()`.
 
-A literal shape is inferred where one is wanted: by a declared variable, a parameter or a return type. Inferring it
-everywhere was tried and dropped. Types are checked without regard to order, so a variable would keep the shape that it
-had first, and `y = y.reshape((64,))`, or a list of tensors to which another is appended, would be errors. What an
-output needs to know of shapes is followed through the statements instead (`shape_flow`).
+A literal shape is inferred where the context wants one: a declared variable, a parameter or a return type. Inferring
+it everywhere was tried and dropped. Types are checked without regard to order, so a variable would keep its first
+shape, and `y = y.reshape((64,))`, or an append to a list of tensors, would be errors. The checks of outputs use the
+shapes that `shape_flow` propagates through the statements instead.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ from dagpu.mypy_plugin.shape_values import ARRAYS, Array, Cut, Extents, Op, Seve
 _Context: TypeAlias = FunctionContext | MethodContext
 
 
-def _narrowed(context: _Context) -> Type:
-    """The result of a call with its literal shape, if one is wanted."""
+def _narrow(context: _Context) -> Type:
+    """Return the type of a call, with its literal shape if the type context wants one."""
     wanted = context.api.type_context[-1]
     if wanted is None or not _has_shape(get_proper_type(wanted)):
         return context.default_return_type
@@ -37,7 +37,7 @@ def _narrowed(context: _Context) -> Type:
 
 @lru_cache(maxsize=256)
 def _has_shape(type_: ProperType) -> bool:
-    """Does it say how many axes there are, anywhere in it?"""
+    """Return True if a type, or a part of it, fixes the number of axes of a handle."""
     if isinstance(type_, Instance):
         shaped = type_.type.fullname in ARRAYS or type_.type.fullname == names.PARTITION
         if shaped and isinstance(get_proper_type(type_.args[1]), TupleType):
@@ -49,27 +49,27 @@ def _has_shape(type_: ProperType) -> bool:
 
 
 def _with_shape(type_: ProperType, value: Value, api: CheckerPluginInterface) -> Type:
-    """The type with what is known of the value, where it says nothing itself."""
+    """Return the type with the known extents of a value filled in. Extents that the type declares are kept."""
     match type_, value:
         case TupleType(), Several() if len(type_.items) == len(value.items):
             pairs = zip(type_.items, value.items, strict=True)
             return type_.copy_modified(items=[_with_shape(get_proper_type(item), part, api) for item, part in pairs])
         case Instance(), Op() if phantoms.as_op(type_) is type_:
             return type_.copy_modified(
-                args=[_with_shape(get_proper_type(type_.args[0]), value.yields, api), *type_.args[1:]]
+                args=[_with_shape(get_proper_type(type_.args[0]), value.result, api), *type_.args[1:]]
             )
         case Instance(), Array() if type_.type.fullname in ARRAYS:
-            return type_.copy_modified(args=[type_.args[0], _extents(type_.args[1], value.shape, api)])
+            return type_.copy_modified(args=[type_.args[0], _as_type(type_.args[1], value.shape, api)])
         case Instance(), Cut() if type_.type.fullname == names.PARTITION:
             whole = _with_shape(get_proper_type(type_.args[0]), Array(value.shape), api)
-            tile = type_.args[1] if value.tile is None else _extents(type_.args[1], value.tile, api)
+            tile = type_.args[1] if value.tile is None else _as_type(type_.args[1], value.tile, api)
             return type_.copy_modified(args=[whole, tile])
         case _:
             return type_
 
 
-def _extents(declared: Type, known: Extents, api: CheckerPluginInterface) -> Type:
-    """`tuple[Literal[8], int]`"""
+def _as_type(declared: Type, known: Extents, api: CheckerPluginInterface) -> Type:
+    """Return known extents as a type, `tuple[Literal[8], int]`; the declared type if that fixes the rank already."""
     if isinstance(get_proper_type(declared), TupleType):
         return declared
     whole = api.named_generic_type("builtins.int", [])
@@ -86,8 +86,8 @@ _METHODS = {
     names.PARTITION: "unpartition",
 }
 
-FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = dict.fromkeys(FUNCTIONS, _narrowed)
+FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = dict.fromkeys(FUNCTIONS, _narrow)
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
-    f"{owner}.{method}": _narrowed for owner, methods in _METHODS.items() for method in methods.split()
+    f"{owner}.{method}": _narrow for owner, methods in _METHODS.items() for method in methods.split()
 }
 SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}

@@ -1,4 +1,4 @@
-"""The fingerprint of the plugin: mypy throws its cache away when it changes."""
+"""The fingerprint of the plugin's sources. mypy discards its cache when the fingerprint changes."""
 
 import hashlib
 from functools import cache
@@ -10,7 +10,7 @@ ROOT: Final = Path(__file__).resolve().parent
 
 @cache
 def fingerprint(root: Path = ROOT) -> str:
-    """A hash over all sources of the plugin, with their names."""
+    """Return a hash of all sources of the plugin and of their file names."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode())

@@ -1,4 +1,4 @@
-"""The explore backend: devices `explore:0`, `explore:1`, ..., which do nothing at the same time, in every order."""
+"""The explore backend: devices `explore:0`, `explore:1`, ..., which do one step at a time, in any allowed order."""
 
 from collections.abc import Hashable, Sequence
 from itertools import count
@@ -17,12 +17,12 @@ from dagpu.errors import NoDeviceError, OutOfMemoryError
 from dagpu.lowering.plan import Plan
 
 DEVICES = 8
-"""How many there are: as many as a test needs."""
+"""Number of devices, enough for any test."""
 
 
 @final
 class OwnStream:
-    """A stream that somebody has asked for: a lane key, and nothing else."""
+    """A stream that a user has opened. It serves only as a lane key."""
 
     __slots__ = ("_name",)
 
@@ -35,7 +35,7 @@ class OwnStream:
 
 @final
 class ExploreDriver:
-    """One device. Implements `dagpu.device.Driver`."""
+    """The driver of one `explore` device. Implements `dagpu.device.Driver`."""
 
     __slots__ = ("_host", "_index", "_numbers", "account")
 
@@ -46,25 +46,25 @@ class ExploreDriver:
         self.account = Account()
 
     def open_stream(self) -> Hashable:
-        """A new stream, which is no more than a name: a lane is whatever a plan calls one."""
+        """Return a new stream. It is only a name, because any hashable key makes a lane of a plan."""
         return OwnStream(f"explore:{self._index}/own-{next(self._numbers)}")
 
     def stream_handle(self, lane: Hashable) -> int:
-        """0: there is no CUstream."""
+        """Return 0: a lane has no CUstream."""
         return 0
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total memory of the machine, bytes."""
+        """Return free and total memory of the machine in bytes."""
         return self._host.memory_info()
 
     def memory_used(self) -> int:
-        """Bytes that dagpu's handles and runs hold on this device."""
+        """Return the number of bytes that dagpu's handles and runs hold on this device."""
         return self.account.used
 
 
 @final
 class ExploreBackend:
-    """Plans are executed in an order that `exploring` chooses. Implements `dagpu.backends.base.Backend`."""
+    """Executes plans in an order that `exploring` chooses. Implements `dagpu.backends.base.Backend`."""
 
     __slots__ = ("_devices",)
 
@@ -76,14 +76,14 @@ class ExploreBackend:
         return "explore"
 
     def device_count(self) -> int:
-        """0: these devices are for those who ask for one by name."""
+        """Return 0, so that an `explore` device is used only by name."""
         return 0
 
     def device(self, index: int) -> Device:
-        """Device `explore:<index>`, always the same object.
+        """Return device `explore:<index>`, always the same object.
 
         Raises:
-            NoDeviceError: there are 8 of them.
+            NoDeviceError: the index is not below 8.
         """
         return self._find(index)[0]
 
@@ -92,7 +92,7 @@ class ExploreBackend:
         return PreparedExploration(plan, [self._named(name).account for name in plan.devices])
 
     def spin(self) -> float:
-        """0: polling does the work, however long it takes."""
+        """Return 0: a poll executes the run, however long that takes."""
         return 0.0
 
     def _find(self, index: int) -> tuple[Device, ExploreDriver]:
@@ -117,23 +117,23 @@ class ExploreBackend:
 
 @final
 class PreparedExploration:
-    """A plan as a script. Implements `dagpu.backends.base.Prepared`."""
+    """A plan prepared for the machine, as a script. Implements `dagpu.backends.base.Prepared`."""
 
     __slots__ = ("_accounts", "_script")
     before_first: ClassVar[None] = None
-    """Nothing: there is nothing to compile."""
+    """None, because plans need no compilation."""
     before_graph: ClassVar[None] = None
-    """Nor are there graphs."""
+    """None, because plans are not launched as CUDA graphs."""
 
     def __init__(self, plan: Plan, accounts: Sequence[Account]) -> None:
         self._script = script_of(plan)
         self._accounts = accounts
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> ExploreReplay:
-        """Get ready to run; the run itself is done by whoever waits for it. See `Prepared.submit`.
+        """Submit a run. The caller that waits for it executes it. See `Prepared.submit`.
 
         Raises:
-            OutOfMemoryError: there is too little memory; nothing has been started.
+            OutOfMemoryError: there is too little memory; the run has not begun.
         """
         exploration, store = current(), self._store(bindings.memory)
         replay = ExploreReplay(self._script, bindings, store, exploration)
@@ -142,7 +142,7 @@ class PreparedExploration:
         return replay
 
     def freeze(self, bindings: Bindings) -> FrozenScript:
-        """See `Prepared.freeze`."""
+        """Copy the plan's bindings into a captured graph. See `Prepared.freeze`."""
         memory = list(bindings.memory)
         return FrozenScript(self._script, self._store(memory), memory)
 

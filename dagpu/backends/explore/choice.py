@@ -1,4 +1,4 @@
-"""Who goes on: how an exploration chooses among the lanes that may."""
+"""Choices among ready lanes: an exploration chooses the lane of each step by a seed or from a list."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -7,23 +7,23 @@ from typing import Final, Protocol, final
 from dagpu.errors import PlanError
 
 _FIXED: Final = 1 / 16
-"""How likely a seed's priorities last for the whole run: there are only lanes! such orders."""
+"""Probability that a seed keeps its priorities for the whole run. It is small, as only lanes! such orders exist."""
 _SLOWEST: Final = 5
-"""Otherwise priorities last for 1 to 2**_SLOWEST steps on average, all magnitudes being equally likely."""
+"""Other priorities last for 1 to 2**_SLOWEST steps on average; the exponent is uniformly distributed."""
 
 
 class Choice(Protocol):
-    """Chooses the lane that goes on, given those that may: never none."""
+    """Chooses the lane of the next step among the ready lanes. At least one lane is ready."""
 
     def __call__(self, ready: Sequence[int]) -> int: ...
 
 
 @final
 class Seeded:
-    """Lanes have random priorities, which are drawn anew now and then.
+    """Chooses by random priorities of the lanes, which are redrawn from time to time.
 
-    A fair choice at each step hardly ever lets one lane run far ahead of another, and that is what a missing wait takes
-    to show. So a seed decides as well how long priorities last: after Burckhardt et al., A Randomized Scheduler with
+    A missing wait shows only if one lane runs far ahead of another. A fair choice at each step hardly ever does that.
+    So the seed also determines how long priorities last. This follows Burckhardt et al., A Randomized Scheduler with
     Probabilistic Guarantees of Finding Bugs (ASPLOS 2010), where a race between two steps shows with a probability of
     at least 1 / lanes in a run with fixed priorities.
     """
@@ -46,7 +46,7 @@ class Seeded:
 
 @final
 class Listed:
-    """The lane of each step, one by one; the lowest that may go on once the list is at its end."""
+    """Chooses the lanes of a list, one for each step, and the lowest ready lane after the end of the list."""
 
     __slots__ = ("_lanes", "_taken")
 
@@ -56,7 +56,7 @@ class Listed:
 
     @property
     def coming(self) -> int:
-        """The lane that is to go on next; -1 at the end of the list."""
+        """The lane of the next step; -1 at the end of the list."""
         return self._lanes[self._taken] if self._taken < len(self._lanes) else -1
 
     def __call__(self, ready: Sequence[int]) -> int:

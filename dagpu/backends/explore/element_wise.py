@@ -1,11 +1,12 @@
-"""Is a kernel that is declared `in_place` what that says: does each element of its output depend on no other element of
-an input that the output may be written over?
+"""Checks a kernel that is declared `in_place`: each element of its output must depend on only one element of an input
+that the output may be written over, the one at the same index.
 
-To run it in place and compare would not do: a host body that NumPy runs as one statement reads all before it writes,
-and gives the right bits, where on a GPU each thread overwrites what others have yet to read. So the kernel is run
-beside its input, then again with about half of the input's elements poisoned, and with the other half: each output
-element whose own input element was left alone must come out the same. The halves are drawn at random, by a fixed seed,
-so what depends on an element elsewhere is found with near certainty for more than a few elements.
+A run in place would not show a violation: a host body that is one NumPy statement reads everything before it writes,
+and its result is right, while on a GPU each thread overwrites elements that others have yet to read. So the kernel runs
+with separate output memory, then again with about half of the input's elements poisoned, and once more with the other
+half poisoned. Each output element whose own input element was not poisoned must be the same in all runs. The halves are
+drawn at random with a fixed seed. For more than a few elements, this finds a dependence on another element with near
+certainty.
 """
 
 from typing import Any, Final, TypeAlias, final
@@ -22,10 +23,10 @@ from dagpu.lowering.program import Launch, Tiles, View
 from dagpu.origin import describe
 
 POISON: Final = 0xFB
-"""In every byte of an element that must not matter; an element of bool is negated instead."""
+"""Value of every byte of a poisoned element. An element of type bool is negated instead."""
 
 _UNCOUNTED: Final = Account()
-"""Of copies that are gone when the check is over."""
+"""Account of temporary copies, which live only during the check."""
 
 _Bytes: TypeAlias = NDArray[Any]
 
@@ -33,8 +34,8 @@ _Bytes: TypeAlias = NDArray[Any]
 def check_element_wise(launch: Launch, memory: list[object]) -> None:
     """Check a launch of a kernel that is declared `in_place`, for each input that an output may be written over.
 
-    `memory` is what the buffers are bound to; it is left as it was. The host body is called up to three times for each
-    such input. Where it raises, nothing is said: that is for the run to show.
+    `memory` has the memory of each buffer; its contents are not changed. The host body is called once, and up to twice
+    more for each pair of such an input and output. If it raises, the check reports nothing: the run will raise it too.
 
     Raises:
         DagpuError: the kernel is not element-wise. Names the kernel, input and output, an index, where, and the cure.
@@ -58,19 +59,19 @@ def check_element_wise(launch: Launch, memory: list[object]) -> None:
 
 @final
 class _BodyError(Exception):
-    """The host body raised, on poisoned numbers perhaps."""
+    """The host body raised an error, perhaps because of poisoned numbers."""
 
 
 @final
 class _Runs:
-    """Runs a launch beside its inputs, as often as is asked."""
+    """Runs a launch repeatedly, with its outputs in separate memory."""
 
     def __init__(self, launch: Launch, memory: list[object]) -> None:
         self._launch = launch
         self._memory = memory
 
     def outputs(self, source: int = -1, poisoned: "NDArray[np.bool_] | None" = None) -> dict[int, HostMemory]:
-        """What is in each output afterwards, with these elements of buffer `source` poisoned."""
+        """Run the launch with these elements of buffer `source` poisoned. Return the contents of each output."""
         launch, memory = self._launch, self._memory
         before = {buffer: memory[buffer] for buffer in (*launch.reads, *launch.writes)}
         made = {buffer: _copy(before[buffer]) for buffer in launch.writes}
@@ -98,7 +99,7 @@ def _copy(held: object) -> HostMemory:
 
 
 def _layout(launch: Launch, buffer: int) -> Layout:
-    """How a buffer is seen by the launch: all its views of it are alike, or it could not be written in place."""
+    """Return the layout of a launch's views of a buffer. They are all alike, or it could not be written in place."""
     views = [arg.view if type(arg) is Tiles else arg for arg in launch.args]
     return next(view.layout for view in views if type(view) is View and view.buffer == buffer)
 
@@ -109,7 +110,7 @@ def _halves(shape: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def _elements(memory: HostMemory, layout: Layout) -> _Bytes:
-    """Each element as its bytes."""
+    """Return a view of the memory with the bytes of each element as one item."""
     kind = np.dtype((np.void, layout.dtype.itemsize))
     return np.ndarray(layout.shape, kind, memory.block, layout.offset, layout.strides)
 

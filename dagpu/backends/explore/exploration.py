@@ -1,4 +1,4 @@
-"""How to explore: which order, and what goes wrong where. `exploring` says so for the runs within it."""
+"""The settings and the state of an exploration: the order of steps, and injected faults. `exploring` sets them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,35 +11,35 @@ from dagpu.env_vars import EXPLORE_SEED
 from dagpu.errors import DagpuError, DeviceError
 
 AT_ONCE: Final = 64
-"""How many runs take turns, those that were submitted first; later ones have theirs when one of these is done."""
+"""Number of runs that take turns, those submitted first. Later ones join when one of these is done."""
 
 
 class UnderWay(Protocol):
-    """A run that has been submitted and is not done, as an exploration sees it."""
+    """A run that has been submitted and is not done: the interface that an exploration uses."""
 
     @property
     def lanes(self) -> int: ...
 
     @property
     def thread(self) -> int:
-        """Where it was submitted: nobody else's steps are done for another thread."""
+        """The thread that submitted the run. A thread executes only its own runs while it waits for another run."""
         ...
 
     @property
     def held(self) -> bool:
-        """Does it wait to be cancelled?"""
+        """True while the run waits to be cancelled."""
         ...
 
     def step(self) -> None:
-        """Do one step, or come to the end, or be held up."""
+        """Do one step, finish the run, or hold it until it is cancelled."""
         ...
 
 
 @final
 class Exploration:
-    """What `exploring` was asked for, and what has happened since. Its steps and choices are counted over all runs.
+    """The arguments of `exploring`, and the state since then. Steps and choices are counted over all runs.
 
-    Runs that are under way at the same time take turns: the lanes of all of them may go on, as those of one may.
+    Runs that are in progress at the same time take turns: the next step may belong to any lane of any of them.
     """
 
     __slots__ = (
@@ -65,21 +65,21 @@ class Exploration:
         self.cancel = cancel
         self._runs = 0
         self.running: set[int] = set()
-        """The threads that are doing steps. A host function that comes back here finds its own among them."""
+        """The threads that are executing steps. A host function that waits for a run finds its own thread here."""
         self.under_way: list[UnderWay] = []
-        """In the order in which they were submitted."""
+        """The runs in progress, in the order in which they were submitted."""
         self.steps = 0
-        """How many steps that touch memory have been done."""
+        """Number of steps done so far; a step touches memory."""
         self.taken: list[int] = []
-        """The lane of each step; lanes of runs that were under way together are numbered through, in their order."""
+        """The lane of each step. The lanes of runs in progress at the same time are numbered consecutively."""
 
     @property
     def explored(self) -> bool:
-        """Has any run taken its order from here?"""
+        """True if at least one run has taken its order from this exploration."""
         return self._runs > 0
 
     def begin(self, run: UnderWay) -> Choice:
-        """A run is under way from now on; how it chooses among its lanes."""
+        """Add a run in progress. Return the choice among its lanes."""
         number, self._runs = self._runs, self._runs + 1
         choose = Seeded(self.seed * 1_000_003 + number, run.lanes)
         choices, taken = self._choices, self.taken
@@ -94,24 +94,27 @@ class Exploration:
         return recorded
 
     def inside(self, lanes: int) -> Choice:
-        """How a plan chooses that is launched as a whole, in one step of a run: by the seed alone, so that the step is
-        one choice in any list of them."""
+        """Return the choice for a plan that is launched as a whole, in one step of a run. It uses the seed alone, so
+        that the step is one choice in a list of choices."""
         number, self._runs = self._runs, self._runs + 1
         return Seeded(self.seed * 1_000_003 + number, lanes)
 
     def lateness(self) -> int:
-        """How many looks at the run that began last miss its end, by the seed: the end of work on a real device is seen
-        some time after it. None where choices are listed, which stand for steps alone."""
+        """Return the number of polls that miss the end of the last begun run, drawn from the seed.
+
+        On a real device, the host also sees the end of work with a delay. The number is 0 for listed choices, which
+        contain steps only.
+        """
         if self._choices is not None:
             return 0
         return Random(self.seed * 1_000_003 + self._runs).choice((0, 0, 1, 3))
 
     def end(self, run: UnderWay) -> None:
-        """A run is done."""
+        """Remove a run that is done."""
         self.under_way.remove(run)
 
     def next(self, asked: UnderWay) -> UnderWay:
-        """Whose turn it is for a step, when somebody waits for `asked`, which is not held."""
+        """Return the run whose turn it is to do a step, while a caller waits for `asked`, which is not held."""
         runs = [run for run in self.under_way if run is asked or (run.thread == asked.thread and not run.held)]
         if len(runs) == 1:
             return asked
@@ -124,7 +127,7 @@ class Exploration:
         return sum(other.lanes for other in self.under_way[: self.under_way.index(run)])
 
     def again(self) -> str:
-        """How to have the same once more, for a message."""
+        """Return a note for messages that says how to replay this exploration."""
         faults = ""
         if self.fail_at is not None:
             faults += f", fail_at={self.fail_at}"
@@ -140,22 +143,22 @@ _current: ContextVar[Exploration | None] = ContextVar("dagpu_exploration", defau
 
 
 def current() -> Exploration:
-    """That of the `with exploring(...)` around this run; else a new one, with the seed of the environment.
+    """Return the exploration of the innermost `with exploring(...)`, or a new one with the seed of the environment.
 
     Raises:
-        ValueError: DAGPU_EXPLORE_SEED is no whole number.
+        ValueError: DAGPU_EXPLORE_SEED is not a whole number.
     """
     found = _current.get()
     return Exploration(EXPLORE_SEED.get(), None, None, injected, None, interrupt) if found is None else found
 
 
 def injected() -> BaseException:
-    """What a step fails with unless `exploring` is told otherwise."""
+    """Return the default error of an injected failure."""
     return DeviceError("a failure injected by exploring(fail_at=...)")
 
 
 def interrupt() -> None:
-    """How a run is cancelled unless `exploring` is told otherwise: as by Ctrl-C, in `sync()`."""
+    """Cancel a run in the default way: as by Ctrl-C in `sync()`."""
     raise KeyboardInterrupt
 
 
@@ -171,27 +174,27 @@ def exploring(
 ) -> Iterator[Exploration]:
     """Within the `with` block, in this task or thread, runs on `explore` devices take this order of steps.
 
-    A step is an allocation, a release, the beginning of an instruction or its end: whatever touches memory. It chooses
-    no device, since a run may be sent to one in several ways: `use_device("explore:0")`, `op.on("explore:0")`, an
-    interpreter. A block in which no run came to an `explore` device is an error.
+    A step touches memory: it is an allocation, a release, the beginning of an instruction or its end. `exploring` does
+    not choose a device, because a run may be sent to one in several ways: `use_device("explore:0")`,
+    `op.on("explore:0")`, an interpreter. A block in which no run used an `explore` device is an error.
 
-    Runs of several tasks of one trio loop within the block take turns, step by step, in that order too. Which task trio
-    lets go first is not chosen here.
+    Runs of several tasks of one trio loop within the block take turns, step by step, in that order too. The order in
+    which trio schedules the tasks is not chosen here.
 
     Args:
-        seed: of the order; without it DAGPU_EXPLORE_SEED, or 0. Each run takes an order of its own from it, and how
-            late its end is seen by those who only look.
-        choices: instead of a seed, the lane of each step, as `Exploration.taken` lists them; where the list ends, the
-            lowest that may goes on.
+        seed: seed of the order; without it DAGPU_EXPLORE_SEED, or 0. For each run it determines an order, and the
+            delay after which a poll sees the end of the run.
+        choices: instead of a seed, the lane of each step, as `Exploration.taken` lists them. After the end of the list,
+            the lowest lane that is ready does the next step.
         fail_at: the number of a step that fails, counted from 0 over all runs, with the exception `fault()`.
-        cancel_at: the number of a step before which the run is held up and `cancel()` called, which must cancel it: in
-            a trio task by the `cancel` of a scope around it. What it raises comes out of `sync()`.
+        cancel_at: the number of a step before which the run is held and `cancel()` is called. That must cancel the run:
+            in a trio task by the `cancel` of a scope around it. `sync()` raises the exception that `cancel()` raises.
 
-    An exception that leaves the block has a note that says how to have the same again.
+    An exception that leaves the block has a note that says how to replay the block.
 
     Raises:
         DagpuError: at the end of the block: nothing in it ran on an `explore` device.
-        ValueError: `seed` and `choices` are both given; DAGPU_EXPLORE_SEED is no whole number.
+        ValueError: `seed` and `choices` are both given; DAGPU_EXPLORE_SEED is not a whole number.
     """
     if seed is not None and choices is not None:
         raise ValueError("exploring() takes a seed or choices, not both: choices leave nothing to a seed")

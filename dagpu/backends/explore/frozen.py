@@ -1,4 +1,4 @@
-"""A plan with memory of its own, for `GraphLaunch` instructions."""
+"""A captured graph on an `explore` device: a plan with its own memory, launched by `GraphLaunch` instructions."""
 
 from typing import final
 
@@ -12,7 +12,7 @@ from dagpu.lowering.scalars import drawn_cells, fresh_seed
 
 @final
 class FrozenScript:
-    """See `dagpu.backends.base.Prepared.freeze`. Each launch takes an order of its own, as each run does."""
+    """A frozen plan; see `dagpu.backends.base.Prepared.freeze`. Each launch has its own order of steps, like a run."""
 
     __slots__ = ("_drawn", "_memory", "_script", "_store")
 
@@ -20,13 +20,13 @@ class FrozenScript:
         self._script = script
         self._store = store
         self._memory = memory
-        """That of the store."""
+        """The list of buffers that the store works on."""
         self._drawn = drawn_cells(script.plan)
 
     def launch(self, outcome: Outcome) -> None:
-        """Run it to its end; when `outcome` is cancelled, skip what has not begun. One launch at a time.
+        """Execute the plan to its end. If `outcome` is cancelled, skip instructions that have not begun.
 
-        Raises what its instructions raise; of several errors a group.
+        Only one launch may run at a time. An error of an instruction is raised, several errors as a group.
         """
         self._store.reset()
         for cell in self._drawn:

@@ -1,8 +1,9 @@
-"""The machine: lanes, events, and one action after the other.
+"""The machine: executes the actions of lanes one after the other.
 
-It knows the semantics of streams and events and nothing else: a lane's actions happen in their order, and a Wait lets
-its lane go on only after its Record has been reached. What an action does to memory is up to a `Store`, which lane goes
-on to a `Choice`. Records and waits are no choices of their own: reaching a record early only allows more.
+It implements the semantics of streams and events and nothing else: a lane's actions happen in their order, and a Wait
+lets its lane go on only after its Record has been reached. A `Store` defines the effect of an action on memory, and a
+`Choice` selects the lane of the next step. Records and waits are not steps: reaching a record early only allows more
+orders.
 """
 
 from collections.abc import Iterable
@@ -26,15 +27,15 @@ class Store(Protocol):
     def release(self, buffer: int) -> None: ...
 
     def begin(self, lane: int, instruction: Instruction) -> None:
-        """Compute what the instruction writes. Raises what the user's code raises."""
+        """Compute the results of an instruction, without publishing them. Errors of the user's code are raised."""
         ...
 
     def publish(self, lane: int, instruction: Instruction) -> None:
-        """Let others see what the instruction that began in this lane has written."""
+        """Make the results of the instruction that began in this lane visible to all lanes."""
         ...
 
     def spoil(self, lane: int, instruction: Instruction) -> None:
-        """The instruction failed: what it should have written is worth nothing."""
+        """Invalidate the outputs of an instruction that has failed."""
         ...
 
 
@@ -42,8 +43,8 @@ class Store(Protocol):
 class Machine:
     """One execution of a script. Deterministic: the same script, choices and faults give the same execution.
 
-    Invariant: a lane stands in `_ready` if its next action touches memory, in `_blocked` if it is a Wait for an event
-    that has not happened, and in neither at its end.
+    Invariant: a lane is in `_ready` if its next action touches memory, in `_blocked` if that action is a Wait for an
+    event that has not happened, and in neither at its end.
     """
 
     __slots__ = ("_at", "_blocked", "_choose", "_happened", "_outcome", "_ready", "_script", "_skipped", "_store")
@@ -61,9 +62,10 @@ class Machine:
         self._go_on(range(len(script.lanes)))
 
     def step(self, fault: BaseException | None = None) -> int:
-        """Do one action that touches memory, and give back its lane; -1 where no lane can go on.
+        """Do one action that touches memory. Return its lane; -1 if no lane can go on.
 
-        With a `fault` the action fails with it, as far as it can: in what it would have written.
+        With a `fault`, the action's instruction fails with it. A failed allocation or release is attributed to another
+        instruction.
         """
         ready = self._ready
         if not ready:
@@ -77,7 +79,7 @@ class Machine:
         return lane
 
     def run(self) -> bytes:
-        """To the end, with nothing injected; gives back the order. For many executions in a row."""
+        """Run to the end without faults. Return the order of lanes, modulo 256. Made for many executions in a row."""
         order = bytearray()
         ready, at, choose, lanes = self._ready, self._at, self._choose, self._script.lanes
         while ready:
@@ -92,11 +94,11 @@ class Machine:
         return bytes(order)
 
     def can_go_on(self) -> bool:
-        """Is there a lane that may?"""
+        """Return True if a lane is ready."""
         return bool(self._ready)
 
     def stuck(self) -> PlanError | None:
-        """Why no lane can go on, though some are not at their end; None where all are."""
+        """Return an error for a lane that waits forever; None if all lanes are at their end or can go on."""
         for event, lanes in self._blocked.items():
             lane = lanes[0]
             wait = self._script.lanes[lane][self._at[lane]]
@@ -107,7 +109,7 @@ class Machine:
         return None
 
     def blocked(self) -> Instruction | None:
-        """The first instruction that can never begin."""
+        """Return the first instruction behind a wait for an event that never happens; None without one."""
         for lanes in self._blocked.values():
             for action in self._script.lanes[lanes[0]][self._at[lanes[0]] :]:
                 if action.instruction is not None:
@@ -115,7 +117,7 @@ class Machine:
         return None
 
     def _go_on(self, moved: Iterable[int]) -> None:
-        """These lanes have a new next action: pass records and waits, and see who that lets go on."""
+        """Advance these lanes past records and fulfilled waits, and also the lanes that such a record unblocks."""
         happened, blocked, at, open_lanes = self._happened, self._blocked, self._at, list(moved)
         while open_lanes:
             lane = open_lanes.pop()
@@ -172,14 +174,14 @@ class Machine:
                 store.publish(lane, instruction)
 
     def _fail_allocation(self, buffer: int, fault: BaseException) -> None:
-        """No memory: blamed on what would have written it, which is skipped. Nobody misses what nobody writes."""
+        """Fail the first instruction that would have written the buffer. A buffer without a writer needs no memory."""
         for step in self._script.plan.steps:
             if isinstance(step, Execute) and buffer in step.instruction.writes:
                 self._outcome.fail(step.instruction, fault, (buffer,))
                 return
 
     def _lose_device(self, action: Action, fault: BaseException) -> None:
-        """A release has no instruction that could fail: the device is taken to be lost, and no more is begun."""
+        """Fail a release as a lost device: blame the last instruction before it, and begin no other."""
         steps = self._script.plan.steps
         last = next((s.instruction for s in reversed(steps[: action.step]) if isinstance(s, Execute)), None)
         if last is not None:
@@ -188,7 +190,7 @@ class Machine:
 
 
 def _after(script: Script, lane: int, at: int) -> str:
-    """What stands behind a wait, for a message."""
+    """Return the part of a message that names the first instruction behind a wait; empty without one."""
     for action in script.lanes[lane][at:]:
         if action.instruction is not None:
             return f" Behind it is {label(action.instruction)}, at {describe(action.instruction.origin)}."

@@ -1,5 +1,8 @@
-"""One plan under way on an `explore` device. Nothing goes on by itself: each call that waits for the end does the work,
-on the thread that makes it, and that of other runs under way there, as the exploration chooses."""
+"""One run of a plan on an `explore` device.
+
+A run makes no progress by itself. A call that waits for its end executes its steps on the calling thread, together with
+the steps of the thread's other runs in progress, in the order that the exploration chooses.
+"""
 
 import os
 import threading
@@ -21,8 +24,8 @@ class ExploreReplay:
 
     Invariants:
         _machine is None  <=>  over; then nothing refers to the bindings any more
-        done              =>   over; `_unseen` looks later, or once somebody has waited
-        held              =>   `cancel_at` has been reached, and nothing goes on until `cancel` or a wait
+        done              =>   over; it follows `_unseen` polls later, or with the first wait
+        held              =>   `cancel_at` has been reached; the run makes no progress until `cancel` or a wait
         in exploration.under_way  <=>  not done
     """
 
@@ -41,18 +44,18 @@ class ExploreReplay:
         self.held = False
         self._machine: Machine | None = Machine(script, store, self._outcome, exploration.begin(self))
         self._unseen = exploration.lateness()
-        """How many looks still find it under way once it is over."""
+        """Number of polls that still report the run as not done after its end."""
         self._open = -1
-        """The end of a pipe whose other end becomes readable when this one is closed."""
+        """The writing end of a pipe, or -1. Closing it makes the other end readable."""
         self._wakes: list[Callable[[], None]] = []
 
     def done(self) -> bool:
-        """Is everything finished or skipped? Does one step if not, so that asking again and again ends."""
+        """Return True if the run is done. Do one step before, so that repeated calls come to the end."""
         self._run(1)
         return self._look()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Run to the end. What was held up for a cancellation that did not come goes on."""
+        """Run to the end, even if the run is held for a cancellation that has not come."""
         self._run()
         self.held = False
         self._run()
@@ -62,8 +65,10 @@ class ExploreReplay:
         return True
 
     def poll(self, seconds: float) -> bool:
-        """Run to the end, unless held up for a cancellation. For no seconds at all: do nothing, so that other tasks
-        may submit runs that are under way together with this one."""
+        """Run to the end, unless held for a cancellation, and return True if done.
+
+        For 0 seconds, execute nothing, so that other tasks may submit runs that are in progress together with this one.
+        """
         if seconds > 0:
             self._run()
         return self._look()
@@ -75,9 +80,12 @@ class ExploreReplay:
         return self._machine is None
 
     def readable(self) -> int:
-        """Readable at once: by the time a loop gives it a turn, its other tasks have had theirs. The work is done by
-        whoever asks for the failures first. Where a cancellation is to come, the work is done here up to that point,
-        and it is readable after that."""
+        """Return a file descriptor that is readable at once.
+
+        An event loop handles it after its other tasks have had their turn. The first caller that asks for the failures
+        then executes the run. If a cancellation is to be injected, this call executes the run up to that point, and the
+        descriptor becomes readable after the cancellation.
+        """
         readable, self._open = os.pipe()
         if self._exploration.cancel_at is not None:
             self._run()
@@ -86,24 +94,24 @@ class ExploreReplay:
         return readable
 
     def when_done(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called when done: at once, unless held up for a cancellation."""
+        """Run to the end and call `wake`. If the run is held for a cancellation, `wake` is called after that."""
         self._wakes.append(wake)
         self._run()
         self._call_wakes()
 
     def cancel(self) -> None:
-        """Skip what has not begun, and run to the end: what has begun is published, events happen, memory goes."""
+        """Skip instructions that have not begun, and run to the end: publish the others, record events, free memory."""
         self._outcome.cancel()
         self.held = False
         self._run()
 
     def failures(self) -> list[Failure]:
-        """What failed, in the order of the plan's steps; before that, run to the end."""
+        """Run to the end. Return the failures in the order of the plan's steps."""
         self.wait()
         return self._outcome.failures()
 
     def _run(self, most: int = -1) -> None:
-        """Do at most so many steps (-1: any number), of any run whose turn it is, but none once this one is done."""
+        """Do at most `most` steps (-1: any number) of the runs whose turn it is, until this run is over or held."""
         exploration, here = self._exploration, threading.get_ident()
         if here in exploration.running:
             return
@@ -116,7 +124,7 @@ class ExploreReplay:
             exploration.running.discard(here)
 
     def step(self) -> None:
-        """Do one step, or come to the end, or be held up."""
+        """Do one step, finish the run, or hold it until it is cancelled."""
         machine, exploration = self._machine, self._exploration
         assert machine is not None
         number = exploration.steps

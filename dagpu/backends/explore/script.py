@@ -1,8 +1,8 @@
-"""A plan as the machine plays it: for each lane its actions, in order.
+"""Scripts: a plan in the form that the machine executes, the actions of each lane in order.
 
-An instruction is two actions. It *begins* by reading all that it reads (what it overwrites included), and is
-*published* when what it writes becomes visible. Between the two other lanes go on, as they may on a GPU: so two
-unordered updates of one buffer lose one of them, which two updates that each ran in one piece never would.
+An instruction is two actions. It *begins* by reading all of its inputs (and the buffers that it overwrites), and is
+*published* when its results become visible. Other lanes may go on between the two, as on a GPU: so of two unordered
+updates of one buffer, one gets lost. If each update were one action, none would.
 """
 
 from dataclasses import dataclass
@@ -22,31 +22,31 @@ WAIT: Final = 5
 
 @final
 class Action(NamedTuple):
-    """What a lane does at one time; `number` is a buffer or an event, -1 where it is neither."""
+    """One action of a lane; `number` is a buffer or an event, -1 for an action without one."""
 
     kind: int
     number: int
     step: int
-    """Of the plan."""
+    """Index of the step in the plan that the action belongs to."""
     instruction: Instruction | None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The actions of each lane."""
+    """The actions of each lane of a plan."""
 
     plan: Plan
     lanes: tuple[tuple[Action, ...], ...]
     steps: int
-    """How many actions touch memory: all but records and waits."""
+    """Number of actions that touch memory: all but records and waits."""
     successor: dict[int, int]
-    """For a buffer that is written over in place: the buffer that takes its bytes. So the end of the one and the start
-    of the other poison nothing."""
+    """Maps a buffer that is written over in place to the buffer that takes its bytes. The release of the first and the
+    allocation of the second poison no memory."""
 
 
 def script_of(plan: Plan) -> Script:
-    """The actions of a plan's lanes."""
+    """Convert a plan to a script."""
     lanes: list[list[Action]] = [[] for _ in plan.lanes]
     successor: dict[int, int] = {}
     steps = 0
@@ -73,7 +73,7 @@ def script_of(plan: Plan) -> Script:
 
 
 def _find_successors(plan: Plan, launch: Launch, successor: dict[int, int]) -> None:
-    """Where the kernel works in place: its output lies where one of its inputs lies."""
+    """Record the outputs of a launch that are written in place, at the address of one of its inputs."""
     for out in launch.writes:
         for source in launch.reads:
             if (
@@ -88,18 +88,19 @@ def _find_successors(plan: Plan, launch: Launch, successor: dict[int, int]) -> N
 @final
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Memory as a set of numbered places: arenas cut wherever a buffer starts or ends, and what lies in no arena.
+    """A division of memory into numbered places.
 
-    Two buffers overlap if and only if they have a place in common.
+    Arenas are cut wherever a buffer starts or ends. A buffer outside the arenas is one place. Two buffers overlap if
+    and only if they have a place in common.
     """
 
     of: tuple[tuple[int, ...], ...]
-    """The places of each buffer."""
+    """The numbers of each buffer's places."""
     count: int
 
 
 def places_of(plan: Plan) -> Places:
-    """Cut the arenas of a plan."""
+    """Divide the memory of a plan into places."""
     edges: list[set[int]] = [set() for _ in plan.devices]
     for buffer, offset in zip(plan.buffers, plan.offsets, strict=True):
         if buffer.device != HOST and offset >= 0 and buffer.role is Role.TEMPORARY:

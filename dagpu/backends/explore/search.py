@@ -1,15 +1,14 @@
-"""Every execution of a small plan, up to the order of steps that do not touch the same memory.
+"""Enumerates all executions of a small plan, up to the order of steps that do not touch the same memory.
 
-Two executions that differ in the order of independent steps alone give the same bits, so one of each class is enough
-(Mazurkiewicz, Trace theory, 1986). Classes are enumerated with sleep sets (Godefroid, Partial-Order Methods for the
-Verification of Concurrent Systems, 1996): after the executions that begin with a step have been seen, that step
-"sleeps" in those that begin otherwise, until a step that conflicts with it wakes it. A step that conflicts with none
-that could come at another time is done at once, which is what makes this fast:
+Two executions that differ only in the order of independent steps have the same results, so one of each equivalence
+class is enough (Mazurkiewicz, Trace theory, 1986). Classes are enumerated with sleep sets (Godefroid, Partial-Order
+Methods for the Verification of Concurrent Systems, 1996): after the executions that begin with a step have been seen,
+that step "sleeps" in those that begin otherwise, until a step that conflicts with it wakes it. A step without an
+unordered conflict is done at once, which makes the search fast:
 
     a plan that orders every conflict has one class, however many interleavings there are.
 
-So the search is a proof of its own, by means that have nothing in common with `verify`, over memory as it lies in the
-arenas and not as the buffers are named.
+The search is a proof that is independent of `verify`. It compares addresses in the arenas, not the names of buffers.
 """
 
 from collections.abc import Iterator
@@ -32,12 +31,12 @@ from dagpu.backends.explore.script import (
 from dagpu.lowering.plan import Plan
 
 _State = tuple[int, ...]
-"""How many of each lane's actions that touch memory have been done."""
+"""For each lane, the number of steps done so far; a step is an action that touches memory."""
 
 
 @final
 class Search:
-    """The executions of a plan. For plans of at most a few hundred steps: races take the square of their number."""
+    """The executions of a plan of at most a few hundred steps: finding races takes quadratic time."""
 
     def __init__(self, plan: Plan) -> None:
         self.script: Script = script_of(plan)
@@ -47,8 +46,10 @@ class Search:
 
     @cached_property
     def races(self) -> dict[tuple[int, int], frozenset[tuple[int, int]]]:
-        """For each step, as (lane, number in its lane), those that touch the same memory, not both to read it, and that
-        may come before it in one execution and after it in another. Empty for a plan that is right."""
+        """For each step, as (lane, number in its lane), the conflicting steps that are not ordered with it.
+
+        Two steps conflict if both touch the same memory and one of them writes it. A correct plan has no races.
+        """
         found: dict[tuple[int, int], set[tuple[int, int]]] = {}
         for lane, steps in enumerate(self._steps):
             for other in range(lane):
@@ -60,7 +61,7 @@ class Search:
         return {step: frozenset(partners) for step, partners in found.items()}
 
     def classes(self) -> Iterator[list[int]]:
-        """One execution of each class: the lane of each step that touches memory, in order."""
+        """Iterate over one execution of each class, as the lane of each step, in order."""
         empty = frozenset[int]()
         stack: list[tuple[_State, list[int], frozenset[int]]] = [((0,) * len(self._steps), [], empty)]
         while stack:
@@ -84,7 +85,7 @@ class Search:
             stack += reversed(branches)
 
     def interleavings(self, most_states: int = 200_000) -> int | None:
-        """How many orders of all steps the plan allows; None where finding out takes more than so many states."""
+        """Return the number of orders of steps that the plan allows; None if counting takes more than `most_states`."""
         paths: dict[_State, int] = {(0,) * len(self._steps): 1}
         seen = 0
         for _ in range(self.script.steps):
@@ -99,10 +100,10 @@ class Search:
             paths = after
         return sum(paths.values())
 
-    # ---- what happens before what
+    # ---- order of steps
 
     def _ready(self, state: _State) -> list[int]:
-        """The lanes whose next step may be done."""
+        """Return the lanes whose next step may be done."""
         return [
             lane
             for lane, at in enumerate(state)
@@ -111,7 +112,7 @@ class Search:
         ]
 
     def _unordered(self, lane: int, at: int, other: int, there: int) -> bool:
-        """May either of two steps of different lanes come first?"""
+        """Return True if the plan allows both orders of two steps of different lanes."""
         return self._steps[lane][at].after[other] <= there and self._steps[other][there].after[lane] <= at
 
     def _conflict(self, step: tuple[int, int], other: tuple[int, int]) -> bool:
@@ -122,7 +123,7 @@ class Search:
         )
 
     def _is_safe(self, state: _State, lane: int) -> bool:
-        """Do all steps that race with this lane's next one lie behind?"""
+        """Return True if all steps that race with this lane's next one have been done."""
         return all(there < state[other] for other, there in self.races.get((lane, state[lane]), ()))
 
     def _race(self, state: _State, lane: int, other: int) -> bool:
@@ -131,7 +132,7 @@ class Search:
 
 @final
 class _Step:
-    """An action that touches memory. Before it, `after[lane]` steps of each lane must have been done."""
+    """A step: an action that touches memory. Before it, `after[lane]` steps of each lane must have been done."""
 
     __slots__ = ("action", "after")
 
@@ -141,7 +142,7 @@ class _Step:
 
 
 def _steps_of(script: Script) -> list[list[_Step]]:
-    """The steps of each lane; an event carries what had been done, in all lanes, when it was recorded."""
+    """Return the steps of each lane, with a vector clock for each. An event carries the clock of its record."""
     lanes = len(script.lanes)
     steps: list[list[_Step]] = [[] for _ in range(lanes)]
     known = [[0] * lanes for _ in range(lanes)]
@@ -168,7 +169,7 @@ def _steps_of(script: Script) -> list[list[_Step]]:
 
 
 def _touched(action: Action, places: Places, script: Script) -> tuple[frozenset[int], frozenset[int]]:
-    """The places that an action reads, and those that it writes."""
+    """Return the places that an action reads, and those that it writes."""
     none = frozenset[int]()
     kind, instruction = action.kind, action.instruction
     if kind == ALLOCATE:

@@ -1,8 +1,8 @@
-"""Poisoned memory: what a plan's buffers are while it is explored.
+"""Poisoned memory for the buffers of a plan that is explored.
 
-All of a run's memory is there from its start to its end, as it is on a GPU, and every byte of it that means nothing is
-filled with a pattern that says why. Temporaries lie in one arena for each device, where the plan says; so bytes that
-two buffers share at one time come to harm.
+All of a run's memory exists from its start to its end, as on a GPU. Every byte without a valid value has a pattern that
+tells the reason. Temporaries are in one arena for each device, at the offsets of the plan. So two buffers that
+wrongly share bytes at the same time corrupt each other.
 """
 
 from collections.abc import Sequence
@@ -19,25 +19,25 @@ from dagpu.critical import enter_user_code, leave
 from dagpu.lowering.program import HOST, GraphLaunch, Instruction, Launch, Role
 
 FREED: Final = 0xFD
-"""Bytes that are nobody's: before the first buffer comes, and after a release."""
+"""Pattern of bytes that belong to no buffer: before the first allocation, and after a release."""
 FRESH: Final = 0xFB
-"""Allocated, and nothing written yet."""
+"""Pattern of bytes that are allocated and not yet written."""
 SPOILED: Final = 0xF9
-"""What an instruction that failed should have written."""
+"""Pattern of the outputs of an instruction that has failed."""
 
 _Block: TypeAlias = NDArray[np.uint8]
 _Memory: TypeAlias = HostMemory | Part
 
 _UNCOUNTED: Final = Account()
-"""Of the copies that instructions work on: they are the machine's, not the run's."""
+"""Account of the copies that instructions work on. They belong to the machine, not to the run."""
 
 
 @final
 class PoisonedStore:
-    """Memory of one execution of a script at a time, over the list of a `Bindings`. A `Store`.
+    """The memory of one execution of a script at a time, in the list of a `Bindings`. Implements `Store`.
 
-    An instruction that has begun works on copies of what it writes until it is published, of which the caller's tensors
-    may be: another run may have its turn in between. See dagpu.backends.explore.script for why.
+    An instruction writes to copies from its begin until it is published. This includes the caller's tensors, because
+    another run may have its turn in between. `dagpu.backends.explore.script` gives the reason.
     """
 
     __slots__ = ("_arenas", "_checked", "_flights", "_given", "_memory", "_own", "_script", "_spare", "_taken")
@@ -65,7 +65,7 @@ class PoisonedStore:
         self.reset()
 
     def reset(self) -> None:
-        """Poison everything that is not an input, for one more execution."""
+        """Poison all memory other than inputs, for one more execution."""
         for block in (*self._arenas, *self._own):
             block.block[:] = FREED
         for number, buffer in enumerate(self._script.plan.buffers):
@@ -73,7 +73,7 @@ class PoisonedStore:
                 self._memory[number] = None
 
     def close(self) -> None:
-        """Let go of all but inputs and outputs."""
+        """Release all memory other than inputs and outputs."""
         for number, buffer in enumerate(self._script.plan.buffers):
             if buffer.role is Role.TEMPORARY:
                 self._memory[number] = None
@@ -90,7 +90,7 @@ class PoisonedStore:
     def begin(self, lane: int, instruction: Instruction) -> None:
         before = enter_user_code()
         try:
-            if type(instruction) is GraphLaunch:  # a graph knows its memory, and takes no copies for it
+            if type(instruction) is GraphLaunch:  # a graph has its own fixed memory and cannot work on copies
                 execute(instruction, self._memory)
                 return
             if isinstance(instruction, Launch) and instruction.kernel.in_place:
@@ -116,7 +116,7 @@ class PoisonedStore:
                 memory[buffer] = live
 
     def _check(self, launch: Launch) -> None:
-        """Once for each launch of a script, however often that is executed."""
+        """Check a launch of an `in_place` kernel, once for each script, however often the script is executed."""
         if id(launch) not in self._checked:
             self._checked.add(id(launch))
             check_element_wise(launch, self._memory)
@@ -142,7 +142,7 @@ class PoisonedStore:
                 self._memory[buffer] = None
 
     def _written_over(self, instruction: Instruction) -> list[tuple[int, object]]:
-        """Inputs that lie where an output lies are read from the copy that is written: as they are in the arena."""
+        """Bind inputs at the address of an output to the output's copy. Return the buffers with their old memory."""
         memory, successor, over = self._memory, self._script.successor, list[tuple[int, object]]()
         if successor:
             for buffer in set(instruction.reads):

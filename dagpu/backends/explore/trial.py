@@ -1,4 +1,4 @@
-"""One plan, executed again and again in different orders, without an interpreter: what it gives, as bits."""
+"""Repeated executions of one plan in different orders, without an interpreter, with results as bits."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias, final
@@ -15,12 +15,12 @@ from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import Role
 
 Bits: TypeAlias = tuple[object, ...]
-"""What is left after an execution: of each output, and of each input that is written, its bytes or its value."""
+"""The result of an execution: the bytes or the value of each output, and of each input that is written."""
 
 
 @final
 class Trial:
-    """A plan with its inputs, whose contents before each execution are those that they have now."""
+    """A plan with its inputs. Each execution starts from the contents that the inputs had at construction."""
 
     __slots__ = ("_before", "_memory", "_results", "_store", "order", "script")
 
@@ -38,7 +38,7 @@ class Trial:
         for number in changed:
             held = self._memory[number]
             assert isinstance(held, HostMemory), f"input {number} is written, but bound to {held!r}"
-            own = self._memory[number] = HostMemory(Account(), len(held.block))  # the caller's stays as it is
+            own = self._memory[number] = HostMemory(Account(), len(held.block))  # the caller's memory is not changed
             self._before.append((own, held.block.copy()))
         outputs = [n for n, buffer in enumerate(plan.buffers) if buffer.role is Role.OUTPUT]
         self._results = (*outputs, *changed)
@@ -49,11 +49,11 @@ class Trial:
         return self.run(Seeded(seed, len(self.script.lanes)))
 
     def listed(self, lanes: Iterable[int]) -> Bits:
-        """Execute in the order of `lanes`, one for each step; where it ends, the lowest lane that may goes on."""
+        """Execute in the order of `lanes`, one for each step; after its end, the lowest ready lane is chosen."""
         return self.run(Listed(lanes))
 
     def in_plan_order(self) -> Bits:
-        """Execute step by step as the plan has them: the order in which nothing overlaps."""
+        """Execute the steps in the order of the plan, without overlap."""
         lanes = enumerate(self.script.lanes)
         order = sorted((a.step, a.kind, lane) for lane, actions in lanes for a in actions if a.kind < RECORD)
         return self.run(Listed(lane for _, _, lane in order))
@@ -62,8 +62,8 @@ class Trial:
         """Execute once.
 
         Raises:
-            PlanError: some lane can never go on.
-            BaseException: what the first instruction that failed has raised.
+            PlanError: a lane waits forever.
+            BaseException: the error of the first instruction that failed.
         """
         self._store.reset()
         for own, before in self._before:

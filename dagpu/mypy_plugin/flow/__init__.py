@@ -1,8 +1,8 @@
-"""The flow rules: who may have moved what by when, and which borrows are alive.
+"""The flow rules: a data-flow analysis of the handles that may have moved and of the borrows that are alive.
 
-`kinds` reads off a type what a value of it can do. `builder` and `lower_*` turn a function's syntax tree into the
-small graph of `graph`; `closures` and `lower_functions` say what calling another function does. `liveness` and `state`
-compute what holds at each point of it. `judge` walks it once more and says what is wrong; `analysis` does all of that
-for a module. Nothing here knows of hooks or of mypy's checker: the input is a syntax tree and the types of its
-expressions.
+`kinds` derives from a type what its values can do. `builder` and `lower_*` turn a function's syntax tree into the
+control-flow graph of `graph`; `closures` and `lower_functions` summarise the effects of calling another function.
+`liveness` and `state` compute the facts at each point of the graph. `judge` walks the graph once more and reports the
+errors; `analysis` runs all of these steps for a module. This package uses neither hooks nor mypy's checker: its input
+is a syntax tree and the types of its expressions.
 """

@@ -1,4 +1,4 @@
-"""What the plugin calls: the findings in one function, and at the top level of one module."""
+"""Entry point of the flow rules: the findings in one function, and at the top level of one module."""
 
 from collections.abc import Iterator
 
@@ -22,20 +22,20 @@ from mypy.nodes import (
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.flow import lower_calls, lower_expressions, lower_match, lower_statements  # noqa: F401  # registers itself
 from dagpu.mypy_plugin.flow.builder import Builder
-from dagpu.mypy_plugin.flow.closures import summary
+from dagpu.mypy_plugin.flow.closures import summarise
 from dagpu.mypy_plugin.flow.graph import Body
-from dagpu.mypy_plugin.flow.judge import Finding, judge
+from dagpu.mypy_plugin.flow.judge import Finding, check_body
 from dagpu.mypy_plugin.flow.lower_functions import bodies_of, effect_in, is_pipeline
-from dagpu.mypy_plugin.flow.module import Effect, Module, Types
+from dagpu.mypy_plugin.flow.module import Effect, ModuleFacts, Types
 
 
 class Analysis:
     """The analysis of one module, function by function."""
 
     def __init__(self, tree: MypyFile, types: Types, effects: dict[str, Effect] | None = None) -> None:
-        self.functions = list(functions(tree))
-        """Its functions and methods, each with its class."""
-        self.module = Module(
+        self.functions = list(checked_functions(tree))
+        """The module's functions and methods, each with its class."""
+        self.module = ModuleFacts(
             tree.fullname,
             types,
             expects_errors=not tree.names.keys().isdisjoint(("dagpu", *names.RUNTIME_ERRORS)),
@@ -44,44 +44,44 @@ class Analysis:
         )
         self.module.continuations.update(s.func for s in tree.defs if isinstance(s, Decorator) and is_pipeline(s))
 
-    def of_function(self, function: FuncDef) -> list[Finding]:
-        """The findings in a function and in those nested in it."""
-        return self._judged(bodies_of(self.module, function))
+    def check_function(self, function: FuncDef) -> list[Finding]:
+        """Return the findings in a function and in the functions nested in it."""
+        return self._check_bodies(bodies_of(self.module, function))
 
-    def effect(self, function: FuncDef) -> Effect | None:
-        """What a function does to its parameters, by its body as it is now."""
+    def derive_effect(self, function: FuncDef) -> Effect | None:
+        """Derive a function's effect on its parameters from its current body, not from the remembered effects."""
         self.module.effects, known = None, self.module.effects
         effect = effect_in(self.module, function)
         self.module.effects = known
         return effect
 
-    def of_top_level(self, tree: MypyFile) -> list[Finding]:
-        """The findings at the top level of a module."""
+    def check_top_level(self, tree: MypyFile) -> list[Finding]:
+        """Return the findings at the top level of a module, outside its functions."""
         builder = Builder(tree, self.module)
         for function, info in self.functions:
             if info is None:
-                closure = summary(function, bodies_of(self.module, function)[0])
+                closure = summarise(function, bodies_of(self.module, function)[0])
                 if closure.uses or closure.assigns:
                     builder.closures[function] = closure
         for statement in tree.defs:
             builder.statement(statement)
-        return self._judged([builder.finish()])
+        return self._check_bodies([builder.finish()])
 
-    def _judged(self, bodies: list[Body]) -> list[Finding]:
+    def _check_bodies(self, bodies: list[Body]) -> list[Finding]:
         found: list[Finding] = []
         todo = list(bodies)
         while todo:
             body = todo.pop()
             todo += body.children
-            found += judge(body, self.module)
+            found += check_body(body, self.module)
         unique = {(f.order, f.code, f.message): f for f in found}
         return sorted(unique.values(), key=lambda f: (f.order, f.code.code))
 
 
-def functions(tree: MypyFile) -> Iterator[tuple[FuncDef, TypeInfo | None]]:
-    """The functions and methods of a module that are checked on their own, each with its class."""
+def checked_functions(tree: MypyFile) -> Iterator[tuple[FuncDef, TypeInfo | None]]:
+    """Iterate over the functions and methods of a module that mypy checks separately, each with its class."""
 
-    def within(statements: list[Statement], info: TypeInfo | None) -> Iterator[tuple[FuncDef, TypeInfo | None]]:
+    def search(statements: list[Statement], info: TypeInfo | None) -> Iterator[tuple[FuncDef, TypeInfo | None]]:
         for s in statements:
             match s:
                 case FuncDef():
@@ -89,21 +89,21 @@ def functions(tree: MypyFile) -> Iterator[tuple[FuncDef, TypeInfo | None]]:
                 case Decorator():
                     yield s.func, info
                 case OverloadedFuncDef():
-                    yield from within(list(s.items), info)
+                    yield from search(list(s.items), info)
                     if s.impl is not None:
-                        yield from within([s.impl], info)
+                        yield from search([s.impl], info)
                 case ClassDef():
-                    yield from within(s.defs.body, s.info)
+                    yield from search(s.defs.body, s.info)
                 case _:
                     for suite in _suites(s):
                         if not suite.is_unreachable:
-                            yield from within(suite.body, info)
+                            yield from search(suite.body, info)
 
-    yield from within(tree.defs, None)
+    yield from search(tree.defs, None)
 
 
 def _suites(s: Statement) -> list[Block]:
-    """The suites of a statement in which functions may be defined under a condition."""
+    """Return the suites of a compound statement; each may define functions."""
     match s:
         case IfStmt():
             found = [*s.body, s.else_body]

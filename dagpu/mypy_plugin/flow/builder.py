@@ -1,11 +1,11 @@
-"""The builder of one body: its blocks, slots, jumps and exceptional edges. What is lowered where is in `lower_*`.
+"""The builder of one body: its blocks, slots, jumps and exceptional edges. The modules `lower_*` lower each node.
 
-Exceptions have edges only inside `try` and inside `with` blocks that swallow them: elsewhere they leave the body, and
-nothing is asked of a body that is left. An edge leaves wherever an exception may be raised, so that a handler sees
-what had moved by then.
+Exceptions have edges only inside `try` and inside `with` blocks that may swallow them. Elsewhere an exception leaves
+the body, where no rule applies any more. Each point that may raise has an edge of its own, so that a handler sees the
+moves made before that point.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
@@ -14,6 +14,7 @@ from mypy.nodes import (
     AssignmentStmt,
     AwaitExpr,
     CallExpr,
+    Context,
     Expression,
     ExpressionStmt,
     FuncItem,
@@ -24,50 +25,63 @@ from mypy.nodes import (
 )
 from mypy.nodes import Block as Suite
 
-from dagpu.mypy_plugin.flow.graph import ANY_GLOBAL, Block, Body, Forget, Instruction, Move, Place, Root, Slot, in_order
-from dagpu.mypy_plugin.flow.module import Closure, Module
+from dagpu.mypy_plugin.flow.graph import (
+    ANY_GLOBAL,
+    BasicBlock,
+    Body,
+    Escape,
+    Forget,
+    Instruction,
+    Keep,
+    Move,
+    Place,
+    Root,
+    Slot,
+    reverse_postorder,
+)
+from dagpu.mypy_plugin.flow.module import Closure, ModuleFacts
 
 
 @dataclass(eq=False, slots=True)
 class Loop:
-    """Where `break` and `continue` go."""
+    """The target blocks of `break` and `continue`."""
 
-    broken: Block
-    continued: Block
+    broken: BasicBlock
+    continued: BasicBlock
 
 
 @dataclass(eq=False, slots=True)
 class Finally:
-    """A `finally` suite that every way out runs through, and who handles its own exceptions."""
+    """A `finally` suite, copied into every exit, and the handler of the exceptions that the suite itself raises."""
 
     suite: Suite
-    handler: Block | None
+    handler: BasicBlock | None
 
 
 class Builder:
-    """The body that is being built, and what is known about its surroundings."""
+    """A body under construction, with the state of its lowering."""
 
-    def __init__(self, node: FuncItem | MypyFile, module: Module) -> None:
+    def __init__(self, node: FuncItem | MypyFile, module: ModuleFacts) -> None:
         self.module = module
         self.types = module.types
         self.kinds = module.kinds
-        self.handler: Block | None = None
+        self.handler: BasicBlock | None = None
         self.frames: list[Loop | Finally] = []
         self.closures: dict[Root, Closure] = {}
-        self.stands_for: dict[Slot, tuple[Place, ...]] = {}
-        """By variable of a loop over named handles: those, any of which it may be."""
+        self.aliases: dict[Slot, tuple[Place, ...]] = {}
+        """For the variable of a loop over named handles: the places of the handles that it may alias."""
         self.parameters: set[Root] = set()
         self.foreign: set[str] = set()
-        """Names that `global` or `nonlocal` gives to the surroundings."""
+        """Names declared `global` or `nonlocal`."""
         self.how = ""
-        """What takes the handle that is evaluated by value next, in the words of the run-time error."""
+        """The cause of the next move, in the words of the run-time error."""
         self.in_then = False
-        """Is an argument of `then` evaluated? What a closure borrows that is given to it is borrowed by the op."""
+        """True while an argument of `then` is evaluated. The op borrows everything that such a closure borrows."""
         self.body = Body(node, [], [], {}, set(), set(), [], [])
         self.current = self.block()
 
     def nested(self, node: FuncItem) -> "Builder":
-        """A builder for a function that is nested in this one, and knows the closures that this one knows."""
+        """Return a builder for a nested function, with a copy of the closures known here."""
         builder = Builder(node, self.module)
         builder.closures = dict(self.closures)
         return builder
@@ -75,7 +89,7 @@ class Builder:
     # ---- slots
 
     def slot(self, root: Root) -> Slot:
-        """The slot of a variable."""
+        """Return the slot of a variable, and allot one at its first use."""
         slot = self.body.slots.get(root)
         if slot is None:
             slot = self.body.slots[root] = len(self.body.roots)
@@ -83,30 +97,30 @@ class Builder:
         return slot
 
     def temporary(self) -> Slot:
-        """A new slot that has no name."""
+        """Allot a new slot without a name."""
         self.body.roots.append(None)
         return len(self.body.roots) - 1
 
     def declare(self, root: Root, *, element: bool = False) -> None:
-        """A variable belongs to this body. `element`: a loop sets it to what something else keeps."""
+        """Make a variable local to this body. `element`: another object keeps the variable's value too."""
         slot = self.slot(root)
         self.body.local.add(slot)
         if element:
             self.body.elements.add(slot)
 
     def outlives(self, root: Root) -> bool:
-        """Is what the variable stands for still there when this body has ended?"""
+        """Return True if the variable's value may still exist after this body has ended."""
         return root in self.parameters or self.slot(root) not in self.body.local
 
     def kind(self, e: Expression) -> int:
-        """What a value of this expression can do; 0 where mypy has no type for it."""
-        return self.kinds.of(self.types.get(e))
+        """Return the kind bits of an expression's type; 0 where mypy has no type for it."""
+        return self.kinds.kind_of(self.types.get(e))
 
     # ---- blocks
 
-    def block(self) -> Block:
-        """A new block, reached from nowhere yet."""
-        block = Block()
+    def block(self) -> BasicBlock:
+        """Return a new block without predecessors. The first one becomes the entry of the body."""
+        block = BasicBlock()
         if not self.body.blocks:
             self.body.blocks.append(block)
         return block
@@ -114,48 +128,61 @@ class Builder:
     def emit(self, instruction: Instruction) -> None:
         self.current.instructions.append(instruction)
 
-    def jump(self, to: Block) -> None:
-        """An edge from here; what follows is built where `current` is set to next."""
+    def jump(self, to: BasicBlock) -> None:
+        """Add an edge from the current block. The caller sets `current` next."""
         if to not in self.current.next:
             self.current.next.append(to)
 
-    def fall_into(self, to: Block) -> None:
-        """Go on in `to`, with an edge from here."""
+    def fall_into(self, to: BasicBlock) -> None:
+        """Add an edge from the current block to `to`, and make `to` the current block."""
         self.jump(to)
         self.current = to
 
-    def split(self) -> Block:
-        """End the block here and go on in a new one, which is given back."""
+    def split(self) -> BasicBlock:
+        """End the current block and continue in a new successor, which is returned."""
         self.fall_into(self.block())
         return self.current
 
     def unreachable(self) -> None:
-        """What is built next is reached from nowhere."""
+        """Continue in a new block without predecessors."""
         self.current = self.block()
 
     def move(self, move: Move) -> None:
-        """A handle is taken, and with a loop's variable any that it stands for."""
+        """Emit a move. A move of a loop variable also moves, silently, each place that the variable may alias."""
         self.emit(move)
         if not move.place.path:
-            for place in self.stands_for.get(move.place.slot, ()):
+            for place in self.aliases.get(move.place.slot, ()):
                 self.emit(Move(move.node, place, self.temporary(), move.how, silent=True))
+
+    def add_to_container(
+        self, node: Context, container: Slot, values: Sequence[tuple[Context, Slot]], how: str
+    ) -> None:
+        """Add values, each with its node, to a container or an object. They escape if it outlives this body.
+
+        `how` describes the escape in messages.
+        """
+        self.emit(Keep(node, container, tuple(held for _, held in values)))
+        root = self.body.roots[container]
+        if root is not None and self.outlives(root):
+            for value, held in values:
+                self.emit(Escape(value, held, how))
 
     # ---- exceptions and leaving
 
     def may_raise(self) -> None:
-        """An exception may be raised here."""
+        """Add an edge to the current handler, if any: an exception may be raised here."""
         if self.handler is not None:
             self.jump(self.handler)
             self.split()
 
     def throw(self) -> None:
-        """An exception is raised here for certain."""
+        """End the block with a certain exception, which goes to the current handler, if any."""
         if self.handler is not None:
             self.jump(self.handler)
         self.unreachable()
 
     def leave(self, kind: type[Loop] | None, continued: bool = False) -> None:
-        """`return` (None), `break` or `continue`: through a copy of every `finally` on the way."""
+        """Lower `return` (`kind` is None), `break` or `continue`, with a copy of every `finally` suite on the way."""
         frames, handler = list(self.frames), self.handler
         while self.frames:
             frame = self.frames.pop()
@@ -170,8 +197,8 @@ class Builder:
         self.unreachable()
 
     @contextmanager
-    def handled_by(self, handler: Block | None) -> Iterator[None]:
-        """Exceptions raised inside go to `handler`."""
+    def handled_by(self, handler: BasicBlock | None) -> Iterator[None]:
+        """Send exceptions raised inside this context to `handler`."""
         before, self.handler = self.handler, handler
         try:
             yield
@@ -180,7 +207,7 @@ class Builder:
 
     @contextmanager
     def inside(self, frame: Loop | Finally) -> Iterator[None]:
-        """Ways out that are built inside meet `frame`."""
+        """Push `frame` for the exits that are lowered inside this context."""
         self.frames.append(frame)
         try:
             yield
@@ -190,12 +217,12 @@ class Builder:
     # ---- going into the syntax tree
 
     def value(self, e: Expression) -> Slot | None:
-        """Evaluate by value: a handle moves. Gives the slot that holds what the value holds, if it can hold any."""
+        """Lower an expression by value: a handle moves. Return the slot with the value's facts; None if it has none."""
         lower = EXPRESSIONS.get(type(e))
         return None if lower is None else lower(self, e, True)
 
     def read(self, e: Expression) -> Slot | None:
-        """Evaluate for a look: a handle stays where it is."""
+        """Lower an expression that is only read: a handle is not moved. Return the slot with the value's facts."""
         lower = EXPRESSIONS.get(type(e))
         return None if lower is None else lower(self, e, False)
 
@@ -204,10 +231,10 @@ class Builder:
         return None if lower is None else lower(self, e, by_value)
 
     def finish(self) -> Body:
-        """The body: blocks that control comes to, in about the order it does, and calls that may make globals anew
-        say which, now that all are known."""
+        """Return the finished body. Its blocks are in reverse postorder, and each `Forget` of `ANY_GLOBAL` is replaced
+        by one `Forget` for each global that the body uses."""
         body = self.body
-        body.blocks = in_order(body.blocks[0])
+        body.blocks = reverse_postorder(body.blocks[0])
         shared = [slot for root, slot in body.slots.items() if slot not in body.local and _is_global(root)]
         for block in body.blocks:
             for i in block.instructions:
@@ -217,7 +244,7 @@ class Builder:
         return body
 
     def suite(self, suite: Suite | None) -> None:
-        """A suite of statements; one that mypy knows to be unreachable is."""
+        """Lower a suite of statements, or mark it unreachable where mypy does."""
         if suite is None:
             return
         if suite.is_unreachable:
@@ -235,7 +262,7 @@ class Builder:
             lower(self, s)
 
     def _is_checked(self, s: Statement) -> bool:
-        """Has mypy looked at a statement? It gives no types to what cannot be reached, nor to untyped functions."""
+        """Return True if mypy has checked a statement. It skips unreachable statements and untyped functions."""
         match s:
             case ExpressionStmt() | ReturnStmt():
                 e = s.expr
@@ -264,14 +291,15 @@ LowerExpression: TypeAlias = Callable[[Builder, _E, bool], Slot | None]
 LowerStatement: TypeAlias = Callable[[Builder, _S], None]
 
 EXPRESSIONS: Final[dict[type[Expression], Callable[[Builder, Any, bool], Slot | None]]] = {}
-"""By class of syntax tree: how it is lowered. Classes that are not here have nothing to do with handles."""
+"""The lowering function of each expression class. Classes that are missing have no effect on handles."""
 STATEMENTS: Final[dict[type[Statement], Callable[[Builder, Any], None]]] = {}
 
 
 def expression(kind: type[_E]) -> Callable[[LowerExpression[_E]], LowerExpression[_E]]:
-    """Register how expressions of a class are lowered: into a slot, or None if the value can hold nothing.
+    """Register the lowering function of an expression class.
 
-    The flag says whether the value is taken: then a handle moves.
+    It returns the slot with the value's facts, or None if the value has none. Its flag is true for an evaluation by
+    value, which moves a handle.
     """
 
     def register(lower: LowerExpression[_E]) -> LowerExpression[_E]:
@@ -282,7 +310,7 @@ def expression(kind: type[_E]) -> Callable[[LowerExpression[_E]], LowerExpressio
 
 
 def statement(kind: type[_S]) -> Callable[[LowerStatement[_S]], LowerStatement[_S]]:
-    """Register how statements of a class are lowered."""
+    """Register the lowering function of a statement class."""
 
     def register(lower: LowerStatement[_S]) -> LowerStatement[_S]:
         STATEMENTS[kind] = lower

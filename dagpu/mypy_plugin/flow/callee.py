@@ -1,4 +1,4 @@
-"""What is called, and which arguments it takes by value."""
+"""Resolves the callee of a call, and the arguments that it takes by value."""
 
 from dataclasses import dataclass, field
 
@@ -32,26 +32,26 @@ from dagpu.mypy_plugin.flow.module import Closure
 
 @dataclass(slots=True)
 class Callee:
-    """What is called."""
+    """The callee of a call."""
 
     name: str
-    """Its full name; empty where it has none."""
+    """Full name; empty if unknown."""
     receiver: Expression | None
-    """What the method is called on."""
+    """The object whose method is called; None for a call that is not of a method."""
     closure: Closure | None = None
     runs: list[int] = field(default_factory=list)
-    """Which arguments are ops that it runs."""
+    """Indices of the arguments that are ops which the callee runs."""
     borrows: list[int] = field(default_factory=list)
-    """Which arguments are handles that it only looks at, but later: it is a generator, or runs in a task."""
+    """Indices of the arguments that the callee only reads, but later: it is a generator, or it runs in a task."""
     is_ours: bool = field(init=False)
-    """A function of dagpu's own: if it raises, it has moved nothing."""
+    """True for a function of dagpu. If it raises, it has moved none of its arguments."""
 
     def __post_init__(self) -> None:
         self.is_ours = self.name.startswith("dagpu.")
 
 
 def callee_of(b: Builder, e: CallExpr) -> Callee:
-    """What a call calls."""
+    """Resolve the callee of a call."""
     callee = e.callee
     if isinstance(callee, MemberExpr):
         inner = callee.expr
@@ -67,7 +67,7 @@ def callee_of(b: Builder, e: CallExpr) -> Callee:
 
 
 def _function_name(b: Builder, e: Expression) -> str:
-    """The full name of a function, a class, or of the `__call__` of what is no function."""
+    """Return the full name of a function or class, or of the `__call__` of another object; empty if unknown."""
     if isinstance(e, RefExpr) and isinstance(e.node, FuncDef | OverloadedFuncDef | TypeInfo):
         return e.fullname
     t = get_proper_type(b.types.get(e))
@@ -76,8 +76,8 @@ def _function_name(b: Builder, e: Expression) -> str:
     return e.fullname if isinstance(e, RefExpr) and isinstance(e.node, Decorator) else ""
 
 
-def how(callee: Callee) -> str:
-    """What takes the arguments, in the words of the run-time error."""
+def describe_call(callee: Callee) -> str:
+    """Name the cause of a move of the arguments, in the words of the run-time error."""
     if callee.name == names.KERNEL_CALL:
         return "being passed to a kernel"
     if callee.name == names.PIPELINE_CALL:
@@ -87,15 +87,18 @@ def how(callee: Callee) -> str:
 
 
 def by_value_flags(b: Builder, e: CallExpr, callee: Callee) -> list[bool]:
-    """For each argument: is it taken by value? Notes in `callee` which are run, and which are borrowed for later."""
+    """Return for each argument True if it is taken by value.
+
+    Record in `callee` the arguments that it runs, and those that it borrows for later.
+    """
     if callee.name in (names.KERNEL_CALL, names.PIPELINE_CALL, names.ZIP_OPS):
         return [True] * len(e.args)
     if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
-        return _of_later_call(b, e, callee)
+        return _flags_of_later_call(b, e, callee)
     if callee.name in names.LOOKS:
         return [False] * len(e.args)
     flags = [False] * len(e.args)
-    if not any(_matters(b, argument) for argument in e.args):
+    if not any(_may_hold_facts(b, argument) for argument in e.args):
         return flags
     function = function_named(b, e.callee)
     effect = None if function is None else effect_of(b, function)
@@ -124,21 +127,22 @@ def _runs_later(function: FuncDef) -> bool:
     return function.is_generator or function.is_coroutine or function.is_async_generator
 
 
-def _matters(b: Builder, e: Expression) -> bool:
-    """Does it make a difference whether this argument is taken by value?"""
+def _may_hold_facts(b: Builder, e: Expression) -> bool:
+    """Return True if evaluation by value may have another effect on this argument than a read."""
     return bool(b.kind(e)) or not isinstance(e, NameExpr | MemberExpr | IntExpr | StrExpr | FloatExpr | CallExpr)
 
 
 def _declared(function: FuncDef | None, signature: CallableType) -> tuple[list[Type], Type]:
-    """The types of the parameters and of the result, with the function's own type variables as it declares them.
+    """Return the types of the parameters and of the result, with the function's own type variables as declared.
 
-    mypy has put in what it inferred for them, and then `value(x: T) -> DeviceOp[T]` and `log(x: T) -> None` look alike.
+    mypy has replaced them by the inferred types. After that, `value(x: T) -> DeviceOp[T]` and `log(x: T) -> None` look
+    alike.
     """
     declared = None if function is None else get_proper_type(function.type)
     if not isinstance(declared, CallableType) or not declared.variables:
         return signature.arg_types, signature.ret_type
     bound = len(declared.arg_types) - len(signature.arg_types)
-    if bound < 0:  # it has a parameter specification, in whose place others stand now
+    if bound < 0:  # mypy has replaced a parameter specification by several parameters
         return signature.arg_types, signature.ret_type
     own = {variable.id for variable in declared.variables}
     return [
@@ -147,8 +151,8 @@ def _declared(function: FuncDef | None, signature: CallableType) -> tuple[list[T
     ], declared.ret_type
 
 
-def _of_later_call(b: Builder, e: CallExpr, callee: Callee) -> list[bool]:
-    """`start_soon(f, t)` and `partial(f, t)`: each argument is taken if `f` takes it."""
+def _flags_of_later_call(b: Builder, e: CallExpr, callee: Callee) -> list[bool]:
+    """Return the flags for `start_soon(f, t)` and `partial(f, t)`: an argument is taken by value if `f` takes it."""
     flags = [True] * len(e.args)
     function = function_named(b, e.args[0]) if e.args else None
     effect = None if function is None else effect_of(b, function)

@@ -1,8 +1,8 @@
-"""Nested functions and lambdas: what they do to the variables of their surroundings, and when.
+"""Effects of nested functions and lambdas on the variables of the enclosing scopes.
 
-Python looks a captured variable up when the closure runs, so defining one does nothing. Calling it does at once what
-its body does. Passing it on may run it at any time from then on: what it takes is gone, and what it looks at is lent
-to whoever has it.
+Python looks a captured variable up when the closure runs, so a definition has no effect. A call has the effects of the
+body at once. A closure that is passed on may run at any later time: handles that it moves count as moved, and handles
+that it reads are lent to the holder of the closure.
 """
 
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ from dagpu.mypy_plugin.flow.graph import (
 )
 from dagpu.mypy_plugin.flow.kinds import MOVES, Kinds
 from dagpu.mypy_plugin.flow.module import Closure, Outside
-from dagpu.mypy_plugin.flow.state import walk
+from dagpu.mypy_plugin.flow.state import entry_states
 
 
-def summary(node: FuncItem, body: Body) -> Closure:
-    """What a lowered body does to places that are not its own.
+def summarise(node: FuncItem, body: Body) -> Closure:
+    """Summarise the effects of a lowered body on places of the enclosing scopes.
 
-    Of a place that it makes anew, uses count if they stand at the beginning, before any branch and before that; and
-    moves, if on some way through the body nothing follows them.
+    For a place that the body reassigns, a use counts only in the entry block, before the assignment. A move counts
+    only if the place may still be moved where the body ends.
     """
     closure = Closure(node, body, {}, {}, {}, set(), {})
     free = {slot for root, slot in body.slots.items() if slot not in body.local}
@@ -44,7 +44,7 @@ def summary(node: FuncItem, body: Body) -> Closure:
             match i:
                 case Read() | Move() | Lend() | Touch() | Store() | Forget():
                     if i.place.slot in free:
-                        _note(closure, body, i)
+                        _record_use(closure, body, i)
                 case _:
                     pass
             if block.index == 0:
@@ -60,9 +60,9 @@ def summary(node: FuncItem, body: Body) -> Closure:
 
 
 def _moved_at_end(body: Body) -> Iterator[tuple[Outside, str]]:
-    """Places of the surroundings that are moved where some way through a body ends."""
-    everything = [-1] * len(body.blocks)
-    for block, state in walk(body, everything):
+    """Iterate over the enclosing places that may be moved where the body ends, with the words for the move."""
+    all_live = [-1] * len(body.blocks)
+    for block, state in entry_states(body, all_live):
         for i in block.instructions:
             state.step(i)
         if not block.next:
@@ -73,9 +73,9 @@ def _moved_at_end(body: Body) -> Iterator[tuple[Outside, str]]:
                         yield (root, move.place.path), move.how
 
 
-def _note(closure: Closure, body: Body, i: Read | Move | Lend | Touch | Store | Forget) -> None:
+def _record_use(closure: Closure, body: Body, i: Read | Move | Lend | Touch | Store | Forget) -> None:
     root = body.roots[i.place.slot]
-    assert root is not None, "a place that is not the body's own has a name"
+    assert root is not None, "an enclosing place has a name"
     place = (root, i.place.path)
     match i:
         case Store():
@@ -95,50 +95,50 @@ def _note(closure: Closure, body: Body, i: Read | Move | Lend | Touch | Store | 
             closure.uses.setdefault(place, i.node)
 
 
-def pass_on(b: Builder, closure: Closure, at: Context) -> Slot | None:
-    """The closure is given to somebody who calls it later: a slot that holds what it captures."""
-    return _captures(b, closure, at, later=True)
+def pass_closure_on(b: Builder, closure: Closure, node: Context) -> Slot | None:
+    """Pass a closure on, to be called later. Return a slot that holds its captures; None if it has none."""
+    return _emit_captures(b, closure, node, later=True)
 
 
-def call_at(b: Builder, closure: Closure, at: Context) -> Slot | None:
-    """The closure is called here: a slot that holds what its result may hold of its surroundings."""
-    return _captures(b, closure, at, later=False)
+def call_closure(b: Builder, closure: Closure, node: Context) -> Slot | None:
+    """Call a closure here. Return a slot with the facts of enclosing places that its result may hold, or None."""
+    return _emit_captures(b, closure, node, later=False)
 
 
-def _captures(b: Builder, closure: Closure, at: Context, *, later: bool) -> Slot | None:
+def _emit_captures(b: Builder, closure: Closure, node: Context, *, later: bool) -> Slot | None:
     parts: list[Slot] = []
     for outside, inside in closure.uses.items():
-        place = _place(b, outside)
-        b.emit(Touch(at, place, inside, closure.node))
+        place = _place_of(b, outside)
+        b.emit(Touch(node, place, inside, closure.node))
         if outside in closure.assigns:
             continue
         into = b.temporary()
         parts.append(into)
         if outside in closure.moves:
-            b.emit(Move(at, place, into, closure.moves[outside]))
+            b.emit(Move(node, place, into, closure.moves[outside]))
         elif outside in closure.lends and (b.in_then or not later):
-            b.emit(Lend(at, place, into, closure.lends[outside], captured=later))
-        elif later and (outside in closure.lends or _owns(b.kinds, outside)):
-            b.emit(Lend(at, place, into, exclusive=False, captured=True, looks=True))
+            b.emit(Lend(node, place, into, closure.lends[outside], captured=later))
+        elif later and (outside in closure.lends or _is_owned(b.kinds, outside)):
+            b.emit(Lend(node, place, into, exclusive=False, captured=True, looks=True))
         else:
-            b.emit(Read(at, place, into, EVERYTHING))
+            b.emit(Read(node, place, into, EVERYTHING))
     for outside in closure.assigns:
-        place = _place(b, outside)
-        b.emit(Forget(at, place, whole=True))
+        place = _place_of(b, outside)
+        b.emit(Forget(node, place, whole=True))
         if outside in closure.left:
-            b.emit(Move(at, place, b.temporary(), closure.left[outside], silent=True))
+            b.emit(Move(node, place, b.temporary(), closure.left[outside], silent=True))
     if not parts:
         return None
     held = b.temporary()
-    b.emit(Build(at, held, tuple(parts), EVERYTHING, owner=later and bool(closure.moves)))
+    b.emit(Build(node, held, tuple(parts), EVERYTHING, owner=later and bool(closure.moves)))
     return held
 
 
-def _place(b: Builder, outside: Outside) -> Place:
+def _place_of(b: Builder, outside: Outside) -> Place:
     root, path = outside
     return Place(b.slot(root), path)
 
 
-def _owns(kinds: Kinds, outside: Outside) -> bool:
+def _is_owned(kinds: Kinds, outside: Outside) -> bool:
     root, path = outside
-    return bool(path) or (isinstance(root, Var) and bool(kinds.of(root.type) & MOVES))
+    return bool(path) or (isinstance(root, Var) and bool(kinds.kind_of(root.type) & MOVES))

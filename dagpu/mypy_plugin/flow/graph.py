@@ -1,8 +1,8 @@
-"""What a function's body becomes: blocks of instructions that move, lend and keep, and the edges between them.
+"""The control-flow graph of a function body: basic blocks of instructions that move, lend and keep handles.
 
 A *slot* is a variable or a temporary, numbered within one body. A *place* is a slot and a path into it: `self.weights`
-is the slot of `self` and `(".weights",)`. Instructions are compared by identity, for they are what the analysis is
-about: a `Move` is the move in "was moved here", a `Lend` is the loan.
+is the slot of `self` and `(".weights",)`. Instructions are compared by identity, because each is also a fact of the
+analysis: a `Move` is the move in "was moved here", a `Lend` is the loan.
 """
 
 from dataclasses import dataclass, field
@@ -13,21 +13,21 @@ from mypy.nodes import Context, Expression, FuncDef, FuncItem, LambdaExpr, MypyF
 Slot: TypeAlias = int
 Path: TypeAlias = tuple[str, ...]
 Root: TypeAlias = Var | FuncDef
-"""What has a name: a variable, or a nested function."""
+"""A named entity: a variable or a nested function."""
 
-# What a value may hold, as bits: kinds.py reads them off types.
+# Bits for the facts that a value may hold; the kinds module derives them from types.
 SHARED: Final = 1
 """Loans for reading."""
 EXCLUSIVE: Final = 2
 """Loans for writing."""
 SPENDABLE: Final = 4
-"""Handles that have moved into an op, and with them the right to run it once."""
+"""Ops that own moved handles, and therefore run only once."""
 LOANS: Final = SHARED | EXCLUSIVE
 EVERYTHING: Final = LOANS | SPENDABLE
 
 
 class Place(NamedTuple):
-    """A variable or temporary, or a part of it that is named by attributes and constant indices."""
+    """A variable or temporary, or a part of one, addressed by attributes and constant indices."""
 
     slot: Slot
     path: Path = ()
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Read:
-    """Look at a place. What it holds is copied `into` a temporary where anybody wants it."""
+    """Read a place without moving it. The facts that the place holds are copied to `into`, unless that is None."""
 
     node: Context
     place: Place
@@ -45,45 +45,45 @@ class Read:
 
 @dataclass(eq=False, slots=True)
 class Move:
-    """Take the handle out of a place. `how` is what took it, in the words of the run-time error."""
+    """Move the handle out of a place. `how` names the cause, in the words of the run-time error."""
 
     node: Context
     place: Place
     into: Slot
     how: str
     silent: bool = False
-    """It may be this handle or another: not a mistake if it has gone already."""
+    """True if the moved handle may be this one or another. A silent move of a moved handle is not reported."""
 
 
 @dataclass(eq=False, slots=True)
 class Lend:
-    """Borrow a place; whatever holds `into` from then on keeps the loan alive."""
+    """Borrow a place. Every slot that holds the value of `into` keeps the loan alive."""
 
     node: Context
     place: Place
     into: Slot
     exclusive: bool
     captured: bool = False
-    """By a closure, which keeps the variable itself."""
+    """True if a closure or a task captures the variable itself."""
     looks: bool = False
-    """And the closure does not borrow it, but looks at it: it is only not to be moved."""
+    """True for a capture that only reads the variable. Such a loan forbids moves, not borrows."""
 
 
 @dataclass(eq=False, slots=True)
 class Build:
-    """Make a value of others. It holds of what they hold that which its type can hold."""
+    """Build a value from other slots. It holds the facts of its parts that its type can hold."""
 
     node: Context
     into: Slot | None
     parts: tuple[Slot, ...]
     keeps: int
     owner: bool = False
-    """Is it an op that owned handles have moved into? Then it runs once."""
+    """True for an op that owned handles have moved into. Such an op runs once."""
 
 
 @dataclass(eq=False, slots=True)
 class Store:
-    """Put a value into a place, which is whole again."""
+    """Assign a value to a place. The place is no longer moved."""
 
     node: Context
     place: Place
@@ -93,7 +93,7 @@ class Store:
 
 @dataclass(eq=False, slots=True)
 class Keep:
-    """A container, or an object, keeps what it is given beside what it has."""
+    """Add values to a container or an object. It holds their facts in addition to its own."""
 
     node: Context
     slot: Slot
@@ -102,21 +102,21 @@ class Keep:
 
 @dataclass(eq=False, slots=True)
 class Forget:
-    """Nothing is known any more of what was moved out of a place: it, or what is in it, may have been made anew."""
+    """Discard the moves out of the parts of a place, because unknown code may have reassigned them."""
 
     node: Context
     place: Place
     whole: bool
-    """The place itself too, not only its parts."""
+    """True to discard the moves out of the place itself as well."""
 
 
 ANY_GLOBAL: Final[Slot] = -1
-"""In a `Forget`: the variables of the module, which a function of the module may make anew."""
+"""In a `Forget`: all variables of the module. A function of the module may reassign any of them."""
 
 
 @dataclass(eq=False, slots=True)
 class Escape:
-    """A value leaves for where it outlives this function's variables."""
+    """Pass a value to a location that outlives this function's variables."""
 
     node: Context
     part: Slot
@@ -125,7 +125,7 @@ class Escape:
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """An op is run: what has moved into it is used up."""
+    """Run an op. The handles that have moved into it are used up."""
 
     node: Context
     part: Slot
@@ -133,55 +133,58 @@ class Run:
 
 @dataclass(eq=False, slots=True)
 class Touch:
-    """A closure is called or passed on here, which looks at a place of its surroundings `inside` of it."""
+    """Use of an enclosing place by a closure that is called or passed on here. `inside` locates the use in it."""
 
     node: Context
     place: Place
     inside: Context
     defined: Context
-    """The closure: what had moved by then is a mistake inside, what moved since is a mistake here."""
+    """The closure's definition. A move before it makes the use inside an error, a later move makes the call one."""
 
 
 Instruction: TypeAlias = Read | Move | Lend | Build | Store | Keep | Forget | Escape | Run | Touch
 
 
 @dataclass(eq=False, slots=True)
-class Block:
-    """Instructions that run one after the other."""
+class BasicBlock:
+    """A basic block: instructions that run one after the other."""
 
     index: int = -1
-    """Its place among the blocks of a finished body."""
+    """Position among the blocks of a finished body; -1 before that."""
     instructions: list[Instruction] = field(default_factory=list)
-    next: list["Block"] = field(default_factory=list)
+    next: list["BasicBlock"] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
 class Body:
-    """One function, lambda or module."""
+    """The control-flow graph of one function or lambda, or of a module's top level."""
 
     node: FuncItem | MypyFile
-    blocks: list[Block]
-    """Once it is finished, all that control comes to, in about the order that it does; the first is the entry."""
+    blocks: list[BasicBlock]
+    """The entry block first. In a finished body: all reachable blocks, in reverse postorder."""
     roots: list[Root | None]
-    """By slot: the variable; None for a temporary."""
+    """The variable of each slot; None for a temporary."""
     slots: dict[Root, Slot]
     local: set[Slot]
-    """The variables that are its own, and temporaries that something is lent from."""
+    """Slots of the body's own variables, and of temporaries that are borrowed from."""
     elements: set[Slot]
-    """Those of them that loops set: what they stand for is kept by what is looped over."""
+    """Slots of variables whose values another object keeps too, for example loop variables."""
     children: list["Body"]
-    """Nested functions and lambdas."""
+    """The bodies of nested functions and lambdas."""
     dropped: list[Expression]
-    """Ops that are built in a statement of their own."""
+    """Expression statements that build an op and drop it."""
 
     @property
     def is_lambda(self) -> bool:
         return isinstance(self.node, LambdaExpr)
 
 
-def in_order(entry: Block) -> list[Block]:
-    """The blocks that control can come to, each behind those it comes from, but for loops; numbered anew."""
-    found: list[Block] = []
+def reverse_postorder(entry: BasicBlock) -> list[BasicBlock]:
+    """Return the reachable blocks in reverse postorder, and number them in that order.
+
+    Each block follows its predecessors, except along the back edges of loops.
+    """
+    found: list[BasicBlock] = []
     seen = {entry}
     path = [(entry, iter(entry.next))]
     while path:

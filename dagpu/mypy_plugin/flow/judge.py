@@ -1,4 +1,4 @@
-"""What is wrong in a body: one walk over its instructions, with what holds before each and what is live after it."""
+"""Reports the errors in a body: one walk over its instructions, with the state before and the liveness after each."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,13 +9,13 @@ from mypy.types import Type
 
 from dagpu.mypy_plugin import codes, messages
 from dagpu.mypy_plugin.flow.graph import Body, Build, Escape, Lend, Move, Place, Read, Run, Slot, Touch
-from dagpu.mypy_plugin.flow.liveness import after_each, liveness
-from dagpu.mypy_plugin.flow.module import Module
-from dagpu.mypy_plugin.flow.state import State, walk
+from dagpu.mypy_plugin.flow.liveness import live_after_each, liveness
+from dagpu.mypy_plugin.flow.module import ModuleFacts
+from dagpu.mypy_plugin.flow.state import State, entry_states
 
 
 class Finding(NamedTuple):
-    """One error, and where it is reported."""
+    """One error: its code, its message and the node where it is reported."""
 
     node: Context
     code: ErrorCode
@@ -26,16 +26,16 @@ class Finding(NamedTuple):
         return self.node.line, self.node.column
 
 
-def judge(body: Body, module: Module) -> list[Finding]:
-    """The findings in a body, without those in the functions nested in it."""
+def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
+    """Return the findings in a body, without those in the functions nested in it."""
     found = [Finding(op, codes.UNUSED_OP, messages.UNUSED_OP) for op in body.dropped]
     if any(isinstance(i, Move | Lend | Run) for block in body.blocks for i in block.instructions):
-        found += _Judge(body, module).findings()
+        found += _BodyChecker(body, module).findings()
     return found
 
 
-class _Judge:
-    def __init__(self, body: Body, module: Module) -> None:
+class _BodyChecker:
+    def __init__(self, body: Body, module: ModuleFacts) -> None:
         self.body = body
         self.types = module.types
         self.continues = body.node in module.continuations
@@ -45,24 +45,24 @@ class _Judge:
 
     def findings(self) -> list[Finding]:
         live = liveness(self.body)
-        for block, state in walk(self.body, live):
+        for block, state in entry_states(self.body, live):
             after: list[int] | None = None
             for index, i in enumerate(block.instructions):
                 match i:
                     case Read() | Touch():
-                        self._use(i, state)
+                        self._check_use(i, state)
                     case Move() if not i.silent:
-                        if self._use(i, state) and i.place.slot in state.lent:
-                            after = after or after_each(block, live)
-                            self._move_of_lent(i, state, after[index])
+                        if self._check_use(i, state) and i.place.slot in state.lent:
+                            after = after or live_after_each(block, live)
+                            self._check_move(i, state, after[index])
                     case Lend() if not i.looks:
-                        if self._use(i, state):
-                            after = after or after_each(block, live)
-                            self._borrow(i, state, after[index])
+                        if self._check_use(i, state):
+                            after = after or live_after_each(block, live)
+                            self._check_borrow(i, state, after[index])
                     case Escape():
-                        self._escape(i, state)
+                        self._check_escape(i, state)
                     case Run():
-                        self._run(i, state)
+                        self._check_run(i, state)
                     case _:
                         pass
                 state.step(i)
@@ -73,8 +73,11 @@ class _Judge:
 
     # ---- moves
 
-    def _use(self, i: Read | Move | Lend | Touch, state: State) -> bool:
-        """A place is used: is its handle still there? False ends what there is to say about it."""
+    def _check_use(self, i: Read | Move | Lend | Touch, state: State) -> bool:
+        """Report the use of a place that may have been moved. Return True if the other rules apply to the use as well.
+
+        They do not apply to a moved handle, unless its only move is this instruction in an earlier round of a loop.
+        """
         moves = state.moved.get(i.place.slot)
         if moves is None:
             return True
@@ -83,12 +86,12 @@ class _Judge:
         if not sites:
             return True
         node = i.node
-        if isinstance(i, Touch) and all(_before(m.node, i.defined) for m in sites):
+        if isinstance(i, Touch) and all(_is_before(m.node, i.defined) for m in sites):
             node = i.inside
         again = all(m is i or m.node is node for m in sites)
         message = messages.used_after_move(
-            self._name(i.place),
-            self._type(i, sites),
+            self._name_of(i.place),
+            self._type_of(i, sites),
             (m.how for m in sites),
             (m.node for m in sites),
             again,
@@ -100,13 +103,13 @@ class _Judge:
             self.moved[key] = finding
         return sites == {i}
 
-    def _type(self, i: Read | Move | Lend | Touch, sites: frozenset[Move]) -> Type | None:
+    def _type_of(self, i: Read | Move | Lend | Touch, sites: frozenset[Move]) -> Type | None:
         for node in (i.node, *(m.node for m in sites)):
             if isinstance(node, Expression) and node in self.types:
                 return self.types[node]
         return None
 
-    def _run(self, i: Run, state: State) -> None:
+    def _check_run(self, i: Run, state: State) -> None:
         for op in state.held.get(i.part, ()):
             if isinstance(op, Build) and (runs := state.spent.get(op)):
                 message = messages.run_twice((run.node for run in runs), again=runs == {i})
@@ -114,56 +117,56 @@ class _Judge:
 
     # ---- loans
 
-    def _loans(self, place: Place, state: State, live: int, but: Slot) -> Iterator[Lend]:
-        """The loans of a place, or of a part or the whole of it, that are held by something that is used later."""
+    def _live_loans(self, place: Place, state: State, live: int, excluded: Slot) -> Iterator[Lend]:
+        """Iterate over the loans of a place, of a part of it or of a whole around it, that a live slot holds."""
         slot, path = place
         seen: set[Lend] = set()
-        for holder, what in state.held.items():
-            if holder == but or not live >> holder & 1:
+        for holder, facts in state.held.items():
+            if holder == excluded or not live >> holder & 1:
                 continue
-            for loan in what:
+            for loan in facts:
                 if isinstance(loan, Lend) and loan.place.slot == slot and loan not in seen:
                     n = min(len(path), len(loan.place.path))
                     if path[:n] == loan.place.path[:n]:
                         seen.add(loan)
                         yield loan
 
-    def _move_of_lent(self, i: Move, state: State, live: int) -> None:
-        loans = sorted(self._loans(i.place, state, live, i.into), key=_line)
+    def _check_move(self, i: Move, state: State, live: int) -> None:
+        loans = sorted(self._live_loans(i.place, state, live, i.into), key=_position_of)
         if loans:
-            message = messages.moved_while_lent(self._name(i.place), i.how, loans[0].node, loans[0].captured)
+            message = messages.moved_while_lent(self._name_of(i.place), i.how, loans[0].node, loans[0].captured)
             self._report(Finding(i.node, codes.CONFLICTING_BORROW, message))
 
-    def _borrow(self, i: Lend, state: State, live: int) -> None:
-        loans = sorted(self._loans(i.place, state, live, i.into), key=_line)
+    def _check_borrow(self, i: Lend, state: State, live: int) -> None:
+        loans = sorted(self._live_loans(i.place, state, live, i.into), key=_position_of)
         for loan in loans:
             if (i.exclusive or loan.exclusive) and not loan.looks:
                 message = messages.conflicting_borrow(
-                    self._name(i.place), i.exclusive, loan.node, loan.exclusive, loan.captured
+                    self._name_of(i.place), i.exclusive, loan.node, loan.exclusive, loan.captured
                 )
                 self._report(Finding(i.node, codes.CONFLICTING_BORROW, message))
                 return
 
-    def _escape(self, i: Escape, state: State) -> None:
-        told: set[Slot] = set()
-        for loan in sorted((one for one in state.held.get(i.part, ()) if isinstance(one, Lend)), key=_line):
+    def _check_escape(self, i: Escape, state: State) -> None:
+        reported: set[Slot] = set()
+        for loan in sorted((fact for fact in state.held.get(i.part, ()) if isinstance(fact, Lend)), key=_position_of):
             slot, path = loan.place
             if loan.captured or path or slot not in self.body.local or slot in self.body.elements:
                 continue
-            if slot in told or (self.continues and slot in self.parameters):
+            if slot in reported or (self.continues and slot in self.parameters):
                 continue
-            told.add(slot)
-            message = messages.escapes(self._name(loan.place), i.how, loan.node)
+            reported.add(slot)
+            message = messages.escapes(self._name_of(loan.place), i.how, loan.node)
             self._report(Finding(i.node, codes.BORROW_ESCAPE, message))
 
-    def _name(self, place: Place) -> str:
+    def _name_of(self, place: Place) -> str:
         root = self.body.roots[place.slot]
         return ("this tensor" if root is None else root.name) + "".join(place.path)
 
 
-def _line(loan: Lend) -> tuple[int, int]:
+def _position_of(loan: Lend) -> tuple[int, int]:
     return loan.node.line, loan.node.column
 
 
-def _before(node: Context, other: Context) -> bool:
+def _is_before(node: Context, other: Context) -> bool:
     return (node.line, node.column) < (other.line, other.column)

@@ -1,6 +1,6 @@
-"""What a value of a type can do: move, hold loans, be an op. Read off types alone.
+"""Derives from a type what its values can do: move, hold loans, be an op.
 
-Types are what mypy keeps in its cache; syntax trees of other modules are gone when those come from it.
+Only types are used, because mypy keeps types in its cache. A module that comes from the cache has no syntax tree.
 """
 
 from collections.abc import Iterable
@@ -27,15 +27,15 @@ from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.flow.graph import EVERYTHING, EXCLUSIVE, LOANS, SHARED
 
 MOVES: Final = 8
-"""Passing it on by value moves it."""
+"""Passing the value on moves it."""
 OP: Final = 16
-"""It is an op."""
+"""The value is an op."""
 HANDLE: Final = 32
-"""It is a handle of any sort."""
+"""The value is a handle of any sort."""
 CONTAINS_OPS: Final = 64
-"""It is a tuple or list of ops."""
+"""The value is a container of ops, for example a tuple or a list."""
 FREE: Final = 128
-"""It is an op whose type says that it holds no loans: only what a closure in it captures."""
+"""The value is an op whose type says that it holds no loans, other than those that a closure in it captures."""
 
 _HANDLES: Final = {
     names.TENSOR: HANDLE | MOVES,
@@ -46,81 +46,81 @@ _HANDLES: Final = {
 
 
 class Kinds:
-    """The kinds of types, remembered for as long as one module is looked at."""
+    """The kind bits of types, cached for the analysis of one module."""
 
     def __init__(self) -> None:
         self._known: dict[Type, int] = {}
         self._classes: dict[TypeInfo, int] = {}
 
-    def of(self, t: Type | None) -> int:
-        """The bits of a type; 0 for None and for all that has nothing to do with handles."""
+    def kind_of(self, t: Type | None) -> int:
+        """Return the kind bits of a type; 0 for None and for types unrelated to handles."""
         if t is None:
             return 0
         kind = self._known.get(t)
         if kind is None:
             self._known[t] = 0  # for a type that contains itself
-            kind = self._known[t] = self._kind(get_proper_type(t))
+            kind = self._known[t] = self._compute_kind(get_proper_type(t))
         return kind
 
-    def _kind(self, t: ProperType) -> int:
+    def _compute_kind(self, t: ProperType) -> int:
         match t:
             case Instance():
-                return self._instance(t)
+                return self._kind_of_instance(t)
             case TupleType():
-                return self._contents(t.items)
+                return self._kind_of_container(t.items)
             case UnionType():
-                return self._union(t.items)
+                return self._kind_of_union(t.items)
             case TypeVarType():
-                return self.of(t.upper_bound)
+                return self.kind_of(t.upper_bound)
             case FunctionLike():
                 return LOANS
             case _:
                 return 0
 
-    def _union(self, types: Iterable[Type]) -> int:
-        """Of something that is one of these."""
+    def _kind_of_union(self, types: Iterable[Type]) -> int:
+        """Return the kind of a union of these types."""
         kind, free = 0, FREE
         for t in types:
-            one = self.of(t)
-            kind |= one & ~FREE
-            if one & OP:
-                free &= one
+            bits = self.kind_of(t)
+            kind |= bits & ~FREE
+            if bits & OP:
+                free &= bits
         return kind | free if kind & OP else kind
 
-    def _contents(self, types: Iterable[Type]) -> int:
-        """Of something that contains these: passing a container on does not move what is in it."""
+    def _kind_of_container(self, types: Iterable[Type]) -> int:
+        """Return the kind of a container of these types. Passing a container on does not move its items."""
         kind = 0
         for t in types:
-            inner = self.of(t)
+            inner = self.kind_of(t)
             kind |= CONTAINS_OPS if inner & (OP | CONTAINS_OPS) else 0
             kind |= 0 if inner & FREE else inner & LOANS
         return kind
 
-    def _instance(self, t: Instance) -> int:
+    def _kind_of_instance(self, t: Instance) -> int:
         info = t.type
         name = info.fullname
         if (handle := _HANDLES.get(name)) is not None:
             return handle
         if name == names.PARTITION:
-            return HANDLE | MOVES | (self.of(t.args[0]) & LOANS if t.args else 0)
+            return HANDLE | MOVES | (self.kind_of(t.args[0]) & LOANS if t.args else 0)
         if name == names.DEVICE_OP or info.has_base(names.DEVICE_OP):
-            return self._op(t)
+            return self._kind_of_op(t)
         if name in (names.CUDA_GRAPH, names.SCOPE):
-            return 0  # each launch takes the locks anew; between launches nothing is lent
-        kind = self._contents(t.args) if t.args else 0
+            return 0  # each launch takes the locks again; between launches nothing is lent
+        kind = self._kind_of_container(t.args) if t.args else 0
         if name in names.SUSPENDED:
             return kind | LOANS
-        return kind if info.module_name in names.PLAIN_MODULES else kind | self._class(info)
+        return kind if info.module_name in names.PLAIN_MODULES else kind | self._loans_in_attributes(info)
 
-    def _op(self, t: Instance) -> int:
-        if len(t.args) == 3 and not self.of(t.args[0]) & LOANS:
+    def _kind_of_op(self, t: Instance) -> int:
+        if len(t.args) == 3 and not self.kind_of(t.args[0]) & LOANS:
             free = get_proper_type(t.args[1])
             if isinstance(free, Instance) and free.type.fullname == names.STATIC:
                 return OP | EVERYTHING | FREE
         return OP | EVERYTHING
 
-    def _class(self, info: TypeInfo) -> int:
-        """Does an object of a class of the user's keep loans in its attributes?"""
+    def _loans_in_attributes(self, info: TypeInfo) -> int:
+        """Return the loans that an object of a user-defined class may keep in its attributes."""
         known = self._classes.get(info)
         if known is None:
             known = self._classes[info] = 0  # for a class that refers to itself
@@ -129,16 +129,17 @@ class Kinds:
                     continue
                 for symbol in base.names.values():
                     if isinstance(symbol.node, Var):
-                        known |= self.of(symbol.node.type) & LOANS
+                        known |= self.kind_of(symbol.node.type) & LOANS
             self._classes[info] = known
         return known
 
     # ---- calls
 
     def takes(self, formal: Type, argument: int, result: Type) -> bool:
-        """Does a parameter of this type take an argument of this kind by value?
+        """Return True if a parameter of this type takes an argument of this kind by value.
 
-        One of a type variable does if the result may hold it: `value(x: T) -> DeviceOp[T]`, not `log(x: T) -> None`.
+        A parameter of a type variable does if the result may hold the argument: `value(x: T) -> DeviceOp[T]` does,
+        `log(x: T) -> None` does not.
         """
         t = get_proper_type(formal)
         match t:
@@ -153,11 +154,11 @@ class Kinds:
             case Instance() if t.type.fullname == "builtins.object":
                 return False
             case _:
-                return not argument & MOVES or bool(self.of(t) & MOVES)
+                return not argument & MOVES or bool(self.kind_of(t) & MOVES)
 
 
 def method_name(t: Type | None, name: str) -> str | None:
-    """The full name of a method, after the class that defines it."""
+    """Return the full name of a method, qualified by the class that defines it; None if there is none."""
     proper = get_proper_type(t) if t is not None else None
     match proper:
         case Instance():
@@ -175,7 +176,7 @@ def method_name(t: Type | None, name: str) -> str | None:
 
 
 def is_stored(t: Type | None, name: str) -> bool:
-    """Is an attribute of this type a plain variable, not computed by a property or by `__getattr__`?"""
+    """Return True if an attribute of this type is a plain variable, not one computed by a property or `__getattr__`."""
     proper = get_proper_type(t) if t is not None else None
     match proper:
         case Instance():
@@ -194,7 +195,7 @@ def is_stored(t: Type | None, name: str) -> bool:
 
 
 def signatures(t: Type | None) -> list[CallableType]:
-    """The ways of calling a value of this type."""
+    """Return the call signatures of a value of this type."""
     proper = get_proper_type(t) if t is not None else None
     match proper:
         case CallableType():

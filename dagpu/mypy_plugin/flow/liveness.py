@@ -1,11 +1,11 @@
-"""Which slots are read again: a loan counts only while something that holds it is.
+"""Liveness of slots: a slot is live if it is read later. A loan counts only while a live slot holds it.
 
-Sets of slots are the bits of one integer: on bodies of some thousand slots that is fast enough to be computed anew for
-every instruction.
+A set of slots is an integer with one bit for each slot. On bodies with thousands of slots, that is fast enough to
+recompute the set at every instruction.
 """
 
 from dagpu.mypy_plugin.flow.graph import (
-    Block,
+    BasicBlock,
     Body,
     Build,
     Escape,
@@ -21,8 +21,8 @@ from dagpu.mypy_plugin.flow.graph import (
 )
 
 
-def before(i: Instruction, live: int) -> int:
-    """What is live before an instruction, given what is live after it."""
+def live_before(i: Instruction, live: int) -> int:
+    """Return the slots that are live before an instruction, given those that are live after it."""
     match i:
         case Read():
             if i.into is not None:
@@ -53,7 +53,7 @@ def before(i: Instruction, live: int) -> int:
 
 
 def liveness(body: Body) -> list[int]:
-    """By block: what is live where it begins. Blocks are about in the order they run in, so few rounds are needed."""
+    """Return the live slots at the entry of each block. Blocks are in reverse postorder, so few rounds suffice."""
     at_entry = [0] * len(body.blocks)
     comes_from: list[list[int]] = [[] for _ in body.blocks]
     for block in body.blocks:
@@ -65,9 +65,9 @@ def liveness(body: Body) -> list[int]:
         index = todo.pop()
         waiting.discard(index)
         block = body.blocks[index]
-        live = at_exit(block, at_entry)
+        live = live_at_exit(block, at_entry)
         for i in reversed(block.instructions):
-            live = before(i, live)
+            live = live_before(i, live)
         if live != at_entry[index]:
             at_entry[index] = live
             for earlier in comes_from[index]:
@@ -77,20 +77,20 @@ def liveness(body: Body) -> list[int]:
     return at_entry
 
 
-def at_exit(block: Block, at_entry: list[int]) -> int:
-    """What is live where a block ends."""
+def live_at_exit(block: BasicBlock, at_entry: list[int]) -> int:
+    """Return the slots that are live at the end of a block."""
     live = 0
     for follower in block.next:
         live |= at_entry[follower.index]
     return live
 
 
-def after_each(block: Block, at_entry: list[int]) -> list[int]:
-    """What is live after each instruction of a block."""
-    live = at_exit(block, at_entry)
+def live_after_each(block: BasicBlock, at_entry: list[int]) -> list[int]:
+    """Return the slots that are live after each instruction of a block."""
+    live = live_at_exit(block, at_entry)
     found = []
     for i in reversed(block.instructions):
         found.append(live)
-        live = before(i, live)
+        live = live_before(i, live)
     found.reverse()
     return found

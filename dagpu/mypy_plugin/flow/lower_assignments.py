@@ -1,4 +1,4 @@
-"""Assignment targets: variables, attributes, items, and tuples and patterns of them."""
+"""Lowers assignments and deletions: targets are variables, attributes, items, and tuples or lists of these."""
 
 from collections.abc import Iterator
 
@@ -22,14 +22,14 @@ from mypy.nodes import (
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.flow.builder import Builder, statement
-from dagpu.mypy_plugin.flow.graph import EVERYTHING, Escape, Forget, Keep, Place, Slot, Store
+from dagpu.mypy_plugin.flow.graph import EVERYTHING, Escape, Forget, Place, Slot, Store
 from dagpu.mypy_plugin.flow.kinds import MOVES
 from dagpu.mypy_plugin.flow.lower_functions import closure_of
 from dagpu.mypy_plugin.flow.lower_places import place_of
 
 
 def targets(target: Expression) -> Iterator[Expression]:
-    """The single targets in a tuple, list or starred target."""
+    """Iterate over the single targets in a tuple, list or starred target."""
     match target:
         case TupleExpr() | ListExpr():
             for item in target.items:
@@ -41,23 +41,23 @@ def targets(target: Expression) -> Iterator[Expression]:
 
 
 def declare(b: Builder, target: Expression, *, element: bool = False) -> None:
-    """Variables that are assigned belong to this body, unless they are declared `global` or `nonlocal`."""
+    """Make the assigned variables local to this body, unless they are declared `global` or `nonlocal`."""
     for single in targets(target):
         if isinstance(single, NameExpr) and isinstance(single.node, Var) and single.name not in b.foreign:
             b.declare(single.node, element=element)
 
 
-def stand_for(b: Builder, index: Expression, sequence: Expression) -> None:
-    """`for t in (a, b):` lends what is looped over to the variable: to move that is to move any of those."""
+def record_aliases(b: Builder, index: Expression, sequence: Expression) -> None:
+    """Record that the variable of `for t in (a, b):` may alias the named handles: moving it moves any of them."""
     places = tuple(_named_in(b, sequence))
     if places:
         for single in targets(index):
             if isinstance(single, NameExpr) and isinstance(single.node, Var):
-                b.stands_for[b.slot(single.node)] = places
+                b.aliases[b.slot(single.node)] = places
 
 
 def _named_in(b: Builder, e: Expression) -> Iterator[Place]:
-    """The places of the handles that a display names, through `zip` and `enumerate` as well."""
+    """Iterate over the places of the handles named in a display, or in a call of `zip` or `enumerate` on displays."""
     match e:
         case TupleExpr() | ListExpr():
             for item in e.items:
@@ -71,8 +71,8 @@ def _named_in(b: Builder, e: Expression) -> Iterator[Place]:
             pass
 
 
-def assign(b: Builder, target: Expression, held: Slot | None, at: Context) -> None:
-    """Put a value into a target."""
+def assign(b: Builder, target: Expression, held: Slot | None, node: Context) -> None:
+    """Assign a value to a target; each single target of a tuple or list gets all facts of the value."""
     for single in targets(target):
         match single:
             case NameExpr():
@@ -80,7 +80,7 @@ def assign(b: Builder, target: Expression, held: Slot | None, at: Context) -> No
             case MemberExpr():
                 _assign_attribute(b, single, held)
             case IndexExpr():
-                _assign_item(b, single, held, at)
+                _assign_item(b, single, held, node)
             case _:
                 pass
 
@@ -92,8 +92,8 @@ def _assign_name(b: Builder, target: NameExpr, held: Slot | None) -> None:
     if target.name not in b.foreign:
         b.declare(root)
     b.closures.pop(root, None)
-    b.stands_for.pop(b.slot(root), None)
-    kind = b.kind(target) or b.kinds.of(root.type)
+    b.aliases.pop(b.slot(root), None)
+    kind = b.kind(target) or b.kinds.kind_of(root.type)
     place = place_of(b, target)
     if place is None or not (kind or held is not None or place.slot in b.body.elements):
         b.emit(Forget(target, place, whole=False)) if place is not None else None
@@ -110,13 +110,10 @@ def _assign_attribute(b: Builder, target: MemberExpr, held: Slot | None) -> None
         return
     b.emit(Store(target, place, None, 0))
     if held is not None:
-        b.emit(Keep(target, place.slot, (held,)))
-        root = b.body.roots[place.slot]
-        if root is not None and b.outlives(root):
-            b.emit(Escape(target, held, "stored in an attribute that outlives"))
+        b.add_to_container(target, place.slot, [(target, held)], "stored in an attribute that outlives")
 
 
-def _assign_item(b: Builder, target: IndexExpr, held: Slot | None, at: Context) -> None:
+def _assign_item(b: Builder, target: IndexExpr, held: Slot | None, node: Context) -> None:
     b.read(target.base)
     b.read(target.index)
     base = place_of(b, target.base)
@@ -125,10 +122,7 @@ def _assign_item(b: Builder, target: IndexExpr, held: Slot | None, at: Context) 
     place = place_of(b, target)
     b.emit(Forget(target, base, whole=False) if place is None else Store(target, place, None, 0))
     if held is not None:
-        b.emit(Keep(target, base.slot, (held,)))
-        root = b.body.roots[base.slot]
-        if root is not None and b.outlives(root):
-            b.emit(Escape(target, held, "put where it outlives"))
+        b.add_to_container(target, base.slot, [(target, held)], "put where it outlives")
 
 
 @statement(AssignmentStmt)
@@ -142,26 +136,26 @@ def _assignment(b: Builder, s: AssignmentStmt) -> None:
         if isinstance(first.node, Var):
             b.closures[first.node] = closure_of(b, s.rvalue)
         return
-    if len(s.lvalues) == 1 and isinstance(first, TupleExpr | ListExpr) and _by_component(b, s, first):
+    if len(s.lvalues) == 1 and isinstance(first, TupleExpr | ListExpr) and _assign_items(b, s, first):
         return
-    b.how = _how(first)
+    b.how = _describe_target(first)
     held = b.value(s.rvalue)
-    shares = _shares(b, s.rvalue)
+    kept_elsewhere = _is_kept_elsewhere(b, s.rvalue)
     for target in s.lvalues:
-        if shares or (not isinstance(target, NameExpr) and place_of(b, s.rvalue) is not None):
+        if kept_elsewhere or (not isinstance(target, NameExpr) and place_of(b, s.rvalue) is not None):
             declare(b, target, element=True)
         assign(b, target, held, s)
 
 
-def _shares(b: Builder, rvalue: Expression) -> bool:
-    """Does something else keep the value as well: an object, a container, the surroundings?"""
+def _is_kept_elsewhere(b: Builder, rvalue: Expression) -> bool:
+    """Return True if an object, a container or an enclosing scope keeps the assigned value too."""
     place = place_of(b, rvalue)
     if place is None:
         return False
     return bool(place.path) or place.slot in b.body.elements or place.slot not in b.body.local
 
 
-def _how(target: Expression) -> str:
+def _describe_target(target: Expression) -> str:
     match target:
         case NameExpr():
             return f'being assigned to "{target.name}"'
@@ -171,15 +165,18 @@ def _how(target: Expression) -> str:
             return "being assigned"
 
 
-def _by_component(b: Builder, s: AssignmentStmt, target: TupleExpr | ListExpr) -> bool:
-    """`a, b = b, a`, and the results of a kernel: each target holds what its own component holds."""
+def _assign_items(b: Builder, s: AssignmentStmt, target: TupleExpr | ListExpr) -> bool:
+    """Lower `a, b = x, y` item by item, so that each target gets only the facts of its own item.
+
+    Return False, with nothing lowered, if the two sides do not have this form.
+    """
     if any(isinstance(item, StarExpr) for item in target.items):
         return False
     rvalue = s.rvalue
     if isinstance(rvalue, TupleExpr) and len(rvalue.items) == len(target.items):
         held = []
         for item, single in zip(rvalue.items, target.items, strict=True):
-            b.how = _how(single)
+            b.how = _describe_target(single)
             held.append(b.value(item))
         for single, one in zip(target.items, held, strict=True):
             assign(b, single, one, s)
@@ -197,10 +194,7 @@ def _augmented(b: Builder, s: OperatorAssignmentStmt) -> None:
         return
     b.emit(Forget(s, place, whole=False))
     if held is not None:
-        b.emit(Keep(s, place.slot, (held,)))
-        root = b.body.roots[place.slot]
-        if root is not None and b.outlives(root):
-            b.emit(Escape(s, held, "put where it outlives"))
+        b.add_to_container(s, place.slot, [(s, held)], "put where it outlives")
 
 
 @statement(DelStmt)

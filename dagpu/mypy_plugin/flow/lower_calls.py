@@ -1,4 +1,4 @@
-"""Calls: what they do to the handle they are called on, to their arguments, and what their result holds."""
+"""Lowers calls: their effects on the receiver and the arguments, and the facts that the result holds."""
 
 from mypy.nodes import (
     AssertTypeExpr,
@@ -14,24 +14,22 @@ from mypy.types import UninhabitedType, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.flow.builder import Builder, expression
-from dagpu.mypy_plugin.flow.callee import Callee, by_value_flags, callee_of, how
-from dagpu.mypy_plugin.flow.closures import call_at
+from dagpu.mypy_plugin.flow.callee import Callee, by_value_flags, callee_of, describe_call
+from dagpu.mypy_plugin.flow.closures import call_closure
 from dagpu.mypy_plugin.flow.graph import (
     ANY_GLOBAL,
     EVERYTHING,
     LOANS,
     SPENDABLE,
     Build,
-    Escape,
     Forget,
-    Keep,
     Lend,
     Place,
     Run,
     Slot,
 )
 from dagpu.mypy_plugin.flow.kinds import FREE, HANDLE, OP
-from dagpu.mypy_plugin.flow.lower_places import Taking, function_of, place_of, through
+from dagpu.mypy_plugin.flow.lower_places import Operands, build_part, function_of, place_of
 
 
 @expression(CallExpr)
@@ -39,38 +37,38 @@ def _call(b: Builder, e: CallExpr, by_value: bool) -> Slot | None:
     if e.analyzed is not None:  # a cast, a NewType, ...
         return b.evaluate(e.analyzed, by_value)
     if b.module.expects_errors:
-        b.module.deliberate.of_call(e)
+        b.module.deliberate.record_call(e)
     callee = callee_of(b, e)
-    taking = Taking(b)
+    operands = Operands(b)
     parts: list[Slot | None] = []
     if callee.receiver is not None:
-        parts.append(_receiver(b, e, callee, callee.receiver, taking))
+        parts.append(_evaluate_receiver(b, e, callee, callee.receiver, operands))
     elif callee.closure is None:
         parts.append(b.read(e.callee))
     outer, b.in_then = b.in_then, callee.name == names.THEN
     arguments: list[Slot | None] = []
     for i, taken in enumerate(by_value_flags(b, e, callee)):
-        b.how = how(callee)
+        b.how = describe_call(callee)
         if i in callee.borrows and not taken:
             arguments.append(_lend_for_later(b, e.args[i]))
         else:
-            arguments.append(taking.evaluate(e.args[i], taken))
+            arguments.append(operands.evaluate(e.args[i], taken))
     b.in_then = outer
     if callee.is_ours and callee.name not in names.NEVER_RAISES:
-        b.may_raise()  # before anything moves: a call of ours that is refused leaves its arguments as they were
-    taking.take()
+        b.may_raise()  # before the moves: a call of dagpu that raises leaves its arguments unmoved
+    operands.emit_moves()
     if callee.closure is not None:
-        parts.append(call_at(b, callee.closure, e))
-    _keep(b, e, callee, arguments)
+        parts.append(call_closure(b, callee.closure, e))
+    _record_kept(b, e, callee, arguments)
     if not callee.is_ours:
-        _forget(b, e, callee)
+        _forget_moves(b, e, callee)
         b.may_raise()
     held = [slot for slot in (*parts, *arguments) if slot is not None]
-    return _result(b, e, callee, held, arguments, taking.owns)
+    return _build_result(b, e, callee, held, arguments, operands.owns)
 
 
 def _lend_for_later(b: Builder, e: Expression) -> Slot | None:
-    """A handle is given to a generator or a task that looks at it: it is not to be moved while that goes on."""
+    """Lend a handle to a generator or a task that only reads it. The handle must not move in the meantime."""
     held = b.read(e)
     place = place_of(b, e)
     if place is None:
@@ -80,11 +78,13 @@ def _lend_for_later(b: Builder, e: Expression) -> Slot | None:
     return into
 
 
-def _receiver(b: Builder, e: CallExpr, callee: Callee, receiver: Expression, taking: Taking) -> Slot | None:
-    """What a method is called on: moved, lent or looked at."""
+def _evaluate_receiver(
+    b: Builder, e: CallExpr, callee: Callee, receiver: Expression, operands: Operands
+) -> Slot | None:
+    """Evaluate the receiver of a method call: move it, lend it or read it."""
     if (how := names.MOVES_SELF.get(callee.name)) is not None:
         b.how = how
-        return taking.evaluate(receiver, True, always=True)
+        return operands.evaluate(receiver, True, always=True)
     exclusive = names.LENDS_SELF.get(callee.name)
     if exclusive is None or not b.kind(receiver) & HANDLE:
         return b.read(receiver)
@@ -100,14 +100,14 @@ def _receiver(b: Builder, e: CallExpr, callee: Callee, receiver: Expression, tak
 
 
 def _is_fresh(b: Builder, e: Expression) -> bool:
-    """Does a handle that has no name belong to nobody else? A container's methods may give what it keeps."""
+    """Return True if an unnamed handle has no other owner. A container's methods may return a handle that it keeps."""
     if isinstance(e, CallExpr) and e.analyzed is None:
         return not callee_of(b, e).name.startswith(("builtins.", "typing.", "collections."))
     return isinstance(e, AwaitExpr)
 
 
-def _keep(b: Builder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> None:
-    """Containers, channels and tasks keep what they are given, until it is cleared."""
+def _record_kept(b: Builder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> None:
+    """Record that containers, channels and tasks keep the arguments of a call; `clear` empties a container."""
     if callee.name in names.EMPTIES_SELF and callee.receiver is not None:
         place = place_of(b, callee.receiver)
         if place is not None and not place.path:
@@ -117,25 +117,24 @@ def _keep(b: Builder, e: CallExpr, callee: Callee, arguments: list[Slot | None])
     if not given:
         return
     if callee.name in names.ADDS_TO_SELF and callee.receiver is not None:
-        keep_in(b, e, callee.receiver, given, "put where it outlives")
+        _add_arguments(b, e, callee.receiver, given, "put where it outlives")
     elif callee.name in names.STARTS_TASK and callee.receiver is not None:
-        keep_in(b, e, callee.receiver, given, "given to a task that may outlive")
+        _add_arguments(b, e, callee.receiver, given, "given to a task that may outlive")
 
 
-def keep_in(b: Builder, at: Expression, container: Expression, given: list[tuple[Expression, Slot]], how: str) -> None:
-    """What is given to a container is kept by it, and escapes if the container outlives this function."""
+def _add_arguments(
+    b: Builder, e: CallExpr, container: Expression, given: list[tuple[Expression, Slot]], how: str
+) -> None:
     place = place_of(b, container)
-    if place is None:
-        return
-    b.emit(Keep(at, place.slot, tuple(held for _, held in given)))
-    root = b.body.roots[place.slot]
-    if root is not None and b.outlives(root):
-        for argument, held in given:
-            b.emit(Escape(argument, held, how))
+    if place is not None:
+        b.add_to_container(e, place.slot, given, how)
 
 
-def _forget(b: Builder, e: CallExpr, callee: Callee) -> None:
-    """A function that sees an object may give it new attributes, and one of this module new values to its globals."""
+def _forget_moves(b: Builder, e: CallExpr, callee: Callee) -> None:
+    """Discard moves that the callee may have undone.
+
+    Any callee may assign to attributes of the objects that it gets. A function of this module may assign to globals.
+    """
     if not callee.name or callee.name.startswith(f"{b.module.name}."):
         b.emit(Forget(e, Place(ANY_GLOBAL), whole=True))
     if callee.name.startswith("builtins.") and callee.receiver is None:
@@ -148,11 +147,11 @@ def _forget(b: Builder, e: CallExpr, callee: Callee) -> None:
                 b.emit(Forget(e, place, whole=False))
 
 
-def _result(
+def _build_result(
     b: Builder, e: CallExpr, callee: Callee, parts: list[Slot], arguments: list[Slot | None], owns: bool
 ) -> Slot | None:
     t = b.types.get(e)
-    kind = b.kinds.of(t)
+    kind = b.kinds.kind_of(t)
     if callee.name in names.RUNS and parts:
         b.emit(Run(e, parts[0]))
     for run in arguments[-1:] if callee.name == names.SPAWN else [arguments[i] for i in callee.runs]:
@@ -160,7 +159,7 @@ def _result(
             b.emit(Run(e, run))
     result: Slot | None = None
     keeps = kind & EVERYTHING
-    captures = _captures(b, e, callee, arguments)
+    captures = _has_captures(b, e, callee, arguments)
     if kind & FREE and not captures and callee.name not in (names.VALUE, names.PIPELINE_CALL):
         keeps &= ~LOANS
     if callee.name in names.REMEMBERS or not callee.is_ours:
@@ -174,8 +173,11 @@ def _result(
     return result
 
 
-def _captures(b: Builder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> bool:
-    """Is a closure among the arguments that holds something? Then so does the op, whatever its type says."""
+def _has_captures(b: Builder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> bool:
+    """Return True if an argument is a closure with captures. The op then holds them, whatever its type says.
+
+    Record the named functions that are passed to dagpu as continuations.
+    """
     captures = False
     for argument, held in zip(e.args, arguments, strict=True):
         function = function_of(argument.node) if isinstance(argument, NameExpr) else None
@@ -191,7 +193,7 @@ def _await(b: Builder, e: AwaitExpr, by_value: bool) -> Slot | None:
     b.may_raise()
     if held is not None and b.kind(e.expr) & OP:
         b.emit(Run(e, held))
-    return through(b, e, held, b.kind(e))
+    return build_part(b, e, held, b.kind(e))
 
 
 @expression(CastExpr)

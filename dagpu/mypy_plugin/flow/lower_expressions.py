@@ -1,4 +1,4 @@
-"""Expressions other than names and calls: displays, operators, comprehensions, lambdas."""
+"""Lowers expressions other than names and calls: displays, operators, comprehensions, lambdas."""
 
 from collections.abc import Iterable
 
@@ -26,25 +26,25 @@ from mypy.nodes import (
 )
 
 from dagpu.mypy_plugin.flow.builder import Builder, expression
-from dagpu.mypy_plugin.flow.closures import pass_on
-from dagpu.mypy_plugin.flow.graph import EVERYTHING, LOANS, Block, Build, Slot
+from dagpu.mypy_plugin.flow.closures import pass_closure_on
+from dagpu.mypy_plugin.flow.graph import EVERYTHING, LOANS, BasicBlock, Build, Slot
 from dagpu.mypy_plugin.flow.kinds import MOVES
-from dagpu.mypy_plugin.flow.lower_assignments import assign, declare, stand_for
+from dagpu.mypy_plugin.flow.lower_assignments import assign, declare, record_aliases
 from dagpu.mypy_plugin.flow.lower_functions import closure_of
-from dagpu.mypy_plugin.flow.lower_places import Taking
+from dagpu.mypy_plugin.flow.lower_places import Operands
 
 
 def _display(b: Builder, e: Expression, items: Iterable[Expression], by_value: bool) -> Slot | None:
-    how, taking, parts = b.how, Taking(b), []
+    how, operands, parts = b.how, Operands(b), []
     for item in items:
         b.how = how
-        parts.append(taking.evaluate(item, by_value))
-    taking.take()
+        parts.append(operands.evaluate(item, by_value))
+    operands.emit_moves()
     held = tuple(part for part in parts if part is not None)
     if not held:
         return None
     into = b.temporary()
-    b.emit(Build(e, into, held, EVERYTHING, taking.owns))
+    b.emit(Build(e, into, held, EVERYTHING, operands.owns))
     return into
 
 
@@ -128,14 +128,14 @@ def _yield_from(b: Builder, e: YieldFromExpr, by_value: bool) -> Slot | None:
 
 @expression(LambdaExpr)
 def _lambda(b: Builder, e: LambdaExpr, by_value: bool) -> Slot | None:
-    return pass_on(b, closure_of(b, e), e)
+    return pass_closure_on(b, closure_of(b, e), e)
 
 
-# ---- what branches
+# ---- expressions that branch
 
 
-def _merge(b: Builder, e: Expression, into: Slot, held: Slot | None, others: tuple[Slot, ...] = ()) -> bool:
-    """One of the values that `into` may have; says whether it holds anything."""
+def _build_alternative(b: Builder, e: Expression, into: Slot, held: Slot | None, others: tuple[Slot, ...] = ()) -> bool:
+    """Build one of the possible values of `into`. Return True if it holds any facts."""
     if held is not None:
         b.emit(Build(e, into, (held, *others), EVERYTHING))
     return held is not None
@@ -145,27 +145,27 @@ def _merge(b: Builder, e: Expression, into: Slot, held: Slot | None, others: tup
 def _operator(b: Builder, e: OpExpr, by_value: bool) -> Slot | None:
     if e.op not in ("and", "or"):
         how = b.how
-        left = b.evaluate(e.left, by_value)  # a list that is added to a list passes on what is in it
+        left = b.evaluate(e.left, by_value)  # the sum of two lists holds the items of both
         b.how = how
         right = b.evaluate(e.right, by_value)
         parts = tuple(held for held in (left, right) if held is not None)
-        return _joined(b, e, parts)
+        return _build_joined(b, e, parts)
     how, into = b.how, b.temporary()
     left = b.evaluate(e.left, by_value and b.kind(e) & MOVES != 0)
-    holds = _merge(b, e, into, left)
+    holds = _build_alternative(b, e, into, left)
     right_side, end = b.block(), b.block()
     b.jump(right_side)
     b.jump(end)
     b.current, b.how = right_side, how
     if not e.right_unreachable:
         right = b.evaluate(e.right, by_value)
-        holds = _merge(b, e, into, right) or holds
+        holds = _build_alternative(b, e, into, right) or holds
         b.jump(end)
     b.current = end
     return into if holds else None
 
 
-def _joined(b: Builder, e: Expression, parts: tuple[Slot, ...]) -> Slot | None:
+def _build_joined(b: Builder, e: Expression, parts: tuple[Slot, ...]) -> Slot | None:
     if not parts:
         return None
     keeps = b.kind(e) & LOANS
@@ -184,14 +184,14 @@ def _conditional(b: Builder, e: ConditionalExpr, by_value: bool) -> Slot | None:
     for branch, value in ((yes, e.if_expr), (no, e.else_expr)):
         b.current, b.how = branch, how
         if value not in b.types and e in b.types:
-            continue  # mypy did not look at it: the condition never picks it
-        holds = _merge(b, e, into, b.evaluate(value, by_value)) or holds
+            continue  # mypy did not check it: the condition never selects it
+        holds = _build_alternative(b, e, into, b.evaluate(value, by_value)) or holds
         b.jump(end)
     b.current = end
     return into if holds else None
 
 
-# ---- comprehensions run where they stand, as the loops they are
+# ---- comprehensions, lowered in place as loops
 
 
 @expression(ListComprehension)
@@ -217,8 +217,8 @@ def _dict_comprehension(b: Builder, e: DictionaryComprehension, by_value: bool) 
 def _comprehension(b: Builder, e: GeneratorExpr | DictionaryComprehension, results: list[Expression]) -> Slot | None:
     into = b.temporary()
     b.emit(Build(e, into, (), EVERYTHING))
-    heads: list[Block] = []
-    ends: list[Block] = []
+    heads: list[BasicBlock] = []
+    ends: list[BasicBlock] = []
     for index, sequence, conditions in zip(e.indices, e.sequences, e.condlists, strict=True):
         held = b.read(sequence)
         b.split()
@@ -229,7 +229,7 @@ def _comprehension(b: Builder, e: GeneratorExpr | DictionaryComprehension, resul
         b.split()
         declare(b, index, element=True)
         assign(b, index, held, e)
-        stand_for(b, index, sequence)
+        record_aliases(b, index, sequence)
         for condition in conditions:
             b.read(condition)
             b.jump(head)
@@ -237,7 +237,7 @@ def _comprehension(b: Builder, e: GeneratorExpr | DictionaryComprehension, resul
     holds = False
     for result in results:
         b.how = "being put into a container"
-        holds = _merge(b, e, into, b.value(result), (into,)) or holds
+        holds = _build_alternative(b, e, into, b.value(result), (into,)) or holds
     b.jump(heads[-1])
     for outer in range(len(ends) - 1, -1, -1):
         b.current = ends[outer]

@@ -1,4 +1,4 @@
-"""Functions: their own bodies, and nested ones as closures of their surroundings."""
+"""Lowers functions to bodies, summarises nested functions as closures, and derives effects on parameters."""
 
 from mypy.nodes import (
     CallExpr,
@@ -18,14 +18,14 @@ from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.flow.builder import Builder
-from dagpu.mypy_plugin.flow.closures import summary
+from dagpu.mypy_plugin.flow.closures import summarise
 from dagpu.mypy_plugin.flow.graph import SPENDABLE, Body, Build, Move, Read, Run, Slot, Store
 from dagpu.mypy_plugin.flow.kinds import MOVES
-from dagpu.mypy_plugin.flow.module import Closure, Effect, Module
+from dagpu.mypy_plugin.flow.module import Closure, Effect, ModuleFacts
 
 
 def lower_function(b: Builder, node: FuncItem) -> Body:
-    """Build the body of a function in the builder `b`, which was made for it."""
+    """Lower a function in `b`, a builder made for it, and return the body."""
     for argument in node.arguments:
         b.parameters.add(argument.variable)
         b.declare(argument.variable)
@@ -39,7 +39,7 @@ def lower_function(b: Builder, node: FuncItem) -> Body:
 
 
 def closure_of(b: Builder, node: FuncItem) -> Closure:
-    """Lower a nested function; its defaults are evaluated now."""
+    """Lower a nested function and return its summary. Its default values are evaluated here."""
     for argument in node.arguments:
         if argument.initializer is not None:
             b.how = "being made a default"
@@ -49,13 +49,13 @@ def closure_of(b: Builder, node: FuncItem) -> Closure:
     body = lower_function(b.nested(checked), checked)
     b.body.children.append(body)
     b.module.in_work.discard(node)
-    return summary(node, body)
+    return summarise(node, body)
 
 
-def bodies_of(module: Module, function: FuncDef) -> list[Body]:
-    """The bodies of a function: one, or one for each value of a type variable that is restricted to values.
+def bodies_of(module: ModuleFacts, function: FuncDef) -> list[Body]:
+    """Return the bodies of a function: one, or one for each value of a type variable that is restricted to values.
 
-    mypy checks such a function as copies of itself, and only the copies have types.
+    mypy checks one copy of the function for each of these values, and only the copies have types.
     """
     bodies = module.bodies.get(function)
     if bodies is None:
@@ -68,7 +68,7 @@ def bodies_of(module: Module, function: FuncDef) -> list[Body]:
 
 
 def is_pipeline(s: Decorator) -> bool:
-    """Is it a function under `@pipeline`? What it is given is part of the op that it returns."""
+    """Return True for a function decorated with `@pipeline`. Its arguments become part of the op that it returns."""
     for decorator in s.original_decorators:
         named = decorator.callee if isinstance(decorator, CallExpr) else decorator
         if isinstance(named, RefExpr) and named.fullname == names.PIPELINE_DECORATOR:
@@ -76,11 +76,11 @@ def is_pipeline(s: Decorator) -> bool:
     return False
 
 
-# ---- what a function does to its parameters
+# ---- effects of a function on its parameters
 
 
 def function_named(b: Builder, e: Expression) -> FuncDef | None:
-    """The function that an expression names, if it is one and not changed by decorators; of a class, `__init__`."""
+    """Return the function that an expression names, or the `__init__` of a class; None for a decorated function."""
     node: SymbolNode | None = e.node if isinstance(e, RefExpr) else None
     if node is None and isinstance(e, MemberExpr | SuperExpr):
         bases = e.info.mro[1:] if isinstance(e, SuperExpr) and e.info else []
@@ -105,19 +105,19 @@ def _class_of(b: Builder, e: Expression) -> TypeInfo | None:
 
 
 def effect_of(b: Builder, function: FuncDef) -> Effect | None:
-    """What a function of this module does, by its body; None where only its types can say.
+    """Return the effect of a function of this module, derived from its body; None where only its type is known.
 
-    A function that only looks at a tensor, or lends it on, leaves it to the caller, as it does at run time. What
-    stands in another module is not asked for its body: there is none when it comes from mypy's cache.
+    A function that only reads or lends a tensor leaves it with the caller, as at run time. The body of a function in
+    another module is not used, because a module that comes from mypy's cache has no bodies.
     """
     if (closure := b.closures.get(function)) is not None:
         return _effect(b.module, closure.body)
     return effect_in(b.module, function)
 
 
-def effect_in(module: Module, function: FuncDef) -> Effect | None:
-    """The same of a function that is nested in no other."""
-    if function in module.in_work:  # it calls itself: what it does with its parameters it says elsewhere
+def effect_in(module: ModuleFacts, function: FuncDef) -> Effect | None:
+    """Return the effect of a top-level function or method; None where only its type is known."""
+    if function in module.in_work:  # recursion: the other instructions of the body determine its effect
         return Effect(frozenset(), frozenset(argument.variable.name for argument in function.arguments), frozenset())
     if function not in module.own or function.is_overload or is_trivial_body(function.body):
         return None
@@ -126,14 +126,14 @@ def effect_in(module: Module, function: FuncDef) -> Effect | None:
     return _effect(module, bodies_of(module, function)[0])
 
 
-def _effect(module: Module, body: Body) -> Effect:
+def _effect(module: ModuleFacts, body: Body) -> Effect:
     node = body.node
     assert isinstance(node, FuncItem)
     named = {body.slots[argument.variable]: argument.variable.name for argument in node.arguments}
     takes = {
         argument.variable.name
         for argument in node.arguments
-        if argument.kind.is_star() or not module.kinds.of(argument.variable.type) & MOVES
+        if argument.kind.is_star() or not module.kinds.kind_of(argument.variable.type) & MOVES
     }
     runs: set[str] = set()
     made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in named.items()}

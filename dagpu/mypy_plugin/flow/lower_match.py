@@ -1,4 +1,4 @@
-"""`match`: what patterns bind, and whether one of the cases is taken for certain."""
+"""Lowers `match`: the variables that patterns bind, and a test for cases that cover the subject's whole type."""
 
 from collections.abc import Iterator
 
@@ -56,7 +56,7 @@ def _match(b: Builder, s: MatchStmt) -> None:
 
 
 def captures(pattern: Pattern) -> Iterator[NameExpr]:
-    """The variables that a pattern binds."""
+    """Iterate over the variables that a pattern binds."""
     match pattern:
         case AsPattern():
             if pattern.pattern is not None:
@@ -81,11 +81,11 @@ def captures(pattern: Pattern) -> Iterator[NameExpr]:
             pass
 
 
-# ---- is one of the cases taken for certain?
+# ---- exhaustive cases
 
 
 def _alternatives(b: Builder, s: MatchStmt) -> list[ProperType]:
-    """What the subject may be: the items of a union, the members of an enumeration."""
+    """Return the alternatives of the subject's type: the items of a union, the members of an enumeration."""
     t = b.types.get(s.subject)
     if t is None:
         return [NoneType()]
@@ -95,7 +95,7 @@ def _alternatives(b: Builder, s: MatchStmt) -> list[ProperType]:
 
 
 def _covers(b: Builder, pattern: Pattern, t: ProperType) -> bool:
-    """Does a pattern match all values of a type, for certain?"""
+    """Return True if a pattern is certain to match all values of a type."""
     match pattern:
         case AsPattern():
             return pattern.pattern is None or _covers(b, pattern.pattern, t)

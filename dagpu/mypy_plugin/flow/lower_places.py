@@ -1,4 +1,4 @@
-"""Names, attributes and constant indices: looking at a handle, and taking it."""
+"""Lowers names, attributes and constant indices: reads of handles, and moves."""
 
 from mypy.nodes import (
     Decorator,
@@ -19,43 +19,45 @@ from mypy.types import Instance, TupleType, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.flow.builder import Builder, expression
-from dagpu.mypy_plugin.flow.closures import pass_on
+from dagpu.mypy_plugin.flow.closures import pass_closure_on
 from dagpu.mypy_plugin.flow.graph import EVERYTHING, Build, Move, Place, Read, Slot
 from dagpu.mypy_plugin.flow.kinds import HANDLE, MOVES, is_stored, method_name
 
 _DEEPEST = 3
-"""Longer paths than `a.b.c.d` are not followed."""
+"""Longest path into a slot, as in `a.b.c.d`. Longer paths are not tracked."""
 
 
 def function_of(node: SymbolNode | None) -> FuncDef | None:
-    """The function that a name stands for."""
+    """Return the function that a name refers to, without its decorators; None for any other node."""
     if isinstance(node, Decorator):
         return node.func
     return node if isinstance(node, FuncDef) else None
 
 
 def place_of(b: Builder, e: Expression) -> Place | None:
-    """The place that an expression names: a variable, an attribute of one, a constant index into one."""
+    """Return the place that an expression names: a variable, or a path of attributes and constant indices into one."""
     match e:
         case NameExpr():
             return Place(b.slot(e.node)) if isinstance(e.node, Var) else None
         case MemberExpr():
             if isinstance(e.expr, RefExpr) and isinstance(e.expr.node, MypyFile):
                 return Place(b.slot(e.node)) if isinstance(e.node, Var) else None
-            return _inner(b, e.expr, f".{e.name}") if is_stored(b.types.get(e.expr), e.name) else None
+            return _extend_place(b, e.expr, f".{e.name}") if is_stored(b.types.get(e.expr), e.name) else None
         case IndexExpr():
-            index = _constant(e.index)
-            return _inner(b, e.base, f"[{index}]") if index is not None and _holds_still(b, e.base) else None
+            index = _index_step(e.index)
+            return (
+                _extend_place(b, e.base, f"[{index}]") if index is not None and _has_stable_items(b, e.base) else None
+            )
         case _:
             return None
 
 
-def _inner(b: Builder, e: Expression, step: str) -> Place | None:
+def _extend_place(b: Builder, e: Expression, step: str) -> Place | None:
     base = place_of(b, e)
     return None if base is None or len(base.path) >= _DEEPEST else Place(base.slot, (*base.path, step))
 
 
-def _constant(e: Expression) -> str | None:
+def _index_step(e: Expression) -> str | None:
     match e:
         case IntExpr():
             return str(e.value)
@@ -67,16 +69,16 @@ def _constant(e: Expression) -> str | None:
             return None
 
 
-def _holds_still(b: Builder, e: Expression) -> bool:
-    """Does the same index give the same thing twice? It does in tuples, lists and dictionaries."""
+def _has_stable_items(b: Builder, e: Expression) -> bool:
+    """Return True if an index gives the same object each time. It does in tuples, lists and dictionaries."""
     t = get_proper_type(b.types.get(e))
     if isinstance(t, TupleType):
         return True
     return isinstance(t, Instance) and t.type.fullname in ("builtins.list", "builtins.dict", "builtins.tuple")
 
 
-def take(b: Builder, e: Expression, place: Place, kind: int, by_value: bool) -> Slot | None:
-    """Take the handle out of a place, or look at it."""
+def move_or_read(b: Builder, e: Expression, place: Place, kind: int, by_value: bool) -> Slot | None:
+    """Move the handle out of a place, or read it, and return the slot with its facts."""
     if by_value and kind & MOVES:
         into = b.temporary()
         b.move(Move(e, place, into, b.how))
@@ -87,20 +89,20 @@ def take(b: Builder, e: Expression, place: Place, kind: int, by_value: bool) -> 
     return looked
 
 
-class Taking:
-    """Evaluates operands in order, and takes the handles among them when all have been evaluated.
+class Operands:
+    """Evaluates operands in order, and moves the handles among them after all operands have been evaluated.
 
-    So it is at run time: in `f(t, t.shape)` the shape is read before `f` is called, which is what moves `t`.
+    This is the order at run time: `f(t, t.shape)` reads the shape first, and then the call of `f` moves `t`.
     """
 
     def __init__(self, b: Builder) -> None:
         self._b = b
         self._moves: list[Move] = []
         self.owns = False
-        """Is an owned handle among the operands that are taken?"""
+        """True if one of the operands is an owned handle that moves."""
 
     def evaluate(self, e: Expression, by_value: bool, *, always: bool = False) -> Slot | None:
-        """The next operand. `always`: it is taken even if passing it on would not move it."""
+        """Evaluate the next operand. `always`: move it even if its type is not one that moves when passed on."""
         b = self._b
         if not by_value or not (always or b.kind(e) & MOVES):
             return b.evaluate(e, by_value)
@@ -114,8 +116,8 @@ class Taking:
         self._moves.append(Move(e, place, into, b.how))
         return into
 
-    def take(self) -> None:
-        """All operands have been evaluated."""
+    def emit_moves(self) -> None:
+        """Emit the moves. All operands must have been evaluated."""
         for move in self._moves:
             self._b.move(move)
 
@@ -125,12 +127,12 @@ def _name(b: Builder, e: NameExpr, by_value: bool) -> Slot | None:
     root = e.node
     if isinstance(root, Var):
         if (closure := b.closures.get(root)) is not None:
-            return pass_on(b, closure, e) if by_value else None
+            return pass_closure_on(b, closure, e) if by_value else None
         kind = b.kind(e)
-        return take(b, e, Place(b.slot(root)), kind, by_value) if kind else None
+        return move_or_read(b, e, Place(b.slot(root)), kind, by_value) if kind else None
     function = function_of(root)
     if function is not None and (closure := b.closures.get(function)) is not None:
-        return pass_on(b, closure, e) if by_value else None
+        return pass_closure_on(b, closure, e) if by_value else None
     return None
 
 
@@ -140,11 +142,11 @@ def _member(b: Builder, e: MemberExpr, by_value: bool) -> Slot | None:
     if kind:
         place = place_of(b, e)
         if place is not None:
-            return take(b, e, place, kind, by_value)
+            return move_or_read(b, e, place, kind, by_value)
         if b.kind(e.expr) & HANDLE and (how := names.MOVES_SELF.get(method_name(b.types.get(e.expr), e.name) or "")):
-            b.how = how  # a bound method that moves, `f = t.share`, moves when it is bound: it is called later
+            b.how = how  # `f = t.share` counts as a move at the binding, because the call comes later
             return b.value(e.expr)
-    return through(b, e, b.read(e.expr), kind)
+    return build_part(b, e, b.read(e.expr), kind)
 
 
 @expression(IndexExpr)
@@ -155,15 +157,15 @@ def _index(b: Builder, e: IndexExpr, by_value: bool) -> Slot | None:
     if kind:
         place = place_of(b, e)
         if place is not None:
-            return take(b, e, place, kind, by_value)
+            return move_or_read(b, e, place, kind, by_value)
     base = b.read(e.base)
     b.read(e.index)
     b.may_raise()
-    return through(b, e, base, kind)
+    return build_part(b, e, base, kind)
 
 
-def through(b: Builder, e: Expression, base: Slot | None, kind: int) -> Slot | None:
-    """A part of a value holds what the value holds, as far as its type can."""
+def build_part(b: Builder, e: Expression, base: Slot | None, kind: int) -> Slot | None:
+    """Build a part of a value. It holds the facts of the value that the part's type can hold."""
     keeps = kind & EVERYTHING
     if base is None:
         return None

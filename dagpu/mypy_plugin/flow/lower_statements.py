@@ -1,4 +1,4 @@
-"""Statements: branches, loops, `try`, `with`, `match`, and what ends a block."""
+"""Lowers statements: definitions, branches, loops, `with`, `try`, and the statements that leave a block."""
 
 from mypy.nodes import (
     AssertStmt,
@@ -31,7 +31,7 @@ from dagpu.mypy_plugin.flow import deliberate
 from dagpu.mypy_plugin.flow.builder import Builder, Finally, Loop, statement
 from dagpu.mypy_plugin.flow.graph import Escape, Place, Read
 from dagpu.mypy_plugin.flow.kinds import MOVES
-from dagpu.mypy_plugin.flow.lower_assignments import assign, declare, stand_for
+from dagpu.mypy_plugin.flow.lower_assignments import assign, declare, record_aliases
 from dagpu.mypy_plugin.flow.lower_functions import closure_of, is_pipeline
 from dagpu.mypy_plugin.flow.lower_places import place_of
 from dagpu.mypy_plugin.flow.unused import drops_op
@@ -116,7 +116,7 @@ def _overloaded(b: Builder, s: OverloadedFuncDef) -> None:
 
 @statement(ClassDef)
 def _class(b: Builder, s: ClassDef) -> None:
-    """A class body runs where it stands; its methods are bodies of their own, which nothing is captured by."""
+    """Lower a class body in place. Its methods are separate bodies without captures: their closures are dropped."""
     closures = dict(b.closures)
     b.suite(s.defs)
     b.closures = closures
@@ -141,7 +141,7 @@ def _if(b: Builder, s: IfStmt) -> None:
     b.fall_into(end)
 
 
-def _always(e: Expression) -> bool:
+def _is_always_true(e: Expression) -> bool:
     return (isinstance(e, NameExpr) and e.fullname == "builtins.True") or (isinstance(e, IntExpr) and e.value != 0)
 
 
@@ -150,7 +150,7 @@ def _while(b: Builder, s: WhileStmt) -> None:
     head, end = b.split(), b.block()
     b.read(s.expr)
     otherwise = b.block()
-    if not _always(s.expr):
+    if not _is_always_true(s.expr):
         b.jump(otherwise)
     b.split()
     with b.inside(Loop(end, head)):
@@ -170,7 +170,7 @@ def _for(b: Builder, s: ForStmt) -> None:
     b.split()
     declare(b, s.index, element=True)
     assign(b, s.index, held, s)
-    stand_for(b, s.index, s.expr)
+    record_aliases(b, s.index, s.expr)
     with b.inside(Loop(end, head)):
         b.suite(s.body)
     b.jump(head)
@@ -194,7 +194,7 @@ def _continue(b: Builder, s: ContinueStmt) -> None:
 
 @statement(WithStmt)
 def _with(b: Builder, s: WithStmt) -> None:
-    b.module.deliberate.of_with(s.expr, s.body)
+    b.module.deliberate.record_with(s.expr, s.body)
     outer, after = b.handler, b.block()
     swallows = any(_swallows(b, e, s.is_async) for e in s.expr)
     entered: list[Place] = []
@@ -215,17 +215,17 @@ def _with(b: Builder, s: WithStmt) -> None:
         b.split()
     with b.handled_by(handler):
         b.suite(s.body)
-        if any(map(deliberate.expects, s.expr)):
-            b.unreachable()  # but by the exception that is expected
+        if any(map(deliberate.requires_error, s.expr)):
+            b.unreachable()  # only the expected exception leaves the suite
     for place in entered:
         b.emit(Read(s, place, None, 0))
     b.fall_into(after)
 
 
 def _swallows(b: Builder, e: Expression, is_async: bool) -> bool:
-    """May the context manager end an exception? As mypy has it: if `__exit__` gives a bool.
+    """Return True if a context manager may swallow an exception. mypy's rule: its `__exit__` returns a bool.
 
-    Not so a nursery: it ends only the cancellation that it was asked for.
+    A nursery is an exception to the rule: it swallows only its own cancellation.
     """
     t = get_proper_type(b.types.get(e))
     if not isinstance(t, Instance) or t.type.fullname in names.NURSERIES:
@@ -242,7 +242,7 @@ def _swallows(b: Builder, e: Expression, is_async: bool) -> bool:
 
 @statement(TryStmt)
 def _try(b: Builder, s: TryStmt) -> None:
-    b.module.deliberate.of_try(s.types, s.body)
+    b.module.deliberate.record_try(s.types, s.body)
     outer, end = b.handler, b.block()
     inner = outer
     if s.finally_body is not None:

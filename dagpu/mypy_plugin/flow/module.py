@@ -1,4 +1,4 @@
-"""What the bodies of one module have in common, and what closures are to their surroundings."""
+"""State that the bodies of one module share, and summaries of closures and functions for their callers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,59 +12,61 @@ from dagpu.mypy_plugin.flow.graph import Body, Path, Root
 from dagpu.mypy_plugin.flow.kinds import Kinds
 
 Types: TypeAlias = Mapping[Expression, Type]
-"""mypy's types of expressions. What it has not looked at, because it cannot be reached or is untyped, is not there."""
+"""mypy's types of expressions. Expressions that mypy did not check (unreachable or untyped code) are missing."""
 
 Outside: TypeAlias = tuple[Root, Path]
-"""A place of the surroundings of a closure, whose slots are not those of the closure."""
+"""A place in a scope that encloses a closure. It names the variable, because each body numbers its own slots."""
 
 
 @dataclass(eq=False, slots=True)
 class Closure:
-    """A nested function or a lambda, as far as its surroundings are concerned."""
+    """A summary of a nested function or lambda: its effects on places of the enclosing scopes."""
 
     node: FuncItem
     body: Body
     uses: dict[Outside, Context]
-    """Places of the surroundings that it looks at, and where it does."""
+    """Enclosing places that the closure uses, each with the location of the first use."""
     lends: dict[Outside, bool]
-    """Those of them that are lent by it or to it, and whether for writing."""
+    """Enclosing places that the closure borrows; the value is true for a borrow for writing."""
     moves: dict[Outside, str]
-    """Those of them that it takes, and how."""
+    """Enclosing places that the closure moves, each with the words for the move in messages."""
     assigns: set[Outside]
-    """Places of its surroundings that it makes anew; they are used as they were at most."""
+    """Enclosing places that the closure reassigns. Uses count only before the first assignment."""
     left: dict[Outside, str]
-    """Those of them that it may leave moved all the same, and how."""
+    """Reassigned enclosing places that may still be moved when the closure ends, with the words for the move."""
 
 
 class Effect(NamedTuple):
-    """What a function does to its parameters, by their names."""
+    """A function's effect on its parameters, by parameter name."""
 
     takes: frozenset[str]
-    """Handles that it moves, or may: what its body does with a parameter of a type variable cannot be seen."""
+    """Parameters that the function moves or may move. One whose type says nothing of moves, such as a type variable,
+    is always included, because the body does not show whether it moves."""
     spares: frozenset[str]
-    """Handles that it does not move."""
+    """Parameters that the function does not move."""
     runs: frozenset[str]
-    """Ops that are run, or that a part of what is run is made of."""
+    """Parameters that the function runs as ops, directly or as part of another op."""
 
 
 @dataclass(eq=False, slots=True)
-class Module:
-    """What the bodies of one module have in common."""
+class ModuleFacts:
+    """State that the bodies of one module share."""
 
     name: str
     types: Types
     kinds: Kinds = field(default_factory=Kinds)
     continuations: set[FuncDef] = field(default_factory=set)
-    """Functions given to `then` or `map`, and pipelines: what they return may borrow what they are given."""
+    """Functions passed to dagpu, such as continuations of `then`, and pipelines. Their results may borrow from their
+    parameters."""
     deliberate: Deliberate = field(default_factory=Deliberate)
     expects_errors: bool = True
-    """Are there names in it of the errors that a run raises for a mistake?"""
+    """True if the module's namespace has `dagpu` or one of the run-time errors for a mistake in ownership."""
     own: frozenset[FuncDef] = frozenset()
-    """Its functions and methods."""
+    """The module's functions and methods."""
     bodies: dict[FuncDef, list[Body]] = field(default_factory=dict)
-    """Of those that have been lowered."""
+    """The bodies of the functions lowered so far."""
     effects: dict[str, Effect] | None = None
-    """What its functions do to their parameters, by full name, where it is known from before: in the daemon, which
-    checks one function again and has no types for the others."""
+    """Effects of the module's functions from an earlier check, by full name; None to derive them from the bodies.
+    The daemon needs them: it checks one function again and has no types for the others."""
     in_work: set[FuncItem] = field(default_factory=set)
-    """Those that are being lowered."""
+    """The functions that are being lowered now; a call of one of them is recursive."""

@@ -1,6 +1,6 @@
-"""What holds at one point of a body: what has moved, who holds which loans, which ops have been run.
+"""The data-flow state at one point of a body: handles that have moved, loans with their holders, and ops that have run.
 
-All three grow along paths and are joined by union: a handle has moved if it has on one path.
+The three sets are joined by union: a handle counts as moved if it has moved on one path.
 """
 
 import heapq
@@ -12,7 +12,7 @@ from dagpu.mypy_plugin.flow.graph import (
     EXCLUSIVE,
     SHARED,
     SPENDABLE,
-    Block,
+    BasicBlock,
     Body,
     Build,
     Escape,
@@ -33,44 +33,48 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 Held: TypeAlias = frozenset[Lend | Build]
-"""Loans, and ops that own what has moved into them."""
+"""Facts that a slot holds: loans, and ops that own the handles moved into them."""
 NOTHING: Held = frozenset()
 
 
 class State:
-    """What holds at one point."""
+    """The facts at one point of a body."""
 
     __slots__ = ("held", "lent", "moved", "spent")
 
     def __init__(self, lent: frozenset[Slot]) -> None:
         self.lent = lent
-        """What is lent anywhere in the body."""
+        """Slots that are borrowed anywhere in the body."""
         self.moved: dict[Slot, frozenset[Move]] = {}
         self.held: dict[Slot, Held] = {}
         self.spent: dict[Build, frozenset[Run]] = {}
 
     def pruned(self, live: int) -> "State":
-        """A copy with what can matter where these slots are live."""
+        """Return a copy with the facts about these live slots; `live` has one bit for each slot."""
         state = State(self.lent)
         if self.moved:
             state.moved = {slot: moves for slot, moves in self.moved.items() if live >> slot & 1}
         if self.held:
-            state.held = {slot: what for slot, what in self.held.items() if live >> slot & 1}
+            state.held = {slot: facts for slot, facts in self.held.items() if live >> slot & 1}
         if self.spent:
             kept = NOTHING.union(*state.held.values())
             state.spent = {op: runs for op, runs in self.spent.items() if op in kept}
         return state
 
     def join(self, other: "State") -> bool:
-        """Add what holds on another path; says whether that was anything new."""
-        return _join(self.moved, other.moved) | _join(self.held, other.held) | _join(self.spent, other.spent)
+        """Add the facts of another path. Return True if one of them was new."""
+        return (
+            _join_facts(self.moved, other.moved)
+            | _join_facts(self.held, other.held)
+            | _join_facts(self.spent, other.spent)
+        )
 
     def step(self, i: Instruction) -> None:
-        """What holds after an instruction."""
+        """Apply the effect of one instruction to this state."""
         match i:
             case Read():
                 if i.into is not None:
-                    self._hold(i.into, self.held.get(i.place.slot, NOTHING), i.keeps)
+                    self._set_held(i.into, self.held.get(i.place.slot, NOTHING), i.keeps)
             case Build():
                 self._build(i)
             case Move():
@@ -80,9 +84,9 @@ class State:
             case Store():
                 self._store(i)
             case Keep():
-                what = self.held.get(i.slot, NOTHING).union(*(self.held.get(part, NOTHING) for part in i.parts))
-                if what:
-                    self.held[i.slot] = what
+                facts = self.held.get(i.slot, NOTHING).union(*(self.held.get(part, NOTHING) for part in i.parts))
+                if facts:
+                    self.held[i.slot] = facts
             case Forget():
                 self._forget(i.place.slot, i.place.path, i.whole)
             case Run():
@@ -92,11 +96,11 @@ class State:
             case Escape() | Touch():
                 pass
 
-    def _hold(self, slot: Slot, what: Held, keeps: int) -> None:
-        if what and keeps != EVERYTHING:
-            what = frozenset(one for one in what if _sort(one) & keeps)
-        if what:
-            self.held[slot] = what
+    def _set_held(self, slot: Slot, facts: Held, keeps: int) -> None:
+        if facts and keeps != EVERYTHING:
+            facts = frozenset(fact for fact in facts if _bit_of(fact) & keeps)
+        if facts:
+            self.held[slot] = facts
         else:
             self.held.pop(slot, None)
 
@@ -104,19 +108,19 @@ class State:
         if i.into is None:
             return
         held = self.held
-        what = NOTHING
+        facts = NOTHING
         for part in i.parts:
-            what |= held.get(part, NOTHING)
+            facts |= held.get(part, NOTHING)
         if i.owner:
-            what |= {i}
+            facts |= {i}
             self.spent.pop(i, None)
-        self._hold(i.into, what, i.keeps)
+        self._set_held(i.into, facts, i.keeps)
 
     def _move(self, i: Move) -> None:
         slot, path = i.place
-        what = self.held.get(slot, NOTHING)
-        if what:
-            self.held[i.into] = what
+        facts = self.held.get(slot, NOTHING)
+        if facts:
+            self.held[i.into] = facts
             if not path:
                 del self.held[slot]
         before = self.moved.get(slot)
@@ -128,17 +132,17 @@ class State:
     def _store(self, i: Store) -> None:
         slot, path = i.place
         if slot in self.lent:
-            for holder, what in list(self.held.items()):  # what was lent of the old value is no loan of the new
+            for holder, facts in list(self.held.items()):  # loans of the old value are not loans of the new one
                 left = frozenset(
-                    one
-                    for one in what
-                    if not (isinstance(one, Lend) and one.place.slot == slot and one.place.path[: len(path)] == path)
+                    fact
+                    for fact in facts
+                    if not (isinstance(fact, Lend) and fact.place.slot == slot and fact.place.path[: len(path)] == path)
                 )
-                if len(left) != len(what):
+                if len(left) != len(facts):
                     self.held[holder] = left
         self._forget(slot, path, whole=True)
         if not path:
-            self._hold(slot, NOTHING if i.part is None else self.held.get(i.part, NOTHING), i.keeps)
+            self._set_held(slot, NOTHING if i.part is None else self.held.get(i.part, NOTHING), i.keeps)
 
     def _forget(self, slot: Slot, path: Path, whole: bool) -> None:
         moves = self.moved.get(slot)
@@ -152,27 +156,27 @@ class State:
             del self.moved[slot]
 
 
-def _sort(one: Lend | Build) -> int:
-    if isinstance(one, Build):
+def _bit_of(fact: Lend | Build) -> int:
+    if isinstance(fact, Build):
         return SPENDABLE
-    return EXCLUSIVE if one.exclusive else SHARED
+    return EXCLUSIVE if fact.exclusive else SHARED
 
 
-def _join(mine: dict[_K, frozenset[_V]], theirs: dict[_K, frozenset[_V]]) -> bool:
+def _join_facts(mine: dict[_K, frozenset[_V]], theirs: dict[_K, frozenset[_V]]) -> bool:
     new = False
-    for key, what in theirs.items():
+    for key, facts in theirs.items():
         before = mine.get(key)
         if before is None:
-            mine[key] = what
+            mine[key] = facts
             new = True
-        elif not what <= before:
-            mine[key] = before | what
+        elif not facts <= before:
+            mine[key] = before | facts
             new = True
     return new
 
 
-def walk(body: Body, live: list[int]) -> Iterator[tuple[Block, State]]:
-    """Each block with what holds where it begins; who asks takes that state through the block, by `step`."""
+def entry_states(body: Body, live: list[int]) -> Iterator[tuple[BasicBlock, State]]:
+    """Iterate over the blocks, each with the state at its entry, which the caller must `step` through the block."""
     lent = frozenset(i.place.slot for block in body.blocks for i in block.instructions if isinstance(i, Lend))
     states: list[State | None] = [None] * len(body.blocks)
     states[0] = State(lent)
@@ -180,19 +184,19 @@ def walk(body: Body, live: list[int]) -> Iterator[tuple[Block, State]]:
         _solve(body, live, states)
         for block in body.blocks:
             state = states[block.index]
-            assert state is not None, "every block is reached"
+            assert state is not None, "every block is reachable"
             yield block, state
         return
     for block in body.blocks:
         state = states[block.index]
-        assert state is not None, "what it comes from was before it"
+        assert state is not None, "a predecessor has been visited"
         yield block, state
         for follower in block.next:
-            _flow(state, follower, live, states)
+            _join_into(state, follower, live, states)
 
 
-def _flow(state: State, to: Block, live: list[int], states: list[State | None]) -> bool:
-    """What holds at the end of a block holds at the beginning of a next one; says whether that is news there."""
+def _join_into(state: State, to: BasicBlock, live: list[int], states: list[State | None]) -> bool:
+    """Join the state at the end of a block into the entry state of a successor. Return True if that one changed."""
     coming = state.pruned(live[to.index])
     known = states[to.index]
     if known is None:
@@ -202,7 +206,7 @@ def _flow(state: State, to: Block, live: list[int], states: list[State | None]) 
 
 
 def _solve(body: Body, live: list[int], states: list[State | None]) -> None:
-    """Go round the loops until nothing is new."""
+    """Compute the least fixed point of the entry states; needed for bodies with loops."""
     todo, waiting = [0], {0}
     while todo:
         index = heapq.heappop(todo)
@@ -213,6 +217,6 @@ def _solve(body: Body, live: list[int], states: list[State | None]) -> None:
         for i in block.instructions:
             state.step(i)
         for follower in block.next:
-            if _flow(state, follower, live, states) and follower.index not in waiting:
+            if _join_into(state, follower, live, states) and follower.index not in waiting:
                 waiting.add(follower.index)
                 heapq.heappush(todo, follower.index)

@@ -20,7 +20,7 @@ from dagpu.mypy_plugin.flow.kinds import CONTAINS_OPS, OP, method_name
 
 
 def drops_op(b: Builder, e: Expression) -> bool:
-    """Does a statement that is just this expression build an op, which nobody can run then?"""
+    """Return True if an expression statement builds an op and drops it, so that the op can never run."""
     if not b.kind(e) & (OP | CONTAINS_OPS):
         return False
     match e:
@@ -41,7 +41,7 @@ def drops_op(b: Builder, e: Expression) -> bool:
 
 
 def _takes_out(b: Builder, e: Expression) -> bool:
-    """Is it an op that was there before: `ops.pop()`, `queue.get()`, `next(ops)`?"""
+    """Return True if a call takes an existing op out of a container: `ops.pop()`, `queue.get()`, `next(ops)`."""
     if not isinstance(e, CallExpr):
         return False
     callee = e.callee
