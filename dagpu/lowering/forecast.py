@@ -10,6 +10,7 @@ from typing import final
 
 from dagpu.frozen import plain
 from dagpu.lowering.cost import COMPUTE, CostModel, engine_of
+from dagpu.lowering.dependences import AccessHistory
 from dagpu.lowering.plan import Execute, Plan, Record, Wait
 from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program
 from dagpu.lowering.show import label
@@ -167,23 +168,9 @@ _COUNT = CostModel()
 
 def dependencies(plan: Plan) -> list[tuple[int, ...]]:
     """Of each instruction the earlier ones that it has to come after: read after write, write after read or write."""
-    writer = [-1] * len(plan.buffers)
-    readers: list[list[int]] = [[] for _ in plan.buffers]
-    found: list[tuple[int, ...]] = []
-    for step in plan.steps:
-        if type(step) is not Execute:
-            continue
-        instruction, index = step.instruction, len(found)
-        before = {writer[buffer] for buffer in instruction.reads}
-        for buffer in instruction.writes:
-            before.update(readers[buffer] or (writer[buffer],))
-        before.discard(-1)
-        found.append(tuple(sorted(before)))
-        for buffer in instruction.reads:
-            readers[buffer].append(index)
-        for buffer in instruction.writes:
-            writer[buffer], readers[buffer] = index, []
-    return found
+    history = AccessHistory(len(plan.buffers))
+    executed = [step.instruction for step in plan.steps if type(step) is Execute]
+    return [tuple(sorted(history.add(index, instruction))) for index, instruction in enumerate(executed)]
 
 
 def _critical(pieces: Sequence[Piece]) -> tuple[tuple[int, ...], float]:

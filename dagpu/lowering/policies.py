@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
 from dagpu.errors import DagpuError
+from dagpu.lowering.dependences import AccessHistory
 from dagpu.lowering.program import Program
 from dagpu.lowering.show import label
 from dagpu.origin import describe, here
@@ -139,22 +140,17 @@ class RoundRobin:
         owned = owned_by(program, self)
         instructions = program.instructions
         keys = [0] * len(instructions)
-        writer = [-1] * len(program.buffers)
+        history = AccessHistory(len(program.buffers))
         # The device of each instruction while nothing has gone on from it, then -1.
         open_on = [-1] * len(instructions)
         turn = [0] * len(program.devices)
         for index, instruction in enumerate(instructions):
             device = instruction.device
             producer = -1
-            for buffer in instruction.reads:
-                last = writer[buffer]
+            for last in history.last_writers(instruction):
                 if last > producer and open_on[last] == device:
                     producer = last
-            for buffer in instruction.writes:
-                last = writer[buffer]
-                if last > producer and open_on[last] == device:
-                    producer = last
-                writer[buffer] = index
+            history.add(index, instruction)
             if not owned[program.policy_of[index]]:
                 continue  # another policy places it, on a stream that is not known here
             if producer >= 0:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from dagpu.errors import PlanError
+from dagpu.lowering.dependences import AccessHistory
 from dagpu.lowering.fold import fit
 from dagpu.lowering.memory import lay_out
 from dagpu.lowering.order import Clock, Clocks
@@ -137,35 +138,23 @@ def _order_one_lane(program: Program) -> _Order:
 def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
     """Waits and releases over several lanes."""
     order, clocks = _Order(), Clocks(lanes)
-    writer = [-1] * len(program.buffers)
-    readers: list[list[int]] = [[] for _ in program.buffers]  # since the last write
+    history = AccessHistory(len(program.buffers))
+    add = history.add
     clock_at: list[Clock] = []
     joins: list[list[int]] = [[] for _ in range(lanes)]  # instructions before which the lane waits
     for index, (instruction, lane) in enumerate(zip(program.instructions, lane_of, strict=True)):
         clock = clocks.of[lane]
         late: list[int] = []
-        for buffer in instruction.reads:
-            earlier = writer[buffer]  # -1 (none) is never late
+        for earlier in add(index, instruction):
             if clock[lane_of[earlier]] < earlier:
-                late.append(earlier)
-        for buffer in instruction.writes:
-            # Readers lie after the last write: where there are any, they stand for it.
-            for earlier in readers[buffer] or (writer[buffer],):
-                if clock[lane_of[earlier]] < earlier:
-                    late.append(earlier)  # noqa: PERF401  # mostly there is one, and it is not late
+                late.append(earlier)  # noqa: PERF401  # mostly there is one, and it is not late
         if late:
             order.waits[index] = order.wait(clocks, lane, late, lane_of, clock_at)
             joins[lane].append(index)
             clock = clocks.of[lane]
         clock_at.append(clock)
-        for buffer in instruction.reads:
-            readers[buffer].append(index)
-        for buffer in instruction.writes:
-            writer[buffer] = index
-            if readers[buffer]:
-                readers[buffer] = []
     for buffer in _temporaries(program):
-        users = readers[buffer] or [writer[buffer]]
+        users = history.readers[buffer] or [history.writer[buffer]]
         if users[-1] >= 0:
             _release(order, buffer, users, lane_of, clock_at, joins, clocks)
     return order
