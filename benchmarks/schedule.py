@@ -26,7 +26,7 @@ from dagpu import CostModel, DeviceOp, ListSchedule, RoundRobin, SchedulingPolic
 from dagpu.lowering.bound import lower_bound
 from dagpu.lowering.cost import simulate
 from dagpu.lowering.plan import Execute, Wait
-from dagpu.lowering.policies import arranged
+from dagpu.lowering.policies import place_program
 from dagpu.lowering.program import Program
 from dagpu.lowering.schedule import schedule
 from dagpu.lowering.trace import Tracer
@@ -104,7 +104,7 @@ def makespans(small: bool) -> tuple[Grid, Grid]:
         row, waits, program = [], [], None
         for make in policies.values():
             program = trace(NAMED[name](**({} if small else sizes)), make(costs))
-            plan = schedule(arranged(program))
+            plan = schedule(program)
             verify(plan)
             row.append(simulate(plan, costs).makespan)
             waits.append(float(sum(isinstance(step, Wait) for step in plan.steps)))
@@ -125,9 +125,9 @@ def plan_once(op: DeviceOp[Any, Any, Any]) -> tuple[list[Span], int]:
     with quiet_collector():
         program = trace(op, ListSchedule(STREAMS))
         times.append(now())
-        program = arranged(program)
+        placement = place_program(program)
         times.append(now())
-        plan = schedule(program)
+        plan = schedule(program, placement)
         times.append(now())
         verify(plan)
         times.append(now())

@@ -51,7 +51,7 @@ def lower_bound(program: Program, costs: CostModel, streams: int) -> Bound:
 
     Of a program of more than `LARGEST` instructions, heads and tails are longest paths alone.
     """
-    on = Dependences(program, costs.times(program), [True] * len(program.policies))
+    on = Dependences(program, costs.times(program))
     times: _Seconds = np.array(on.times, dtype=np.float64)
     before: list[list[int]] = [[] for _ in on.after]
     for index, later in enumerate(on.after):

@@ -1,5 +1,6 @@
 """What depends on what in a program, by whole buffers, and how long it takes: what list scheduling goes by."""
 
+from collections.abc import Sequence
 from operator import neg
 from typing import Final, final
 
@@ -62,15 +63,14 @@ class Dependences:
         "after", "count", "devices", "feeds", "gate", "leaves_of", "pool", "producers", "rest", "times", "work",
     )  # fmt: skip
 
-    def __init__(self, program: Program, times: list[float], owned: list[bool]) -> None:
+    def __init__(self, program: Program, times: list[float], own: Sequence[bool] | None = None) -> None:
+        """`own` says for each instruction whether the policy places it; None if it places all."""
         self.times = times
         self.count = count = len(times)
         self.devices = len(program.devices)
-        all_owned = all(owned)
-        self.pool = [
-            i.device * ENGINES + engine_of(i) if all_owned or owned[policy] else ANYWHERE
-            for i, policy in zip(program.instructions, program.policy_of, strict=True)
-        ]
+        self.pool = [i.device * ENGINES + engine_of(i) for i in program.instructions]
+        if own is not None:
+            self.pool = [pool if is_own else ANYWHERE for pool, is_own in zip(self.pool, own, strict=True)]
         self.after: list[list[int]] = [[] for _ in range(count)]
         """The instructions that depend on each one, directly; without those that only follow from others, mostly."""
         self.producers = [0] * count

@@ -6,12 +6,12 @@ tried first: it is the one that the policy has chosen for speed.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 
 from dagpu.errors import PlanError
 from dagpu.lowering.dependences import AccessHistory
 from dagpu.lowering.memory import describe_peak
 from dagpu.lowering.plan import Plan
+from dagpu.lowering.policies import reordered
 from dagpu.lowering.program import Program
 
 
@@ -38,11 +38,7 @@ def fit(
             numbers.setdefault(key, len(numbers))
     left = max(len(numbers), 1)
     order = _depth_first(program)
-    deep = replace(
-        program,
-        instructions=tuple([program.instructions[at] for at in order]),
-        policy_of=tuple([program.policy_of[at] for at in order]),
-    )
+    deep = reordered(program, order)
     best = plan
     while True:
         folded = [numbers[key] % left if movable else key for key, movable in zip(keys, free, strict=True)]

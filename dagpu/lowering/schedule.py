@@ -13,16 +13,16 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from dagpu.errors import PlanError
 from dagpu.lowering.dependences import AccessHistory
 from dagpu.lowering.fold import fit
 from dagpu.lowering.memory import lay_out
 from dagpu.lowering.order import Clock, Clocks
 from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
+from dagpu.lowering.policies import Placement, place_program, reordered
 from dagpu.lowering.program import HOST, Program, Role
 
 
-def schedule(program: Program) -> Plan:
+def schedule(program: Program, placement: Placement | None = None) -> Plan:
     """Place and order a program: its instructions in program order, with the steps they need around them.
 
     - `Allocate` stands before the first write of a buffer, on that lane; an output that nothing writes is
@@ -38,7 +38,10 @@ def schedule(program: Program) -> Plan:
 
     Raises `PlanError` where a policy does not place every instruction, and where no way is found within a limit.
     """
-    keys = _keys(program)
+    placement = place_program(program) if placement is None else placement
+    keys = placement.keys
+    if placement.order is not None:
+        program, keys = reordered(program, placement.order), [keys[at] for at in placement.order]
     return fit(program, keys, _schedule(program, keys), _schedule)
 
 
@@ -54,28 +57,6 @@ def _schedule(program: Program, keys: Sequence[Hashable]) -> Plan:
         lane_of.append(lane)
     order = _order_one_lane(program) if len(number) <= 1 else _order_lanes(program, lane_of, len(number))
     return _assemble(program, lane_of, number, order)
-
-
-def _keys(program: Program) -> Sequence[Hashable]:
-    """The lane key of each instruction, from the policy that the program gives it."""
-    placed: list[Sequence[Hashable]] = []
-    for policy in program.policies:
-        keys = policy.place(program)
-        if len(keys) != len(program.instructions):
-            raise PlanError(
-                f"the policy {policy} placed {len(keys)} of {len(program.instructions)} instructions; "
-                f"its `place` must return one lane key for each"
-            )
-        for key in keys:
-            if type(key) is not int and not isinstance(key, Hashable):
-                raise PlanError(
-                    f"the policy {policy} gave the lane key {key!r}, which cannot be one: keys are compared. Return a "
-                    "number for each instruction."
-                )
-        placed.append(keys)
-    if len(placed) == 1:
-        return placed[0]
-    return [placed[policy][index] for index, policy in enumerate(program.policy_of)]
 
 
 @final
