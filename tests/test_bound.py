@@ -13,12 +13,12 @@ import pytest
 
 from dagpu import CostModel, ListSchedule, RoundRobin
 from dagpu.layout import contiguous
-from dagpu.lowering.bound import LARGEST, lower_bound
 from dagpu.lowering.cost import simulate
 from dagpu.lowering.dependences import Dependences, streams_of
 from dagpu.lowering.forecast import program_of
 from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
 from dagpu.lowering.schedule import schedule
+from support.makespan_bound import LARGEST, lower_bound
 from tests.named_dags import NAMED
 from tests.programs import chain, launch, layers, program
 from tests.trials import planned

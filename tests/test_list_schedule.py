@@ -14,7 +14,6 @@ from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, ze
 from dagpu.errors import PlanError
 from dagpu.layout import contiguous
 from dagpu.lowering.attempt import Attempt
-from dagpu.lowering.bound import lower_bound
 from dagpu.lowering.cost import COMPUTE, engine_of, simulate
 from dagpu.lowering.dependences import Dependences
 from dagpu.lowering.plan import Execute, Plan, Wait
@@ -23,6 +22,7 @@ from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Fill, Instr
 from dagpu.lowering.schedule import schedule
 from dagpu.lowering.verify import verify
 from dagpu.ops.recipes import Constant
+from support.makespan_bound import lower_bound
 from tests.expressions import Expr
 from tests.programs import (
     chain,
