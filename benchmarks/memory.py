@@ -29,7 +29,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from dagpu import ListSchedule, RoundRobin, SingleStream, StreamInterpreter, plan_of, use_interpreter
 from dagpu.lowering.floor import least_bytes
 from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.policies import arranged
 from dagpu.lowering.program import HOST, Role
 from dagpu.lowering.schedule import schedule
 from tests.alive import most_alive
@@ -66,9 +65,9 @@ def plans(policy: Any) -> Iterator[tuple[str, Plan]]:
     for name in NAMED:
         yield name, planned(name, policy)
     for seed in range(3):
-        yield f"random, {seed}", schedule(arranged(sized(scattered(300, seed, policy), seed)))
+        yield f"random, {seed}", schedule(sized(scattered(300, seed, policy), seed))
     for seed in range(3):
-        yield f"layers, {seed}", schedule(arranged(sized(layers(8, 30, policy), seed)))
+        yield f"layers, {seed}", schedule(sized(layers(8, 30, policy), seed))
 
 
 def has_torch() -> bool:

@@ -23,15 +23,15 @@ from table import Grid, Span, load_average, machine, now, pin_to_one_core, save,
 from workloads import BUILDS
 
 from dagpu import CostModel, DeviceOp, ListSchedule, RoundRobin, SchedulingPolicy, SingleStream, current_device, device
-from dagpu.lowering.bound import lower_bound
 from dagpu.lowering.cost import simulate
 from dagpu.lowering.plan import Execute, Wait
-from dagpu.lowering.policies import arranged
+from dagpu.lowering.policies import place_program
 from dagpu.lowering.program import Program
 from dagpu.lowering.schedule import schedule
 from dagpu.lowering.trace import Tracer
 from dagpu.lowering.verify import verify
 from dagpu.runtime.run import quiet_collector
+from support.makespan_bound import lower_bound
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -94,9 +94,10 @@ def makespans(small: bool) -> tuple[Grid, Grid]:
         f"Times the bound, so the least is 1.00; the target for ListSchedule is {TARGET:.2f}. The simple bound is "
         "max(critical path, work / streams), which the last column is held against. No schedule comes near it where "
         "copies have to come first, one after another: the bound counts, for whatever has to be done before an "
-        "instruction or after it, what the streams and each copy engine take for it (dagpu/lowering/bound.py). Where "
-        "ListSchedule is at 1.00 of that, its plan is proved the best there is. In the butterfly each result needs "
-        "every array: 32 copies in, five stages, 32 copies out. Graham's bound is 1.75 without copies."
+        "instruction or after it, what the streams and each copy engine take for it "
+        "(benchmarks/support/makespan_bound.py). Where ListSchedule is at 1.00 of that, its plan is proved the best "
+        "there is. In the butterfly each result needs every array: 32 copies in, five stages, 32 copies out. Graham's "
+        "bound is 1.75 without copies."
     )
     counts = Grid("Waits between streams", ["instructions", *policies])
     counts.note = "Of the same plans. Each is needed: that is verified."
@@ -104,7 +105,7 @@ def makespans(small: bool) -> tuple[Grid, Grid]:
         row, waits, program = [], [], None
         for make in policies.values():
             program = trace(NAMED[name](**({} if small else sizes)), make(costs))
-            plan = schedule(arranged(program))
+            plan = schedule(program)
             verify(plan)
             row.append(simulate(plan, costs).makespan)
             waits.append(float(sum(isinstance(step, Wait) for step in plan.steps)))
@@ -125,9 +126,9 @@ def plan_once(op: DeviceOp[Any, Any, Any]) -> tuple[list[Span], int]:
     with quiet_collector():
         program = trace(op, ListSchedule(STREAMS))
         times.append(now())
-        program = arranged(program)
+        placement = place_program(program)
         times.append(now())
-        plan = schedule(program)
+        plan = schedule(program, placement)
         times.append(now())
         verify(plan)
         times.append(now())

@@ -13,13 +13,12 @@ import pytest
 
 from dagpu import CostModel, ListSchedule, RoundRobin
 from dagpu.layout import contiguous
-from dagpu.lowering.bound import LARGEST, lower_bound
 from dagpu.lowering.cost import simulate
 from dagpu.lowering.dependences import Dependences, streams_of
 from dagpu.lowering.forecast import program_of
-from dagpu.lowering.policies import arranged
 from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
 from dagpu.lowering.schedule import schedule
+from support.makespan_bound import LARGEST, lower_bound
 from tests.named_dags import NAMED
 from tests.programs import chain, launch, layers, program
 from tests.trials import planned
@@ -62,7 +61,7 @@ def small(seed: int, most: int = 9) -> Program:
 
 def best(source: Program, streams: int) -> float:
     """The makespan of the best schedule."""
-    on = Dependences(source, COSTS.times(source), [True])
+    on = Dependences(source, COSTS.times(source))
     shortest = makespan(source, ListSchedule(streams, COSTS))
     missing, ready_at = on.producers.copy(), [0.0] * on.count
     free = {pool: [0.0] * streams_of(pool, streams) for pool in on.work}
@@ -97,7 +96,7 @@ def best(source: Program, streams: int) -> float:
 
 def makespan(source: Program, policy: ListSchedule | RoundRobin) -> float:
     """Of the plan that a policy gives."""
-    return simulate(schedule(arranged(program(source.instructions, source.buffers, policy))), COSTS).makespan
+    return simulate(schedule(program(source.instructions, source.buffers, policy)), COSTS).makespan
 
 
 def test_the_bound_and_list_scheduling_against_the_best() -> None:

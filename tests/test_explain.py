@@ -24,7 +24,6 @@ from dagpu import (
 from dagpu.layout import contiguous
 from dagpu.lowering import apart
 from dagpu.lowering.apart import Apart, branches_apart
-from dagpu.lowering.bound import lower_bound
 from dagpu.lowering.cost import simulate
 from dagpu.lowering.explain import duration, explain
 from dagpu.lowering.floor import least_bytes
@@ -33,6 +32,7 @@ from dagpu.lowering.plan import Execute, Lane, Plan, Record, Step, Wait
 from dagpu.lowering.program import HOST, Buffer, CopyHtoD, Launch, Program, Role, View
 from dagpu.lowering.schedule import schedule
 from dagpu.origin import place_of
+from support.makespan_bound import lower_bound
 from tests.named_dags import NAMED
 from tests.places import place
 from tests.programs import Keys, chain, fork_join, launch, output, program, programs, temporary

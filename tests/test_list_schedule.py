@@ -14,15 +14,15 @@ from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, ze
 from dagpu.errors import PlanError
 from dagpu.layout import contiguous
 from dagpu.lowering.attempt import Attempt
-from dagpu.lowering.bound import lower_bound
 from dagpu.lowering.cost import COMPUTE, engine_of, simulate
 from dagpu.lowering.dependences import Dependences
 from dagpu.lowering.plan import Execute, Plan, Wait
-from dagpu.lowering.policies import Arranged, OnStream, SchedulingPolicy, arranged
+from dagpu.lowering.policies import OnStream, Placement, SchedulingPolicy, place_program, reordered
 from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Fill, Instruction, Program, Role, View
 from dagpu.lowering.schedule import schedule
 from dagpu.lowering.verify import verify
 from dagpu.ops.recipes import Constant
+from support.makespan_bound import lower_bound
 from tests.expressions import Expr
 from tests.programs import (
     chain,
@@ -52,7 +52,13 @@ def by(source: Program, policy: SchedulingPolicy) -> Program:
 
 
 def planned(source: Program) -> Plan:
-    return schedule(arranged(source))
+    return schedule(source)
+
+
+def ordered(source: Program) -> Program:
+    """The program in the order that its policies choose."""
+    order = place_program(source).order
+    return source if order is None else reordered(source, order)
 
 
 # ---- any program
@@ -71,8 +77,9 @@ def test_every_program_gets_a_plan_with_no_race_and_no_wait_too_many(source: Pro
 def test_what_depends_on_each_other_keeps_its_order(source: Program, count: int) -> None:
     """Arranging moves each instruction at most past what it has nothing to do with, loses none, and does the same
     every time."""
-    after = arranged(by(source, ListSchedule(count, COSTS)))
-    assert after == arranged(by(source, ListSchedule(count, COSTS)))
+    given = by(source, ListSchedule(count, COSTS))
+    after = ordered(given)
+    assert place_program(given) == place_program(given)
     assert sorted(map(id, source.instructions)) == sorted(map(id, after.instructions))
     assert conflicts(source.instructions) == conflicts(after.instructions)
 
@@ -121,16 +128,26 @@ def test_a_chain_stays_on_one_stream_in_its_order() -> None:
         [buffer if buffer.device == HOST else replace(buffer, device=1) for buffer in there.buffers],
     )
     for source in (by(chain(100), ListSchedule()), by(there, ListSchedule()), by(second, ListSchedule())):
-        after = arranged(source)
+        after = ordered(source)
         assert source.instructions == after.instructions
-        plan = schedule(after)
+        plan = schedule(source)
         assert len(plan.lanes) == 1
         assert plan.events == 0
 
 
-def test_a_program_of_nothing_is_arranged() -> None:
+def test_a_program_of_nothing_is_placed() -> None:
     """There is nothing to place."""
-    assert ListSchedule().place(program([], [])) == ()
+    assert ListSchedule().place(program([], [])) == Placement(())
+
+
+def test_a_policy_of_ones_own_may_ask_another_one() -> None:
+    """A placement is a sequence of lane keys, and its policy places all of a program that has other policies."""
+    source = fork_join(3, SingleStream(), depth=2)
+    found = ListSchedule(3, COSTS).place(source)
+    assert len(found) == len(source.instructions)
+    assert found.keys == list(found)
+    assert found.keys[:4] == found[:4]
+    assert len(set(found)) == 3
 
 
 def test_work_goes_on_where_the_latest_of_its_producers_ran() -> None:
@@ -167,7 +184,7 @@ def test_leaves_are_made_early_only_where_that_is_much_faster() -> None:
     early = late = 0
     for seed in range(60):
         source, count = loop_of_large_fills(60, seed), Random(seed).randint(2, 4)
-        on = Dependences(source, COSTS.times(source), [True])
+        on = Dependences(source, COSTS.times(source))
         lower, graham = on.bounds(count)
         held = Attempt(on, count, list(range(on.count)), hold_back=True)
         if held.makespan > 1.05 * lower:
@@ -177,7 +194,7 @@ def test_leaves_are_made_early_only_where_that_is_much_faster() -> None:
         much = gains and (held.makespan > graham or eager.makespan * 1.05 <= held.makespan)
         early, late = early + much, late + (gains and not much)
         expected, policy = eager if much else held, ListSchedule(count, COSTS)
-        assert (expected.keys, expected.order) == policy.arrange(by(source, policy))
+        assert Placement(expected.keys, expected.order) == policy.place(by(source, policy))
     assert early > 10
     assert late > 0
 
@@ -210,7 +227,8 @@ def test_the_longest_path_goes_first_where_it_matters() -> None:
     source = program([*short, *long], [output()] * 20, ListSchedule(2, COSTS))
     bound = lower_bound(source, COSTS, 2)
     assert bound.seconds == pytest.approx(simulate(planned(source), COSTS).makespan)
-    assert simulate(schedule(source), COSTS).makespan >= bound.seconds
+    in_program_order = Placement(ListSchedule(2, COSTS).place(source).keys)
+    assert simulate(schedule(source, in_program_order), COSTS).makespan >= bound.seconds
 
 
 def test_what_is_cheap_to_make_late_is_not_made_early() -> None:
@@ -219,11 +237,11 @@ def test_what_is_cheap_to_make_late_is_not_made_early() -> None:
     steps = [launch((n - 1,), (n,)) for n in range(1, 101)]
     both = [instruction for pair in zip(fills, steps, strict=True) for instruction in pair]
     source = program([launch((), (0,)), *both], [*[temporary()] * 100, output()], ListSchedule(4, COSTS))
-    after = arranged(source)
+    after = ordered(source)
     for at, instruction in enumerate(after.instructions):
         if not instruction.reads and instruction.writes[0]:
             assert abs(at - 2 * instruction.writes[0]) <= 2
-    assert simulate(schedule(after), COSTS).makespan <= 1.05 * lower_bound(source, COSTS, 4).seconds
+    assert simulate(schedule(source), COSTS).makespan <= 1.05 * lower_bound(source, COSTS, 4).seconds
 
 
 def test_independent_ops_overlap_by_default() -> None:
@@ -237,7 +255,7 @@ def test_an_attempt_is_given_up_only_if_it_is_late() -> None:
     given_up = 0
     for seed in range(20):
         source = scattered(300, seed)
-        on = Dependences(source, COSTS.times(source), [True])
+        on = Dependences(source, COSTS.times(source))
         whole = Attempt(on, 2, on.by_path(), hold_back=True)
         for share in (0.5, 0.9, 1.0, 1.1):
             found = Attempt(on, 2, on.by_path(), hold_back=True, limit=share * whole.makespan)
@@ -308,19 +326,26 @@ def test_a_stream_of_ones_own_is_kept() -> None:
 
 
 def test_a_policy_without_an_order_leaves_the_program_as_it_is() -> None:
-    """Only a policy with `arrange` is asked."""
+    """Only a policy that returns a `Placement` with an order changes the order of a program."""
     source = layers(4, 4, SingleStream())
-    assert arranged(source) is source
+    assert ordered(source) is source
 
 
-def test_a_choice_that_was_made_reads_like_its_policy() -> None:
-    """In a printed program stands the policy that chose, with its own limit."""
-    policy = ListSchedule(3, memory_limit=500)
-    (made,) = arranged(layers(2, 2, policy)).policies
-    assert isinstance(made, Arranged)
-    assert str(policy) == str(made)
-    assert policy.memory_limit == made.memory_limit
-    assert Arranged(SingleStream(), ()).memory_limit is None
+def test_a_policy_of_ones_own_may_choose_the_order() -> None:
+    """The program's other policies then place the instructions in that order."""
+
+    class Backwards:
+        def place(self, program: Program) -> Placement:
+            count = len(program.instructions)
+            return Placement(["back"] * count, range(count - 1, -1, -1))
+
+    launches = [launch((), (n,)) for n in range(6)]
+    source = program(launches, [output()] * 6, RoundRobin(2), Backwards(), policy_of=(0, 0, 0, 1, 1, 1))
+    placement = place_program(source)
+    assert placement == Placement([0, 1, 0, "back", "back", "back"], range(5, -1, -1))
+    plan = schedule(source)
+    verify(plan)
+    assert [step.instruction for step in plan.steps if isinstance(step, Execute)] == launches[::-1]
 
 
 def test_a_memory_limit_trades_overlap_for_memory() -> None:

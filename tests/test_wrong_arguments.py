@@ -227,9 +227,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         ("CostModel.nbytes", "CostModel.seconds", "CostModel.times"), "policies call it with their program"
     ),
-    **dict.fromkeys(
-        ("SingleStream.place", "RoundRobin.place", "ListSchedule.place", "ListSchedule.arrange"), "runs call it"
-    ),
+    **dict.fromkeys(("SingleStream.place", "RoundRobin.place", "ListSchedule.place"), "runs call it"),
     **dict.fromkeys(
         ("Interpreter.run", "Interpreter.run_sync", "Module.forward", "SchedulingPolicy.place"), "a protocol"
     ),

@@ -12,7 +12,6 @@ from typing import Final, final
 
 from dagpu.lowering.cost import COMPUTE
 from dagpu.lowering.forecast import Forecast
-from dagpu.lowering.order import Clock, Clocks
 
 MOST_BRANCHES: Final = 400
 """The longest branches, which are held against each other; 400 give some 80,000 pairs, a second's work."""
@@ -124,18 +123,12 @@ class _Reasons:
 
     def __init__(self, plan: Forecast) -> None:
         self._plan = plan
-        self._clock: list[Clock] = []
-        """Before each piece."""
         self._of_lane: list[list[int]] = [[] for _ in plan.lanes]
         self._place: list[int] = []
         self._engine: list[int] = []
         """Of each piece the copy before it on its copy engine; -1 for none."""
         latest: dict[tuple[int, int], int] = {}
-        clocks = Clocks(len(plan.lanes))
         for index, piece in enumerate(plan.pieces):
-            for earlier in piece.waits:
-                clocks.join(piece.lane, plan.pieces[earlier].lane, earlier, self._clock[earlier])
-            self._clock.append(clocks.of[piece.lane])
             self._place.append(len(self._of_lane[piece.lane]))
             self._of_lane[piece.lane].append(index)
             engine = plan.device_of_lane[piece.lane], piece.engine
@@ -155,7 +148,7 @@ class _Reasons:
             return "copy engine", f"the copy engine for #{piece.step} is busy with #{pieces[engine].step} until then"
         if pieces[last].lane == piece.lane:
             return "same stream", f"same stream {self._plan.lanes[piece.lane]}, {self._elsewhere(head)}"
-        if self._clock[head][pieces[last].lane] >= last:
+        if self._comes_after(head, last):
             return self._wait(last, head)
         before = self._of_lane[piece.lane][: self._place[head]]
         busy = f"with #{pieces[before[-1]].step}" if before else "waiting"
@@ -180,17 +173,19 @@ class _Reasons:
 
     def _wait(self, last: int, head: int) -> tuple[str, str]:
         """The latest wait, at or before `head` in its lane, that puts it after `last`."""
-        pieces, home = self._plan.pieces, self._plan.pieces[last].lane
+        pieces = self._plan.pieces
         of_lane = self._of_lane[pieces[head].lane]
         for place in range(self._place[head], -1, -1):
             piece = pieces[of_lane[place]]
             for earlier in piece.waits:
-                if earlier == last or self._comes_after(earlier, last, home):
+                if self._comes_after(earlier, last):
                     if earlier not in piece.inputs:
                         return "memory", f"memory: #{piece.step} waits for #{pieces[earlier].step} to let go of bytes"
                     name = self._plan.lanes[pieces[earlier].lane]
                     return "wait", f"a wait through #{piece.step}, which needs #{pieces[earlier].step} on {name}"
         return "wait", "a wait of the stream"
 
-    def _comes_after(self, piece: int, last: int, home: int) -> bool:
-        return (self._plan.pieces[piece].lane == home and piece >= last) or self._clock[piece][home] >= last
+    def _comes_after(self, piece: int, other: int) -> bool:
+        """True if `piece` is on the lane of piece `other`, or starts after that in every execution."""
+        earlier = self._plan.pieces[other]
+        return self._plan.clocks[piece][earlier.lane] >= earlier.step

@@ -1,13 +1,58 @@
 """What depends on what in a program, by whole buffers, and how long it takes: what list scheduling goes by."""
 
+from collections.abc import Sequence
 from operator import neg
 from typing import Final, final
 
 from dagpu.lowering.cost import COMPUTE, ENGINES, engine_of
-from dagpu.lowering.program import Program
+from dagpu.lowering.program import Instruction, Program
 
 ANYWHERE: Final = -1
 """The pool of what another policy places, on a stream that is not known here: it starts as soon as it can."""
+
+
+@final
+class AccessHistory:
+    """Latest accesses to each buffer of a program, while its instructions are added in order.
+
+    Dependences are by whole buffers: read after write, write after read, write after write.
+    """
+
+    __slots__ = ("readers", "writer")
+
+    def __init__(self, buffers: int) -> None:
+        self.writer = [-1] * buffers
+        """Index of the last instruction that wrote each buffer; -1 if there is none."""
+        self.readers: list[list[int]] = [[] for _ in range(buffers)]
+        """Indices of the instructions that have read each buffer since that write, in order."""
+
+    def last_writers(self, instruction: Instruction) -> list[int]:
+        """Return the last writers of the buffers that an instruction reads, then of those that it writes."""
+        writer = self.writer
+        return [writer[buffer] for buffer in (*instruction.reads, *instruction.writes) if writer[buffer] >= 0]
+
+    def add(self, index: int, instruction: Instruction) -> list[int]:
+        """Add the next instruction, and return its direct predecessors, each once.
+
+        The readers of a buffer come after its last write. So a write depends on the readers, and on the last writer
+        only if there are no readers.
+        """
+        reads, writer, readers = instruction.reads, self.writer, self.readers
+        before: list[int] = []
+        for buffer in reads:
+            if writer[buffer] >= 0:
+                before.append(writer[buffer])  # noqa: PERF401  # a comprehension takes longer for so few
+        for buffer in instruction.writes:
+            if readers[buffer]:
+                before += readers[buffer]
+                readers[buffer] = []
+            elif -1 < writer[buffer] < index:
+                before.append(writer[buffer])
+            writer[buffer] = index
+        for buffer in reads:
+            if writer[buffer] != index:
+                readers[buffer].append(index)
+        return list(dict.fromkeys(before)) if len(before) > 1 else before
 
 
 @final
@@ -18,15 +63,14 @@ class Dependences:
         "after", "count", "devices", "feeds", "gate", "leaves_of", "pool", "producers", "rest", "times", "work",
     )  # fmt: skip
 
-    def __init__(self, program: Program, times: list[float], owned: list[bool]) -> None:
+    def __init__(self, program: Program, times: list[float], own: Sequence[bool] | None = None) -> None:
+        """`own` says for each instruction whether the policy places it; None if it places all."""
         self.times = times
         self.count = count = len(times)
         self.devices = len(program.devices)
-        all_owned = all(owned)
-        self.pool = [
-            i.device * ENGINES + engine_of(i) if all_owned or owned[policy] else ANYWHERE
-            for i, policy in zip(program.instructions, program.policy_of, strict=True)
-        ]
+        self.pool = [i.device * ENGINES + engine_of(i) for i in program.instructions]
+        if own is not None:
+            self.pool = [pool if is_own else ANYWHERE for pool, is_own in zip(self.pool, own, strict=True)]
         self.after: list[list[int]] = [[] for _ in range(count)]
         """The instructions that depend on each one, directly; without those that only follow from others, mostly."""
         self.producers = [0] * count
@@ -45,29 +89,12 @@ class Dependences:
 
     def _connect(self, program: Program) -> None:
         after, producers = self.after, self.producers
-        writer = [-1] * len(program.buffers)
-        readers: list[list[int]] = [[] for _ in program.buffers]  # since the last write
+        add = AccessHistory(len(program.buffers)).add
         for index, instruction in enumerate(program.instructions):
-            reads = instruction.reads
-            before: list[int] = []
-            for buffer in reads:
-                if writer[buffer] >= 0:
-                    before.append(writer[buffer])  # noqa: PERF401  # a comprehension takes longer for so few
-            for buffer in instruction.writes:
-                # Readers lie after the last write: where there are any, they stand for it.
-                if readers[buffer]:
-                    before += readers[buffer]
-                    readers[buffer] = []
-                elif writer[buffer] >= 0:
-                    before.append(writer[buffer])
-                writer[buffer] = index
-            for buffer in reads:
-                if writer[buffer] != index:
-                    readers[buffer].append(index)
+            before = add(index, instruction)
             if not before:
                 continue
             if len(before) > 1:
-                before = list(dict.fromkeys(before))
                 self._hold_back(index, before)
             producers[index] = len(before)
             for earlier in before:

@@ -10,8 +10,8 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from typing import final
 
-from dagpu.lowering.order import Clock, Clocks
-from dagpu.lowering.plan import Execute, Plan, Record, Wait
+from dagpu.lowering.order import step_clocks
+from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import HOST, Instruction, Role
 
 
@@ -30,44 +30,31 @@ class _Walk:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._clock = step_clocks(plan.steps, len(plan.lanes), plan.events)
         self._of_lane: list[list[int]] = [[] for _ in plan.lanes]
-        self._lane: list[int] = []
-        self._clock: list[Clock] = []
+        """For each lane, the steps that execute an instruction."""
         self._first: list[int] = [-1] * len(plan.buffers)
+        """For each buffer, the step that first writes it."""
         self._uses: list[dict[int, tuple[int, bool]]] = [{} for _ in plan.buffers]
-        """Of each buffer, by lane: the last piece that uses it, and whether that writes over it."""
-        clocks = Clocks(len(plan.lanes))
-        events: dict[int, tuple[int, int, Clock]] = {}
-        for step in plan.steps:
-            lane = step.lane
-            match step:
-                case Execute(instruction, _):
-                    self._add(instruction, lane, clocks.of[lane])
-                case Record(event, _):
-                    at = self._of_lane[lane][-1] if self._of_lane[lane] else -1
-                    events[event] = lane, at, clocks.of[lane]
-                case Wait(event, _):
-                    clocks.join(lane, *events[event])
-                case _:
-                    pass
+        """For each buffer, by lane: the last step that uses it, and whether that step writes over it."""
+        for at, step in enumerate(plan.steps):
+            if type(step) is Execute:
+                self._add(at, step.instruction, step.lane)
 
-    def _add(self, instruction: Instruction, lane: int, clock: Clock) -> None:
-        piece = len(self._lane)
-        self._lane.append(lane)
-        self._of_lane[lane].append(piece)
-        self._clock.append(clock)
+    def _add(self, at: int, instruction: Instruction, lane: int) -> None:
+        self._of_lane[lane].append(at)
         taken = {self._plan.offsets[buffer] for buffer in instruction.writes}
         for buffer in instruction.reads:
             offset = self._plan.offsets[buffer]
-            self._uses[buffer][lane] = piece, offset >= 0 and offset in taken and buffer not in instruction.writes
+            self._uses[buffer][lane] = at, offset >= 0 and offset in taken and buffer not in instruction.writes
         for buffer in instruction.writes:
-            self._uses[buffer][lane] = piece, False
+            self._uses[buffer][lane] = at, False
             if self._first[buffer] < 0:
-                self._first[buffer] = piece
+                self._first[buffer] = at
 
     def most(self, device: int) -> int:
         """Bytes on one device."""
-        changes = [[0] * (len(pieces) + 1) for pieces in self._of_lane]
+        changes = [[0] * (len(steps) + 1) for steps in self._of_lane]
         results = 0
         for buffer, about in enumerate(self._plan.buffers):
             if about.device != device or device == HOST or about.role is Role.INPUT:
@@ -84,18 +71,18 @@ class _Walk:
 
     def _begin(self, buffer: int, lane: int) -> int:
         """The first place on a lane that comes after the buffer's first write, or is it."""
-        first, pieces = self._first[buffer], self._of_lane[lane]
-        home = self._lane[first]
+        first, steps = self._first[buffer], self._of_lane[lane]
+        home = self._plan.steps[first].lane
         if home == lane:
-            return bisect_left(pieces, first)
-        return bisect_left(pieces, first, key=lambda piece: self._clock[piece][home])
+            return bisect_left(steps, first)
+        return bisect_left(steps, first, key=lambda at: self._clock[at][home])
 
     def _end(self, buffer: int, lane: int) -> int:
         """Behind the last place on a lane that comes before a use of the buffer, or is one."""
-        pieces, last = self._of_lane[lane], 0
+        steps, last = self._of_lane[lane], 0
         for home, (use, written_over) in self._uses[buffer].items():
             if home == lane:
-                last = max(last, bisect_right(pieces, use) - written_over)
+                last = max(last, bisect_right(steps, use) - written_over)
             else:
-                last = max(last, bisect_right(pieces, self._clock[use][lane]))
+                last = max(last, bisect_right(steps, self._clock[use][lane]))
         return last

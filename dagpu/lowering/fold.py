@@ -6,11 +6,12 @@ tried first: it is the one that the policy has chosen for speed.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 
 from dagpu.errors import PlanError
+from dagpu.lowering.dependences import AccessHistory
 from dagpu.lowering.memory import describe_peak
 from dagpu.lowering.plan import Plan
+from dagpu.lowering.policies import reordered
 from dagpu.lowering.program import Program
 
 
@@ -37,11 +38,7 @@ def fit(
             numbers.setdefault(key, len(numbers))
     left = max(len(numbers), 1)
     order = _depth_first(program)
-    deep = replace(
-        program,
-        instructions=tuple([program.instructions[at] for at in order]),
-        policy_of=tuple([program.policy_of[at] for at in order]),
-    )
+    deep = reordered(program, order)
     best = plan
     while True:
         folded = [numbers[key] % left if movable else key for key, movable in zip(keys, free, strict=True)]
@@ -82,18 +79,13 @@ def _depth_first(program: Program) -> list[int]:
 
 
 def _needs(program: Program) -> list[list[int]]:
-    """Of each instruction: those that have to come before it, in the order in which it names their buffers."""
-    writer = [-1] * len(program.buffers)
-    readers: list[list[int]] = [[] for _ in program.buffers]
+    """For each instruction: the last writers of its buffers, in the order in which it names these, then the others
+    that it depends on."""
+    history = AccessHistory(len(program.buffers))
     needs: list[list[int]] = []
     for at, instruction in enumerate(program.instructions):
-        before = [writer[buffer] for buffer in (*instruction.reads, *instruction.writes) if writer[buffer] >= 0]
-        for buffer in instruction.writes:
-            before += readers[buffer]
-        for buffer in instruction.reads:
-            readers[buffer].append(at)
-        for buffer in instruction.writes:
-            writer[buffer], readers[buffer] = at, []
+        before = history.last_writers(instruction)
+        before += history.add(at, instruction)
         needs.append(list(dict.fromkeys(before)))
     return needs
 

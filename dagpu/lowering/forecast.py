@@ -10,6 +10,8 @@ from typing import final
 
 from dagpu.frozen import plain
 from dagpu.lowering.cost import COMPUTE, CostModel, engine_of
+from dagpu.lowering.dependences import AccessHistory
+from dagpu.lowering.order import Clock, step_clocks
 from dagpu.lowering.plan import Execute, Plan, Record, Wait
 from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program
 from dagpu.lowering.show import label
@@ -58,6 +60,8 @@ class Forecast:
     lanes: tuple[str, ...]
     """`device/key` of each lane."""
     device_of_lane: tuple[int, ...]
+    clocks: tuple[Clock, ...]
+    """For each piece, the vector clock of its lane when the piece starts; work is numbered by the plan's steps."""
     critical: tuple[int, ...]
     """The pieces of a longest chain of dependencies, in order."""
     critical_seconds: float
@@ -99,7 +103,7 @@ class Forecast:
         pieces = [replace(piece, begin=begin, end=end) for piece, (begin, end) in zip(self.pieces, spans, strict=True)]
         critical, length = _critical(pieces)
         work = _work(pieces, self.device_of_lane)
-        return Forecast(tuple(pieces), self.lanes, self.device_of_lane, critical, length, work)
+        return Forecast(tuple(pieces), self.lanes, self.device_of_lane, self.clocks, critical, length, work)
 
 
 def overlap_of(spans: Iterable[tuple[float, float]]) -> float:
@@ -146,7 +150,8 @@ def forecast(plan: Plan, costs: CostModel | None = None) -> Forecast:
                 pass
     names = tuple([f"{plan.devices[lane.device]}/{lane.key}" for lane in plan.lanes])
     devices = tuple([lane.device for lane in plan.lanes])
-    bare = Forecast(tuple(pieces), names, devices, (), 0.0, 0.0)
+    clocks = step_clocks(plan.steps, len(plan.lanes), plan.events)
+    bare = Forecast(tuple(pieces), names, devices, tuple([clocks[piece.step] for piece in pieces]), (), 0.0, 0.0)
     return bare.timed((CostModel() if costs is None else costs).times(program_of(plan)))
 
 
@@ -167,23 +172,9 @@ _COUNT = CostModel()
 
 def dependencies(plan: Plan) -> list[tuple[int, ...]]:
     """Of each instruction the earlier ones that it has to come after: read after write, write after read or write."""
-    writer = [-1] * len(plan.buffers)
-    readers: list[list[int]] = [[] for _ in plan.buffers]
-    found: list[tuple[int, ...]] = []
-    for step in plan.steps:
-        if type(step) is not Execute:
-            continue
-        instruction, index = step.instruction, len(found)
-        before = {writer[buffer] for buffer in instruction.reads}
-        for buffer in instruction.writes:
-            before.update(readers[buffer] or (writer[buffer],))
-        before.discard(-1)
-        found.append(tuple(sorted(before)))
-        for buffer in instruction.reads:
-            readers[buffer].append(index)
-        for buffer in instruction.writes:
-            writer[buffer], readers[buffer] = index, []
-    return found
+    history = AccessHistory(len(plan.buffers))
+    executed = [step.instruction for step in plan.steps if type(step) is Execute]
+    return [tuple(sorted(history.add(index, instruction))) for index, instruction in enumerate(executed)]
 
 
 def _critical(pieces: Sequence[Piece]) -> tuple[tuple[int, ...], float]:

@@ -17,15 +17,14 @@ work / m): R. L. Graham, "Bounds on multiprocessing timing anomalies", SIAM J. A
 back is no part of his argument, so where his bound is passed, the third attempt stands if it is any faster.
 """
 
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, TypeAlias, final
+from typing import Final, final
 
 from dagpu.lowering.attempt import Attempt
 from dagpu.lowering.cost import CostModel
 from dagpu.lowering.dependences import Dependences
-from dagpu.lowering.policies import check_settings, owned_by
+from dagpu.lowering.policies import Placement, check_settings, placed_by
 from dagpu.lowering.program import Program
 from dagpu.origin import here
 from dagpu.wrong_arguments import wrong_argument
@@ -33,8 +32,6 @@ from dagpu.wrong_arguments import wrong_argument
 _GOOD: Final = 1.05
 """Of the lower bound: a schedule that is as fast as this needs no further attempt. Also by how much one that holds more
 memory has to be faster."""
-
-_Arranged: TypeAlias = tuple[Sequence[Hashable], Sequence[int] | None]
 
 
 @final
@@ -60,17 +57,14 @@ class ListSchedule:
             cure = "Write costs=CostModel(), or leave it out"
             raise wrong_argument("ListSchedule", here(), "costs", self.costs, "a CostModel", cure)
 
-    def place(self, program: Program) -> Sequence[Hashable]:
-        return self.arrange(program)[0]
+    def place(self, program: Program) -> Placement:
+        """Return the stream of each instruction and the order in which the instructions start.
 
-    def arrange(self, program: Program) -> _Arranged:
-        """The lane key of each instruction, and the order in which the instructions start; None for program order.
-
-        Each instruction stands after all that it depends on. Time: O(n log n), with a small constant before the log.
+        Time: O(n log n), with a small constant before the log.
         """
         if _is_chain(program):
-            return (0,) * len(program.instructions), None
-        on = Dependences(program, self.costs.times(program), owned_by(program, self))
+            return Placement((0,) * len(program.instructions))
+        on = Dependences(program, self.costs.times(program), placed_by(program, self))
         lower, graham = on.bounds(self.streams)
         best = Attempt(on, self.streams, list(range(on.count)), hold_back=True)
         if best.makespan > _GOOD * lower:
@@ -83,7 +77,7 @@ class ListSchedule:
                 other = Attempt(on, self.streams, ranked, hold_back=False, limit=limit)
                 if other.makespan <= limit:
                     best = other
-        return best.keys, best.order
+        return Placement(best.keys, best.order)
 
 
 def _is_chain(program: Program) -> bool:

@@ -20,8 +20,8 @@ from typing import Final, final
 
 from dagpu.lowering.arena import Arena
 from dagpu.lowering.large_first import Lifetime, large_first
-from dagpu.lowering.order import Clock, Clocks
-from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Plan, Record, Release, Step, Wait, may_write_over
+from dagpu.lowering.order import Clock, step_clocks
+from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Plan, Release, Step, may_write_over
 from dagpu.lowering.program import Buffer, Instruction, Launch, Role
 from dagpu.lowering.show import label
 from dagpu.origin import describe
@@ -44,16 +44,17 @@ def lay_out(
     In them the `Allocate`s of an instruction stand right before it, and the `Release`s of what ends with it right
     after it. Where a kernel may work in place, an output takes the bytes of an input that ends there.
     """
-    walk = _Walk(buffers, devices, lanes, events)
-    walk.run(steps)
+    clocks = step_clocks(steps, lanes, events)
+    walk = _Walk(buffers, devices, lanes)
+    walk.run(steps, clocks)
     offsets = walk.offsets
     lives: list[list[Lifetime]] | None = None
     for device, arena in enumerate(walk.arenas):
         top, most = arena.top, walk.most[device]
         if top > max(_ENOUGH * most, most + _WASTE) and walk.count[device] <= _SMALL:
             if lives is None:  # hardly ever asked for: to note them the first time would be a tenth of the walk
-                again = _Walk(buffers, devices, lanes, events, lifetimes=True)
-                again.run(steps)
+                again = _Walk(buffers, devices, lanes, lifetimes=True)
+                again.run(steps, clocks)
                 lives = again.lives
             found, end = large_first(lives[device], lanes, _ENOUGH * most)
             if end < top:
@@ -71,12 +72,8 @@ def lay_out(
 class _Walk:
     """One walk over the steps, which places each temporary where it is allocated."""
 
-    def __init__(
-        self, buffers: Sequence[Buffer], devices: int, lanes: int, events: int, *, lifetimes: bool = False
-    ) -> None:
+    def __init__(self, buffers: Sequence[Buffer], devices: int, lanes: int, *, lifetimes: bool = False) -> None:
         self._buffers = buffers
-        self._clocks = Clocks(lanes)
-        self._events: list[tuple[int, int, Clock] | None] = [None] * events
         self._held = [0] * devices
         self._lost = bytearray(len(buffers))  # true of a buffer that another one has been written over
         self._lifetimes = lifetimes
@@ -90,31 +87,23 @@ class _Walk:
         self.lives: list[list[Lifetime]] = [[] for _ in range(devices)]
         """Theirs, where they were asked for."""
 
-    def run(self, steps: Sequence[Step]) -> None:
-        """Fills in what is public."""
-        buffers, clocks, events = self._buffers, self._clocks, self._events
+    def run(self, steps: Sequence[Step], clocks: Sequence[Clock]) -> None:
+        """Fill in the public attributes; `clocks` holds the clock of each step's lane."""
+        buffers = self._buffers
         fresh: list[int] = []
         for at, step in enumerate(steps):
             if type(step) is Execute:
                 if fresh:
                     if type(step.instruction) is Launch and step.instruction.kernel.in_place:
                         fresh = self._write_over(fresh, step.instruction, steps, at)
-                    clock = clocks.of[step.lane]
                     for buffer in fresh:
-                        self._place(buffer, step.lane, clock, at)
+                        self._place(buffer, step.lane, clocks[at], at)
                     fresh = []
             elif type(step) is Allocate:
                 if buffers[step.buffer].role is Role.TEMPORARY:
                     fresh.append(step.buffer)
             elif type(step) is Release:
                 self._release(step.buffer, step.lane, at)
-            elif type(step) is Record:
-                events[step.event] = step.lane, at, clocks.of[step.lane]
-            else:
-                assert type(step) is Wait
-                moment = events[step.event]
-                assert moment is not None
-                clocks.join(step.lane, *moment)
 
     def _place(self, buffer: int, lane: int, clock: Clock, at: int) -> None:
         about = self._buffers[buffer]

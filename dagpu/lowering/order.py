@@ -10,7 +10,10 @@ work is a reference to the list that was its lane's at the time, and costs nothi
 """
 
 import sys
+from collections.abc import Sequence
 from typing import TypeAlias, final
+
+from dagpu.lowering.plan import Record, Step, Wait
 
 Clock: TypeAlias = list[int]
 
@@ -44,3 +47,24 @@ class Clocks:
         after[other] = max(before[other], at)  # clock[other] is END: `other` may have gone on since
         self.of[lane] = after
         return after
+
+
+def step_clocks(steps: Sequence[Step], lanes: int, events: int) -> list[Clock]:
+    """Return, for each step of a plan, the clock of its lane when the step starts; work is numbered by steps.
+
+    Each event must be recorded before it is waited for.
+    """
+    clocks = Clocks(lanes)
+    if lanes == 1:
+        return clocks.of * len(steps)
+    recorded: list[tuple[int, int, Clock]] = [(-1, -1, [])] * events
+    found: list[Clock] = []
+    now = clocks.of
+    for at, step in enumerate(steps):
+        lane = step.lane
+        found.append(now[lane])
+        if type(step) is Record:
+            recorded[step.event] = lane, at, now[lane]
+        elif type(step) is Wait:
+            clocks.join(lane, *recorded[step.event])
+    return found

@@ -2,94 +2,133 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, final, runtime_checkable
+from typing import Protocol, final, overload
 
-from dagpu.errors import DagpuError
+from dagpu.errors import DagpuError, PlanError
+from dagpu.lowering.dependences import AccessHistory
 from dagpu.lowering.program import Program
 from dagpu.lowering.show import label
 from dagpu.origin import describe, here
 from dagpu.wrong_arguments import check_count, whole, wrong_argument
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Placement(Sequence[Hashable]):
+    """Stream of each instruction of a program, and the order in which the instructions start.
+
+    As a sequence, it is its `keys`.
+    """
+
+    keys: Sequence[Hashable]
+    """A lane key for each instruction, in the order of `program.instructions`."""
+    order: Sequence[int] | None = None
+    """Indices of all instructions, in the order in which they start; None for program order.
+
+    Each instruction has to come after all that it depends on by the buffers of both. So results stay the same.
+    """
+
+    @overload
+    def __getitem__(self, index: int) -> Hashable: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Hashable]: ...
+    def __getitem__(self, index: int | slice) -> Hashable | Sequence[Hashable]:
+        return self.keys[index]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
 class SchedulingPolicy(Protocol):
     """Decides placement, and nothing else: every placement gives the same results.
 
-    A policy of one's own needs this one method.
+    A user-defined policy needs this one method.
     """
 
     def place(self, program: Program) -> Sequence[Hashable]:
-        """A lane key for each instruction, in the order of `program.instructions`.
+        """Return a lane key for each instruction, in the order of `program.instructions`.
 
-        An int is the number of a stream in the pool of the instruction's device: lanes are per device, so key
-        0 on one device and key 0 on another are two lanes. Instructions with equal device and key run in
-        program order. Where a program has several policies, only the keys of those instructions are used that
-        `program.policy_of` gives to this one.
+        An int is the number of a stream in the pool of the instruction's device. Lanes are per device, so key 0 on one
+        device and key 0 on another are two lanes. Instructions with equal device and key run in program order. Where a
+        program has several policies, only the keys of those instructions are used that `program.policy_of` gives to
+        this one.
+
+        A policy that also chooses the order in which instructions start returns a `Placement`. The order decides what
+        overlaps where a stream takes several instructions. It applies to the whole program: the program's other
+        policies then place the instructions in that order, so `place` may be called a second time.
         """
         ...
 
 
-def owned_by(program: Program, policy: SchedulingPolicy) -> list[bool]:
-    """Which of the program's policies `policy` stands for: itself, or all where it is none of them."""
-    owned = [candidate is policy for candidate in program.policies]
-    return owned if any(owned) else [True] * len(owned)
+def place_program(program: Program) -> Placement:
+    """Return one placement for all instructions, from the policies of a program.
 
+    The order is that of the first policy that returns one and places some instruction.
 
-@runtime_checkable
-class ArrangingPolicy(SchedulingPolicy, Protocol):
-    """A policy that also says in which order to start, which decides what overlaps where a stream takes several.
-
-    Its order takes the place of the program's. What depends on each other keeps its order, so results stay the same.
+    Raises:
+        PlanError: a policy does not return one lane key for each instruction.
     """
-
-    def arrange(self, program: Program) -> tuple[Sequence[Hashable], Sequence[int] | None]:
-        """The lane keys that `place` gives, and the indices of all instructions in the new order; None to keep it.
-
-        In the new order, each instruction has to stand after all that it depends on by the buffers of both.
-        """
-        ...
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Arranged:
-    """The choice that `policy` has made for the program in which this stands, instruction by instruction."""
-
-    policy: SchedulingPolicy
-    keys: Sequence[Hashable]
-
-    @property
-    def memory_limit(self) -> int | None:
-        """The policy's own, where it has one."""
-        limit: int | None = getattr(self.policy, "memory_limit", None)
-        return limit
-
-    def place(self, program: Program) -> Sequence[Hashable]:
-        return self.keys
-
-    def __str__(self) -> str:
-        return str(self.policy)
-
-
-def arranged(program: Program) -> Program:
-    """The program in the order that its policy asks for, with that policy's choice of lanes made.
-
-    Where several policies place a program, it is the first of them that asks for an order at all. A program whose
-    policies ask for none is given back as it is.
-    """
-    asked = set(program.policy_of)
+    found: list[Sequence[Hashable]] = []
     for number, policy in enumerate(program.policies):
-        if number in asked and isinstance(policy, ArrangingPolicy):
-            break
-    else:
-        return program
-    keys, order = policy.arrange(program)
-    instructions, policy_of = program.instructions, program.policy_of
-    if order is not None:
-        keys = [keys[index] for index in order]
-        instructions = tuple([instructions[index] for index in order])
-        policy_of = tuple([policy_of[index] for index in order])
-    policies = (*program.policies[:number], Arranged(policy, keys), *program.policies[number + 1 :])
-    return replace(program, instructions=instructions, policies=policies, policy_of=policy_of)
+        placement = _ask(policy, program)
+        if placement.order is not None and number in program.policy_of:
+            return _place_others(program, number, placement.keys, placement.order)
+        found.append(placement.keys)
+    return Placement(found[0] if len(found) == 1 else [found[p][at] for at, p in enumerate(program.policy_of)])
+
+
+def reordered(program: Program, order: Sequence[int]) -> Program:
+    """Return the program with its instructions in another order, given by their indices."""
+    return replace(
+        program,
+        instructions=tuple([program.instructions[at] for at in order]),
+        policy_of=tuple([program.policy_of[at] for at in order]),
+    )
+
+
+def _place_others(program: Program, number: int, keys: Sequence[Hashable], order: Sequence[int]) -> Placement:
+    """Let the other policies place their instructions in the order that policy `number` has chosen."""
+    if len(program.policies) == 1:
+        return Placement(keys, order)
+    after = reordered(program, order)
+    merged = list(keys)
+    for other, policy in enumerate(program.policies):
+        if other != number:
+            placement = _ask(policy, after)
+            for at, key in zip(order, placement.keys, strict=True):
+                if program.policy_of[at] == other:
+                    merged[at] = key
+    return Placement(merged, order)
+
+
+def _ask(policy: SchedulingPolicy, program: Program) -> Placement:
+    """Call `place` of a policy, and check the lane keys."""
+    answer = policy.place(program)
+    placement = answer if isinstance(answer, Placement) else Placement(answer)
+    keys = placement.keys
+    if len(keys) != len(program.instructions):
+        raise PlanError(
+            f"the policy {policy} placed {len(keys)} of {len(program.instructions)} instructions; "
+            f"its `place` must return one lane key for each"
+        )
+    for key in keys:
+        if type(key) is not int and not isinstance(key, Hashable):
+            raise PlanError(
+                f"the policy {policy} gave the lane key {key!r}, which cannot be one: keys are compared. Return a "
+                "number for each instruction."
+            )
+    return placement
+
+
+def placed_by(program: Program, policy: SchedulingPolicy) -> list[bool]:
+    """Return, for each instruction, whether `policy` places it; True for all if the program does not have the policy.
+
+    The latter is the case where a user-defined policy calls another one.
+    """
+    own = [candidate is policy for candidate in program.policies]
+    if all(own) or not any(own):
+        return [True] * len(program.instructions)
+    return [own[number] for number in program.policy_of]
 
 
 @final
@@ -136,26 +175,21 @@ class RoundRobin:
         check_settings("RoundRobin", self.streams, self.memory_limit)
 
     def place(self, program: Program) -> Sequence[Hashable]:
-        owned = owned_by(program, self)
+        own = placed_by(program, self)
         instructions = program.instructions
         keys = [0] * len(instructions)
-        writer = [-1] * len(program.buffers)
+        history = AccessHistory(len(program.buffers))
         # The device of each instruction while nothing has gone on from it, then -1.
         open_on = [-1] * len(instructions)
         turn = [0] * len(program.devices)
         for index, instruction in enumerate(instructions):
             device = instruction.device
             producer = -1
-            for buffer in instruction.reads:
-                last = writer[buffer]
+            for last in history.last_writers(instruction):
                 if last > producer and open_on[last] == device:
                     producer = last
-            for buffer in instruction.writes:
-                last = writer[buffer]
-                if last > producer and open_on[last] == device:
-                    producer = last
-                writer[buffer] = index
-            if not owned[program.policy_of[index]]:
+            history.add(index, instruction)
+            if not own[index]:
                 continue  # another policy places it, on a stream that is not known here
             if producer >= 0:
                 open_on[producer] = -1
@@ -178,10 +212,10 @@ class OnStream:
 
     def place(self, program: Program) -> Sequence[Hashable]:
         """Raises `DagpuError` where an instruction that this policy places is on another device."""
-        owned = owned_by(program, self)
+        own = placed_by(program, self)
         here = program.devices.index(self.device_name) if self.device_name in program.devices else None
-        for instruction, policy in zip(program.instructions, program.policy_of, strict=True):
-            if instruction.device != here and owned[policy]:
+        for instruction, is_own in zip(program.instructions, own, strict=True):
+            if instruction.device != here and is_own:
                 there = program.devices[instruction.device]
                 raise DagpuError(
                     f"{label(instruction)}, built at {describe(instruction.origin)}, belongs on {there}, "

@@ -13,15 +13,16 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from dagpu.errors import PlanError
+from dagpu.lowering.dependences import AccessHistory
 from dagpu.lowering.fold import fit
 from dagpu.lowering.memory import lay_out
 from dagpu.lowering.order import Clock, Clocks
 from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
+from dagpu.lowering.policies import Placement, place_program, reordered
 from dagpu.lowering.program import HOST, Program, Role
 
 
-def schedule(program: Program) -> Plan:
+def schedule(program: Program, placement: Placement | None = None) -> Plan:
     """Place and order a program: its instructions in program order, with the steps they need around them.
 
     - `Allocate` stands before the first write of a buffer, on that lane; an output that nothing writes is
@@ -37,7 +38,10 @@ def schedule(program: Program) -> Plan:
 
     Raises `PlanError` where a policy does not place every instruction, and where no way is found within a limit.
     """
-    keys = _keys(program)
+    placement = place_program(program) if placement is None else placement
+    keys = placement.keys
+    if placement.order is not None:
+        program, keys = reordered(program, placement.order), [keys[at] for at in placement.order]
     return fit(program, keys, _schedule(program, keys), _schedule)
 
 
@@ -53,28 +57,6 @@ def _schedule(program: Program, keys: Sequence[Hashable]) -> Plan:
         lane_of.append(lane)
     order = _order_one_lane(program) if len(number) <= 1 else _order_lanes(program, lane_of, len(number))
     return _assemble(program, lane_of, number, order)
-
-
-def _keys(program: Program) -> Sequence[Hashable]:
-    """The lane key of each instruction, from the policy that the program gives it."""
-    placed: list[Sequence[Hashable]] = []
-    for policy in program.policies:
-        keys = policy.place(program)
-        if len(keys) != len(program.instructions):
-            raise PlanError(
-                f"the policy {policy} placed {len(keys)} of {len(program.instructions)} instructions; "
-                f"its `place` must return one lane key for each"
-            )
-        for key in keys:
-            if type(key) is not int and not isinstance(key, Hashable):
-                raise PlanError(
-                    f"the policy {policy} gave the lane key {key!r}, which cannot be one: keys are compared. Return a "
-                    "number for each instruction."
-                )
-        placed.append(keys)
-    if len(placed) == 1:
-        return placed[0]
-    return [placed[policy][index] for index, policy in enumerate(program.policy_of)]
 
 
 @final
@@ -137,35 +119,23 @@ def _order_one_lane(program: Program) -> _Order:
 def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
     """Waits and releases over several lanes."""
     order, clocks = _Order(), Clocks(lanes)
-    writer = [-1] * len(program.buffers)
-    readers: list[list[int]] = [[] for _ in program.buffers]  # since the last write
+    history = AccessHistory(len(program.buffers))
+    add = history.add
     clock_at: list[Clock] = []
     joins: list[list[int]] = [[] for _ in range(lanes)]  # instructions before which the lane waits
     for index, (instruction, lane) in enumerate(zip(program.instructions, lane_of, strict=True)):
         clock = clocks.of[lane]
         late: list[int] = []
-        for buffer in instruction.reads:
-            earlier = writer[buffer]  # -1 (none) is never late
+        for earlier in add(index, instruction):
             if clock[lane_of[earlier]] < earlier:
-                late.append(earlier)
-        for buffer in instruction.writes:
-            # Readers lie after the last write: where there are any, they stand for it.
-            for earlier in readers[buffer] or (writer[buffer],):
-                if clock[lane_of[earlier]] < earlier:
-                    late.append(earlier)  # noqa: PERF401  # mostly there is one, and it is not late
+                late.append(earlier)  # noqa: PERF401  # mostly there is one, and it is not late
         if late:
             order.waits[index] = order.wait(clocks, lane, late, lane_of, clock_at)
             joins[lane].append(index)
             clock = clocks.of[lane]
         clock_at.append(clock)
-        for buffer in instruction.reads:
-            readers[buffer].append(index)
-        for buffer in instruction.writes:
-            writer[buffer] = index
-            if readers[buffer]:
-                readers[buffer] = []
     for buffer in _temporaries(program):
-        users = readers[buffer] or [writer[buffer]]
+        users = history.readers[buffer] or [history.writer[buffer]]
         if users[-1] >= 0:
             _release(order, buffer, users, lane_of, clock_at, joins, clocks)
     return order

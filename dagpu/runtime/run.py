@@ -9,7 +9,6 @@ from dagpu.backends.base import Backend, Bindings, Failure, Replay
 from dagpu.critical import leave, pause
 from dagpu.errors import DeviceError
 from dagpu.lowering.plan import Plan
-from dagpu.lowering.policies import arranged
 from dagpu.lowering.program import Program
 from dagpu.lowering.reuse import Bound
 from dagpu.lowering.schedule import schedule
@@ -46,8 +45,8 @@ def quiet_collector() -> Iterator[None]:
 
 
 def plan_program(program: Program, check: bool) -> Plan:
-    """Put in the policies' order, schedule, and verify what came of it."""
-    plan = schedule(arranged(program))
+    """Schedule the program, and verify the plan if `check`."""
+    plan = schedule(program)
     if check:
         verify(plan)
     return plan

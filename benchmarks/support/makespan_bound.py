@@ -1,15 +1,16 @@
-"""What no schedule of a program can beat, in a cost model: what benchmarks and tests hold schedules against.
+"""A lower bound on the makespan of a program in a cost model; benchmarks and tests compare schedules with it.
 
-Every instruction has a *head*, before which it cannot start, and a *tail*, which has to follow it. Both begin as
-longest paths. They grow by what a path does not see: that copies of one direction go one at a time, and no more
-instructions at once than there are streams. If all of a set S is done by one pool of m streams, the last of it ends no
-sooner than
+Every instruction has a *head*, the time before which it cannot start, and a *tail*, the time that has to follow it.
+Both begin as longest paths. They grow by two limits that a path does not show: copies of one direction run one at a
+time, and a device runs at most one instruction on each stream at once. If one pool of m streams executes a set S, the
+last instruction of S ends no sooner than
 
     (least head of S) + (seconds of S) / m,       and then its tail has to follow.
 
 So an instruction that needs all of S starts no sooner than that, plus the shortest of the paths from S to it. This is
 the bound of J. Carlier for one machine ("The one-machine sequencing problem", European Journal of Operational Research
-11, 1982), with m streams in its place. Of all sets S, those are tried that hold the longest tails, or the latest heads.
+11, 1982), extended to m streams. The sets S that are tried consist of the instructions with the longest tails, or of
+those with the latest heads.
 """
 
 import math
@@ -26,32 +27,33 @@ from dagpu.lowering.program import Program
 _Seconds: TypeAlias = NDArray[np.float64]
 
 LARGEST: Final = 2_048
-"""Instructions of a program of which pools are looked at before each instruction; that takes the square of them."""
+"""Most instructions of a program for which heads and tails count pools; that takes time in the square of them."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """What no schedule of a program can beat, in the model. Seconds."""
+class MakespanBound:
+    """Lower bounds on the makespan of every schedule of a program, in seconds of the cost model."""
 
     critical_path: float
-    """The longest chain of instructions that depend on each other."""
+    """Length of the longest chain of instructions that depend on each other."""
     work: float
-    """The most that one device's streams, or one of its two copy engines, has to do, shared out evenly."""
+    """Largest work of one device's streams (shared out evenly over them), or of one of its two copy engines."""
     between: float
-    """The same of any part of that work, between its heads and its tails. Never less than `work`."""
+    """Largest sum of head, work (shared out like that) and tail over the tried parts of that work; at least `work`."""
 
     @property
     def seconds(self) -> float:
+        """The largest of the bounds."""
         return max(self.critical_path, self.between)
 
 
-def lower_bound(program: Program, costs: CostModel, streams: int) -> Bound:
-    """The bound for `streams` streams on each device, and an engine for the copies of each direction.
+def lower_bound(program: Program, costs: CostModel, streams: int) -> MakespanBound:
+    """Compute the bound for `streams` streams on each device, and one copy engine for each direction.
 
-    Of a program of more than `LARGEST` instructions, heads and tails are longest paths alone.
+    In a program of more than `LARGEST` instructions, heads and tails are longest paths alone.
     """
-    on = Dependences(program, costs.times(program), [True] * len(program.policies))
+    on = Dependences(program, costs.times(program))
     times: _Seconds = np.array(on.times, dtype=np.float64)
     before: list[list[int]] = [[] for _ in on.after]
     for index, later in enumerate(on.after):
@@ -66,11 +68,11 @@ def lower_bound(program: Program, costs: CostModel, streams: int) -> Bound:
     between = max([_least(heads[m], times[m], tails[m], shares[p]) for p, m in pools.items()], default=0.0)
     path = max(on.rest, default=0.0)
     work = max([seconds / shares[pool] for pool, seconds in on.work.items()], default=0.0)
-    return Bound(path, work, max(between, float((heads + times + tails).max(initial=0.0))))
+    return MakespanBound(path, work, max(between, float((heads + times + tails).max(initial=0.0))))
 
 
 def _heads(before: list[list[int]], times: _Seconds, pools: "list[tuple[int, NDArray[Any]]]") -> _Seconds:
-    """Of each instruction the seconds before which it cannot start. `before`: what it needs, directly."""
+    """Return the head of each instruction, in seconds. `before` holds its direct predecessors."""
     count = len(times)
     heads: _Seconds = np.zeros(count)
     ways = [_Ways(members, times) for _, members in pools] if count <= LARGEST else []
@@ -86,7 +88,7 @@ def _heads(before: list[list[int]], times: _Seconds, pools: "list[tuple[int, NDA
 
 @final
 class _Ways:
-    """The longest path from the end of each instruction of one pool to the end of each instruction; -inf for none."""
+    """Longest path from the end of each instruction of one pool to the end of each instruction; -inf if none."""
 
     def __init__(self, members: "NDArray[Any]", times: _Seconds) -> None:
         self._place = {int(member): place for place, member in enumerate(members)}
@@ -94,7 +96,10 @@ class _Ways:
         self._to_end: _Seconds = np.full((len(times), len(members)), -math.inf)
 
     def to(self, index: int, before: list[int]) -> tuple["NDArray[Any]", _Seconds]:
-        """Which of the pool an instruction needs, and the paths from their ends to its start."""
+        """Return the places in the pool of all that an instruction needs, and the paths from their ends to its start.
+
+        Must be called for each instruction of the program, in order. `before` holds its direct predecessors.
+        """
         paths = self._to_end[index]
         for earlier in before:
             np.maximum(paths, self._to_end[earlier], out=paths)
@@ -107,7 +112,7 @@ class _Ways:
 
 
 def _least(heads: _Seconds, times: _Seconds, tails: _Seconds, streams: int) -> float:
-    """The soonest that all of a set can be done, with the tails: the most over those of its parts that are tried."""
+    """Return the least time until all of a set and its tails are done: the largest bound over the tried parts."""
     if not len(heads):
         return 0.0
     order = np.argsort(-tails, kind="stable")
