@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+from tests.paths import ROOT
+
+DOCS = ROOT / "docs"
 GENERATED = DOCS / "_static" / "generated"
 MADE = frozenset({DOCS / "benchmarks.md", DOCS / "parity.md"})
 """Pages that docs/_ext/generated.py writes: they are there once the documentation has been built."""

@@ -23,6 +23,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.base import Bindings, Failure
+from dagpu.backends.cuda import transfers
 from dagpu.backends.cuda.memory import Block
 from dagpu.backends.cuda.prepared import PreparedPlan
 from dagpu.lowering.plan import Plan
@@ -174,3 +175,10 @@ def mixture_in_numpy(array: NDArray[f32], factor: float) -> list[NDArray[Any]]:
     """The same."""
     scaled = np.fmod(f32(factor) * array, f32(64)) + f32(0)
     return [scaled, scaled[:, :18], scaled[:, 1:20:2], np.zeros(5), np.arange(7, dtype=f32)]
+
+
+def driver_array(shape: tuple[int, ...]) -> NDArray[f32]:
+    """A page-locked array."""
+    with driver().gpu.current():
+        nbytes = int(np.prod(shape)) * 4
+        return transfers.array_over(driver().pinned.take(nbytes), nbytes).view(f32).reshape(shape)

@@ -7,10 +7,11 @@ in a message that a test provokes (`tests.cures`), or have a reason in `LEFT_OUT
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
-PACKAGE = Path(__file__).resolve().parent.parent / "dagpu"
+from tests.paths import ROOT
+
+PACKAGE = ROOT / "dagpu"
 APART = "mypy_plugin"
 """It has a corpus of its own: tests/typing/plugin, and the cures of its messages in tests/test_mypy_cures.py."""
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, final
 import pytest
 from mypy import api
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.paths import ROOT
 
 CONFIGURATION = f"""
 [mypy]

@@ -1,7 +1,11 @@
-"""Variables of the environment that list folders."""
+"""The folder of the project, and variables of the environment that list folders."""
 
 import os
 from pathlib import Path
+from typing import Final
+
+ROOT: Final = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").exists())
+"""The folder of the project."""
 
 
 def first_in(variable: str, folder: Path) -> str:

@@ -33,9 +33,9 @@ from dagpu import (
 )
 from dagpu.ops.compose import Shared
 from tests.arithmetic import add, axpy
+from tests.marked_ops import PATIENCE, marked
 from tests.marks import MARKS
 from tests.simulated_cuda import installed
-from tests.test_once import PATIENCE, marked
 
 Op = DeviceOp[Any, Any, Any]
 S = (2,)

@@ -52,19 +52,15 @@ from dagpu import (
 from dagpu.backends.base import Bindings
 from dagpu.backends.cuda.driver import Limits
 from dagpu.backends.cuda.memory import Block
-from dagpu.layout import contiguous
-from dagpu.lowering.program import HOST, Buffer, Launch, Program, Role, Tiles, View
+from dagpu.lowering.program import HOST, Launch, Program, Role
 from dagpu.lowering.schedule import schedule
-from dagpu.ops.launch import HostBody, KernelSpec, Param
 from dagpu.runtime.device import backend
 from tests.arithmetic import add, matmul
+from tests.cuda_results import in_order, mixing
+from tests.dag_results import expected, run
+from tests.example_scripts import LONG, SCRIPTS
 from tests.expressions import Expr
-from tests.programs import programs
-from tests.simulated_cuda import driver, installed
-from tests.simulated_machine import Machine
-from tests.strategies import descriptions, policies
-from tests.test_examples import LONG, SCRIPTS
-from tests.test_laws import (  # noqa: F401  # the laws, over the fixtures below
+from tests.laws import (  # noqa: F401  # the laws, over the fixtures below
     equal,
     test_map_of_identity_changes_nothing,
     test_maps_over_handles_compose,
@@ -78,7 +74,10 @@ from tests.test_laws import (  # noqa: F401  # the laws, over the fixtures below
     test_value_is_a_right_unit_of_then,
     test_zip_of_unzip_changes_nothing,
 )
-from tests.test_random_dags import expected, run
+from tests.programs import programs
+from tests.simulated_cuda import driver, installed
+from tests.simulated_machine import Machine
+from tests.strategies import descriptions, policies
 
 seeds = st.integers(0, 2**16)
 FEW_BLOCKS = Limits(1024, (1024, 1024, 64), (2**31 - 1, 2, 1), 227 << 10, 48 << 10)
@@ -133,47 +132,7 @@ def test_examples_run_unchanged(
     assert capsys.readouterr().out.strip()
 
 
-# ---- plans made straight from programs: many launches on few buffers, written over and over -------------------------
-WORD = np.dtype(u64)
-
-
-def mixed(number: int, inputs: list[NDArray[u64]], outputs: list[NDArray[u64]], fresh: set[int]) -> None:
-    """What one launch does: every output depends on its old contents (unless it is `fresh`), on all inputs and on which
-    launch it is."""
-    total = (sum(int(x.sum(dtype=u64)) * (2 * place + 3) for place, x in enumerate(inputs)) + number) % 2**62
-    for place, y in enumerate(outputs):
-        old = np.zeros_like(y) if place in fresh else y
-        y[...] = old * u64(6364136223846793005) + u64(total + place)
-
-
-def mixing(number: int, launch: Launch, buffers: tuple[Buffer, ...], written: set[int]) -> Launch:
-    """A launch of `programs()` as one that really reads and writes those buffers. Adds to `written`."""
-    reads = [b for b in launch.reads if buffers[b].device != HOST and b not in launch.writes]
-    writes = [b for b in launch.writes if buffers[b].device != HOST]
-    fresh = {place for place, b in enumerate(writes) if b not in written}
-    written.update(writes)
-
-    def body(*arrays: Any) -> None:
-        mixed(number, list(arrays[: len(reads)]), list(arrays[len(reads) :]), fresh)
-
-    def view(buffer: int) -> View:
-        return View(buffer, contiguous((buffers[buffer].nbytes // 8,), WORD))
-
-    params = [Param(f"x{b}", "in", WORD, 1, None, False) for b in reads]
-    params += [Param(f"y{b}", "out", WORD, 1, None, False) for b in writes]
-    spec = KernelSpec("mix", tuple(params), "", "mix.cu", "views", None, (), False, None, HostBody(body, True), (1,))
-    outs = tuple(Tiles(view(b), (1000,), (1,)) for b in writes)
-    return Launch(spec, (*map(view, reads), *outs), (1,), launch.reads, launch.writes, launch.device, None)
-
-
-def in_order(program: Program) -> list[NDArray[u64]]:
-    """What the buffers hold when every launch is run after the one before it; at first buffer n holds n, n + 1, ..."""
-    memory = [np.arange(b.nbytes // 8, dtype=u64) + u64(n) for n, b in enumerate(program.buffers)]
-    for launch in program.instructions:
-        assert isinstance(launch, Launch)
-        assert launch.kernel.host.function is not None
-        launch.kernel.host.function(*[memory[(a.view if type(a) is Tiles else a).buffer] for a in launch.args])
-    return memory
+# ---- plans made straight from programs: many launches on few buffers, written over and over
 
 
 @settings(max_examples=120)
@@ -223,8 +182,10 @@ def run_alone(program: Program, machine: Machine) -> list[object]:
     return bindings.memory
 
 
-# ---- operations -----------------------------------------------------------------------------------------------------
 DTYPES = (f16, bf16, f32, f64, i8, i64, u16, u64, bool_)
+
+
+# ---- operations
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: np.dtype(t).name)
@@ -312,7 +273,9 @@ def test_four_axes() -> None:
     assert op().to_host().sync().tobytes() == wanted.tobytes()
 
 
-# ---- the same op again ----------------------------------------------------------------------------------------------
+# ---- the same op again
+
+
 def test_an_op_is_run_again_with_other_addresses() -> None:
     """A kept plan is aimed anew for every run: results that are held keep their memory."""
     x = from_host(np.arange(12, dtype=f32).reshape(3, 4)).share().sync()

@@ -34,6 +34,7 @@ from tests.graph_trials import (
     block,
     bound,
     contents,
+    driver_array,
     failed,
     graph_calls,
     launching,
@@ -49,7 +50,6 @@ from tests.simulated_cuda import driver, installed
 from tests.simulated_kernels import Violation
 from tests.simulated_machine import Machine
 from tests.simulated_runs import chain, fresh_machine, stray, wild  # noqa: F401  # fixtures
-from tests.test_cuda_graphs import driver_array
 
 
 # ---- refused --------------------------------------------------------------------------------------------------------

@@ -8,29 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from dagpu import (
-    RoundRobin,
-    device,
-    dup,
-    empty,
-    f32,
-    from_host,
-    ones,
-    u64,
-    zeros,
-    zip_ops,
-)
+from dagpu import RoundRobin, device, dup, empty, f32, from_host, ones, u64, zeros, zip_ops
 from dagpu.backends.cuda import graphs, transfers
 from dagpu.backends.cuda.graphs import INSTANCES
 from dagpu.backends.cuda.memory import Block
 from dagpu.lowering.program import HOST, Buffer, Launch, Program, Role
 from tests.arithmetic import axpy, scale
+from tests.cuda_results import in_order, mixing
 from tests.graph_trials import (
     block,
     bound,
     contents,
+    driver_array,
     failed,
     graph_calls,
     mixture,
@@ -46,7 +36,6 @@ from tests.programs import programs
 from tests.simulated_cuda import driver, installed
 from tests.simulated_machine import Machine
 from tests.simulated_runs import chain, fresh_machine, stray  # noqa: F401  # fixtures
-from tests.test_cuda_backend import in_order, mixing
 
 seeds = st.integers(0, 2**16)
 
@@ -56,7 +45,6 @@ def _role(buffer: Buffer) -> Role:
     return Role.TEMPORARY if buffer.device == HOST and buffer.role is Role.OUTPUT else buffer.role
 
 
-# ---- any plan -------------------------------------------------------------------------------------------------------
 def on_one_device(drawn: Program) -> Program | None:
     """A program of `programs()` whose launches really mix what they read, all on one device."""
     buffers = tuple(replace(b, device=min(b.device, 0), role=_role(b)) for b in drawn.buffers)
@@ -66,6 +54,9 @@ def on_one_device(drawn: Program) -> Program | None:
     same = len(launches) == len(drawn.instructions)
     policies, policy_of = (drawn.policies, drawn.policy_of) if same else ((RoundRobin(3),), (0,) * len(launches))
     return Program(("cuda:0",), buffers, mixed, policies, policy_of) if launches else None
+
+
+# ---- any plan
 
 
 @settings(max_examples=100)
@@ -137,7 +128,9 @@ def test_a_number_that_has_not_changed_is_not_written(machine: Machine) -> None:
     assert graph_calls(machine)[2] == changes
 
 
-# ---- what is written into the nodes ---------------------------------------------------------------------------------
+# ---- what is written into the nodes
+
+
 def test_what_has_not_moved_is_not_written(machine: Machine) -> None:
     """A run gets the memory that the graph had before, so most change no node; a moved input changes its readers."""
     lent, elsewhere = ones((2, 2)).sync(), block(np.ones((2, 2), f32), machine)
@@ -233,14 +226,9 @@ def test_outputs_that_are_there_are_written_where_they_are(machine: Machine) -> 
     assert graph_calls(machine)[1] == 2
 
 
-def driver_array(shape: tuple[int, ...]) -> NDArray[f32]:
-    """A page-locked array."""
-    with driver().gpu.current():
-        nbytes = int(np.prod(shape)) * 4
-        return transfers.array_over(driver().pinned.take(nbytes), nbytes).view(f32).reshape(shape)
+# ---- which runs are graphs
 
 
-# ---- which runs are graphs ------------------------------------------------------------------------------------------
 def test_a_large_array_goes_through_streams(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless it is page-locked: then the graph copies from where it lies."""
     monkeypatch.setattr(transfers, "PROMPT_IN", 64)

@@ -12,26 +12,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dagpu.backends.cuda.includes import included_files, read
+from tests.included_sources import NAMED
 
-NAMED = {
-    "plainly": '#include "h.h"',
-    "by a folder's": "#include <h.h>",
-    "behind a comment": '/* here */ #include "h.h"',
-    "behind a comment of several lines": '/* here\n   and there */ #include "h.h"',
-    "with comments within": '# /* a */ include /* b\n */ "h.h" // c',
-    "as a digraph": '%:include "h.h"',
-    "over several lines": '#inc\\\nlude \\\r\n "h.h"',
-    "as an import": '#import "h.h"',
-    "by its next": '#include_next "h.h"',
-    "to see if it is there": '#if __has_include("h.h")\n#endif',
-    "to see if its next is there": "#if defined(A) && __has_include_next( <h.h> )\n#endif",
-    "behind a string with a comment's beginning": 'const char* s = "/*";\n#include "h.h"\n// */',
-    "behind a character": 'char c = \'"\';\n#include "h.h" // "',
-    "behind digits": "int n = 1'000; // '\n#include \"h.h\"",
-    "behind an apostrophe": '#error it isn\'t\n#include "h.h"',
-    "behind a raw literal": 'auto s = R"x(\n"/* )y"\n)x";\n#include "h.h"',
-    "where it is not compiled": '#if 0\n#include "h.h"\n#endif',
-}
 NOT_NAMED = {
     "in a comment": '// #include "h.h"\n/*\n#include "h.h"\n*/',
     "in a comment that goes on": '// here \\\n#include "h.h"',
@@ -102,7 +84,6 @@ def test_options_that_bring_more_options_are_not_understood(option: str, tmp_pat
     assert not included_files("", tmp_path, (option, "flags")).complete
 
 
-# ---- beside a compiler ----------------------------------------------------------------------------------------------
 HEADERS = {
     "a.h": "",
     "b.h": '#include "inner/c.h"\n',
@@ -147,6 +128,9 @@ def read_by_gcc(folder: Path, texts: list[str]) -> list[set[Path] | None]:
         else None
         for number in range(len(texts))
     ]
+
+
+# ---- beside a compiler
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")

@@ -2,8 +2,6 @@
 
 import ast
 import re
-import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from struct import pack
@@ -19,20 +17,12 @@ from numpy.typing import NDArray
 from dagpu.backends.host.cutting import Place, places
 from dagpu.layout import contiguous, tiling
 from dagpu.lowering.program import Tiles, View
+from tests.emulated_prelude import PRELUDE, VARIANTS, in_namespace, nvcc, packed
 from tests.emulation import Emulation, emulation, shared_folder
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
-PRELUDE = (ROOT / "dagpu/backends/cuda/prelude/dagpu.cuh").read_text()
 I64 = np.dtype(np.int64)
 
-VARIANTS = {
-    "plain": (),
-    "strided": ("STRIDED",),
-    "linear": ("LINEAR_GRID",),
-    "wide": ("STRIDED", "WIDE", "LINEAR_GRID"),
-    "checked": ("STRIDED", "CHECKED"),
-    "checked_wide": ("WIDE", "LINEAR_GRID", "CHECKED"),
-}
 
 KERNELS = """
 template <int N> void visit(Tile<long long, N> y, View<const long long, N> x) {
@@ -58,14 +48,6 @@ void probe(Tile<long long, 1> y, View<const long long, 2> x, long long at, long 
 RANKS = (1, 2, 3, 4)
 
 
-def in_namespace(variant: str, text: str) -> str:
-    """The prelude and `text`, in a namespace of their own and with the macros of that variant."""
-    macros = [f"DAGPU_{word}" for word in VARIANTS[variant]]
-    body = PRELUDE.replace("#pragma once\n", "") + text
-    defined, undefined = ("\n".join(f"#{word} {macro}" for macro in macros) for word in ("define", "undef"))
-    return f"{defined}\nnamespace {variant} {{\n{body}\n}}\n{undefined}\n"
-
-
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Emulation:
     texts = []
@@ -74,30 +56,6 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Emulation:
         names = [*(f"{name}<{rank}>" for name in ("visit", "tell") for rank in RANKS), "look", "probe"]
         texts += [f"EMULATED({variant}_{re.sub('[<>]', '', name)}, ({variant}::{name}))\n" for name in names]
     return emulation("".join(texts), shared_folder(tmp_path_factory))
-
-
-# ---- packing --------------------------------------------------------------------------------------
-def packed(
-    variant: str,
-    array: NDArray[Any],
-    tile: Sequence[int] | None = None,
-    report: NDArray[np.uint8] | None = None,
-    argument: int = 0,
-) -> bytes:
-    """A `View` of the array, or a `Tile`, as the launch packs it."""
-    macros = VARIANTS[variant]
-    numbers = list(array.shape)
-    if "STRIDED" in macros:
-        numbers += [stride // array.itemsize for stride in array.strides]
-    if tile is not None:
-        numbers += tile
-        if "LINEAR_GRID" in macros:
-            numbers += [-(-extent // step) for extent, step in zip(array.shape, tile, strict=True)]
-    body = pack("<Q", array.ctypes.data) + pack(f"<{len(numbers)}{'q' if 'WIDE' in macros else 'i'}", *numbers)
-    if "CHECKED" in macros:
-        body = body.ljust(-(-len(body) // 8) * 8, b"\0")
-        body += pack("<Qi", 0 if report is None else report.ctypes.data, argument)
-    return body.ljust(-(-len(body) // 8) * 8, b"\0")
 
 
 def grid_of(variant: str, grid: Sequence[int]) -> tuple[int, ...]:
@@ -128,7 +86,9 @@ def tilings(draw: st.DrawFn, max_rank: int = 3) -> tuple[tuple[int, ...], tuple[
     return shape, tuple(draw(st.integers(1, 10)) for _ in shape)
 
 
-# ---- running through tiles ------------------------------------------------------------------------
+# ---- running through tiles
+
+
 @settings(max_examples=150)
 @given(case=tilings(), block=blocks, variant=variants, reverse=st.booleans())
 def test_each_element_is_visited_once_by_neighbouring_threads(
@@ -195,10 +155,12 @@ def test_extents_strides_and_access(kernels: Emulation, variant: str) -> None:
     assert y[0] == 109 + 10 * 109 + 109
 
 
-# ---- bounds -----------------------------------------------------------------------------------------
 REPORT = np.dtype(
     [("state", "i4"), ("argument", "i4"), ("rank", "i4"), ("kind", "i4"), ("at", "i8", 8), ("extent", "i8", 8)]
 )
+
+
+# ---- bounds
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if "CHECKED" in VARIANTS[v]])
@@ -234,26 +196,15 @@ def test_a_violation_is_reported_and_not_carried_out(
     assert y.tolist() == [0 if refused_read else -7, -7, -7, -7, -7, -7]
 
 
-# ---- compiling for the GPU --------------------------------------------------------------------------
-def nvcc(*arguments: str, cwd: Path) -> str:
-    """Runs nvcc, which must succeed; gives what it says. Skips where there is none."""
-    found = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    if not Path(found).exists():
-        pytest.skip("no nvcc to compile the device code with")
-    command = [found, "-std=c++17", "-arch=sm_90", *arguments]
-    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr[:6000]
-    return ran.stderr
-
-
 NOT_WHOLE = re.compile("`|leave_mark")
 """Words of docstrings, and of kernels that need more text to stand before them."""
 
 
 def kernel_texts() -> Iterator[str]:
     """Every kernel text with a loop over a tile in the examples, tests and benchmarks, and the one in the README."""
-    for path in (*ROOT.glob("examples/*.py"), *ROOT.glob("tests/*.py"), *ROOT.glob("benchmarks/*.py")):
-        if path == Path(__file__):
+    elsewhere = (Path(__file__), ROOT / "tests" / "gpu", ROOT / "tests" / "typing")
+    for path in (file for folder in ("examples", "tests", "benchmarks") for file in (ROOT / folder).rglob("*.py")):
+        if not {path, *path.parents}.isdisjoint(elsewhere):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
@@ -271,6 +222,9 @@ __global__ void names(Tile<uint8_t, 1> y, View<const int64_t, 3> x, size_t n) {
     for (auto i : y) y[i] = x(0, i, n) > 0 ? INFINITY > NAN : 1;
 }
 """
+
+
+# ---- compiling for the GPU
 
 
 def test_every_kernel_in_the_project_compiles(tmp_path: Path) -> None:

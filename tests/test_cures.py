@@ -67,7 +67,7 @@ def test_a_cure_cures(case: Case) -> None:
 
 
 def names_of(program: Program) -> set[str]:
-    """Every name that a program uses, and those of the functions here that it calls."""
+    """Every name that a program uses, and those of the functions of tests/cures that it calls."""
     function: Any = program.func if isinstance(program, partial) else program
     code = getattr(function, "__code__", None)
     return {function.__name__} if code is None else set(_names(code, function.__globals__, set()))
@@ -80,7 +80,7 @@ def _names(code: CodeType, known: dict[str, object], seen: set[CodeType]) -> Ite
     for used in code.co_names:
         yield used
         inner = getattr(known.get(used), "__code__", None)
-        if inner is not None and inner.co_filename == code.co_filename:
+        if inner is not None and Path(inner.co_filename).parent == Path(code.co_filename).parent:
             yield from _names(inner, known, seen)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -18,12 +18,13 @@ from dagpu.backends.host.arrays import writable
 from dagpu.backends.host.execute import execute
 from dagpu.lowering.program import Instruction, Launch, Tiles, View
 from dagpu.ops.launch import KernelSpec
+from tests.emulated_prelude import PRELUDE, in_namespace, nvcc
 from tests.emulation import HERE, Emulation, emulation, shared_folder
+from tests.paths import ROOT
 from tests.simulated_cuda import driver
 from tests.simulated_runs import fresh_machine as fresh_machine
-from tests.test_cuda_prelude import PRELUDE, in_namespace, nvcc
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 H200 = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 232_448, 49_152)
 LINEAR = {"project_qkv", "attend"}  # their tiles have four axes, a grid of CUDA's three
 PREFETCH = """asm volatile("prefetch.global.L2 [%0];" ::"l"("""

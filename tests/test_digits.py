@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dagpu import from_host, zip_ops
+from tests.paths import ROOT
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 HIDDEN, ROWS, RATE = 24, 40, 0.05
 
 Arrays = list[NDArray[np.float64]]

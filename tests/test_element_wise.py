@@ -25,8 +25,8 @@ from dagpu import (
     use_device,
     use_interpreter,
 )
+from tests.explored_runs import HERE, explored
 from tests.named_kernels import squash
-from tests.test_explore_runs import HERE, explored
 
 MIRROR = """
 __global__ void mirror(Tile<int, 1> y, View<const int, 1> x) { for (auto i : y) y[i] = x[x.extent(0) - 1 - i[0]]; }

@@ -3,7 +3,6 @@
 import ast
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,7 @@ from dagpu.backends.cuda.compile_cache import default_cache_dir
 from dagpu.backends.cuda.device import pinned_room
 from dagpu.backends.host import HostBackend
 from dagpu.env_vars import VARIABLES
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.paths import ROOT
 
 
 def declare() -> object:

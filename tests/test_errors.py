@@ -31,7 +31,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.lowering.program import Program
-from tests.test_runtime import GATES, Gate, add, reading, run
+from tests.gates import GATES, Gate, add, reading, run
 
 TREE = {
     "OwnershipError": "DagpuError",

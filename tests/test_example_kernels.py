@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from dagpu import Kernel, f32, f64, from_host, u8, u16
 from dagpu.layout import tiling
+from tests.emulated_prelude import in_namespace, nvcc, packed
 from tests.emulation import HERE, Emulation, emulation, shared_folder
-from tests.test_cuda_prelude import in_namespace, nvcc, packed
+from tests.paths import ROOT
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 MODULES = ("cholesky_kernels", "flash_attention_kernels", "life", "photo_kernels")
 
 Array: TypeAlias = NDArray[Any]

@@ -1,9 +1,6 @@
 """The interpreter on the explore backend: whole runs in any order, and with something going wrong at every step."""
 
-import gc
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,33 +34,12 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.explore import exploring
+from tests.dag_results import expected, run
+from tests.explored_runs import HERE, explored, used
 from tests.expressions import Expr
 from tests.named_dags import EXPECTED, NAMED, Op
 from tests.named_kernels import affine, gather, step
 from tests.strategies import descriptions, policies
-from tests.test_random_dags import expected, run
-
-HERE = "explore:0"
-
-
-@contextmanager
-def explored(seed: int, policy: SchedulingPolicy | None = None) -> Iterator[None]:
-    """Runs are on the explore device, also those of tests that take their device from the environment."""
-    before = os.environ["DAGPU_DEVICE"]
-    os.environ["DAGPU_DEVICE"] = HERE
-    try:
-        with use_device(HERE), use_interpreter(StreamInterpreter(HERE, policy)), exploring(seed=seed) as found:
-            yield
-            if not found.explored:  # an op that does no work on a device may be among those that a strategy draws
-                ones((1,)).sync()
-    finally:
-        os.environ["DAGPU_DEVICE"] = before
-
-
-def used() -> int:
-    """Bytes held on the device. Errors that have been caught leave cycles."""
-    gc.collect()
-    return device(HERE).memory_used()
 
 
 def lent_and_forked(total: Tensor[i32]) -> Op:
@@ -204,15 +180,15 @@ def test_failures_say_how_to_have_them_again() -> None:
     assert asserted.value.__notes__ == ["exploring(choices=[0, 0, 0, 0, 0, 0]) replays it exactly"]
 
 
-# ---- failures and cancellation at every step
-
-
 def every_step(attempt: Callable[[int], bool]) -> int:
     """Call `attempt(0)`, `attempt(1)`, ... until one says that there is no such step; gives back how many there are."""
     at = 0
     while attempt(at):
         at += 1
     return at
+
+
+# ---- failures and cancellation at every step
 
 
 @pytest.mark.parametrize("seed", range(6))

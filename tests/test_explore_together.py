@@ -24,9 +24,9 @@ from dagpu import (
 )
 from dagpu.backends.explore import Exploration, exploring
 from dagpu.storage import Locks
+from tests.explored_runs import HERE, used
 from tests.named_dags import Op
 from tests.named_kernels import affine, gather
-from tests.test_explore_runs import HERE, used
 
 
 async def together(*ops: Op) -> list[Any]:

@@ -1,15 +1,16 @@
 """What holds of the tests in tests/gpu, and can be seen where there is no GPU."""
 
 import ast
-from pathlib import Path
 
-GPU = Path(__file__).parent / "gpu"
+from tests.paths import ROOT
+
+GPU = ROOT / "tests" / "gpu"
 
 
 def measured() -> dict[str, bool]:
     """The tests that ask for the free memory of the whole GPU, and whether each is marked as exclusive."""
     found = {}
-    for file in sorted(GPU.glob("test_*.py")):
+    for file in sorted(GPU.rglob("test_*.py")):
         nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         for test in (node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")):
             if "memory_info()[0]" in ast.unparse(test):  # whoever asks for the total alone says [1]

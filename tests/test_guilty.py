@@ -38,7 +38,7 @@ from dagpu.storage import Locks
 from tests.arithmetic import add, axpy, scale
 from tests.expressions import Op
 from tests.places import place
-from tests.test_reuse import traces
+from tests.reused_ops import traces
 
 S = (2, 2)
 PAIR = """

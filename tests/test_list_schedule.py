@@ -23,6 +23,7 @@ from dagpu.lowering.schedule import schedule
 from dagpu.lowering.verify import verify
 from dagpu.ops.recipes import Constant
 from support.makespan_bound import lower_bound
+from tests.dag_results import expected, run
 from tests.expressions import Expr
 from tests.programs import (
     chain,
@@ -38,7 +39,6 @@ from tests.programs import (
     temporary,
 )
 from tests.strategies import descriptions
-from tests.test_random_dags import expected, run
 
 COSTS = CostModel(launch=1.0, bandwidth=100.0, host_bandwidth=10.0, host_call=3.0)
 """Seconds that are easy to add: a launch is 1, and 1 for each 100 bytes."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dagpu import value, zeros, zip_ops
-from tests.test_trace import Op, bump, bumped
+from tests.traced_ops import Op, bump, bumped
 
 LONG = 20_000
 

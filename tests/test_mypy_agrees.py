@@ -5,25 +5,21 @@ run as well, and must fail with one of the errors that `RAISES` gives for the co
 bears `# R: runs` it ends well: there the rule is stricter than a run, which sees one order of events alone.
 """
 
-import ast
 import importlib
 import inspect
-import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 import pytest
 import trio
 
 import dagpu
 from dagpu import BorrowError, CaptureError, KernelArgumentError, MovedError, OwnershipError, PartitionError
+from tests.plugin_corpus import AWAITS_GRAPHS, CORPUS, EXPECTED, Program, programs
 
-CORPUS = Path(__file__).resolve().parent / "typing" / "plugin"
 PACKAGE = "tests.typing.plugin"
-EXPECTED = re.compile(r"# E: ([\w-]+)")
+
 
 RAISES: dict[str, tuple[type[Exception], ...]] = {
     # The check of a kernel's arguments comes first where one call uses a handle twice.
@@ -41,49 +37,6 @@ RAISES: dict[str, tuple[type[Exception], ...]] = {
 
 NOT_CALLED = {"module_level"}
 """Wrong programs that are modules: importing them is what fails."""
-AWAITS_GRAPHS = {"graphs", "pipelines"} if not hasattr(dagpu, "CudaGraph") else set[str]()
-
-
-class Program(NamedTuple):
-    """A function of the corpus: `side` is right or wrong; lines count from 1, both ends included."""
-
-    side: str
-    module: str
-    name: str
-    first: int
-    last: int
-    runs: bool
-    """Does its `def` say that it ends well?"""
-
-
-def needs_nothing(arguments: ast.arguments) -> bool:
-    """May it be called with no arguments?"""
-    by_place = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
-    return by_place == 0 and all(default is not None for default in arguments.kw_defaults)
-
-
-def functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions of a module, those under an `if` among them."""
-    for statement in body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield statement
-        elif isinstance(statement, ast.If):
-            yield from functions(statement.body)
-
-
-def programs(side: str) -> list[Program]:
-    """What the files of one side hold, read without importing them: a wrong module may fail to import."""
-    found: list[Program] = []
-    for file in sorted((CORPUS / side).glob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        lines = text.splitlines()
-        for function in functions(ast.parse(text).body):
-            if function.decorator_list or not needs_nothing(function.args):
-                continue
-            last = function.end_lineno or function.lineno
-            runs = "# R: runs" in lines[function.lineno - 1]
-            found.append(Program(side, file.stem, function.name, function.lineno, last, runs))
-    return found
 
 
 @cache

@@ -12,7 +12,8 @@ import pytest
 
 import dagpu.commands.check
 from dagpu.__main__ import main
-from tests.mypy_checks import CONFIGURATION, ROOT, dependencies
+from tests.mypy_checks import CONFIGURATION, dependencies
+from tests.paths import ROOT
 
 WRONG = """\
 from dagpu import zeros

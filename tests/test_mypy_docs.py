@@ -7,7 +7,8 @@ import pytest
 
 import dagpu
 from dagpu.__main__ import main
-from tests.mypy_checks import ROOT, Checker, dependencies
+from tests.mypy_checks import Checker, dependencies
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.xdist_group("mypy_plugin")
 

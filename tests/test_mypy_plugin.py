@@ -19,9 +19,9 @@ import pytest
 from mypy import api
 
 from tests.mypy_checks import CONFIGURATION, dependencies
-from tests.test_mypy_agrees import AWAITS_GRAPHS, CORPUS, EXPECTED, programs
+from tests.paths import ROOT
+from tests.plugin_corpus import AWAITS_GRAPHS, CORPUS, EXPECTED, programs
 
-ROOT = Path(__file__).resolve().parent.parent
 ERROR = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+): error: .*?(?:  \[(?P<code>[\w-]+)\])?$")
 
 Errors: TypeAlias = Counter[tuple[str, int, str]]

@@ -12,9 +12,9 @@ from dagpu.backends.host.execute import execute
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import HOST, Launch, Role, Tiles, View
 from tests import named_kernels
+from tests.emulated_prelude import in_namespace, packed
 from tests.emulation import Emulation, emulation, shared_folder
 from tests.named_dags import LARGER, NAMED
-from tests.test_cuda_prelude import in_namespace, packed
 from tests.trials import planned
 
 NAMES = (

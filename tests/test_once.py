@@ -4,15 +4,9 @@ consumed, and however many tasks and threads ask at the same time. Only what suc
 Runs are counted by the kernels themselves, which leave a mark in `MARKS`, and by the functions of `host_map`.
 """
 
-import gc
-import threading
-import weakref
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import permutations
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -21,68 +15,29 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from dagpu import (
     DeviceOp,
-    In,
     MovedError,
-    NestedRunError,
-    Out,
     OwnershipError,
     RoundRobin,
     SchedulingPolicy,
     SingleStream,
     StreamInterpreter,
-    Tile,
-    current_device,
     dup,
-    f32,
     from_host,
-    kernel,
     ones,
     use_interpreter,
     value,
     zeros,
     zip_ops,
 )  # fmt: skip
-from tests.marks import DEVICE_MARK, MARKS
+from tests.marked_ops import Failing, Op, awaiting, gather, mark, marked
+from tests.marked_ops import no_marks as no_marks
+from tests.marks import MARKS
 
-Op = DeviceOp[Any, Any, Any]
 POLICIES: list[SchedulingPolicy] = [SingleStream(), RoundRobin(4)]
 ORDERS = tuple(permutations(range(3)))
-
-MARK = (
-    DEVICE_MARK
-    + """
-__global__ void mark(Tile<float, 1> out, int number, View<const float, 1> x, View<const float, 1> y, long long marks) {
-    leave_mark(marks, number);
-    for (auto i : out) out[i] = x[i] + y[i] + float(number);
-}
-"""
-)
-
-
-@kernel(cuda=MARK)
-def mark(out: Out[f32], number: int, x: In[f32], y: In[f32], marks: int) -> None:
-    """out = x + y + number, and a mark."""
-
-
-@mark.host
-def _(out: Tile[f32], number: int, x: NDArray[f32], y: NDArray[f32], _: int) -> None:
-    MARKS.leave(number)
-    out[...] = x + y + f32(number)
-
-
-@pytest.fixture(autouse=True)
-def no_marks() -> None:
-    MARKS.clear()
-
-
-def marked(number: int, x: Op | None = None, y: Op | None = None) -> Op:
-    """A tensor of two elements; its kernel leaves `number` in `MARKS`."""
-    one, other = (zeros((2,)) if op is None else op for op in (x, y))
-    return mark(zeros((2,)).partition((2,)), number, one, other, MARKS.address).first().unpartition()
 
 
 def run_all(ops: list[Op], *, together: bool) -> list[Any]:
@@ -260,20 +215,6 @@ def test_sharing_owned_handles_in_a_tuple_is_refused() -> None:
 # ---- failures
 
 
-class Failing:
-    """A function for `host_map` that raises in its first `times` calls."""
-
-    def __init__(self, times: int) -> None:
-        self.times = times
-        self.calls = 0
-
-    def __call__(self, x: Any) -> Any:
-        self.calls += 1
-        if self.calls <= self.times:
-            raise ValueError(f"call {self.calls}")
-        return x
-
-
 @pytest.mark.parametrize("how", ["shared", "unzip"])
 def test_a_failure_is_not_remembered(how: str) -> None:
     """The next run evaluates again, and its success is remembered."""
@@ -316,271 +257,3 @@ def test_handles_that_a_failed_run_owned_are_gone() -> None:
         shared.sync()
     with pytest.raises(MovedError):
         shared.sync()
-
-
-# ---- at the same time
-
-
-PATIENCE = 30.0
-"""Seconds after which a thread that never gets anywhere fails its test."""
-
-
-class Held:
-    """A function for `host_map` that stops in its first `stops` calls until it is released."""
-
-    def __init__(self, fail: int = 0) -> None:
-        self.entered = threading.Event()
-        self.release = threading.Event()
-        self.f = Failing(fail)
-
-    def __call__(self, x: Any) -> Any:
-        self.entered.set()
-        self.release.wait()
-        return self.f(x)
-
-
-async def gather(jobs: list[Callable[[], Any]], meanwhile: Callable[[], Any]) -> list[Any]:
-    """Results of jobs that run at the same time, errors too. The first begins; once it waits, the others begin; once
-    all of them wait, `meanwhile` is called. (trio starts tasks in random order.)"""
-    results: list[Any] = [None] * len(jobs)
-
-    async def one(index: int) -> None:
-        try:
-            results[index] = await jobs[index]()
-        except Exception as error:
-            results[index] = error
-
-    async with trio.open_nursery() as nursery:
-        for index in range(len(jobs)):
-            nursery.start_soon(one, index)
-            if index == 0:
-                await trio.testing.wait_all_tasks_blocked()
-        await trio.testing.wait_all_tasks_blocked()
-        meanwhile()
-    return results
-
-
-def awaiting(op: Op) -> Callable[[], Any]:
-    async def run() -> Any:
-        return await op
-
-    return run
-
-
-@pytest.mark.parametrize("count", [2, 20])
-def test_tasks_that_meet_at_a_shared_run_it_once(count: int) -> None:
-    """One task evaluates, all others wait for its result, and all get it."""
-    held = Held()
-    shared: Op = value(5).host_map(held).shared()
-    jobs = [awaiting(shared.map(partial(add, i))) for i in range(count)]
-    assert trio.run(gather, jobs, held.release.set) == [5 + i for i in range(count)]
-    assert held.f.calls == 1
-
-
-def test_tasks_that_meet_at_an_unzip_run_it_once() -> None:
-    """Each of them takes another component of one source."""
-    held = Held()
-    parts: Any = zip_ops(value(1).host_map(held), marked(2).to_host(), marked(3)).unzip()
-    jobs = [awaiting(parts[0]), awaiting(parts[1]), awaiting(parts[2].to_host())]
-    one, two, three = trio.run(gather, jobs, held.release.set)
-    assert (one, float(two[0]), float(three[0])) == (1, 2.0, 3.0)
-    assert sorted(MARKS.seen()) == [2, 3]
-    assert held.f.calls == 1
-
-
-@pytest.mark.parametrize("failures", [1, 3])
-def test_waiters_take_over_after_a_failure(failures: int) -> None:
-    """Whoever evaluates gets the error; the next of those that wait evaluates itself, until it succeeds."""
-    held = Held(failures)
-    shared: Op = value(5).host_map(held).shared()
-    results = trio.run(gather, [awaiting(shared) for _ in range(6)], held.release.set)
-    assert sum(isinstance(result, ValueError) for result in results) == failures
-    assert results.count(5) == 6 - failures
-    assert held.f.calls == failures + 1
-
-
-def test_a_waiter_that_uses_it_twice_takes_over() -> None:
-    """The waiting run reaches the shared op in several branches; it evaluates once all the same."""
-    held = Held(1)
-    shared: Op = value(5).host_map(held).shared()
-    twice: Op = zip_ops(shared, shared.map(lambda x: x + 1), shared)
-    results = trio.run(gather, [awaiting(shared), awaiting(twice)], held.release.set)
-    assert isinstance(results[0], ValueError)
-    assert results[1] == (5, 6, 5)
-    assert held.f.calls == 2
-
-
-def test_waiters_take_over_after_a_cancellation() -> None:
-    """A cancelled evaluation is drained, and not remembered: one that waits evaluates anew."""
-    held = Held()
-    shared: Op = value(5).host_map(held).shared()
-    scope = trio.CancelScope()
-
-    async def cancelled() -> Any:
-        with scope:
-            await shared
-        return "cancelled"
-
-    def cancel() -> None:
-        assert held.entered.wait(PATIENCE)  # what has not begun is skipped
-        scope.cancel()
-        held.release.set()
-
-    assert trio.run(gather, [cancelled, awaiting(shared)], cancel) == ["cancelled", 5]
-    assert held.f.calls == 2
-
-
-def test_a_waiter_that_is_cancelled_leaves_the_others_alone() -> None:
-    """It goes at once, while the evaluation that it waited for goes on."""
-    held = Held()
-    shared: Op = value(5).host_map(held).shared()
-    scope, gone = trio.CancelScope(), trio.Event()
-
-    async def cancelled() -> Any:
-        with scope:
-            await shared
-        gone.set()
-        return "cancelled"
-
-    async def releaser() -> None:
-        await gone.wait()
-        held.release.set()
-
-    jobs = [awaiting(shared), cancelled, awaiting(shared), releaser]
-    assert trio.run(gather, jobs, scope.cancel) == [5, "cancelled", 5, None]
-    assert held.f.calls == 1
-
-
-def test_runs_that_want_two_shareds_in_opposite_orders_both_end() -> None:
-    """No deadlock: what a run holds it finishes without what it waits for."""
-    held = Held()
-    a = value(1).host_map(held).map(lambda x: x).host_map(Failing(0)).shared()
-    b = value(2).host_map(held).map(lambda x: x).host_map(Failing(0)).shared()
-    jobs = [awaiting(a.then(lambda x: b.map(lambda y: (x, y)))), awaiting(b.then(lambda y: a.map(lambda x: (x, y))))]
-    jobs += [awaiting(zip_ops(a, b)), awaiting(zip_ops(b, a).map(lambda p: (p[1], p[0])))]
-    assert trio.run(gather, jobs, held.release.set) == [(1, 2)] * 4
-    assert held.f.calls == 2
-
-
-@pytest.mark.parametrize("failures", [0, 2])
-def test_threads_that_meet_at_a_shared_run_it_once(failures: int) -> None:
-    """Threads that call `sync()`: one evaluates, the others wait; failures go to those who made them."""
-    count, f = 8, Failing(failures)
-    shared: Op = marked(1).to_host().host_map(f).shared()
-    barrier = threading.Barrier(count)
-
-    def run(_: int) -> Any:
-        barrier.wait()
-        try:
-            return float(shared.sync()[0])
-        except ValueError as error:
-            return error
-
-    with ThreadPoolExecutor(count) as pool:
-        results = list(pool.map(run, range(count)))
-    assert results.count(1.0) == count - failures
-    assert f.calls == failures + 1
-
-
-def test_a_task_waits_for_a_thread() -> None:
-    """A trio task and a plain thread meet at one shared op."""
-    held = Held()
-    shared: Op = value(5).host_map(held).shared()
-    with ThreadPoolExecutor(1) as pool:
-        thread = pool.submit(shared.sync)
-        held.entered.wait()
-        assert trio.run(gather, [awaiting(shared)] * 2, held.release.set) == [5, 5]
-        assert thread.result() == 5
-    assert held.f.calls == 1
-
-
-@pytest.mark.filterwarnings("ignore:sync.. at:RuntimeWarning")
-def test_sync_that_would_block_its_own_thread_is_refused() -> None:
-    """`sync()` in a task, of what another task of that thread is making: an error in place of a deadlock."""
-    held = Held()
-    shared: Op = value(5).host_map(held).shared()
-
-    def block() -> None:
-        try:
-            with pytest.raises(NestedRunError, match="Use await"):
-                shared.sync()
-        finally:
-            held.release.set()
-
-    assert trio.run(gather, [awaiting(shared)], block) == [5]
-
-
-def test_a_thread_that_takes_over_still_waits_for_others() -> None:
-    """It uses the op twice, takes it over, and finds that the op needs what a third run is making: it waits."""
-    held = Held()
-    lower: Op = value(5).host_map(held).shared()
-    upper: Op = lower.map(lambda x: x + 1).shared()
-    somebody = object()
-    assert upper.once.claim(somebody) == "claimed"  # type: ignore[attr-defined]  # reason: a run stands for this
-    with ThreadPoolExecutor(2) as pool:
-        third = pool.submit(lower.sync)
-        held.entered.wait()
-        waiter = pool.submit(zip_ops(upper, upper).sync)
-        while not upper.once._waiting:  # type: ignore[attr-defined]  # reason: the same
-            threading.Event().wait(0.001)
-        upper.once.abandon()  # type: ignore[attr-defined]  # reason: the same
-        while not waiter.done() and not lower.once._waiting:  # type: ignore[attr-defined]  # reason: the same
-            threading.Event().wait(0.001)
-        held.release.set()
-        assert (third.result(), waiter.result()) == (5, (6, 6))
-
-
-# ---- how long it remembers
-
-
-def test_a_shared_tensor_dies_with_its_node() -> None:
-    """The memory goes when the node and the last handle have gone, whichever goes last."""
-    where = current_device()
-    gc.collect()  # what earlier tests left in cycles
-    before = where.memory_used()
-    shared: Op = ones((1000,)).shared()
-    handle = shared.sync()
-    assert where.memory_used() - before >= 4000
-    del shared
-    assert where.memory_used() - before >= 4000
-    del handle
-    assert where.memory_used() == before
-    shared = ones((1000,)).shared()
-    shared.sync()
-    del shared
-    assert where.memory_used() == before
-
-
-def test_components_not_taken_die_with_their_node() -> None:
-    """An unzip remembers what was not taken, no longer than its ops live."""
-    where = current_device()
-    gc.collect()  # what earlier tests left in cycles
-    before = where.memory_used()
-    first, second = zip_ops(ones((1000,)), zeros((1000,))).unzip()
-    first.sync()
-    assert where.memory_used() - before >= 4000
-    del first, second
-    assert where.memory_used() == before
-
-
-def test_a_remembered_object_dies_with_its_node() -> None:
-    """The same for a value of the host."""
-
-    class Thing:
-        pass
-
-    shared: Op = value(0).host_map(lambda _: Thing()).shared()
-    thing = weakref.ref(shared.sync())
-    assert thing() is shared.sync()
-    del shared
-    assert thing() is None
-
-
-def test_try_unwrap_once_the_node_is_gone() -> None:
-    """While the node remembers it, a shared tensor has two owners; afterwards one."""
-    shared: Op = ones((2,)).shared()
-    handle = shared.sync()
-    with pytest.raises(OwnershipError, match=r"shared\(\) op"):
-        handle.try_unwrap()
-    del shared
-    assert handle.try_unwrap().to_host().sync()[0] == 1.0

@@ -41,8 +41,8 @@ from dagpu import (
     zeros,
 )
 from dagpu.dtypes import SUPPORTED
+from tests.handle_cases import line
 from tests.places import place
-from tests.test_handles import line
 
 DTYPES: list[Any] = sorted((dtype.type for dtype in SUPPORTED), key=str)
 dtypes = st.sampled_from(DTYPES)

@@ -17,7 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-STUBS: Final = Path(__file__).resolve().parent.parent / "stubs" / "pycuda-stubs"
+from tests.paths import ROOT
+
+STUBS: Final = ROOT / "stubs" / "pycuda-stubs"
 
 
 def _scripts() -> Iterator[Any]:

@@ -1,33 +1,12 @@
 """Random DAGs against an independent evaluation in NumPy: bit for bit the same, whatever the schedule."""
 
-from typing import Any
-
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import RoundRobin, SchedulingPolicy, SingleStream, StreamInterpreter, plan_of, use_interpreter
-from tests.expressions import Building, Evaluation, Expr, bits, build, evaluate
+from dagpu import RoundRobin, SchedulingPolicy, SingleStream, plan_of
+from tests.dag_results import expected, run
+from tests.expressions import Building, Expr, bits, build
 from tests.strategies import descriptions, policies
-
-
-def run(e: Expr, policy: SchedulingPolicy, *, under_trio: bool = False) -> list[Any]:
-    """The bits of the result, and of every tensor that was written from outside."""
-    b = Building()
-    with use_interpreter(StreamInterpreter(policy=policy)):
-        op = build(e, b).to_host()
-        result = trio.run(_await, op) if under_trio else op.sync()
-        return [bits(result), *[bits(tensor.to_host().sync()) for tensor in b.written]]
-
-
-async def _await(op: Any) -> Any:
-    return await op
-
-
-def expected(e: Expr) -> list[Any]:
-    """The same by NumPy."""
-    v = Evaluation()
-    return [bits(evaluate(e, v)), *map(bits, v.written)]
 
 
 @settings(max_examples=200)

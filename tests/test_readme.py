@@ -2,15 +2,14 @@
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
 import dagpu
 from dagpu.backends.cuda.pycuda_driver import _missing
 from dagpu.device import INSTALL_CUDA
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 

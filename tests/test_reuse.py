@@ -3,15 +3,9 @@
 Whether a trace was spared is counted, never timed: `traces` counts the tracers that runs make.
 """
 
-import gc
-import re
-import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from dataclasses import FrozenInstanceError
-from functools import cache
-from typing import Any, final
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -22,98 +16,34 @@ from hypothesis import strategies as st
 
 from dagpu import (
     DagpuError,
-    Device,
     MovedError,
-    Out,
-    Partition,
     RoundRobin,
-    SharedTensor,
     SingleStream,
     StreamInterpreter,
-    Tensor,
-    Tile,
     arange,
-    current_device,
-    device,
     dup,
     empty,
     eye,
     f32,
     fill,
     from_host,
-    full,
-    kernel,
-    memcpy,
     ones,
     rand,
-    spawn,
-    use_device,
     use_interpreter,
     value,
     zeros,
     zip_ops,
 )
-from dagpu.lowering.program import Program
 from dagpu.runtime import run
-from dagpu.runtime.kept import Kept, plans
-from dagpu.storage import Locks
+from dagpu.runtime.kept import plans
 from tests.arithmetic import add, scale
-from tests.expressions import Building, Call, Change, Evaluation, Expr, Lent, Number, Op, Shape2, bits, build
+from tests.expressions import Building, Evaluation, Expr, Op, bits, build
 from tests.expressions import evaluate as evaluated
 from tests.places import place
-from tests.strategies import descriptions, makes, shapes
-
-
-@pytest.fixture(autouse=True)
-def no_plans_yet() -> None:
-    """Whatever ran before has left nothing that an op of the same structure would find."""
-    plans.clear()
-
-
-PATIENCE = 30.0
-"""Seconds after which a test calls it a hang."""
-
-
-@final
-class Count:
-    """How many runs have made a trace."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-
-@contextmanager
-def traces() -> Iterator[Count]:
-    """Counts the traces that runs make within the `with` block."""
-    count = Count()
-    tracer: Any = vars(run)["Tracer"]
-
-    def counting(*args: Any) -> Any:
-        count.now += 1
-        return tracer(*args)
-
-    with patch.object(run, "Tracer", counting):
-        yield count
-
-
-def contents(result: Any) -> Any:
-    """A result with the bits of every array and handle in it; what it owns is used up."""
-    if isinstance(result, tuple):
-        return tuple(map(contents, result))
-    if isinstance(result, Partition):
-        return result.tile, result.grid, contents(result.unpartition())
-    if isinstance(result, Tensor | SharedTensor):
-        return type(result).__name__, bits(result.to_host().sync())
-    return bits(result) if isinstance(result, np.ndarray) else result
-
-
-def scaled(x: Op, by: float = 2.0, shape: Shape2 = (2, 3)) -> Op:
-    """A kernel over an op that yields a tensor."""
-    return scale(empty(shape).partition(shape), by, x).first().unpartition()
-
-
-def twice_scaled() -> Op:
-    return scaled(scaled(arange(6).reshape((2, 3))), 3.0)
+from tests.reused_ops import contents, lender, pure, scaled, shared_input, traces, twice_scaled
+from tests.reused_ops import let_go as let_go
+from tests.reused_ops import no_plans_yet as no_plans_yet
+from tests.strategies import descriptions, shapes
 
 
 def both(x: Op) -> Op:
@@ -121,27 +51,7 @@ def both(x: Op) -> Op:
     return zip_ops(scaled(x).on(SingleStream()), zeros((2,)).schedule(RoundRobin(2)))
 
 
-@cache
-def shared_input() -> Any:
-    """Ones, of shape (2, 3)."""
-    return ones((2, 3)).share().sync()
-
-
-@cache
-def lender() -> Any:
-    """Fives, of shape (2, 3), that nobody writes."""
-    return full((2, 3), 5).sync()
-
-
 ARRAY = np.arange(6, dtype=f32).reshape(2, 3)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def let_go() -> Iterator[None]:
-    """Leave no tensor behind for the end of the process."""
-    yield
-    shared_input.cache_clear()
-    lender.cache_clear()
 
 
 REUSABLE: dict[str, Callable[[], Op]] = {
@@ -293,379 +203,7 @@ def test_random_numbers_without_a_seed_differ() -> None:
     assert count.now == 1
 
 
-# ---- what changes between runs
-
-
-def test_an_array_is_read_anew() -> None:
-    """`from_host` copies what the array holds when the run starts."""
-    array = np.zeros((2, 3), f32)
-    op = scaled(from_host(array)).to_host()
-    found = []
-    with traces() as count:
-        for number in range(3):
-            array[...] = number
-            found.append(op.sync()[0, 0])
-    assert found == [0, 2, 4]
-    assert count.now == 1
-
-
-def test_an_array_of_another_shape_is_traced_anew() -> None:
-    """Its shape may be changed in place: the result has that shape, and so has every later one."""
-    array = np.ones((2, 3), f32)
-    op = from_host(array).to_host()
-    assert op.sync().shape == (2, 3)
-    array.resize((3, 2), refcheck=False)
-    with traces() as count:
-        assert [op.sync().shape for _ in range(3)] == [(3, 2)] * 3
-    assert count.now == 1
-
-
-def said_by(op: Op) -> tuple[str, str]:
-    """The error of a run that must fail."""
-    with pytest.raises(DagpuError) as caught:
-        op.sync()
-    return type(caught.value).__name__, re.sub(r"test_reuse\.py:\d+", "", str(caught.value))
-
-
-@pytest.mark.parametrize("before", [0, 2])
-def test_a_moved_input_is_the_same_error(before: int) -> None:
-    """A `SharedTensor` that was unwrapped, a borrow of a tensor that has moved: `MovedError`, in the same words."""
-    shared, lent = ones((2, 3)).share().sync(), ones((2, 3)).sync()
-    ops = [scaled(value(shared)), zip_ops(value(shared), ones((1,))), scaled(value(lent.borrow()))]
-    for op in ops * before:
-        op.sync()
-    fresh = [scaled(value(shared)), zip_ops(value(shared), ones((1,))), scaled(value(lent.borrow()))]
-    tensor = shared.try_unwrap()
-    moved = lent.share()
-    for op, other in zip(ops, fresh, strict=True):
-        said = said_by(op)
-        assert said == said_by(other)
-        assert said[0] == "MovedError"
-    assert contents(tensor) == ("Tensor", contents(moved)[1])
-
-
-def test_an_op_that_owns_is_used_up() -> None:
-    """Its second run is a `MovedError`, as is every later one."""
-    for op in (scaled(value(ones((2, 3)).sync())), ones((2,)).sync().to_host(), value(zeros((1,)).sync())):
-        op.sync()
-        said = said_by(op)
-        assert said[0] == "MovedError"
-        assert said_by(op) == said
-
-
-def test_what_a_run_remembers_is_remembered_once() -> None:
-    """`unzip` gives each component once, `shared` the same memory to every run."""
-    left, right = zip_ops(ones((2,)), zeros((2,))).unzip()
-    kept = ones((4,)).shared()
-    left.sync()
-    assert said_by(left)[0] == "MovedError"
-    right.sync()
-    assert kept.sync()._live() is kept.sync()._live()
-
-
-def test_a_written_input_is_refused_until_it_is_free() -> None:
-    """A repeated run takes its locks: `BorrowError` while another run writes, and then it runs again."""
-    tensor = ones((2, 3)).sync()
-    op, other = (scaled(value(tensor.borrow())).to_host() for _ in range(2))
-    wanted = bits(op.sync())
-    writer = Locks(None)
-    writer.acquire({tensor._live(): True})
-    assert said_by(op) == said_by(other)
-    assert said_by(op)[0] == "BorrowError"
-    writer.release()
-    with traces() as count:
-        assert bits(op.sync()) == wanted
-    assert count.now == 0
-    assert tensor._live().readers == 0
-
-
-@pytest.mark.parametrize("by", [lambda op: op, lambda op: op.schedule(SingleStream())], ids=["by key", "by itself"])
-@pytest.mark.parametrize("handle", ["borrowed", "shared"])
-def test_a_repeated_run_reads_beside_other_readers(handle: str, by: Callable[[Op], Op]) -> None:
-    """What stands in the op to be read is locked for reading alone, in the second run as in the first, whether the plan
-    was found by the structure of the op or, under a policy of its own, kept by the op itself."""
-    tensor: Any = ones((2, 3)).sync() if handle == "borrowed" else ones((2, 3)).share().sync()
-    reader = Locks(None)
-    reader.acquire({tensor._live(): False})
-    op = by(scaled(value(tensor.borrow() if handle == "borrowed" else tensor)).to_host())
-    with traces() as count:
-        for _ in range(3):
-            assert op.sync()[0, 0] == 2
-            assert (tensor._live().writer, tensor._live().readers) == (None, 1)
-    assert count.now == 1
-    reader.release()
-
-
-def test_a_repeated_run_reads_what_is_there_now() -> None:
-    """A tensor that is lent may be written between two runs."""
-    tensor = ones((2, 3)).sync()
-    op = scaled(value(tensor.borrow())).to_host()
-    assert op.sync()[0, 0] == 2
-    add(tensor.borrow_mut().partition((2, 3)), shared_input(), shared_input()).map(lambda _: None).sync()
-    with traces() as count:
-        assert op.sync()[0, 0] == 4
-    assert count.now == 0
-
-
-def test_another_device_has_a_plan_of_its_own() -> None:
-    """The current device decides in each run; both plans are kept."""
-    op = twice_scaled()
-    there: Device = device(place(1))
-    with traces() as count:
-        for _ in range(3):
-            assert op.sync().device is current_device()
-            with use_device(there):
-                assert op.sync().device is there
-    assert count.now == (1 if there is current_device() else 2)
-
-
-@final
-class Asked:
-    """A policy that counts how often it is asked."""
-
-    def __init__(self) -> None:
-        self.times = 0
-
-    def place(self, program: Program) -> Sequence[Hashable]:
-        self.times += 1
-        return SingleStream().place(program)
-
-
-def test_another_policy_has_a_plan_of_its_own() -> None:
-    """A policy is asked once for each op; one of the user's is known by identity, the given ones by value."""
-    op, policies = twice_scaled(), [Asked(), Asked()]
-    for _ in range(2):
-        for policy in policies:
-            with use_interpreter(StreamInterpreter(policy=policy)):
-                op.sync()
-    assert [policy.times for policy in policies] == [1, 1]
-    with traces() as count:
-        for _ in range(3):
-            with use_interpreter(StreamInterpreter(policy=RoundRobin(2))):
-                op.sync()
-    assert count.now == 1
-
-
-def test_a_plan_that_was_not_verified_is_not_taken_for_one_that_was() -> None:
-    """Who asks for proof gets it."""
-    op = twice_scaled()
-    with traces() as count:
-        for check in (False, False, True, True):
-            with use_interpreter(StreamInterpreter(verify=check)):
-                op.sync()
-    assert count.now == 2
-
-
-def test_only_the_latest_plans_are_kept() -> None:
-    """However many policies an op has been run with, the memory of its plans is bounded."""
-    op = twice_scaled()
-    for _ in range(20):
-        with use_interpreter(StreamInterpreter(policy=Asked())):
-            op.sync()
-    assert len(op._kept) == 8
-
-
-# ---- several runs at once, and runs that do not end well
-
-
-def test_runs_at_once_in_trio() -> None:
-    """Any number of tasks run one op: each gets a result of its own."""
-    op = twice_scaled()
-    wanted = contents(twice_scaled().sync())
-
-    async def body() -> list[Any]:
-        async with trio.open_nursery() as nursery:
-            pending = [spawn(nursery, op) for _ in range(20)]
-            return [await each for each in pending]
-
-    results = trio.run(body)
-    assert len({id(result._live()) for result in results}) == 20
-    assert [contents(result) for result in results] == [wanted] * 20
-
-
-def test_runs_at_once_on_threads() -> None:
-    """The same from plain threads, the first runs included."""
-    op = zip_ops(twice_scaled(), scaled(value(shared_input())).to_host())
-    start = threading.Barrier(8)
-
-    def some() -> list[Any]:
-        start.wait(PATIENCE)
-        return [contents(op.sync()) for _ in range(20)]
-
-    with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(some) for _ in range(8)]
-        found = [result for future in futures for result in future.result(PATIENCE)]
-    assert found == [found[0]] * 160
-    assert len(op._kept) == 1
-
-
-FAIL = """
-__global__ void fails_when_told(Tile<float, 1> y, float a) { for (auto i : y) y[i] = a; }
-"""
-
-
-@kernel(cuda=FAIL)
-def fails_when_told(y: Out[f32], a: float) -> None:
-    """y = a, unless TOLD is set."""
-
-
-TOLD = threading.Event()
-
-
-@fails_when_told.host
-def _(y: Tile[f32], a: float) -> None:
-    if TOLD.is_set():
-        raise ArithmeticError("as told")
-    y[...] = a
-
-
-@pytest.mark.host_only("the kernel's host body fails")
-@pytest.mark.parametrize("fails", [(0,), (1,), (0, 1, 3)])
-def test_a_failure_is_not_remembered(fails: tuple[int, ...]) -> None:
-    """A run after a failed one gives what it would have given, and leaves no lock behind."""
-    out = fails_when_told(empty((4,)).partition((2,)), 3.0).first().unpartition()
-    op = zip_ops(out, scaled(value(shared_input()))).last()
-    wanted = contents(scaled(value(shared_input())).sync())
-    with traces() as count:
-        for number in range(5):
-            try:
-                if number in fails:
-                    TOLD.set()
-                    with pytest.raises(ArithmeticError, match="as told"):
-                        op.sync()
-                else:
-                    assert contents(op.sync()) == wanted
-            finally:
-                TOLD.clear()
-    assert count.now == 1
-    assert shared_input()._live().readers == 0
-
-
-@pytest.mark.parametrize("before", [0, 1])
-def test_a_cancelled_run_leaves_the_op_as_it_was(before: int) -> None:
-    """Cancelled before anything is submitted: nothing runs, no lock is left, and the next run is well."""
-    op = scaled(value(shared_input())).to_host()
-    for _ in range(before):
-        op.sync()
-
-    async def body() -> tuple[bool, Any]:
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await op
-        assert shared_input()._live().readers == 0
-        return scope.cancelled_caught, await op
-
-    with traces() as count:
-        cancelled, result = trio.run(body)
-    assert cancelled
-    assert result[0, 0] == 2
-    assert count.now == (0 if before else 2)
-
-
-# ---- what is kept
-
-
-def test_memory_goes_with_the_results() -> None:
-    """An op that has run keeps no device memory: not of its results, nor of inputs that were moved and dropped."""
-    here = current_device()
-    gc.collect()
-    before = here.memory_used()
-    shared = ones((1 << 16,)).share().sync()
-    op = dup(shared)
-    for _ in range(3):
-        op.sync()
-    assert here.memory_used() == before + (1 << 18)
-    tensor = shared.try_unwrap()
-    del tensor
-    assert here.memory_used() == before
-
-
-@pytest.mark.parametrize("before", [0, 2])
-def test_a_result_does_not_keep_what_it_was_made_of(before: int) -> None:
-    """Inputs that were lent, shared or moved in go when they are dropped, while the result lives on; by reference
-    counts alone, whether the run was traced or took the plan of an earlier one."""
-    here = current_device()
-    gc.collect()
-    gc.disable()
-    try:
-        empty_handed = here.memory_used()
-
-        def run() -> Any:
-            lent, written = ones((2, 3)).sync(), zeros((2, 3)).sync()
-            shared, moved = ones((2, 3)).share().sync(), ones((2, 3)).sync()
-            op = zip_ops(
-                scaled(value(lent.borrow())), scaled(value(shared)), scaled(value(moved)),
-                memcpy(written.borrow_mut(), shared),
-            )  # fmt: skip
-            return op.sync()[:3], scaled(value(lent.borrow())).then(dup).sync()
-
-        for _ in range(before):
-            run()
-        results = run()
-        assert here.memory_used() == empty_handed + 4 * 24
-        del results
-        assert here.memory_used() == empty_handed
-    finally:
-        gc.enable()
-
-
-def test_a_result_is_no_hidden_holder() -> None:
-    """A `SharedTensor` of a repeated run can be unwrapped: the op keeps no handle to it."""
-    op = ones((3,)).share()
-    op.sync()
-    assert op.sync().try_unwrap().to_host().sync().tolist() == [1, 1, 1]
-
-
-def test_what_is_kept_dies_with_the_op() -> None:
-    """By reference counting alone: an op and its plan form no cycle."""
-    gc.collect()
-    gc.disable()
-    try:
-        policy = Asked()
-        with use_interpreter(StreamInterpreter(policy=policy)):
-            op: Any = scaled(value(shared_input()))
-            op.sync()
-            op.sync()
-        assert sum(type(found) is Kept and found.policy is policy for found in gc.get_objects()) == 1
-        del op
-        assert not any(type(found) is Kept and found.policy is policy for found in gc.get_objects())
-    finally:
-        gc.enable()
-
-
-def test_an_op_stays_frozen() -> None:
-    """What runs leave is no field of the op: nobody can set it by mistake."""
-    op: Any = zeros((1,))
-    op.sync()
-    with pytest.raises((FrozenInstanceError, AttributeError, TypeError)):
-        op._kept = ()
-    assert op._kept
-
-
 # ---- random ops
-
-
-@st.composite
-def pure(draw: st.DrawFn, shape: Shape2, depth: int = 4, *, lent: bool = False) -> Expr:
-    """A description whose op calls no closure and remembers nothing, so that its trace can be spared."""
-    kinds = ["make"] + ["lent"] * lent + ["call", "call", "change"] * (depth > 0)
-    match draw(st.sampled_from(kinds)):
-        case "make":
-            return draw(makes(shape).filter(lambda make: make.how != "empty"))
-        case "lent":
-            return Lent(draw(makes(shape).filter(lambda make: make.how != "empty")))
-        case "change":
-            how = draw(st.sampled_from(["zip first", "zip last", "single stream", "round robin"]))
-            return Change(shape, how, draw(pure(shape, depth - 1)), draw(st.integers(-4, 4)))
-        case _:
-            pass
-    name: Any = draw(st.sampled_from(["add", "scale", "axpy", "matmul"]))
-    inner = draw(st.integers(1, 5)) if name == "matmul" else 0
-    left, right = ((shape[0], inner), (inner, shape[1])) if inner else (shape, shape)
-    x = draw(pure(left, depth - 1, lent=True))
-    y = x if name == "scale" else draw(pure(right, depth - 1, lent=name != "axpy"))
-    tile = draw(st.integers(1, shape[0])), draw(st.integers(1, shape[1]))
-    return Call(shape, name, x, y, Number(draw(st.integers(-3, 3))), tile, "direct")
 
 
 @given(shapes.flatmap(pure), st.sampled_from([SingleStream(), RoundRobin(3)]), st.booleans())

@@ -42,8 +42,8 @@ from dagpu.ops.recipes import Normal, Uniform
 from dagpu.runtime.kept import plans
 from tests.expressions import bits
 from tests.graph_trials import graph_calls
+from tests.reused_ops import traces
 from tests.simulated_cuda import installed
-from tests.test_reuse import traces
 
 Op = DeviceOp[Any, Any, Any]
 S = (3, 5)

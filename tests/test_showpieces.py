@@ -3,7 +3,6 @@
 import importlib
 import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from numpy.typing import NDArray
 
 from dagpu import from_host, plan_of, u8
 from dagpu.lowering.plan import Execute
+from tests.paths import ROOT
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 few = settings(max_examples=15)
 
 

@@ -33,9 +33,9 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from tests.gates import GATES, Gate, add, boom, noting, run
+from tests.handle_cases import line
 from tests.places import place
-from tests.test_handles import line
-from tests.test_runtime import GATES, Gate, add, boom, noting, run
 
 MANY = 1000
 

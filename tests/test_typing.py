@@ -1,10 +1,8 @@
 """The types that users see hold in mypy --strict with no plugin; `make types` holds them in pyright too."""
 
-from pathlib import Path
-
 from mypy import api
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.paths import ROOT
 
 
 def test_user_code_has_the_types_it_claims() -> None:

@@ -18,9 +18,9 @@ import trio.testing
 
 from dagpu import DeviceOp, ShapeError, Tensor, dup, from_host, use_device, value, zeros, zip_ops
 from dagpu.ops.compose import Unzip
+from tests.marked_ops import PATIENCE, marked
 from tests.marks import MARKS
 from tests.simulated_cuda import installed
-from tests.test_once import PATIENCE, marked
 
 Op = DeviceOp[Any, Any, Any]
 

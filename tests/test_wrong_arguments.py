@@ -45,8 +45,6 @@ from dagpu import (
     zip_ops,
 )
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @kernel(cuda="__global__ void copy(Tile<float, 1> y, View<const float, 1> x, float by) {}")
 def copy(y: Out[f32], x: In[f32], by: float) -> None:

@@ -1,7 +1,7 @@
 """Pages and pictures that are made from the project itself, so that they cannot fall behind it.
 
 - `benchmarks.md` from benchmarks/results/*.md, with the machine that each was measured on;
-- `parity.md` from tests/parity.py, whose rows are also tests;
+- `parity.md` from tests/parity, whose rows are also tests;
 - the pictures under `_static/generated/`: what the code of a page writes with `save_svg` (see tests/doc_pages.py).
 """
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dagpu import Device, NoDeviceError, device
+from tests.gpu.again import Suites
 from tests.gpu.support import NAME
 
 HERE = Path(__file__).resolve().parent
@@ -35,8 +36,12 @@ class Skipped(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """All the modules are skipped here, in one line, or none."""
-    return Skipped.from_parent(parent, path=module_path) if HERE in module_path.parents and missing() else None
+    """All the modules are skipped here, in one line, or none. The table of suites is collected by its rows."""
+    if HERE not in module_path.parents:
+        return None
+    if missing():
+        return Skipped.from_parent(parent, path=module_path)
+    return Suites.from_parent(parent, path=module_path) if module_path.name == "test_suites.py" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,9 +9,9 @@ import sys
 from hypothesis import HealthCheck, given, settings
 
 from dagpu import SchedulingPolicy, current_device
+from tests.dag_results import expected, run
 from tests.expressions import Expr
 from tests.strategies import descriptions, policies
-from tests.test_random_dags import expected, run
 
 
 def main(examples: int) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").exists())
 FOUND = 86
 """The exit code with which compute-sanitizer says that it found something; no program here ends with it."""
 

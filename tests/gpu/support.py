@@ -11,10 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.paths import first_in
+from tests.paths import ROOT, first_in
 
 NAME: Final = os.environ.get("DAGPU_TEST_DEVICE", "cuda:0")
-ROOT: Final = Path(__file__).resolve().parents[2]
 
 MAX_GRID_Y: Final = 6
 MAX_SHARED_OPTIN: Final = 97

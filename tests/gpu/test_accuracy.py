@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from dagpu import Device
-from tests.test_examples import ROOT, run
+from tests.example_scripts import run
+from tests.paths import ROOT
 
 SLACK = 1.5
 """Percentage points by which the held-out accuracy may differ: 5 of 360 images. Sums are rounded in another order."""

@@ -30,7 +30,7 @@ from dagpu import (
 )
 from tests.gpu.kernels import add
 from tests.gpu.support import MAX_GRID_Y, MAX_SHARED_OPTIN, NAME, attribute, digits_of
-from tests.test_handles import line
+from tests.handle_cases import line
 
 FILE = __file__
 

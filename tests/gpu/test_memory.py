@@ -26,7 +26,7 @@ from dagpu import (
 )  # fmt: skip
 from tests.gpu.kernels import add, spin
 from tests.gpu.support import digits_of
-from tests.test_handles import line
+from tests.handle_cases import line
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -27,7 +27,7 @@ from dagpu import (
     zip_ops,
 )
 from tests.gpu.kernels import add
-from tests.gpu.support import ROOT
+from tests.paths import ROOT
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Tests of dagpu: see CONTRIBUTING.md for how they are run."""

@@ -1,0 +1,212 @@
+"""A mistake beside the program with its message's cure, and kernels that these programs share."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, final
+
+import trio
+from numpy.typing import NDArray
+
+from dagpu import (
+    DeviceOp,
+    In,
+    Lazy,
+    Out,
+    Tile,
+    f32,
+    kernel,
+    ones,
+    zeros,
+)
+
+Program = Callable[[], object]
+
+
+class Cure(NamedTuple):
+    """`says` are words of the message; `program` does what they say, and succeeds."""
+
+    says: str
+    program: Program
+
+
+@final
+@dataclass(frozen=True)
+class Case:
+    """A mistake, and its cures."""
+
+    wrong: Program
+    cures: tuple[Cure, ...]
+    simulated: bool = False
+    """Is it about GPUs? Then it runs on simulated ones."""
+
+
+@final
+class Catalogue:
+    """The cases of one module, in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self.cases: Final[list[Case]] = []
+
+    def add(self, wrong: Program, *cures: tuple[str, Program], simulated: bool = False) -> None:
+        """Add one case."""
+        self.cases.append(Case(wrong, tuple(Cure(*cure) for cure in cures), simulated))
+
+
+N, TILE = 8, (4,)
+
+
+@kernel(cuda="__global__ void add(Tile<float, 1> y, View<const float, 1> x) { for (auto i : y) y[i] += x[i]; }")
+def add(y: Out[f32], x: In[f32]) -> None:
+    """y += x"""
+
+
+@add.host
+def _(y: Tile[f32], x: NDArray[f32]) -> None:
+    y[...] += x[y.at]
+
+
+@kernel(cuda="__global__ void both(Tile<float, 1> z, View<const float, 1> x, View<const float, 1> y) {}")
+def both(z: Out[f32], x: In[f32], y: In[f32]) -> None:
+    """z = x + y"""
+
+
+@both.host
+def _(z: Tile[f32], x: NDArray[f32], y: NDArray[f32]) -> None:
+    z[...] = x[z.at] + y[z.at]
+
+
+@kernel(cuda="__global__ void scale(Tile<float, 1> y, float by) {}")
+def scale(y: Out[f32], by: float) -> None:
+    """y *= by"""
+
+
+@scale.host
+def _(y: Tile[f32], by: float) -> None:
+    y *= by
+
+
+@kernel(cuda="__global__ void lazily(Tile<float, 1> y, float by) {}")
+def lazily(y: Out[f32], by: Lazy[float]) -> None:
+    """y *= by"""
+
+
+@lazily.host
+def _(y: Tile[f32], by: float) -> None:
+    y *= by
+
+
+loose: Any = add
+"""`add`, to a type checker that shall not see what is wrong with a call."""
+anything: Any = lambda x: x  # noqa: E731  # hides a type
+
+
+def new(n: int = N) -> Any:
+    """A tensor, whose type is hidden so that the mistakes pass the type checker."""
+    return ones((n,)).sync()
+
+
+def out(n: int = N) -> Any:
+    return zeros((n,)).partition(TILE)
+
+
+def run(op: Any) -> object:
+    return op.sync()
+
+
+def awaited(op: DeviceOp[Any]) -> object:
+    async def main() -> object:
+        return await op
+
+    return trio.run(main)
+
+
+def lent_for_writing_twice() -> None:
+    t = new()
+    run(add(t.borrow_mut().partition(TILE), ones((N,))))
+    run(add(t.borrow_mut().partition(TILE), ones((N,))))
+
+
+@contextlib.contextmanager
+def suppressed_groups() -> Iterator[None]:
+    """One error of a nursery as itself."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+SCALE = "__global__ void k(Tile<float, 1> y, float by) {}"
+
+
+def declare(source: Any = SCALE, annotated: Any = None, **options: Any) -> Any:
+    """Declare a kernel `k`; `annotated` is the Python function, `(y: Out[f32], by: float)` unless given."""
+    if annotated is None:
+
+        def k(y: Out[f32], by: float) -> None: ...
+
+        annotated = k
+    annotated.__name__ = "k"
+    return kernel(cuda=source, **options)(annotated)
+
+
+ONE = "Tile<float, 1> y"
+
+
+def cuda(parameters: str, more: str = "") -> str:
+    return f"{more}__global__ void k({parameters}) {{}}"
+
+
+def of_body(body: Any, *, x: int = N, times: int = 1) -> Any:
+    """A kernel `k(y, x)` with this host body, called."""
+
+    @kernel(cuda="__global__ void k(Tile<float, 1> y, View<const float, 1> x) {}")
+    def k(y: Out[f32], x: In[f32]) -> None: ...
+
+    if body is not None:
+        k.host(body)
+    del times
+    return k(out(), ones((x,))).sync()
+
+
+def lent(use: Callable[[Any], object]) -> object:
+    t = new()
+    return use(t.borrow())
+
+
+def with_limit(limit: int, program: Program) -> object:
+    """With this many closures at most."""
+    with environment("DAGPU_MAX_CLOSURES", str(limit)):
+        return program()
+
+
+@contextlib.contextmanager
+def environment(name: str, setting: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = setting
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+async def awaits(op: DeviceOp[Any]) -> None:
+    await op
+
+
+KEPT: list[Any] = []
+"""Tensors that outlive the programs that lend them; the tests clear it."""
+
+
+class Gives:
+    """A policy that gives what it is told to."""
+
+    def __init__(self, keys: Callable[[int], Any]) -> None:
+        self._keys = keys
+
+    def place(self, program: Any) -> Any:
+        return self._keys(len(program.instructions))
