@@ -50,6 +50,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.explore import exploring
+from dagpu.ownership import storage_of
 from dagpu.runtime import cuda_graph
 from tests.arithmetic import add, axpy, scale
 from tests.expressions import Building, Call, Change, Evaluation, Expr, Lent, Make, Op, bits, build, evaluate
@@ -97,7 +98,7 @@ def number_in(handle: Any) -> float:
 
 
 def unlocked(*handles: Any) -> bool:
-    return all((h._live().writer, h._live().readers) == (None, 0) for h in handles)
+    return all((storage_of(h).writer, storage_of(h).readers) == (None, 0) for h in handles)
 
 
 def settle(graph: CudaGraph[Any]) -> None:

@@ -50,6 +50,7 @@ from dagpu import (
 from dagpu.backends.outcome import Outcome
 from dagpu.critical import BOOKKEEPING, in_section
 from dagpu.ops.compose import Shared
+from dagpu.ownership import storage_of
 from dagpu.runtime import completion
 from dagpu.runtime.completion import TrioWaits
 from dagpu.runtime.kept import plans
@@ -154,7 +155,7 @@ class State:
         if self.graph is not None:
             self.graph.launch().sync()  # what has been enqueued for it holds its locks until then
         for handle in (self.read, self.written, self.given):
-            storage = handle._live()
+            storage = storage_of(handle)
             assert (storage.readers, storage.writer) == (0, None), place
         assert isinstance(self.shared, Shared)
         assert self.shared.once.settled(), place
@@ -730,7 +731,7 @@ def test_a_run_that_is_dropped_is_drained(cancelled: threading.Event, updated: b
         run.send(None)
         run.close()
         assert cancelled.is_set()
-        assert (y._live().readers, y._live().writer) == (0, None)
+        assert (storage_of(y).readers, storage_of(y).writer) == (0, None)
         await trio.lowlevel.checkpoint()
         await tiles(y.borrow_mut().partition((1,)), 2)
 

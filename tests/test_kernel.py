@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dagpu.device import Device
 from dagpu.dtypes import f32, f64, i32, strides_of, u8
 from dagpu.errors import KernelArgumentError, MovedError, NoDeviceError
-from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.handles import HandleState, Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernel import In, Kernel, Lazy, Out, check_launch, install_compiler, kernel
 from dagpu.kernel_arguments import check_arguments, fits
 from dagpu.layout import Layout
@@ -61,7 +61,7 @@ def tensor(shape: tuple[int, ...] = (16, 16), dtype: Any = f32) -> Tensor[Any]:
     """An owned tensor that has memory in name only."""
     element = np.dtype(dtype)
     layout = Layout(element, shape, strides_of(shape, element.itemsize), 0)
-    return Tensor(Storage(HOST, math.prod(shape) * element.itemsize), layout, None)
+    return Tensor(HandleState(Tensor, Storage(HOST, math.prod(shape) * element.itemsize), layout, None))
 
 
 def cut(shape: tuple[int, ...] = (16, 16), tile: tuple[int, ...] = (4, 4), dtype: Any = f32) -> Any:

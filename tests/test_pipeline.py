@@ -55,10 +55,10 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.explore import exploring
-from dagpu.handles import move_in
+from dagpu.handles import made_at, move_in
 from dagpu.lowering.program import Program, Role
 from dagpu.lowering.reuse import Bound
-from dagpu.ownership import Undo
+from dagpu.ownership import Undo, storage_of
 from dagpu.runtime import kept
 from dagpu.runtime.kept import plans
 from dagpu.storage import Locks
@@ -622,7 +622,7 @@ def test_a_conflict_of_borrows_is_one_in_each_call() -> None:
             p(t.borrow_mut(), t.borrow()).sync()
         p(t.borrow_mut(), u.borrow()).sync()
     assert number_in(t) == 7
-    assert (t._live().writer, t._live().readers) == (None, 0)
+    assert (storage_of(t).writer, storage_of(t).readers) == (None, 0)
 
 
 def test_an_argument_that_is_not_used_is_not_locked() -> None:
@@ -630,7 +630,7 @@ def test_an_argument_that_is_not_used_is_not_locked() -> None:
     p = pipeline(lambda r, x: scaled(2.0, x))
     t = tensor(1)
     writer = Locks(None)
-    writer.acquire({t._live(): True})
+    writer.acquire({storage_of(t): True})
     for k in range(3):
         assert number_in(p(t.borrow(), shared(k)).sync()) == 2 * k
     writer.release()
@@ -677,11 +677,10 @@ def test_a_handle_that_comes_back(name: str) -> None:
     try:
         for number in range(3):
             t, u = tensor(number), full(S, number).sync()
-            memory = t._live()
+            memory = storage_of(t)
             found, plain = p(give(t)).sync(), value(give(u)).then(f).sync()
             assert type(found) is type(plain)
-            inner = getattr(found, "_inner", found)
-            assert inner._live() is memory
+            assert storage_of(found) is memory
             assert repr(found) == repr(plain)
             assert (memory.writer, memory.readers) == (None, 0)
     finally:
@@ -713,9 +712,9 @@ def test_a_result_says_where_it_was_made() -> None:
     places = set()
     for op in (zeros(S), ones(S), full(S, 2)):
         t = op.sync()
-        made = t._made
+        made = made_at(t)
         found = p(t).sync()
-        assert found._made == made
+        assert made_at(found) == made
         found.share()
         with pytest.raises(MovedError, match=f"made at {__file__}:") as caught:
             found.borrow()
@@ -742,7 +741,7 @@ def test_no_result_is_overwritten() -> None:
     results = [p(shared(1), float(k)).sync() for k in range(6)]
     for k, (t, s, h) in enumerate(results):
         assert (number_in(t), number_in(s), h[0, 0]) == (k, k, k)
-    assert len({id(r._live()) for result in results for r in result[:2]}) == 12
+    assert len({id(storage_of(r)) for result in results for r in result[:2]}) == 12
 
 
 # ---- pipelines and other ops
@@ -862,7 +861,7 @@ def _(y: Tile[f32], a: float) -> None:
 
 
 def unlocked(*handles: Any) -> bool:
-    return all((h._live().writer, h._live().readers) == (None, 0) for h in handles)
+    return all((storage_of(h).writer, storage_of(h).readers) == (None, 0) for h in handles)
 
 
 @pytest.mark.host_only("the kernel's host body fails")
@@ -894,7 +893,7 @@ def test_a_call_that_fails_before_keeps_its_arguments(before: int) -> None:
     for _ in range(before):
         p(tensor(), lent.borrow(), 1.0).sync()
     writer = Locks(None)
-    writer.acquire({lent._live(): True})
+    writer.acquire({storage_of(lent): True})
     for _ in range(2):
         with pytest.raises(BorrowError):
             op.sync()
