@@ -31,7 +31,7 @@ from table import RESULTS, machine
 
 ROOT: Final = Path(__file__).parent.parent
 
-MODULES: Final = ("dagpu/lowering", "dagpu/runtime", "dagpu/storage.py", "dagpu/handles.py")
+MODULES: Final = ("dagpu/lowering", "dagpu/runtime", "dagpu/storage.py", "dagpu/handles")
 
 SLOW: Final = re.compile(
     "mypy|docs|examples|readme|typing|interrupts|stubs|stand_in|gpu_suite|parity|showpieces|digits"

@@ -10,11 +10,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dagpu.errors import KernelArgumentError
-from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live
 from dagpu.ops.base import DeviceOp, await_first
 from dagpu.ops.launch import KernelSpec, Param
 from dagpu.origin import Origin, describe
-from dagpu.ownership import storage_of
 from dagpu.storage import Storage
 from dagpu.wrong_arguments import shown
 
@@ -46,17 +45,17 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
         kind = type(arg)
         if (kind is not Partition) if is_output else (kind not in _INPUTS):
             _refuse_form(spec, param, arg, origin)
-        storage = storage_of(arg)
-        layout = arg._whole if is_output else arg._layout
+        state = live(arg)
+        layout = state.layout
         if layout.dtype is not param.dtype or len(layout.shape) != param.rank:
             _check_elements(spec, param, arg, origin)
-        first = users.setdefault(storage, (param, arg))
+        first = users.setdefault(state.storage, (param, arg))
         if first[0] is not param:
             _check_alias(spec, first, (param, arg), origin)
         if is_output and spec.grid is None:
             if cut is None:
                 cut = param, arg
-            elif cut[1]._grid != arg._grid:
+            elif cut_of(cut[1])[1] != cut_of(arg)[1]:
                 _refuse_grids(spec, cut, (param, arg), origin)
     if not outputs and spec.grid is None:
         what = "has no output whose tiles would give its grid"
@@ -81,15 +80,17 @@ def fits(spec: KernelSpec, args: Sequence[Any]) -> bool:
         if param.form == "out":
             if type(arg) is not Partition:
                 return False
-            storage, layout = arg._live()._live(), arg._whole
+            state = live(arg)
+            _, tiles = cut_of(arg)
             if grid is None:
-                grid = arg._grid
-            elif grid != arg._grid:
+                grid = tiles
+            elif grid != tiles:
                 return False
         else:
             if type(arg) not in _INPUTS:
                 return False
-            storage, layout = arg._live(), arg._layout
+            state = live(arg)
+        layout, storage = state.layout, state.storage
         if layout.dtype is not param.dtype or (len(layout.shape) != param.rank and param.rank is not None):
             return False
         if storage in used:
@@ -192,7 +193,7 @@ def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Orig
 
 
 def _check_elements(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> None:
-    layout = arg._whole if param.form == "out" else arg._layout  # it is known to be alive
+    layout = live(arg).layout
     if param.dtype is not None and layout.dtype is not param.dtype and layout.dtype != param.dtype:
         cut = " before it is cut" if param.form == "out" else ""
         name = _scalar_name(param.dtype)

@@ -6,33 +6,29 @@ from typing import Any, final
 import numpy as np
 
 from dagpu.containers import mapped, values_in
-from dagpu.handles import HANDLES, OWNING, Handle, Partition, move_in
+from dagpu.handles import HANDLES, OWNING, Handle, HandleState, give_back, live, move_in, state_of
 from dagpu.origin import Origin
 from dagpu.storage import Storage
 
 
 @final
 class Undo:
-    """What it takes to give a handle back what a run took out of it."""
+    """The state of a handle, kept so that a run can give it back after taking it."""
 
-    __slots__ = ("_handle", "_inner", "_storage")
+    __slots__ = ("_handle", "_state")
 
-    def __init__(self, handle: Any) -> None:
-        self._handle: Any = handle
-        inner: Any = handle._live() if type(handle) is Partition else handle
-        self._inner: Any = inner
-        self._storage: Storage | None = inner._storage
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._state: HandleState = live(handle)
 
     def undo(self) -> None:
-        """The handle is as it was; what the run made of it is left without meaning."""
-        self._inner._storage, self._inner._moved = self._storage, None
-        if self._inner is not self._handle:
-            self._handle._inner, self._handle._moved = self._inner, None
+        """Give the handle its state back. Handles that the run made of it must not be used any more."""
+        give_back(self._handle, self._state)
 
 
 def storage_of(handle: Handle) -> Storage:
     """The memory of a living handle; `MovedError` if it is not."""
-    return (handle._live() if type(handle) is Partition else handle)._live()
+    return live(handle).storage
 
 
 def storage_key(handle: Handle) -> object:
@@ -66,17 +62,10 @@ def moved_in(value: Any, how: str, where: Origin) -> Any:
         return map_handles(move, value)
     except BaseException:
         for handle, taken in moved:
-            _put_back(handle, taken)
+            state = state_of(taken)
+            assert state is not None  # only this function has seen it
+            give_back(handle, state)
         raise
-
-
-def _put_back(handle: Any, taken: Any) -> None:
-    """The handle has again what `move_in` took out of it."""
-    if type(handle) is Partition:
-        handle._inner = taken._inner
-    else:
-        handle._storage = taken._storage
-    handle._moved = None
 
 
 def handles_in(value: Any) -> Iterator[Handle]:

@@ -1,4 +1,4 @@
-"""Blocks of device memory, who holds them, and the locks that runs take on them."""
+"""Blocks of device memory, and the locks that runs take on them."""
 
 from collections.abc import Callable
 from typing import final
@@ -7,7 +7,6 @@ from dagpu.critical import BOOKKEEPING
 from dagpu.device import Device
 from dagpu.errors import BorrowError
 from dagpu.origin import Origin, describe
-from dagpu.reference_queue import Reference
 
 
 def _no_graph() -> None:
@@ -57,34 +56,6 @@ class Storage:
     def settle(self, memory: object) -> None:
         """The run that makes it is complete: here is its memory."""
         self.memory, self.run = memory, None
-
-
-@final
-class Holders:
-    """The living `SharedTensor`s of one storage.
-
-    Invariant, under `BOOKKEEPING`: the storage has been handed to an owner  =>  no holder of it is alive.
-
-    So who makes one more holder of a living one, and who makes an owner of the last, does that under that lock. A
-    holder that dies does not take it: there is one holder less either way.
-    """
-
-    __slots__ = ("alive",)
-
-    def __init__(self) -> None:
-        self.alive: set[Reference[None]] = set()
-
-    def add(self, holder: object) -> Reference[None]:
-        """Count one more, as long as it lives or until its reference is discarded."""
-        reference: Reference[None] = Reference(holder, self.alive.discard)
-        self.alive.add(reference)
-        return reference
-
-    def alias(self) -> "Holders":
-        """Another object with the same holders."""
-        other = Holders()
-        other.alive = self.alive
-        return other
 
 
 @final

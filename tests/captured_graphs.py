@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dagpu.ownership import storage_of
 from dagpu import In, Out, Tile, empty, f32, full, kernel
 from tests.arithmetic import axpy, scale
 from tests.expressions import Op
@@ -51,7 +52,7 @@ def number_in(handle: Any) -> float:
 
 
 def unlocked(*handles: Any) -> bool:
-    return all((h._live().writer, h._live().readers) == (None, 0) for h in handles)
+    return all((storage_of(h).writer, storage_of(h).readers) == (None, 0) for h in handles)
 
 
 @contextmanager

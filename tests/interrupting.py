@@ -16,6 +16,7 @@ import trio
 import trio.testing
 
 import dagpu
+from dagpu.ownership import storage_of
 from dagpu import CudaGraph, DeviceOp, Out, Tile, f32, from_host, full, kernel, ones, zeros, zip_ops
 from dagpu.backends.outcome import Outcome
 from dagpu.critical import in_section
@@ -114,7 +115,7 @@ class State:
         if self.graph is not None:
             self.graph.launch().sync()  # what has been enqueued for it holds its locks until then
         for handle in (self.read, self.written, self.given):
-            storage = handle._live()
+            storage = storage_of(handle)
             assert (storage.readers, storage.writer) == (0, None), place
         assert isinstance(self.shared, Shared)
         assert self.shared.once.settled(), place

@@ -10,7 +10,7 @@ import pytest
 from dagpu.device import Device
 from dagpu.dtypes import f32, strides_of
 from dagpu.errors import KernelArgumentError, MovedError
-from dagpu.handles import Tensor
+from dagpu.handles import HandleState, Tensor
 from dagpu.kernel import In, Kernel, Lazy, Out, kernel
 from dagpu.layout import Layout
 from dagpu.ops.compose import value
@@ -48,7 +48,7 @@ def tensor(shape: tuple[int, ...] = (16, 16), dtype: Any = f32) -> Tensor[Any]:
     """An owned tensor that has memory in name only."""
     element = np.dtype(dtype)
     layout = Layout(element, shape, strides_of(shape, element.itemsize), 0)
-    return Tensor(Storage(HOST, math.prod(shape) * element.itemsize), layout, None)
+    return Tensor(HandleState(Tensor, Storage(HOST, math.prod(shape) * element.itemsize), layout, None))
 
 
 def cut(shape: tuple[int, ...] = (16, 16), tile: tuple[int, ...] = (4, 4), dtype: Any = f32) -> Any:

@@ -5,6 +5,7 @@ from typing import Any, final
 
 import pytest
 
+from dagpu.ownership import storage_of
 from dagpu import empty, full, pipeline
 from dagpu.runtime import kept
 from dagpu.runtime.kept import plans
@@ -68,4 +69,4 @@ class Calls:
 
 
 def unlocked(*handles: Any) -> bool:
-    return all((h._live().writer, h._live().readers) == (None, 0) for h in handles)
+    return all((storage_of(h).writer, storage_of(h).readers) == (None, 0) for h in handles)

@@ -32,6 +32,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.ops.compose import Shared
+from dagpu.ownership import storage_of
 from tests.arithmetic import add, axpy
 from tests.marked_ops import PATIENCE, marked
 from tests.marks import MARKS
@@ -144,7 +145,7 @@ def test_a_node_of_several_values() -> None:
     graph.update(memcpy(x.borrow_mut(), constant(5)))
     graph.launch().sync()
     assert (number_in(lent), text, number_in(other), number) == (1, "a", 4, 3)
-    assert other._live() is mine._live()
+    assert storage_of(other) is storage_of(mine)
     assert number_in(graph.take_output()) == 10
 
 
@@ -159,7 +160,7 @@ def test_a_node_that_writes_in_place() -> None:
         assert float(output.borrow().to_host().sync()[0, 0]) == 2 * (2 + k)
         assert float(node.to_host().sync()[0, 0]) == 2
         graph.launch().sync()
-    assert node.sync()._live().graph() is None
+    assert storage_of(node.sync()).graph() is None
 
 
 def test_components_that_a_capture_takes_are_taken() -> None:

@@ -35,6 +35,7 @@ from dagpu import (
 )
 from dagpu.critical import BOOKKEEPING
 from dagpu.ops.base import DeviceOp as Base
+from dagpu.ownership import storage_of
 from tests.arithmetic import scale
 
 Op = DeviceOp[Any, Any, Any]
@@ -192,7 +193,7 @@ def test_the_cures_work() -> None:
     """Each message says what to do instead, and that can be done."""
     tensor, shared = ones(S).sync(), ones(S).share().sync()
     assert dup(tensor.borrow()).sync() is not tensor
-    assert shared.clone()._live() is shared._live()
+    assert storage_of(shared.clone()) is storage_of(shared)
     for handle in (shared, tensor.borrow(), tensor):
         array = handle.to_host().sync()
         assert pickle.loads(pickle.dumps(array)).tolist() == copy.copy(array).tolist() == [[1, 1], [1, 1]]
@@ -233,14 +234,14 @@ def test_an_owner_has_no_sharer_beside_it(more: Callable[[Any], Any]) -> None:
     """While one thread is about to make one more handle, another asks for the tensor back: it waits, and is refused."""
     shared: Any = ones(S).share().sync()
     found_alive, go_on, moved = threading.Event(), threading.Event(), threading.Event()
-    live = SharedTensor._live
+    held = SharedTensor._held
 
     def slowly(handle: Any) -> Any:
-        storage = live(handle)
+        state = held(handle)
         if threading.current_thread().name.startswith("cloning") and not found_alive.is_set():
             found_alive.set()
             assert go_on.wait(PATIENCE)
-        return storage
+        return state
 
     def told() -> None:
         if found_alive.is_set():
@@ -248,7 +249,7 @@ def test_an_owner_has_no_sharer_beside_it(more: Callable[[Any], Any]) -> None:
 
     with (
         patch.object(critical, "BOOKKEEPING", Watched(BOOKKEEPING, told)),
-        patch.object(SharedTensor, "_live", slowly),
+        patch.object(SharedTensor, "_held", slowly),
         ThreadPoolExecutor(1, "cloning") as cloning,
         ThreadPoolExecutor(1, "unwrapping") as unwrapping,
     ):

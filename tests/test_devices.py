@@ -31,6 +31,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.ownership import storage_of
 from dagpu.runtime import device as places
 from dagpu.runtime.device import backend
 from tests.arithmetic import scale
@@ -297,7 +298,7 @@ def test_host_arrays_die_when_the_last_handle_does() -> None:
         gc.collect()  # what earlier tests left in cycles
         before = where.memory_used()
         t = zeros((1024,)).sync()
-        storage: Any = t._live()
+        storage: Any = storage_of(t)
         memory = weakref.ref(storage.memory)
         del storage
         shared = t.share()

@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from dagpu.ownership import storage_of
 from dagpu import DeviceOp, memcpy, ones, zeros
 from tests.interrupting import PATIENCE, at_first, began, tiles
 from tests.interrupting import cancelled as cancelled
@@ -33,7 +34,7 @@ def test_a_run_that_is_dropped_is_drained(cancelled: threading.Event, updated: b
         run.send(None)
         run.close()
         assert cancelled.is_set()
-        assert (y._live().readers, y._live().writer) == (0, None)
+        assert (storage_of(y).readers, storage_of(y).writer) == (0, None)
         await trio.lowlevel.checkpoint()
         await tiles(y.borrow_mut().partition((1,)), 2)
 

@@ -34,6 +34,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.ownership import storage_of
 from dagpu.runtime.kept import plans
 from dagpu.storage import Locks
 
@@ -345,7 +346,7 @@ class GraphMachine(RuleBasedStateMachine):
         for graph in self.graphs:
             _settle(graph)
         for tensor, cell in self.tensors:
-            storage = tensor._live()
+            storage = storage_of(tensor)
             assert (storage.writer, storage.readers) == (None, 0)
             assert contents(tensor) == cell[0]
         cells = {id(cell) for _, cell in self.tensors}
@@ -422,7 +423,7 @@ class _locked:  # noqa: N801  # a `with` block
     """A run that writes this tensor is under way."""
 
     def __init__(self, tensor: Any) -> None:
-        self._storage = tensor._live()
+        self._storage = storage_of(tensor)
         self._locks = Locks(None)
 
     def __enter__(self) -> None:

@@ -33,6 +33,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.ownership import storage_of
 from dagpu.runtime.kept import plans
 from dagpu.storage import Locks
 from tests.arithmetic import add, axpy, scale
@@ -116,7 +117,7 @@ def lost() -> Any:
 def locked(handle: Any, *, exclusive: bool) -> Any:
     """A handle to what another run is using."""
     locks = Locks(None)
-    locks.acquire({handle._live(): exclusive})
+    locks.acquire({storage_of(handle): exclusive})
     HELD.append(locks)
     return handle
 

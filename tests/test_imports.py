@@ -48,7 +48,7 @@ APART = frozenset({"mypy_plugin"})
 
 # Names of types from a higher layer, for annotations alone, where the public contract has them.
 TYPING_ONLY: dict[tuple[str, str], str] = {
-    ("dagpu.handles", "dagpu.ops.base"): "`to_host()` of a handle is an op",
+    ("dagpu.handles.tensors", "dagpu.ops.base"): "`to_host()` of a handle is an op",
     ("dagpu.ops.base", "dagpu.runtime.cuda_graph"): "`graph()` of an op gives a CudaGraph",
 }
 

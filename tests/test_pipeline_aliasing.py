@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dagpu.handles import made_at
+from dagpu.ownership import storage_of
 from dagpu import (
     BorrowError,
     KernelArgumentError,
@@ -104,7 +106,7 @@ def test_a_conflict_of_borrows_is_one_in_each_call() -> None:
             p(t.borrow_mut(), t.borrow()).sync()
         p(t.borrow_mut(), u.borrow()).sync()
     assert number_in(t) == 7
-    assert (t._live().writer, t._live().readers) == (None, 0)
+    assert (storage_of(t).writer, storage_of(t).readers) == (None, 0)
 
 
 def test_an_argument_that_is_not_used_is_not_locked() -> None:
@@ -112,7 +114,7 @@ def test_an_argument_that_is_not_used_is_not_locked() -> None:
     p = pipeline(lambda r, x: scaled(2.0, x))
     t = tensor(1)
     writer = Locks(None)
-    writer.acquire({t._live(): True})
+    writer.acquire({storage_of(t): True})
     for k in range(3):
         assert number_in(p(t.borrow(), shared(k)).sync()) == 2 * k
     writer.release()
@@ -159,11 +161,10 @@ def test_a_handle_that_comes_back(name: str) -> None:
     try:
         for number in range(3):
             t, u = tensor(number), full(S, number).sync()
-            memory = t._live()
+            memory = storage_of(t)
             found, plain = p(give(t)).sync(), value(give(u)).then(f).sync()
             assert type(found) is type(plain)
-            inner = getattr(found, "_inner", found)
-            assert inner._live() is memory
+            assert storage_of(found) is memory
             assert repr(found) == repr(plain)
             assert (memory.writer, memory.readers) == (None, 0)
     finally:
@@ -195,9 +196,9 @@ def test_a_result_says_where_it_was_made() -> None:
     places = set()
     for op in (zeros(S), ones(S), full(S, 2)):
         t = op.sync()
-        made = t._made
+        made = made_at(t)
         found = p(t).sync()
-        assert found._made == made
+        assert made_at(found) == made
         found.share()
         with pytest.raises(MovedError, match=f"made at {__file__}:") as caught:
             found.borrow()
@@ -224,4 +225,4 @@ def test_no_result_is_overwritten() -> None:
     results = [p(shared(1), float(k)).sync() for k in range(6)]
     for k, (t, s, h) in enumerate(results):
         assert (number_in(t), number_in(s), h[0, 0]) == (k, k, k)
-    assert len({id(r._live()) for result in results for r in result[:2]}) == 12
+    assert len({id(storage_of(r)) for result in results for r in result[:2]}) == 12

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import trio
 
+from dagpu.ownership import storage_of
 from dagpu import (
     BorrowError,
     MovedError,
@@ -87,7 +88,7 @@ def test_a_call_that_fails_before_keeps_its_arguments(before: int) -> None:
     for _ in range(before):
         p(tensor(), lent.borrow(), 1.0).sync()
     writer = Locks(None)
-    writer.acquire({lent._live(): True})
+    writer.acquire({storage_of(lent): True})
     for _ in range(2):
         with pytest.raises(BorrowError):
             op.sync()

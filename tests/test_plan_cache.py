@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from dagpu.ownership import storage_of
 from dagpu import (
     Out,
     StreamInterpreter,
@@ -49,7 +50,7 @@ def test_runs_at_once_in_trio() -> None:
             return [await each for each in pending]
 
     results = trio.run(body)
-    assert len({id(result._live()) for result in results}) == 20
+    assert len({id(storage_of(result)) for result in results}) == 20
     assert [contents(result) for result in results] == [wanted] * 20
 
 
@@ -108,7 +109,7 @@ def test_a_failure_is_not_remembered(fails: tuple[int, ...]) -> None:
             finally:
                 TOLD.clear()
     assert count.now == 1
-    assert shared_input()._live().readers == 0
+    assert storage_of(shared_input()).readers == 0
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -122,7 +123,7 @@ def test_a_cancelled_run_leaves_the_op_as_it_was(before: int) -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
             await op
-        assert shared_input()._live().readers == 0
+        assert storage_of(shared_input()).readers == 0
         return scope.cancelled_caught, await op
 
     with traces() as count:

@@ -42,6 +42,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.handles import made_at
 from dagpu.lowering.plan import Execute
 from dagpu.lowering.program import Launch
 from tests.simulated_cuda import installed
@@ -358,12 +359,14 @@ def test_a_conflict_within_one_op_names_both_places() -> None:
     """Where each of the two borrows was made, the earlier one too."""
     w: Any = new()  # mypy would refuse it
     written = w.borrow_mut()
-    line = written._made[0].co_firstlineno + 3
+    made = made_at(written)
+    assert made is not None
+    line = made[0].co_firstlineno + 3
     read = w.borrow()
     with pytest.raises(BorrowError) as caught:
         zip_ops(twice(empty((N,)).partition(TILE), written), read.to_host()).sync()
     places = re.findall(rf"{re.escape(__file__)}:(\d+)", str(caught.value))
-    assert [int(place) for place in places] == [line + 2, line]
+    assert [int(place) for place in places] == [line + 4, line]
 
 
 @pytest.mark.parametrize("lazy", [False, True])

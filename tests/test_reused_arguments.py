@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dagpu.ownership import storage_of
 from dagpu import (
     DagpuError,
     Device,
@@ -97,7 +98,7 @@ def test_what_a_run_remembers_is_remembered_once() -> None:
     left.sync()
     assert said_by(left)[0] == "MovedError"
     right.sync()
-    assert kept.sync()._live() is kept.sync()._live()
+    assert storage_of(kept.sync()) is storage_of(kept.sync())
 
 
 def test_a_written_input_is_refused_until_it_is_free() -> None:
@@ -106,14 +107,14 @@ def test_a_written_input_is_refused_until_it_is_free() -> None:
     op, other = (scaled(value(tensor.borrow())).to_host() for _ in range(2))
     wanted = bits(op.sync())
     writer = Locks(None)
-    writer.acquire({tensor._live(): True})
+    writer.acquire({storage_of(tensor): True})
     assert said_by(op) == said_by(other)
     assert said_by(op)[0] == "BorrowError"
     writer.release()
     with traces() as count:
         assert bits(op.sync()) == wanted
     assert count.now == 0
-    assert tensor._live().readers == 0
+    assert storage_of(tensor).readers == 0
 
 
 @pytest.mark.parametrize("by", [lambda op: op, lambda op: op.schedule(SingleStream())], ids=["by key", "by itself"])
@@ -123,12 +124,12 @@ def test_a_repeated_run_reads_beside_other_readers(handle: str, by: Callable[[Op
     was found by the structure of the op or, under a policy of its own, kept by the op itself."""
     tensor: Any = ones((2, 3)).sync() if handle == "borrowed" else ones((2, 3)).share().sync()
     reader = Locks(None)
-    reader.acquire({tensor._live(): False})
+    reader.acquire({storage_of(tensor): False})
     op = by(scaled(value(tensor.borrow() if handle == "borrowed" else tensor)).to_host())
     with traces() as count:
         for _ in range(3):
             assert op.sync()[0, 0] == 2
-            assert (tensor._live().writer, tensor._live().readers) == (None, 1)
+            assert (storage_of(tensor).writer, storage_of(tensor).readers) == (None, 1)
     assert count.now == 1
     reader.release()
 

@@ -14,7 +14,7 @@ import numpy as np
 from dagpu.device import Device
 from dagpu.errors import BorrowError, CaptureError, MovedError, NotReadyError
 from dagpu.frozen import plain
-from dagpu.handles import Partition, Tensor, TensorMut, TensorRef
+from dagpu.handles import HandleBase, HandleState, Lender, Partition, Tensor, TensorMut, cut_of, live
 from dagpu.layout import Layout
 from dagpu.lowering.loans import Loans
 from dagpu.lowering.program import (
@@ -36,7 +36,6 @@ from dagpu.ops.captured import Captured
 from dagpu.ops.memory import Alloc
 from dagpu.ops.recipes import Constant
 from dagpu.origin import Origin, describe
-from dagpu.ownership import storage_of
 from dagpu.standins import SymbolicArray, SymbolicNumber
 from dagpu.storage import Storage
 
@@ -51,7 +50,7 @@ class _Mark:
     instructions: int
     buffers: int
     locks: dict[Storage, bool]
-    lent: dict[int, tuple[Any, Storage]]
+    lent: dict[HandleState, Lender]
     graphs: list[Captured]
 
 
@@ -98,8 +97,9 @@ class Builder:
         """The cells of the seeds that nobody has chosen: each run has others."""
         self.graphs: list[Captured] = []
         """The graphs that are launched."""
-        self.lent: dict[int, tuple[Any, Storage]] = {}
-        """The handles that do not move, by id, with their memory, which is from outside and has not moved in either."""
+        self.lent: dict[HandleState, Lender] = {}
+        """Borrows and shared tensors on memory from outside that has not moved in, each with the tensor that must not
+        move while it is used: the lender, or the shared tensor itself."""
         self.locks: dict[Storage, bool] = {}
         """Storages from outside the run, exclusively where true."""
         self._devices: dict[Device, int] = {}
@@ -128,7 +128,7 @@ class Builder:
         storage = Storage(device, layout.nbytes, self, index, maker=self._loans.mark)
         self._buffers.append(Buffer(storage.nbytes, self.device(device), Role.TEMPORARY))
         self._made[index] = weakref.ref(storage)
-        return Tensor(storage, layout, origin)
+        return Tensor(HandleState(Tensor, storage, layout, origin))
 
     def new_cell(self) -> int:
         """A cell that an instruction writes."""
@@ -171,30 +171,33 @@ class Builder:
 
     def read(self, handle: Any) -> View:
         """A living handle as something to read from."""
-        storage: Storage = handle._live()
+        state = live(handle)
+        storage = state.storage
         if storage.run is self:
             if storage.buffer in self._undefined:
                 self._define(storage.buffer)
-            return self._view(storage.buffer, handle._layout)
-        exclusive = type(handle) is Tensor or type(handle) is TensorMut
-        return self._view(self._import(storage, handle, exclusive=exclusive), handle._layout)
+            return self._view(storage.buffer, state.layout)
+        self._lock(handle, state, exclusive=state.writable)
+        return self._view(self._imported(storage), state.layout)
 
-    def write(self, handle: "Tensor[Any, Any] | TensorMut[Any, Any]") -> View:
-        """A living owned or exclusively borrowed handle as something to write to."""
-        storage = handle._live()
+    def write(self, handle: "Tensor[Any, Any] | TensorMut[Any, Any] | Partition[Any, Any]") -> View:
+        """A living handle that is owned or lent for writing, as something to write to."""
+        state = live(handle)
+        storage = state.storage
         if storage.run is self:
             if storage.buffer in self._undefined:
                 del self._undefined[storage.buffer]
-            return self._view(storage.buffer, handle._layout)
-        return self._view(self._import(storage, handle, exclusive=True), handle._layout)
+            return self._view(storage.buffer, state.layout)
+        self._lock(handle, state, exclusive=True)
+        return self._view(self._imported(storage), state.layout)
 
     def write_tiles(self, partition: Partition[Any, Any]) -> Tiles:
         """A living partition as something to write to."""
-        view, cut, grid = self.write(partition._live()), partition._cut, partition._grid
+        view, (tile, grid) = self.write(partition), cut_of(partition)
         newest = self._tiles.get(view.buffer)
-        if newest is not None and newest.view is view and newest.tile is cut and newest.grid is grid:
+        if newest is not None and newest.view is view and newest.tile is tile and newest.grid is grid:
             return newest
-        self._tiles[view.buffer] = made = Tiles(view, cut, grid)
+        self._tiles[view.buffer] = made = Tiles(view, tile, grid)
         return made
 
     def _view(self, buffer: int, layout: Layout) -> View:
@@ -212,31 +215,33 @@ class Builder:
         """`empty`: nothing is written, unless it turns out that somebody reads it, or takes it away, before a kernel
         writes it. Then it is zeros: what lay in that memory before is nobody's business, and runs stay deterministic.
         """
-        storage = tensor._live()
-        self._undefined[storage.buffer] = (weakref.ref(storage), tensor._layout, policy, tensor._made)
+        state = live(tensor)
+        storage = state.storage
+        self._undefined[storage.buffer] = (weakref.ref(storage), state.layout, policy, state.made)
 
     def _define(self, buffer: int) -> None:
         _, layout, policy, origin = self._undefined.pop(buffer)
         view = View(buffer, layout)
         self.emit(Fill(view, Constant(0), (), (buffer,), self._buffers[buffer].device, origin), policy)
 
-    def claim(self, handle: Any) -> None:
+    def claim(self, handle: HandleBase) -> None:
         """Lock the memory of a handle that stands in the op, though it may be some stages until it is used.
 
         So a conflict shows before anything is launched.
         """
-        storage = storage_of(handle)
-        if storage.run is not self:
-            inner = handle._inner if type(handle) is Partition else handle
-            self._lock(storage, inner, exclusive=type(inner) is Tensor or type(inner) is TensorMut)
+        state = live(handle)
+        if state.storage.run is not self:
+            self._lock(handle, state, exclusive=state.writable)
 
-    def _lock(self, storage: Storage, handle: Any, *, exclusive: bool) -> None:
+    def _lock(self, handle: HandleBase, state: HandleState, *, exclusive: bool) -> None:
+        storage, lender = state.storage, state.lender
         if storage.memory is None:
-            raise _not_there(storage, handle)
-        self._check_loan(storage, handle)
+            raise _not_there(state)
+        if lender is not None:
+            self._check_loan(state)
         self.locks[storage] = exclusive or self.locks.get(storage, False)
-        if type(handle) is not Tensor and storage not in self._loans.owned:
-            self.lent[id(handle)] = handle, storage
+        if state.kind is not Tensor and storage not in self._loans.owned:
+            self.lent[state] = handle if lender is None else lender
 
     def launch(self, graph: Captured) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Bring in the memory of a graph; gives what it reads and what it writes.
@@ -250,10 +255,6 @@ class Builder:
         written = tuple(buffers[storage] for storage, exclusive in graph.storages.items() if exclusive)
         return tuple(buffer for buffer in buffers.values() if buffer not in written), written
 
-    def _import(self, storage: Storage, handle: Any, *, exclusive: bool) -> int:
-        self._lock(storage, handle, exclusive=exclusive)
-        return self._imported(storage)
-
     def _imported(self, storage: Storage) -> int:
         index = self._external.get(storage)
         if index is None:
@@ -262,18 +263,14 @@ class Builder:
             self.inputs[index] = storage.memory
         return index
 
-    def _check_loan(self, storage: Storage, handle: Any) -> None:
+    def _check_loan(self, borrow: HandleState) -> None:
         """Within one run, a tensor from outside is lent for writing once, or for reading: never both."""
-        kind = type(handle)
-        if kind is not TensorMut and kind is not TensorRef:
-            return
-        if self._loans.made(storage):
+        if self._loans.made(borrow.storage):
             return  # made by an earlier stage of this run: its borrows follow each other, in the order of the trace
-        loan = handle._loan if kind is TensorMut else None
-        first = self._loans.lent.setdefault(storage, (loan, handle._made))
-        if first[0] is not loan:
+        first = self._loans.lent.setdefault(borrow.storage, (borrow.loan, borrow.made))
+        if first[0] is not borrow.loan:
             raise BorrowError(
-                f"{handle!r} borrowed at {describe(handle._made)}: another part of the same op borrows that tensor, at "
+                f"{borrow!r} borrowed at {describe(borrow.made)}: another part of the same op borrows that tensor, at "
                 f"{describe(first[1])}, one of the two for writing. Lend it once, m = t.borrow_mut(): a kernel takes m "
                 "as an input too, and gives it back, to be written after that. Or run the two parts as two ops, one "
                 "after the other."
@@ -375,9 +372,10 @@ def _not_alone(what: str, kind: str, origin: Origin, how: str, where: Origin) ->
     )
 
 
-def _not_there(storage: Storage, handle: Any) -> Exception:
-    if storage.lost is not None:
-        return MovedError(f"{handle!r}: its contents were lost, because {storage.lost}. Make it anew.")
+def _not_there(state: HandleState) -> Exception:
+    lost = state.storage.lost
+    if lost is not None:
+        return MovedError(f"{state!r}: its contents were lost, because {lost}. Make it anew.")
     return NotReadyError(
-        f"{handle!r} belongs to a run that is not complete. A handle leaves its run as part of the run's result."
+        f"{state!r} belongs to a run that is not complete. A handle leaves its run as part of the run's result."
     )

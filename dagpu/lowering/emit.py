@@ -7,7 +7,7 @@ from typing import Any
 from dagpu.device import Device
 from dagpu.dtypes import element_type
 from dagpu.errors import KernelArgumentError, ShapeError
-from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef, live
 from dagpu.kernel import check_launch
 from dagpu.kernel_arguments import fits
 from dagpu.layout import contiguous
@@ -196,7 +196,7 @@ def _buffers_in(argument: Any, b: Builder) -> set[int]:
         return set().union(*(_buffers_in(item, b) for item in argument.items))
     found: set[int] = set()
     for handle in handles_in(argument):
-        inner = getattr(handle, "_inner", handle)
-        view: View = b.write(inner) if isinstance(inner, TensorMut) else b.read(inner)
+        written = isinstance(handle, TensorMut | Partition) and live(handle).loan is not None
+        view: View = b.write(handle) if written else b.read(handle)
         found.add(view.buffer)
     return found

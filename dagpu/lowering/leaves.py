@@ -7,47 +7,33 @@ whatever comes of these can be traced back to them.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, cast, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from dagpu.containers import mapped
-from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.handles import (
+    HANDLES,
+    HandleBase,
+    LenderAlias,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    TensorRef,
+    another,
+    live,
+    living_state,
+    state_of,
+)
 from dagpu.lowering.structure import SEED_PLACE, Inputs
 from dagpu.ops.captured import Captured
 from dagpu.ops.memory import Alloc
-from dagpu.origin import Origin
 from dagpu.ownership import map_handles
 from dagpu.standins import SymbolicArray, SymbolicNumber, without_standins
 from dagpu.storage import Storage
 
 Given: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
 """The handles that do not move."""
-
-
-@final
-class _Lender:
-    """Stands for the tensor that lent an argument: what is borrowed of it by way of the argument has this for a lender.
-
-    It is gone as soon as that tensor is.
-    """
-
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor: Any = tensor.tensor if type(tensor) is _Lender else tensor
-
-    @property
-    def _storage(self) -> Storage | None:
-        return cast("Storage | None", self.tensor._storage)
-
-    @property
-    def _made(self) -> Origin:
-        return cast(Origin, self.tensor._made)
-
-    @property
-    def _moved(self) -> tuple[str, Origin] | None:
-        return cast("tuple[str, Origin] | None", self.tensor._moved)
 
 
 @final
@@ -82,7 +68,7 @@ class Leaves:
         self.storages: dict[Storage, int] = {}
         """The memory of handles among the leaves, with the number of the first of them."""
         self._index_of: dict[int, int] = {}
-        self._kinds: dict[int, type[Any]] = {}
+        self._kinds: dict[int, type[HandleBase]] = {}
         self._owned: set[Storage] = set()
         """Of tensors that have moved into the op: nobody else has a handle to it."""
         self._loans: set[object] = set()
@@ -96,16 +82,15 @@ class Leaves:
 
     def _add(self, index: int, leaf: Any) -> None:
         self._index_of[id(leaf)] = index
-        storage = storage_of_leaf(leaf)
-        if storage is None:
+        state = living_state(leaf) if type(leaf) in HANDLES else None
+        if state is None:
             return
-        self.storages.setdefault(storage, index)
-        inner: Any = leaf._inner if type(leaf) is Partition else leaf
-        self._kinds[index] = type(inner)
-        if type(inner) is Tensor:
-            self._owned.add(storage)
-        elif type(inner) is TensorMut:
-            self._loans.add(inner._loan)
+        self.storages.setdefault(state.storage, index)
+        self._kinds[index] = state.kind
+        if state.kind is Tensor:
+            self._owned.add(state.storage)
+        elif state.loan is not None:
+            self._loans.add(state.loan)
 
     # ---- what is a leaf's
 
@@ -128,28 +113,28 @@ class Leaves:
             return None  # a function may have closed over it
         return self._index_of.get(id(value))
 
-    def derived(self, handle: Any) -> bool:
+    def derived(self, handle: HandleBase) -> bool:
         """Has a handle come of a leaf, so that in another run it is another one?"""
-        kind = type(handle)
-        inner: Any = handle._inner if kind is Partition else handle
-        if inner is None:
+        state = state_of(handle)
+        if state is None:
             return False
-        if inner._storage in self._owned or id(inner) in self._standins:
+        if state.storage in self._owned or id(handle) in self._standins:
             return True
-        if type(inner) is TensorMut:
-            return inner._loan in self._loans
-        if type(inner) is Tensor:
+        if state.loan is not None:
+            return state.loan in self._loans
+        if state.kind is Tensor:
             return False
-        if id(inner._lender if type(inner) is TensorRef else inner._holders) in self._sources:
+        if id(state.holders if state.lender is None else state.lender) in self._sources:
             return True
-        return self.inputs is not None and not self.inputs.starts and inner._storage in self.storages
+        return self.inputs is not None and not self.inputs.starts and state.storage in self.storages
 
-    def source_of(self, handle: Any) -> int | None:
+    def source_of(self, handle: HandleBase) -> int | None:
         """The number of a leaf of which a handle such as this one can be made; None where there is none."""
-        index = self.storages.get(handle._storage)
-        if index is None or not self.derived(handle):
+        state = state_of(handle)
+        index = None if state is None else self.storages.get(state.storage)
+        if state is None or index is None or not self.derived(handle):
             return None
-        kind, leaf = type(handle), self._kinds[index]
+        kind, leaf = state.kind, self._kinds[index]
         if kind is TensorMut:
             return index if leaf is TensorMut else None  # and of its loan, for it is derived
         return index if leaf is Tensor or (leaf is SharedTensor and kind is SharedTensor) else None
@@ -178,14 +163,14 @@ class Leaves:
         return self._standin(take(value), index), index
 
     def _standin(self, handle: Any, index: int) -> Any:
-        kind, made = type(handle), handle
-        if kind is TensorRef:
-            lender = _Lender(handle._lender)
-            made = TensorRef(handle._live(), handle._layout, handle._made, cast("Tensor[Any, Any]", lender))
+        state, made = live(handle), handle
+        if type(handle) is TensorRef and state.lender is not None:
+            lender = LenderAlias(state.lender)
+            made = TensorRef(state.with_lender(lender))
             self._sources.add(id(lender))
-        elif kind is SharedTensor:
-            holders = handle._holders.alias()  # each handle counts for all
-            made = handle._another(handle._layout, holders)
+        elif state.holders is not None:
+            holders = state.holders.alias()  # each handle counts for all
+            made = another(handle, holders=holders)
             self._sources.add(id(holders))
         self._standins[id(made)] = made, index
         return made
@@ -200,9 +185,9 @@ class Leaves:
             found = self._standins.get(id(handle))
             if found is not None and type(handle) in (TensorRef, SharedTensor):
                 return leaves[found[1]]
-            lender: object = handle._lender if type(handle) is TensorRef else None
-            if type(lender) is _Lender:
-                return TensorRef(handle._live(), handle._layout, handle._made, lender.tensor)
+            state = state_of(handle)
+            if state is not None and state.kind is TensorRef and isinstance(state.lender, LenderAlias):
+                return TensorRef(live(handle).with_lender(state.lender.tensor))
             return handle
 
         return map_handles(change, result)
@@ -237,10 +222,5 @@ class _Standins:
 
 def storage_of_leaf(leaf: Any) -> Storage | None:
     """The memory of a living handle; None of anything else."""
-    inner: Any = leaf._inner if type(leaf) is Partition else leaf
-    kind: type[Any] = type(inner)
-    if kind is Tensor or kind is SharedTensor:
-        return cast("Storage | None", inner._storage)
-    if (kind is TensorRef or kind is TensorMut) and inner._lender._storage is inner._storage:
-        return cast("Storage | None", inner._storage)
-    return None
+    state = living_state(leaf) if type(leaf) in HANDLES else None
+    return None if state is None else state.storage

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.errors import MovedError, NestedRunError, OwnershipError, ShapeError
-from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, TensorMut
+from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, TensorMut, live
 from dagpu.lowering.later import PENDING, FromItems, Later, resolved
 from dagpu.ops.compose import Shared, Split, Taken, Unzip
 from dagpu.ops.once import Once
@@ -146,7 +146,7 @@ class Memory:
 def _how_to_share(made: Any) -> str:
     """The cure for `shared()` of a value with handles that cannot be shared."""
     kind = type(made)
-    if kind is TensorMut or (kind is Partition and type(made._live()) is TensorMut):
+    if kind is TensorMut or (kind is Partition and live(made).kind is TensorMut):
         return (
             "What is lent for writing has one user at a time: pass on what each call gives back; or lend the tensor "
             "for reading, t.borrow(), as often as it is read"

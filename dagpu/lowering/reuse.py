@@ -15,10 +15,27 @@ handles may have been moved or lost, and arrays may have got another shape. Then
 says what is wrong, in the words that it always uses.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias, final
 
-from dagpu.handles import OWNING, Partition, SharedTensor, Tensor, TensorMut, TensorRef, move_in
+from dagpu.handles import (
+    OWNING,
+    Cut,
+    HandleBase,
+    HandleState,
+    Holders,
+    Partition,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    TensorRef,
+    another,
+    cut_of,
+    live,
+    living_state,
+    move_in,
+    state_of,
+)
 from dagpu.layout import Layout
 from dagpu.lowering.builder import Builder
 from dagpu.lowering.later import FromCell, FromItems, Later
@@ -29,7 +46,7 @@ from dagpu.ops.captured import Captured
 from dagpu.origin import Origin
 from dagpu.ownership import Undo
 from dagpu.standins import SymbolicArray, SymbolicNumber, without_standins
-from dagpu.storage import Holders, Storage
+from dagpu.storage import Storage
 
 Make: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
 """Makes (a part of) a run's result of the memory that the run leaves, and of its leaves, moved into it."""
@@ -94,7 +111,7 @@ class Repeat:
         self._graphs = graphs
         """The graphs that are launched, or their numbers among the leaves, with the buffers that their memory is. A
         graph has the plans of those who launch it, so they do not have it."""
-        self._held = {handle._storage for handle, _ in given}
+        self._held = _storages(handle for handle, _ in given)
         self._leaves = leaves
         """Of each leaf with memory: its number; the buffer, likewise; whether that is locked for writing, None where
         it is not locked; and the memory itself where the op holds that in another way too."""
@@ -121,10 +138,11 @@ class Repeat:
         """
         locks: dict[Storage, bool] = {}
         for handle, buffer in self._given:
-            storage = handle._storage
-            if storage is None or (type(handle) is TensorRef and handle._lender._storage is not storage):
+            state = living_state(handle)
+            if state is None:
                 return None
             if buffer >= 0:
+                storage = state.storage
                 if storage.memory is None:
                     return None
                 memory[buffer] = storage.memory
@@ -192,15 +210,15 @@ def repeat_of(root: Any, traced: Leaves, builder: Builder) -> Repeat | None:
         return None
     read: list[tuple[Given, int]] = []
     for handle in given:
-        storage = handle._storage
-        if storage is None:  # moved meanwhile, by another thread
+        state = state_of(handle)
+        if state is None:  # moved meanwhile, by another thread
             return None
-        read.append((handle, external.get(storage, -1)))
+        read.append((handle, external.get(state.storage, -1)))
     graphs: list[tuple[Captured | int, tuple[int, ...]]] = []
     for graph in dict.fromkeys(traced.graphs):
         index = traced.index_of(graph)
         graphs.append((graph if index is None else index, tuple(external[storage] for storage in graph.storages)))
-    held = {handle._storage for handle in given} | {storage for graph in traced.graphs for storage in graph.storages}
+    held = _storages(given) | {storage for graph in traced.graphs for storage in graph.storages}
     leaves = tuple(
         (index, external.get(storage, -1), builder.locks.get(storage), storage if storage in held else None)
         for storage, index in traced.storages.items()
@@ -244,8 +262,8 @@ class _Template:
                 return _cell(value.cause.buffer)
             return self._items(value.cause.items, None, depth) if type(value.cause) is FromItems else None
         if kind is Partition:
-            inner = self._tensor(value._inner) if value._inner is not None else None
-            return None if inner is None else _partition(inner, value._cut, value._grid)
+            whole = self._tensor(value)
+            return None if whole is None else _partition(whole, cut_of(value))
         return None  # such as a new handle to memory from outside: `reshape` of a SharedTensor
 
     def _items(self, items: tuple[Any, ...], whole: object, depth: int) -> Make | None:
@@ -261,16 +279,16 @@ class _Template:
             return _Same(whole)
         return lambda memory, leaves: tuple([part(memory, leaves) for part in parts])
 
-    def _tensor(self, value: Any) -> Make | None:
-        """A handle that the run makes: on memory that it makes, or on that of a leaf. Each memory gets one handle."""
-        storage: Storage | None = value._storage
-        if storage is None or storage in self._used:
+    def _tensor(self, value: HandleBase) -> Make | None:
+        """A tensor that the run makes: on memory that it makes, or on that of a leaf. Each memory gets one handle."""
+        state = state_of(value)
+        if state is None or state.storage in self._used:
             return None
-        self._used.add(storage)
-        if storage.run is self._builder:
-            return _new(type(value), storage, value._layout, value._made)
+        self._used.add(state.storage)
+        if state.storage.run is self._builder:
+            return _new(state)
         index = self._traced.source_of(value)
-        return None if index is None else _on_leaf(type(value), index, value._layout)
+        return None if index is None else _on_leaf(state.kind, index, state.layout)
 
 
 @final
@@ -294,35 +312,40 @@ def _cell(buffer: int) -> Make:
     return lambda memory, leaves: without_standins(memory[buffer])
 
 
-def _new(kind: type[Any], storage: Storage, layout: Layout, made: Origin) -> Make | None:
-    device, nbytes, buffer = storage.device, storage.nbytes, storage.buffer
+def _new(state: HandleState) -> Make | None:
+    """A handle like this one, on new memory. It must not refer to the state, which keeps the memory of the trace."""
+    kind, layout, made = state.kind, state.layout, state.made
+    device, nbytes, buffer = state.storage.device, state.storage.nbytes, state.storage.buffer
 
     def tensor(memory: list[Any], leaves: Sequence[Any]) -> Any:
-        return Tensor(Storage(device, nbytes, None, buffer, memory[buffer]), layout, made)
+        return Tensor(HandleState(Tensor, Storage(device, nbytes, None, buffer, memory[buffer]), layout, made))
 
     def shared(memory: list[Any], leaves: Sequence[Any]) -> Any:
-        return SharedTensor(Storage(device, nbytes, None, buffer, memory[buffer]), layout, made, Holders())
+        storage = Storage(device, nbytes, None, buffer, memory[buffer])
+        return SharedTensor(HandleState(SharedTensor, storage, layout, made, holders=Holders()))
 
     return tensor if kind is Tensor else shared if kind is SharedTensor else None
 
 
-def _on_leaf(kind: type[Any], index: int, layout: Layout) -> Make:
+def _on_leaf(kind: type[HandleBase], index: int, layout: Layout) -> Make:
     """A handle on the memory of a leaf that has moved into the run, or is shared."""
 
     def make(memory: list[Any], leaves: Sequence[Any]) -> Any:
         leaf = leaves[index]
-        inner: Any = leaf._inner if type(leaf) is Partition else leaf
-        if type(inner) is SharedTensor:
-            return inner._another(layout, inner._holders)
-        storage, made = inner._live(), inner._made
-        if kind is Tensor:
-            return Tensor(storage, layout, made)
-        if kind is TensorMut:
-            return TensorMut(storage, layout, made, inner._lender, inner._loan)
-        return SharedTensor(storage, layout, made, Holders())
+        if type(leaf) is SharedTensor:
+            return another(leaf, layout)
+        state = live(leaf)
+        if kind is state.kind:
+            return kind(state.with_layout(layout))
+        return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.made, holders=Holders()))
 
     return make
 
 
-def _partition(inner: Make, tile: tuple[int, ...], grid: tuple[int, ...]) -> Make:
-    return lambda memory, leaves: Partition(inner(memory, leaves), tile, grid)
+def _partition(whole: Make, cut: Cut) -> Make:
+    return lambda memory, leaves: Partition(live(whole(memory, leaves)), cut)
+
+
+def _storages(handles: Iterable[HandleBase]) -> set[Storage]:
+    """The memory of those handles that have not been moved."""
+    return {state.storage for state in map(state_of, handles) if state is not None}

@@ -25,7 +25,7 @@ import numpy as np
 
 from dagpu.device import Device, Stream
 from dagpu.dtypes import SUPPORTED, element_type
-from dagpu.handles import HANDLES, Partition, TensorMut, TensorRef
+from dagpu.handles import HANDLES, Partition, cut_of, living_state
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.captured import Captured
 from dagpu.ops.compose import BUILT_IN, FIRST, LAST, SHARE, UNCUT, Map, On, Pure, Then, ToHost, Value, Zip
@@ -238,17 +238,15 @@ class _Reader:
     def _handle(self, handle: Any) -> bool:
         if self._known(handle):
             return True
-        inner: Any = handle._inner if type(handle) is Partition else handle
-        if inner is None:
+        state = living_state(handle)
+        if state is None or state.storage.memory is None:
             return False  # a trace says what is wrong with it
-        storage: Storage | None = inner._storage
-        if storage is None or storage.memory is None or _is_void(inner, storage):
-            return False
+        storage = state.storage
         alias = self._storages.setdefault(storage, len(self._storages))
-        cut = (type(inner), handle._cut, handle._grid) if inner is not handle else None
+        cut = (state.kind, *cut_of(handle)) if type(handle) is Partition else None
         device, written = storage.device, storage.graph() is not None
         self.named[id(device)] = device
-        self._leaf(handle, (type(handle), inner._layout, id(device), storage.nbytes, alias, cut, written))
+        self._leaf(handle, (type(handle), state.layout, id(device), storage.nbytes, alias, cut, written))
         return True
 
     # ---- DAGs
@@ -372,12 +370,6 @@ class _Reader:
 def _array_of(given: Any) -> Any:
     """An array itself, where the stand-in of an earlier trace is given."""
     return given.source if type(given) is SymbolicArray else given
-
-
-def _is_void(handle: Any, storage: Storage) -> bool:
-    """Is it a borrow of a tensor that has been moved?"""
-    kind = type(handle)
-    return (kind is TensorRef or kind is TensorMut) and handle._lender._storage is not storage
 
 
 _bits: Final = Struct("d").pack

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 from dagpu.containers import is_container
-from dagpu.handles import HANDLES, OWNING, Partition, Tensor, move_in
-from dagpu.lowering.leaves import Leaves
+from dagpu.handles import HANDLES, OWNING, HandleBase, Tensor, live, move_in
+from dagpu.lowering.leaves import Given, Leaves
 from dagpu.lowering.loans import Loans
 from dagpu.ops.base import DeviceOp
 from dagpu.origin import Origin
-from dagpu.ownership import Undo, map_handles, storage_of
+from dagpu.ownership import Undo, map_handles
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 
@@ -37,11 +37,11 @@ class Takings:
             if not self._is_leaf(held, node) and not self._ours(held):
                 self._leaves.forbid()
             # What the run itself has made goes back to nobody; remembered, its memory would pass for an output.
-            storage = storage_of(held)
-            undo = None if self._loans.made(storage) else Undo(held)
+            state = live(held)
+            undo = None if self._loans.made(state.storage) else Undo(held)
             taken = move_in(held, "a run of the op that owned it, started", self._origin)
-            if undo is not None and type(taken._inner if kind is Partition else taken) is Tensor:
-                self._loans.owned.add(storage)
+            if undo is not None and state.kind is Tensor:
+                self._loans.owned.add(state.storage)
             if undo is not None:  # only now: a handle that was gone before keeps its note of where it went
                 self.may_undo(undo)
             return taken
@@ -51,9 +51,9 @@ class Takings:
             self.keep(held, node)
         return held
 
-    def keep(self, handle: Any, node: AnyOp) -> None:
+    def keep(self, handle: Given, node: AnyOp) -> None:
         """A handle that does not move stands in an op: later runs need it too, unless it is a leaf, or made in each."""
-        storage = handle._live()
+        storage = live(handle).storage
         if not self._loans.made(storage) and not self._is_leaf(handle, node):
             self._leaves.keeps(handle)
 
@@ -62,11 +62,11 @@ class Takings:
         inputs = self._leaves.inputs
         return inputs is not None and node in inputs.nodes and self._leaves.index_of(handle) is not None
 
-    def _ours(self, handle: Any) -> bool:
+    def _ours(self, handle: HandleBase) -> bool:
         """Is the memory of a handle that moves made by this run, or has it come of a leaf?"""
         if self._leaves.inputs is None:
             return False
-        return self._loans.made(storage_of(handle)) or self._leaves.derived(handle)
+        return self._loans.made(live(handle).storage) or self._leaves.derived(handle)
 
     def may_undo(self, undo: Undo | Callable[[], None]) -> None:
         """Something was taken; this puts it back."""

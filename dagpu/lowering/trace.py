@@ -17,6 +17,7 @@ from typing import Any, TypeVar, final
 
 from dagpu.device import Device
 from dagpu.errors import NestedRunError
+from dagpu.handles import HandleState, Lender
 from dagpu.lowering.builder import Builder, waits_for_host
 from dagpu.lowering.later import PENDING, Foreign, FromCell, FromItems, Later, resolved
 from dagpu.lowering.leaves import Leaves, storage_of_leaf
@@ -156,9 +157,9 @@ class Tracer:
         return {storage: True for _, storage in self._walk.builder.outputs()}
 
     @property
-    def lent(self) -> list[tuple[Any, Storage]]:
-        """The handles from outside that the stage uses and does not move, with their memory."""
-        return list(self._walk.builder.lent.values())
+    def lent(self) -> list[tuple[HandleState, Lender]]:
+        """The borrows and shared tensors from outside that the stage uses, each with the tensor that must not move."""
+        return list(self._walk.builder.lent.items())
 
     @property
     def owned(self) -> list[Storage]:

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-TENSOR: Final = "dagpu.handles.Tensor"
-SHARED_TENSOR: Final = "dagpu.handles.SharedTensor"
-TENSOR_REF: Final = "dagpu.handles.TensorRef"
-TENSOR_MUT: Final = "dagpu.handles.TensorMut"
-PARTITION: Final = "dagpu.handles.Partition"
+TENSOR: Final = "dagpu.handles.tensors.Tensor"
+SHARED_TENSOR: Final = "dagpu.handles.tensors.SharedTensor"
+TENSOR_REF: Final = "dagpu.handles.tensors.TensorRef"
+TENSOR_MUT: Final = "dagpu.handles.tensors.TensorMut"
+PARTITION: Final = "dagpu.handles.partitions.Partition"
 
 DEVICE_OP: Final = "dagpu.ops.base.DeviceOp"
 KERNEL_OP: Final = "dagpu.ops.launch.KernelOp"

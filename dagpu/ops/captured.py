@@ -6,7 +6,7 @@ from typing import Any, Final, final
 
 from dagpu.device import Stream
 from dagpu.errors import MovedError
-from dagpu.handles import TensorMut, TensorRef
+from dagpu.handles import HandleState, Lender, last_move, state_of
 from dagpu.origin import Origin, describe
 from dagpu.storage import Storage
 
@@ -28,7 +28,7 @@ class Captured:
         plan: Any,
         stream: Stream,
         storages: dict[Storage, bool],
-        lent: Iterable[tuple[Any, Storage]],
+        lent: Iterable[tuple[HandleState, Lender]],
         origin: Origin,
     ) -> None:
         self.frozen = frozen
@@ -54,13 +54,12 @@ class Captured:
         Raises:
             MovedError: it says which, and where it went.
         """
-        for handle, storage in self._lent:
-            lender = handle._lender if type(handle) is TensorRef or type(handle) is TensorMut else handle
-            if lender._storage is not storage:
-                how, where = lender._moved or ("a move", None)
+        for used, lender in self._lent:
+            if state_of(lender) is None:
+                how, where = last_move(lender)
                 raise MovedError(
-                    f"the graph captured at {describe(self.origin)} uses {type(handle).__name__} made at "
-                    f"{describe(handle._made)}, whose tensor was moved by {how} at {describe(where)}. Keep the tensor "
+                    f"the graph captured at {describe(self.origin)} uses {used.kind.__name__} made at "
+                    f"{describe(used.made)}, whose tensor was moved by {how} at {describe(where)}. Keep the tensor "
                     "where it is while the graph is in use, or capture the graph again."
                 )
 

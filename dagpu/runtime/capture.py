@@ -8,7 +8,7 @@ from dagpu.backends.base import Bindings, Prepared
 from dagpu.critical import leave, pause
 from dagpu.device import Device, Stream
 from dagpu.errors import CaptureError
-from dagpu.handles import SharedTensor
+from dagpu.handles import HandleState, Lender, SharedTensor, live
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Program, Role
 from dagpu.lowering.trace import Tracer
@@ -95,7 +95,7 @@ def _constants(remembered: list[Any], written: set[Storage], settings: Settings)
 
     They are made here, all in one run.
     """
-    changing = [handle for handle in remembered if handle._live() in written]
+    changing = [handle for handle in remembered if live(handle).storage in written]
     if not changing:
         return lambda value: value
     quiet = Settings(settings.device, settings.policy, settings.verify, None)
@@ -180,7 +180,7 @@ def _captured(
     plan: Plan,
     stream: Stream,
     storages: dict[Storage, bool],
-    lent: list[tuple[Any, Storage]],
+    lent: list[tuple[HandleState, Lender]],
     origin: Origin,
 ) -> Captured:
     found = Captured(frozen, plan, stream, storages, lent, origin)

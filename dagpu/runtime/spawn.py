@@ -1,6 +1,6 @@
 """`spawn`: start an op in a nursery and get on with something else."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, final
 
 import trio
@@ -8,7 +8,7 @@ from typing_extensions import TypeVar
 
 from dagpu.containers import mapped
 from dagpu.errors import BorrowError, MovedError, OperationCancelled
-from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, TensorRef, copy_error
+from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, copy_error, made_at, state_of
 from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.ops.compose import Value, sources_of
 from dagpu.ops.launch import Launch
@@ -125,9 +125,9 @@ def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
         cure = "Open one: async with trio.open_nursery() as nursery: spawn(nursery, op)"
         raise wrong_argument("spawn", origin, "nursery", nursery, "a trio.Nursery", cure)
     check_op(op, "spawn", "Pass an op; nursery.start_soon(f) starts an async function")
-    for handle in _borrows(op):
+    for borrow, made in _borrows(op):
         raise BorrowError(
-            f"spawn at {describe(origin)} of an op that holds {handle!r}, borrowed at {describe(handle._made)}: the "
+            f"spawn at {describe(origin)} of an op that holds {borrow}, borrowed at {describe(made)}: the "
             "task may outlive the loan. share() the tensor and pass that, or await the op."
         )
     pending: Pending[_T] = Pending(op, origin)
@@ -135,8 +135,9 @@ def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
     return pending
 
 
-def _borrows(root: DeviceOp[Any, Any, Any]) -> Any:
-    """The borrowed handles in a DAG, as far as it can be seen without calling closures."""
+def _borrows(root: DeviceOp[Any, Any, Any]) -> Iterator[tuple[str, Origin]]:
+    """The reprs of the borrowed handles in a DAG and the places of their borrows, as far as they can be found without a
+    call of closures."""
     todo, seen = [root], {root}
     while todo:
         op = todo.pop()
@@ -144,9 +145,11 @@ def _borrows(root: DeviceOp[Any, Any, Any]) -> Any:
         if isinstance(op, Copy):
             held = (op.source, op.into)
         for handle in handles_in(held):
-            inner = getattr(handle, "_inner", handle)
-            if isinstance(inner, TensorRef | TensorMut):
-                yield inner
+            state = state_of(handle)
+            if state is not None and state.lender is not None:
+                yield repr(state), state.made
+            elif isinstance(handle, TensorMut):  # moved by an earlier run
+                yield repr(handle), made_at(handle)
         for source in sources_of(op):
             if source not in seen:
                 seen.add(source)

@@ -31,7 +31,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "backends/host/philox.py": INTERNAL,
     "backends/host/recipes.py write": AT_FAULT,
     "backends/host/streams.py ready": "the interpreter must end: tests/test_interrupted_processes.py",
-    "handles.py _to_host": INTERNAL,
+    "handles/tensors.py _to_host": INTERNAL,
     "lowering/tables.py": AT_FAULT,
     "lowering/verify.py": AT_FAULT,
     "lowering/walk.py _apply": INTERNAL,

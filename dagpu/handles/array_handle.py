@@ -1,0 +1,96 @@
+"""`ArrayHandle`: the metadata of the four kinds of tensor handles, and errors in place of access to contents."""
+
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, cast
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.device import Device
+from dagpu.dtypes import Shape
+from dagpu.errors import NotReadyError
+from dagpu.handles.handle_errors import refuse_await, refuse_copy, refuse_name
+from dagpu.handles.handle_state import HandleBase, live
+from dagpu.origin import describe
+
+D_co = TypeVar("D_co", bound=np.generic, covariant=True)
+S_co = TypeVar("S_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
+
+_CONTENTS = (int, float, complex, np.generic, np.ndarray)
+"""The types that the contents of a tensor might be compared with."""
+
+
+class ArrayHandle(HandleBase, Generic[D_co, S_co]):
+    """The base class of tensor handles."""
+
+    __slots__ = ()
+
+    @property
+    def shape(self) -> S_co:
+        """Extents in elements."""
+        return cast(S_co, live(self).layout.shape)
+
+    @property
+    def strides(self) -> Shape:
+        """Strides in bytes."""
+        return live(self).layout.strides
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        return live(self).layout.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return live(self).layout.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return live(self).layout.nbytes
+
+    @property
+    def device(self) -> Device:
+        """The device that its memory is on."""
+        return live(self).storage.device
+
+    def __repr__(self) -> str:
+        layout, _, where = self._face()
+        return f"{type(self).__name__}({layout.dtype.name}, {layout.shape}, {where})"
+
+    def _repr_html_(self) -> str:
+        """A table row for a notebook, of metadata only."""
+        layout, _, where = self._face()
+        shape = " &times; ".join(map(str, layout.shape)) or "scalar"
+        row = "".join(f"<td>{cell}</td>" for cell in (type(self).__name__, layout.dtype.name, shape, where))
+        dimmed = " style=opacity:0.5" if where == "gone" else ""
+        return f"<table><tr{dimmed}>{row}<td>{layout.nbytes:,} bytes</td></tr></table>"
+
+    if not TYPE_CHECKING:  # a checker must refuse these by itself, so it may not see them
+        __getattr__ = refuse_name
+        __await__ = refuse_await
+
+        def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
+            _, made, _ = self._face()
+            raise NotReadyError(
+                f"{type(self).__name__} made at {describe(made)}: a handle never yields its contents by itself; inside "
+                "a run they are not there yet, outside they are on the device. Get them with .to_host()."
+            )
+
+        __reduce_ex__ = refuse_copy  # copy, deepcopy and pickle call it
+        __array__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = _no_contents
+        __float__ = __int__ = __complex__ = __index__ = _no_contents
+        __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_contents
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _no_contents
+        __lt__ = __le__ = __gt__ = __ge__ = __mod__ = __floordiv__ = __abs__ = _no_contents
+
+        def __eq__(self, other: object) -> bool:
+            """Handles are compared by identity. A comparison of contents with a number or an array is refused."""
+            if isinstance(other, _CONTENTS):
+                self._no_contents()
+            return NotImplemented
+
+        __hash__ = object.__hash__  # a class with an `__eq__` of its own has none otherwise
