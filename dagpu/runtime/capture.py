@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, final
 
 from dagpu.backends.base import Bindings, Prepared
@@ -21,8 +22,9 @@ from dagpu.origin import Origin, describe
 from dagpu.ownership import map_handles
 from dagpu.runtime.completion import BlockingWaits, drive
 from dagpu.runtime.device import backend, find
-from dagpu.runtime.kept import PlanCache, Settings
+from dagpu.runtime.kept import PlanCache
 from dagpu.runtime.run import execute, kind_of, plan_program, quiet_collector, settled, submit, tell
+from dagpu.runtime.settings import Settings
 from dagpu.runtime.updates import Updates
 from dagpu.storage import Locks, Storage
 
@@ -98,7 +100,7 @@ def _constants(remembered: list[Any], written: set[Storage], settings: Settings)
     changing = [handle for handle in remembered if handle._live() in written]
     if not changing:
         return lambda value: value
-    quiet = Settings(settings.device, settings.policy, settings.verify, None)
+    quiet = replace(settings, graph_from=None, on_plan=None)
     copies = drive(execute(zip_ops(*map(dup, changing)), quiet, BlockingWaits()))
     constants = {
         id(handle): copy.share() if type(handle) is SharedTensor else copy.borrow()

@@ -9,16 +9,14 @@ graph itself; and it comes after what `update` has put into the same stream.
 
 import weakref
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from typing import Any, Generic, NoReturn, Protocol, cast, final
 
 from typing_extensions import TypeVar
 
-from dagpu import critical
 from dagpu.backends.base import Bindings, Replay
 from dagpu.critical import Section
 from dagpu.device import Stream
-from dagpu.errors import CaptureError, MovedError, NestedRunError
+from dagpu.errors import CaptureError, MovedError
 from dagpu.handles import copy_error
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.structure import Inputs, inputs_of
@@ -30,18 +28,16 @@ from dagpu.ops.graph import GraphLaunch
 from dagpu.origin import Origin, describe, here
 from dagpu.runtime.capture import Recording, capture, prepared_for
 from dagpu.runtime.device import backend, find
-from dagpu.runtime.kept import Kept, Settings
+from dagpu.runtime.kept import Kept
+from dagpu.runtime.nesting import RecordingBlock, enter_recording, leave_recording, refuse_nested
 from dagpu.runtime.run import kind_of, plan_program
+from dagpu.runtime.settings import Settings
 from dagpu.tracebacks import leaves_run
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 _T_co = TypeVar("_T_co", covariant=True)
 _I_contra = TypeVar("_I_contra", contravariant=True)
-
-_scope_around: "ContextVar[weakref.ref[_ScopeBlock] | None]" = ContextVar("dagpu_scope", default=None)
-"""The `CudaGraph.scope` in which this task or thread is. Weak: of a `with` block that an interrupt has ended before its
-`__exit__` could do anything, nothing is left."""
 
 
 @final
@@ -186,16 +182,15 @@ class _ScopeBlock(AbstractContextManager[Scope]):
     def __init__(self, scope: Scope, settings: Settings, origin: Origin) -> None:
         self._scope = scope
         self._settings = settings
-        self._around: weakref.ref[_ScopeBlock] | None = None
+        self._around: weakref.ref[RecordingBlock] | None = None
         self.origin = origin
 
     def __enter__(self) -> Scope:
-        self._around = _scope_around.get()
-        _scope_around.set(weakref.ref(self))
+        self._around = enter_recording(self)
         return self._scope
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        _scope_around.set(self._around)
+        leave_recording(self._around)
         recording, self._scope._recording = self._scope._recording, None
         assert recording is not None
         if error is not None:
@@ -222,27 +217,6 @@ def graph_of(op: DeviceOp[_T, Any, Any], stream: Stream | None, settings: Settin
     with Section("an op was captured"):
         captured, output = capture(op, stream, settings, origin)
     return CudaGraph(captured, output, settings)
-
-
-def refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
-    """Nothing runs inside a closure, nor while a graph is recorded.
-
-    Raises:
-        NestedRunError: it says where that is, and the cure.
-    """
-    critical.refuse_nested("an op was run")
-    if critical.in_user_code():
-        raise NestedRunError(
-            f"{op!r} was run at {describe(here())}, inside a closure or host_map of another run. "
-            "Return the op from .then instead: it becomes part of that run."
-        )
-    around = _scope_around.get()
-    block = None if around is None else around()
-    if block is not None:
-        raise NestedRunError(
-            f"{op!r} was run at {describe(here())}, inside the scope at {describe(block.origin)}, in which ops are "
-            "only recorded. Record it with scope.record(op), or run it before or after the with block."
-        )
 
 
 def _enqueue(op: DeviceOp[Any, Any, Any], captured: Captured, settings: Settings, origin: Origin) -> Any:

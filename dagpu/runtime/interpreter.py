@@ -4,13 +4,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar, final
 
 import trio
 
 from dagpu.critical import Section
 from dagpu.device import Device, Stream
-from dagpu.env_vars import VERIFY
+from dagpu.env_vars import SPIN_US, VERIFY
 from dagpu.errors import NoDeviceError
 from dagpu.lowering.cost import CostModel
 from dagpu.lowering.explain import explain
@@ -22,10 +23,11 @@ from dagpu.ops.compose import On
 from dagpu.origin import describe, here, place_of
 from dagpu.runtime import run
 from dagpu.runtime.completion import BlockingWaits, TrioWaits, drive
-from dagpu.runtime.cuda_graph import CudaGraph, graph_of, refuse_nested
+from dagpu.runtime.cuda_graph import CudaGraph, graph_of
 from dagpu.runtime.device import current_device, find
-from dagpu.runtime.kept import Settings
+from dagpu.runtime.nesting import refuse_nested
 from dagpu.runtime.protected import protected
+from dagpu.runtime.settings import Settings
 from dagpu.tracebacks import leaves_run, without_our_frames
 from dagpu.wrong_arguments import at_call, check_count, check_flag, check_function, wrong_argument
 
@@ -84,13 +86,11 @@ class StreamInterpreter:
         self._verify = verify
 
     def settings(self) -> Settings:
-        """What its runs go by, now."""
+        """The settings of a run that starts now: the current device, unless the interpreter has one of its own."""
         asked = self._device
         where = current_device() if asked is None else self._named(asked) if isinstance(asked, str) else asked
         check = VERIFY.get() if self._verify is None else self._verify
-        settings = Settings(where, self._policy, check, self._graph_from)
-        settings.on_plan = self._on_plan
-        return settings
+        return Settings(where, self._policy, check, self._graph_from, self._on_plan, SPIN_US.get())
 
     def _named(self, name: str) -> Device:
         try:
@@ -203,9 +203,7 @@ def plan_of(op: DeviceOp[Any, Any, Any]) -> Plan:
 
 def current_settings(where: Device) -> Settings:
     """What runs of the current interpreter go by, on this device."""
-    settings = _planner().settings()
-    settings.device = where
-    return settings
+    return replace(_planner().settings(), device=where)
 
 
 def _planner() -> StreamInterpreter:
