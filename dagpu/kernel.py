@@ -37,7 +37,8 @@ from dagpu.kernel_signature import (
     takes_by_position,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.launch import HostBody, KernelOp, KernelSpec, Launch
+from dagpu.ops.kernel_spec import HostBody, KernelSpec
+from dagpu.ops.launch import KernelOp, Launch
 from dagpu.origin import Origin, describe, here
 from dagpu.ownership import moved_in
 from dagpu.wrong_arguments import shown, suspended_by, whole

@@ -14,7 +14,7 @@ from dagpu.cuda_signature import CudaParam, PyParam, check_signature, parse_cuda
 from dagpu.dtypes import FLOATING
 from dagpu.errors import KernelArgumentError
 from dagpu.kernel_signature import PySignature, declaration_error, declared_at
-from dagpu.ops.launch import Param
+from dagpu.ops.kernel_spec import Param
 from dagpu.standins import SymbolicNumber
 from dagpu.wrong_arguments import shown, whole
 

@@ -55,7 +55,7 @@ from dagpu.backends.cuda.memory import Block
 from dagpu.layout import contiguous
 from dagpu.lowering.program import HOST, Buffer, Launch, Program, Role, Tiles, View
 from dagpu.lowering.schedule import schedule
-from dagpu.ops.launch import HostBody, KernelSpec, Param
+from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
 from dagpu.runtime.device import backend
 from tests.arithmetic import add, matmul
 from tests.expressions import Expr

@@ -44,7 +44,7 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
-from dagpu.ops.launch import HostBody, KernelSpec, Param
+from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
 from dagpu.ops.recipes import Constant
 from dagpu.origin import Origin, here
 from dagpu.tile import Tile

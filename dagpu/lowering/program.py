@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, final
 
 from dagpu.frozen import plain
 from dagpu.layout import Layout
-from dagpu.ops.launch import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.recipes import Recipe
 from dagpu.origin import Origin
 

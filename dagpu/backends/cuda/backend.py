@@ -15,7 +15,7 @@ from dagpu.device import Device
 from dagpu.errors import NoDeviceError
 from dagpu.kernel import install_compiler
 from dagpu.lowering.plan import Plan
-from dagpu.ops.launch import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec
 
 SPIN_SECONDS: Final = 20e-6
 

@@ -28,7 +28,7 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
-from dagpu.ops.launch import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.recipes import seeded
 from dagpu.origin import describe
 from dagpu.tracebacks import passes_on
