@@ -5,7 +5,7 @@ to a new handle, and the old one raises `MovedError` from then on. Borrows point
 are taken by runs (dagpu.runtime), for their length.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self, TypeAlias, cast, final
 
 import numpy as np
@@ -17,6 +17,7 @@ from dagpu.dtypes import Shape
 from dagpu.errors import MovedError, NotReadyError, OwnershipError, PartitionError, ShapeError
 from dagpu.layout import Layout, reshaped, sliced, tiling
 from dagpu.origin import Origin, describe, here, here_but_for
+from dagpu.slot import Slot
 from dagpu.storage import Holders, Storage
 from dagpu.wrong_arguments import no_attribute
 
@@ -246,7 +247,7 @@ class Tensor(_Array[_D_co, _S_co]):
 
     def to_host(self) -> "DeviceOp[NDArray[_D_co]]":
         """An op that gives a new NumPy array with its contents. Moves it."""
-        return cast("DeviceOp[NDArray[_D_co]]", _to_host(self))
+        return cast("DeviceOp[NDArray[_D_co]]", TO_HOST.value(self))
 
     def borrow(self) -> "TensorRef[_D_co, _S_co]":
         """Lend it for reading: any number of times at once, while nobody writes."""
@@ -318,7 +319,7 @@ class SharedTensor(_Array[_D_co, _S_co]):
 
     def to_host(self) -> "DeviceOp[NDArray[_D_co]]":
         """An op that gives a new NumPy array with its contents."""
-        return cast("DeviceOp[NDArray[_D_co]]", _to_host(self))
+        return cast("DeviceOp[NDArray[_D_co]]", TO_HOST.value(self))
 
     if not TYPE_CHECKING:  # a checker says so by itself
 
@@ -364,7 +365,7 @@ class TensorRef(_Lent[_D_co, _S_co]):
 
     def to_host(self) -> "DeviceOp[NDArray[_D_co], Borrowed]":
         """An op that gives a new NumPy array with its contents."""
-        return cast("DeviceOp[NDArray[_D_co], Borrowed]", _to_host(self))
+        return cast("DeviceOp[NDArray[_D_co], Borrowed]", TO_HOST.value(self))
 
     if not TYPE_CHECKING:  # a checker says so by itself
 
@@ -405,7 +406,7 @@ class TensorMut(_Lent[_D_co, _S_co]):
 
     def to_host(self) -> "DeviceOp[NDArray[_D_co], Borrowed]":
         """An op that gives a new NumPy array with its contents. Moves it: the loan ends with that op's run."""
-        return cast("DeviceOp[NDArray[_D_co], Borrowed]", _to_host(self))
+        return cast("DeviceOp[NDArray[_D_co], Borrowed]", TO_HOST.value(self))
 
 
 @final
@@ -653,11 +654,5 @@ def move_in(handle: Any, how: str, where: Origin) -> Any:
     return handle
 
 
-def _to_host(handle: Any) -> object:
-    raise RuntimeError("dagpu.ops is not loaded")
-
-
-def install_to_host(build: Any) -> None:
-    """dagpu.ops brings the op that `handle.to_host()` builds; handles know nothing of ops."""
-    global _to_host
-    _to_host = build
+TO_HOST: Final = Slot[Callable[[Any], object]]("dagpu.ops.memory")
+"""Builds the op of `handle.to_host()`: handles cannot import ops."""

@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             *("errors", "env_vars", "origin", "critical", "reference_queue", "containers", "tracebacks"),
-            *("frozen", "dtypes", "layout", "standins", "tile", "wrong_arguments"),
+            *("frozen", "slot", "dtypes", "layout", "standins", "tile", "wrong_arguments"),
         }
     ),
     frozenset({"device"}),
@@ -49,7 +49,7 @@ APART = frozenset({"mypy_plugin"})
 # Names of types from a higher layer, for annotations alone, where the public contract has them.
 TYPING_ONLY: dict[tuple[str, str], str] = {
     ("dagpu.handles", "dagpu.ops.base"): "`to_host()` of a handle is an op",
-    ("dagpu.ops.base", "dagpu.runtime.cuda_graph"): "`graph()` of an op gives a CudaGraph",
+    ("dagpu.ops.graph", "dagpu.lowering.plan"): "`plan` of a CudaGraph is a Plan",
 }
 
 # Who alone may import what; an empty tuple says nobody.

@@ -17,7 +17,7 @@ from dagpu.device import Device
 from dagpu.dtypes import f32, f64, i32, strides_of, u8
 from dagpu.errors import KernelArgumentError, MovedError, NoDeviceError
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
-from dagpu.kernel import In, Kernel, Lazy, Out, check_launch, install_compiler, kernel
+from dagpu.kernel import COMPILER, In, Kernel, Lazy, Out, check_launch, kernel
 from dagpu.kernel_arguments import check_arguments, fits
 from dagpu.layout import Layout
 from dagpu.ops.base import DeviceOp
@@ -785,11 +785,11 @@ def test_compile() -> None:
         saxpy.compile()
     assert "for there is no CUDA backend here. Leave compile() out on the host" in str(caught.value)
     compiled: list[object] = []
-    install_compiler(compiled.append)
+    COMPILER.set(compiled.append)
     try:
         saxpy.compile()
     finally:
-        install_compiler(None)
+        COMPILER.set(None)
     assert compiled == [saxpy.spec]
 
 

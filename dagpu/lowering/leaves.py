@@ -14,7 +14,7 @@ import numpy as np
 from dagpu.containers import mapped
 from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.lowering.structure import SEED_PLACE, Inputs
-from dagpu.ops.captured import Captured
+from dagpu.ops.graph import Captured
 from dagpu.ops.memory import Alloc
 from dagpu.origin import Origin
 from dagpu.ownership import map_handles

@@ -14,10 +14,9 @@ from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Program, Role
 from dagpu.lowering.trace import Tracer
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.captured import Captured
-from dagpu.ops.compose import Unzip
+from dagpu.ops.compose import Unzip, zip_ops
+from dagpu.ops.graph import Captured
 from dagpu.ops.memory import dup
-from dagpu.ops.zipping import zip_ops
 from dagpu.origin import Origin, describe
 from dagpu.ownership import map_handles
 from dagpu.runtime.completion import BlockingWaits, drive
@@ -78,7 +77,7 @@ def capture(
         raise
     finally:
         locks.release()
-    found = _captured(frozen, plan, stream or _own_stream(where), {**stage.locks, **outputs}, lent, origin)
+    found = _captured(frozen, plan, stream or _own_stream(where), {**stage.locks, **outputs}, lent, origin, settings)
     _writes(found, (*outputs, *owned))
     return found, tracer.result
 
@@ -161,7 +160,7 @@ class Recording:
         frozen = prepared_for(plan).freeze(_bindings(plan.buffers, stage.inputs))
         for tracer in self._tracers:
             tracer.submitted()
-        found = _captured(frozen, plan, self._stream, stage.locks, last.lent, self._origin)
+        found = _captured(frozen, plan, self._stream, stage.locks, last.lent, self._origin, self._settings)
         _writes(found, [storage for tracer in self._tracers for storage in tracer.owned])
         return found
 
@@ -184,11 +183,10 @@ def _captured(
     storages: dict[Storage, bool],
     lent: list[tuple[Any, Storage]],
     origin: Origin,
+    settings: Settings,
 ) -> Captured:
-    found = Captured(frozen, plan, stream, storages, lent, origin)
-    found.updates = Updates()
-    found.plans = PlanCache(_LAUNCHERS, None)
-    return found
+    plans = PlanCache(_LAUNCHERS, None)
+    return Captured(frozen, plan, stream, storages, lent, origin, updates=Updates(), plans=plans, settings=settings)
 
 
 def _bindings(buffers: Any, inputs: dict[int, object]) -> Bindings:

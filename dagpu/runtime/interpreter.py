@@ -18,12 +18,12 @@ from dagpu.lowering.explain import explain
 from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.policies import SchedulingPolicy
-from dagpu.ops.base import DeviceOp, check_op, install_runner
+from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On
+from dagpu.ops.graph import Captured, CudaGraph, Scope
 from dagpu.origin import describe, here, place_of
-from dagpu.runtime import run
+from dagpu.runtime import cuda_graph, run
 from dagpu.runtime.completion import BlockingWaits, TrioWaits, drive
-from dagpu.runtime.cuda_graph import CudaGraph, graph_of
 from dagpu.runtime.device import current_device, find
 from dagpu.runtime.nesting import refuse_nested
 from dagpu.runtime.protected import protected
@@ -120,7 +120,13 @@ class StreamInterpreter:
         check_op(op, "graph")
         refuse_nested(op)
         _warn_in_task("graph()", "Capture before trio.run(...), or in a thread.")
-        return graph_of(op, stream, self.settings())
+        return cuda_graph.graph_of(op, stream, self.settings())
+
+    def scope(self, stream: Stream, /) -> AbstractContextManager[Scope]:
+        """Record ops into a graph that is launched on `stream`. The `with` block gives a `Scope`; nothing is run."""
+        origin = here()
+        check_stream(stream, "scope", origin)
+        return cuda_graph.ScopeBlock(stream, replace(self.settings(), device=stream.device), origin)
 
     def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan:
         """The plan of the op's first stage: all it does until a closure needs host data. Nothing is run."""
@@ -201,11 +207,6 @@ def plan_of(op: DeviceOp[Any, Any, Any]) -> Plan:
     return _planner().plan_of(op)
 
 
-def current_settings(where: Device) -> Settings:
-    """What runs of the current interpreter go by, on this device."""
-    return replace(_planner().settings(), device=where)
-
-
 def _planner() -> StreamInterpreter:
     """The current interpreter where it makes plans, else the default one."""
     current = _current.get()
@@ -233,5 +234,11 @@ class _CurrentInterpreter:
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
         return _planner().explain(op)
 
+    def scope(self, stream: Stream, /) -> AbstractContextManager[Scope]:
+        return _planner().scope(stream)
 
-install_runner(_CurrentInterpreter())
+    def update(self, captured: Captured, op: DeviceOp[_T, Any, Any], /) -> _T:
+        return cuda_graph.update(captured, op)
+
+
+RUNNER.set(_CurrentInterpreter())
