@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 import numpy as np
 import trio
@@ -29,6 +29,7 @@ from dagpu import (
     CudaGraph,
     DeviceOp,
     In,
+    Interpreter,
     Lazy,
     ListSchedule,
     Out,
@@ -71,6 +72,7 @@ from dagpu import (
 from dagpu.backends.explore import exploring
 from tests.simulated_kernels import Violation
 
+T = TypeVar("T")
 Program = Callable[[], object]
 
 
@@ -2130,6 +2132,32 @@ case(
 case(
     lambda: use_interpreter(anything(3)),
     ("Write use_interpreter(StreamInterpreter(...))", lambda: use_interpreter(StreamInterpreter())),
+)
+
+
+class OnlyRuns:
+    """An interpreter that runs ops and plans nothing."""
+
+    async def run(self, op: DeviceOp[T, Any, Any], /) -> T:
+        return await StreamInterpreter().run(op)
+
+    def run_sync(self, op: DeviceOp[T, Any, Any], /) -> T:
+        return StreamInterpreter().run_sync(op)
+
+
+def under(interpreter: Interpreter, program: Program) -> object:
+    """Run a program with an interpreter in use."""
+    with use_interpreter(interpreter):
+        return program()
+
+
+case(
+    lambda: under(OnlyRuns(), lambda: plan_of(ones((2,)))),
+    ("Write it", lambda: under(StreamInterpreter(), lambda: plan_of(ones((2,))))),
+    (
+        "use_interpreter(StreamInterpreter())",
+        lambda: under(OnlyRuns(), lambda: under(StreamInterpreter(), lambda: plan_of(ones((2,))))),
+    ),
 )
 case(lambda: plan_of(anything(3)), ("value(x)", lambda: plan_of(value(3))))
 case(lambda: RoundRobin(anything("4")), ("Write streams=4, say", lambda: RoundRobin(streams=4)))

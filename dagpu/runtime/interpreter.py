@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar, final
+from typing import Any, Final, Protocol, TypeVar, cast, final
 
 import trio
 
@@ -36,10 +36,23 @@ _RUN: Final = "an op was run"
 
 
 class Interpreter(Protocol):
-    """One way of executing ops. `StreamInterpreter` is the default; a Dask or a recording one is another."""
+    """One way of executing ops. `StreamInterpreter` is the default; a Dask or a recording one is another.
+
+    An interpreter that also has the methods `graph`, `explain`, `plan_of` and `scope` of `StreamInterpreter` is asked
+    for graphs and plans as well. While any other is in use, these calls are refused.
+    """
 
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T: ...
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T: ...
+
+
+class PlanningInterpreter(Interpreter, Protocol):
+    """An interpreter that also plans and captures. Any other refuses `graph()`, `explain()`, `plan_of` and `scope`."""
+
+    def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]: ...
+    def explain(self, op: DeviceOp[Any, Any, Any], /) -> str: ...
+    def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan: ...
+    def scope(self, stream: Stream, /) -> AbstractContextManager[Scope]: ...
 
 
 @final
@@ -176,7 +189,7 @@ def _warn_in_task(call: str, cure: str) -> None:
         warnings.warn_explicit(message, RuntimeWarning, file, line)
 
 
-_default = StreamInterpreter()
+_default: Final = StreamInterpreter()
 _current: ContextVar[Interpreter] = ContextVar("dagpu_interpreter", default=_default)
 
 
@@ -204,13 +217,23 @@ def plan_of(op: DeviceOp[Any, Any, Any]) -> Plan:
 
     Closures are called, with handles. Raises whatever a run raises before it submits anything.
     """
-    return _planner().plan_of(op)
+    return _planner("plan_of").plan_of(op)
 
 
-def _planner() -> StreamInterpreter:
-    """The current interpreter where it makes plans, else the default one."""
+def _planner(method: str) -> PlanningInterpreter:
+    """The current interpreter, for a call of one of the methods that `PlanningInterpreter` adds.
+
+    Raises:
+        TypeError: it does not have that method.
+    """
     current = _current.get()
-    return current if isinstance(current, StreamInterpreter) else _default
+    if not callable(getattr(current, method, None)):
+        raise TypeError(
+            f"{method}() at {describe(here())}: the interpreter in use, a {type(current).__name__}, runs ops and has "
+            f"no method {method}. Write it, or use one that has it within the call's own with block: "
+            "use_interpreter(StreamInterpreter())."
+        )
+    return cast(PlanningInterpreter, current)
 
 
 @final
@@ -229,13 +252,13 @@ class _CurrentInterpreter:
         return _current.get().run_sync(op)
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
-        return _planner().graph(op, stream)
+        return _planner("graph").graph(op, stream)
 
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
-        return _planner().explain(op)
+        return _planner("explain").explain(op)
 
     def scope(self, stream: Stream, /) -> AbstractContextManager[Scope]:
-        return _planner().scope(stream)
+        return _planner("scope").scope(stream)
 
     def update(self, captured: Captured, op: DeviceOp[_T, Any, Any], /) -> _T:
         return cuda_graph.update(captured, op)
