@@ -11,8 +11,7 @@ from typing import final
 from dagpu.frozen import plain
 from dagpu.lowering.cost import COMPUTE, CostModel, engine_of
 from dagpu.lowering.plan import Execute, Plan, Record, Wait
-from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program
-from dagpu.lowering.show import label
+from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program, label
 from dagpu.origin import Origin
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
 from dagpu.errors import DagpuError
-from dagpu.lowering.program import Program
-from dagpu.lowering.show import label
+from dagpu.lowering.program import Program, label
 from dagpu.origin import describe, here
 from dagpu.wrong_arguments import check_count, whole, wrong_argument
 

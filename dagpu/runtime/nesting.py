@@ -4,7 +4,8 @@ import weakref
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from dagpu import critical
+from dagpu.critical import in_user_code
+from dagpu.critical import refuse_nested as refuse_in_section
 from dagpu.errors import NestedRunError
 from dagpu.ops.base import DeviceOp
 from dagpu.origin import Origin, describe, here
@@ -40,8 +41,8 @@ def refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
     Raises:
         NestedRunError: names that place, and the cure.
     """
-    critical.refuse_nested("an op was run")
-    if critical.in_user_code():
+    refuse_in_section("an op was run")
+    if in_user_code():
         raise NestedRunError(
             f"{op!r} was run at {describe(here())}, inside a closure or host_map of another run. "
             "Return the op from .then instead: it becomes part of that run."
