@@ -1,4 +1,4 @@
-"""Scalar C types, each under its one dtype name, and the check of a value that is passed as one.
+"""Scalar C types, each under its one dtype name; parameters of them; and the check of a value that is passed as one.
 
 Element and scalar types are NumPy dtype names (`float32`, `int64`, `bool`), with `float16` for `half` and
 `bfloat16` for `nv_bfloat16`. `long` has 64 bits and `char` is signed: CUDA on 64-bit Linux.
@@ -8,15 +8,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias, final
 
 from dagpu.errors import KernelArgumentError
 
-if TYPE_CHECKING:  # cuda_signature reads C types from here, so it cannot be imported first
-    from dagpu.cuda_signature import CudaParam
-
 ScalarKind: TypeAlias = Literal["int", "float", "bool"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CudaParam:
+    """One parameter as CUDA declares it.
+
+    `name` is empty where the source gives none. `const` says that the elements may not be written, and is
+    False for a scalar, whose own `const` is no business of the caller. `rank` is None unless the form is
+    `tile` or `view`. `line` counts from 1 in the source.
+    """
+
+    name: str
+    form: Literal["tile", "view", "pointer", "scalar"]
+    ctype: str
+    const: bool
+    rank: int | None
+    line: int
 
 
 # ---- C types ------------------------------------------------------------------------------

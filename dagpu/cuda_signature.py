@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NoReturn, TypeAlias, final
 
-from dagpu.cuda_scalars import SPELLINGS, ScalarKind, c_text, dtype_of, kind_of
+from dagpu.cuda_scalars import SPELLINGS, CudaParam, ScalarKind, c_text, dtype_of, kind_of
 from dagpu.cuda_source import (
     IGNORED,
     Aliases,
@@ -30,24 +30,6 @@ from dagpu.cuda_source import (
 from dagpu.errors import KernelArgumentError
 
 Abi: TypeAlias = Literal["views", "pointers"]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class CudaParam:
-    """One parameter as CUDA declares it.
-
-    `name` is empty where the source gives none. `const` says that the elements may not be written, and is
-    False for a scalar, whose own `const` is no business of the caller. `rank` is None unless the form is
-    `tile` or `view`. `line` counts from 1 in the source.
-    """
-
-    name: str
-    form: Literal["tile", "view", "pointer", "scalar"]
-    ctype: str
-    const: bool
-    rank: int | None
-    line: int
 
 
 @final

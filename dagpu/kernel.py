@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import update_wrapper, wraps
 from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, final, overload
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, final, overload
 
 import numpy as np
 
@@ -37,25 +37,19 @@ from dagpu.kernel_signature import (
     takes_by_position,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.launch import HostBody, KernelOp, KernelSpec, Launch
+from dagpu.ops.kernel_spec import HostBody, KernelSpec
+from dagpu.ops.launch import KernelOp, Launch
 from dagpu.origin import Origin, describe, here
 from dagpu.ownership import moved_in
+from dagpu.slot import Slot
 from dagpu.wrong_arguments import shown, suspended_by, whole
 
 _P = ParamSpec("_P")
 _F = TypeVar("_F", bound=Callable[..., object])
 
-_compiler: Callable[[KernelSpec], None] | None = None
-"""Compiles a kernel ahead of its first launch."""
-
-
-def install_compiler(compiler: Callable[[KernelSpec], None] | None) -> None:
-    """Set what `kernel.compile()` does: a backend that compiles calls this when it is loaded.
-
-    A function, for `dagpu.kernel` as an attribute of the package is the decorator and hides this module.
-    """
-    global _compiler
-    _compiler = compiler
+COMPILER: Final = Slot[Callable[[KernelSpec], None] | None]("dagpu.backends.cuda.backend")
+"""Compiles a kernel ahead of its first launch, for `kernel.compile()`; None until a backend that compiles is loaded."""
+COMPILER.set(None)
 
 
 @final
@@ -212,14 +206,14 @@ class Kernel(Generic[_P]):
         Raises:
             NoDeviceError: no CUDA backend is loaded here.
         """
-        if _compiler is None:
+        if COMPILER.value is None:
             raise NoDeviceError(
                 f"kernel {self.spec.name!r}, declared at {describe(self.spec.origin)}: it cannot be compiled at "
                 f"{describe(here())}, for there is no CUDA backend here. Leave compile() out on the host, which "
                 f"compiles nothing; for CUDA, on a machine with a GPU: {INSTALL_CUDA}."
             )
         with Section("compile() was called"):
-            _compiler(self.spec)
+            COMPILER.value(self.spec)
 
     def __repr__(self) -> str:
         params = ", ".join(map(declared, self.spec.params))

@@ -12,7 +12,7 @@ import numpy as np
 from dagpu.errors import KernelArgumentError
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live
 from dagpu.ops.base import DeviceOp, await_first
-from dagpu.ops.launch import KernelSpec, Param
+from dagpu.ops.kernel_spec import KernelSpec, Param
 from dagpu.origin import Origin, describe
 from dagpu.storage import Storage
 from dagpu.wrong_arguments import shown

@@ -9,12 +9,12 @@ from typing import Literal, cast, final
 
 import numpy as np
 
-from dagpu.cuda_scalars import check_scalar
-from dagpu.cuda_signature import CudaParam, PyParam, check_signature, parse_cuda_signature
+from dagpu.cuda_scalars import CudaParam, check_scalar
+from dagpu.cuda_signature import PyParam, check_signature, parse_cuda_signature
 from dagpu.dtypes import FLOATING
 from dagpu.errors import KernelArgumentError
 from dagpu.kernel_signature import PySignature, declaration_error, declared_at
-from dagpu.ops.launch import Param
+from dagpu.ops.kernel_spec import Param
 from dagpu.standins import SymbolicNumber
 from dagpu.wrong_arguments import shown, whole
 

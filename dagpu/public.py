@@ -28,7 +28,8 @@ from dagpu.lowering.cost import CostModel
 from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.policies import RoundRobin, SchedulingPolicy, SingleStream
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
-from dagpu.ops.compose import value
+from dagpu.ops.compose import value, zip_ops
+from dagpu.ops.graph import CudaGraph, Module, Scope
 from dagpu.ops.launch import KernelOp
 from dagpu.ops.memory import (
     arange,
@@ -46,9 +47,7 @@ from dagpu.ops.memory import (
     randn,
     zeros,
 )
-from dagpu.ops.zipping import zip_ops
 from dagpu.origin import record_origins
-from dagpu.runtime.cuda_graph import CudaGraph, Module, Scope
 from dagpu.runtime.device import current_device, device, devices, use_device
 from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
 from dagpu.runtime.pipeline import Pipeline, pipeline

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dagpu.ownership import storage_of
 from dagpu import In, Out, Tile, empty, f32, full, kernel
+from dagpu.ownership import storage_of
 from tests.arithmetic import axpy, scale
 from tests.expressions import Op
 

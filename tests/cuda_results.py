@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dagpu import u64
 from dagpu.layout import contiguous
 from dagpu.lowering.program import HOST, Buffer, Launch, Program, Tiles, View
-from dagpu.ops.launch import HostBody, KernelSpec, Param
+from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
 
 WORD = np.dtype(u64)
 

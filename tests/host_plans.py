@@ -12,7 +12,7 @@ from dagpu.backends.host import HostBackend, HostMemory
 from dagpu.layout import Layout, contiguous, tiling
 from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
 from dagpu.lowering.program import HOST, Buffer, HostCall, Instruction, Launch, Role, Tiles, View
-from dagpu.ops.launch import HostBody, KernelSpec, Param
+from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
 from dagpu.origin import Origin, here
 from dagpu.tile import Tile
 

@@ -16,11 +16,11 @@ import trio
 import trio.testing
 
 import dagpu
-from dagpu.ownership import storage_of
 from dagpu import CudaGraph, DeviceOp, Out, Tile, f32, from_host, full, kernel, ones, zeros, zip_ops
 from dagpu.backends.outcome import Outcome
 from dagpu.critical import in_section
 from dagpu.ops.compose import Shared
+from dagpu.ownership import storage_of
 from tests.arithmetic import add, axpy, scale
 
 PACKAGE: Final = str(Path(dagpu.__file__).parent) + os.sep

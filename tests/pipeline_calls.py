@@ -5,8 +5,8 @@ from typing import Any, final
 
 import pytest
 
-from dagpu.ownership import storage_of
 from dagpu import empty, full, pipeline
+from dagpu.ownership import storage_of
 from dagpu.runtime import kept
 from dagpu.runtime.kept import plans
 from tests.arithmetic import add, scale

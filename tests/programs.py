@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dagpu.lowering.policies import RoundRobin, SingleStream
 from dagpu.lowering.program import HOST, Buffer, HostCall, Instruction, Launch, Program, Role
-from dagpu.ops.launch import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.origin import Origin
 
 

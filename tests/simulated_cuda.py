@@ -6,7 +6,6 @@ found. A driver would not look at it. All else is the real backend: its library 
 """
 
 import struct
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from dagpu.backends.cuda.memory import Pool
 from dagpu.backends.cuda.packing import Packed
 from dagpu.backends.host.recipes import write
 from dagpu.errors import CompileError
+from dagpu.kernel import COMPILER
 from dagpu.layout import Layout
 from dagpu.lowering.program import Launch
 from dagpu.ops.recipes import seeded
@@ -138,7 +138,7 @@ def installed(
         patch.setattr(prepared, "pack", _pack)
         patch.setattr(prepared, "fill", _fill)
         patch.setattr(prepared, "copy", _copy)
-        patch.setattr(sys.modules["dagpu.kernel"], "_compiler", None)
+        patch.setattr(COMPILER, "value", None)
         patch.setattr(cuda, "_devices", None)
         patch.setattr(cuda, "_missing", None)
         patch.setattr(places, "_count", lambda kind: gpus if kind == "cuda" else places.HOST_DEVICES)

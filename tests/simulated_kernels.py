@@ -21,7 +21,7 @@ from dagpu.backends.host.execute import execute
 from dagpu.kernel_declaration import ScalarCheck
 from dagpu.layout import Layout, contiguous
 from dagpu.lowering.program import Launch, Tiles, View
-from dagpu.ops.launch import KernelSpec, Param
+from dagpu.ops.kernel_spec import KernelSpec, Param
 from tests.simulated_gpu import SimulatedGpu
 
 REPORT: Final = struct.Struct("<4i8q8q")

@@ -29,7 +29,7 @@ from dagpu.dtypes import Shape
 from dagpu.kernel_declaration import ScalarCheck
 from dagpu.layout import Layout, contiguous, sliced, tiling
 from dagpu.lowering.program import Cell, Launch, Tiles, View
-from dagpu.ops.launch import KernelSpec, Param
+from dagpu.ops.kernel_spec import KernelSpec, Param
 from tests.simulated_gpu import LIMITS
 
 F32 = np.dtype(np.float32)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagpu.cuda_signature import CudaParam, CudaSignature, PyParam, check_signature
+from dagpu.cuda_scalars import CudaParam
+from dagpu.cuda_signature import CudaSignature, PyParam, check_signature
 from dagpu.errors import DagpuError, KernelArgumentError
 from tests.cuda_text import Abi, only, parse, refusal
 

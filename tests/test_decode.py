@@ -17,7 +17,7 @@ from dagpu.backends.host import replay
 from dagpu.backends.host.arrays import writable
 from dagpu.backends.host.execute import execute
 from dagpu.lowering.program import Instruction, Launch, Tiles, View
-from dagpu.ops.launch import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec
 from tests.emulated_prelude import PRELUDE, in_namespace, nvcc
 from tests.emulation import HERE, Emulation, emulation, shared_folder
 from tests.paths import ROOT

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from dagpu.ownership import storage_of
 from dagpu import DeviceOp, memcpy, ones, zeros
+from dagpu.ownership import storage_of
 from tests.interrupting import PATIENCE, at_first, began, tiles
 from tests.interrupting import cancelled as cancelled
 

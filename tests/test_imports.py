@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             *("errors", "env_vars", "origin", "critical", "reference_queue", "containers", "tracebacks"),
-            *("frozen", "dtypes", "layout", "standins", "tile", "wrong_arguments"),
+            *("frozen", "slot", "dtypes", "layout", "standins", "tile", "wrong_arguments"),
         }
     ),
     frozenset({"device"}),
@@ -49,8 +49,15 @@ APART = frozenset({"mypy_plugin"})
 # Names of types from a higher layer, for annotations alone, where the public contract has them.
 TYPING_ONLY: dict[tuple[str, str], str] = {
     ("dagpu.handles.tensors", "dagpu.ops.base"): "`to_host()` of a handle is an op",
-    ("dagpu.ops.base", "dagpu.runtime.cuda_graph"): "`graph()` of an op gives a CudaGraph",
+    ("dagpu.ops.graph", "dagpu.lowering.plan"): "`plan` of a CudaGraph is a Plan",
 }
+
+# The one circle of imports, typing-only ones included: `to_host()` of a handle is an op, `graph()` of an op is a
+# CudaGraph, and both are made of handles.
+HANDLE_AND_OP = ("dagpu.handles.tensors", "dagpu.ops.base", "dagpu.ops.graph")
+
+# A package whose circles are not counted yet.
+UNCOUNTED = "dagpu.backends.cuda"
 
 # Who alone may import what; an empty tuple says nobody.
 RESERVED: dict[str, tuple[str, ...]] = {
@@ -156,6 +163,34 @@ def violations(package: Path) -> list[str]:
     return wrong
 
 
+def edges(package: Path, *, typing: bool = True) -> dict[str, set[str]]:
+    """The modules that each module of the package imports anywhere in it; under `TYPE_CHECKING` too, with `typing`."""
+    found = modules(package)
+    known = frozenset(found)
+    graph: dict[str, set[str]] = {}
+    for module, path in found.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        made = imports(tree, module, is_package=path.name == "__init__.py", known=known)
+        graph[module] = {each.target for each in made if each.target in known and (typing or not each.typing_only)}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The sets of modules of which each reaches each other by imports, and of single ones that import themselves."""
+    reached: dict[str, set[str]] = {}
+    for module, targets in graph.items():
+        found: set[str] = set()
+        todo = list(targets)
+        while todo:
+            target = todo.pop()
+            if target not in found:
+                found.add(target)
+                todo += graph[target]
+        reached[module] = found
+    together = {frozenset(other for other in reached[m] if m in reached[other]) for m in graph if m in reached[m]}
+    return sorted(map(sorted, together))
+
+
 def _is_apart(module: str) -> bool:
     return any(part in APART for part in module.split(".")[1:2])
 
@@ -182,6 +217,38 @@ def test_every_exception_is_needed() -> None:
         tree = ast.parse(found[module].read_text(encoding="utf-8"))
         made = imports(tree, module, is_package=found[module].name == "__init__.py", known=frozenset(found))
         assert any(name == target and typing_only for name, _, typing_only in made)
+
+
+def test_no_import_that_runs_closes_a_circle() -> None:
+    """At run time, imports inside functions included, no module waits for one that waits for it."""
+    assert circles(edges(PACKAGE, typing=False)) == []
+
+
+def test_handle_and_op_are_the_only_circle() -> None:
+    """Counting imports for types as well, one circle is left."""
+    graph = {
+        module: {target for target in targets if not _inside(target, UNCOUNTED)}
+        for module, targets in edges(PACKAGE).items()
+        if not _inside(module, UNCOUNTED)
+    }
+    (circle,) = circles(graph)
+    assert [module for module in circle if not any(_inside(module, place) for place in HANDLE_AND_OP)] == []
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    """The count itself sees a circle through a function and one for types, and tells two circles apart."""
+    sources = {
+        "a": "def f():\n    from dagpu import b",
+        "b": "from dagpu import a, c",
+        "c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dagpu.d import D",
+        "d": "from dagpu import c",
+        "e": "from dagpu import a, d",
+    }
+    (tmp_path / "dagpu").mkdir()
+    for name, text in sources.items():
+        (tmp_path / "dagpu" / f"{name}.py").write_text(text, encoding="utf-8")
+    assert circles(edges(tmp_path / "dagpu")) == [["dagpu.a", "dagpu.b"], ["dagpu.c", "dagpu.d"]]
+    assert circles(edges(tmp_path / "dagpu", typing=False)) == [["dagpu.a", "dagpu.b"]]
 
 
 def test_errors_imports_nothing_of_ours() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dagpu.dtypes import f32
 from dagpu.errors import NoDeviceError
-from dagpu.kernel import In, Kernel, Out, install_compiler, kernel
+from dagpu.kernel import COMPILER, In, Kernel, Out, kernel
 from dagpu.ops.launch import Launch
 from tests import kernel_cases
 from tests.kernel_cases import SAXPY, lazy, refused, saxpy
@@ -95,9 +95,9 @@ def test_compile() -> None:
         saxpy.compile()
     assert "for there is no CUDA backend here. Leave compile() out on the host" in str(caught.value)
     compiled: list[object] = []
-    install_compiler(compiled.append)
+    COMPILER.set(compiled.append)
     try:
         saxpy.compile()
     finally:
-        install_compiler(None)
+        COMPILER.set(None)
     assert compiled == [saxpy.spec]

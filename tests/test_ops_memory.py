@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from dagpu.ownership import storage_of
 from dagpu import (
     BorrowError,
     MovedError,
@@ -42,6 +41,7 @@ from dagpu import (
     zeros,
 )
 from dagpu.dtypes import SUPPORTED
+from dagpu.ownership import storage_of
 from tests.handle_cases import line
 from tests.places import place
 

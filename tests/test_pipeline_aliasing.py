@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagpu.handles import made_at
-from dagpu.ownership import storage_of
 from dagpu import (
     BorrowError,
     KernelArgumentError,
@@ -26,6 +24,8 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.handles import made_at
+from dagpu.ownership import storage_of
 from dagpu.storage import Locks
 from tests.arithmetic import axpy, scale
 from tests.expressions import Op

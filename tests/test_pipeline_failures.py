@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import trio
 
-from dagpu.ownership import storage_of
 from dagpu import (
     BorrowError,
     MovedError,
@@ -30,7 +29,7 @@ from dagpu import (
 from dagpu.backends.explore import exploring
 from dagpu.handles import move_in
 from dagpu.lowering.reuse import Bound
-from dagpu.ownership import Undo
+from dagpu.ownership import Undo, storage_of
 from dagpu.storage import Locks
 from tests.arithmetic import axpy
 from tests.expressions import Op

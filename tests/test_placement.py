@@ -3,7 +3,8 @@
 import dataclasses
 import importlib.metadata
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast, final
 
 import pytest
@@ -127,6 +128,69 @@ class Recording:
 
 
 # ---- interpreters and backends of one's own
+
+
+@final
+class Planning:
+    """An interpreter that also captures, explains, plans and records; it writes down which of these it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._inner = StreamInterpreter()
+
+    async def run(self, op: "dagpu.DeviceOp[T, Any, Any]", /) -> T:
+        return await self._inner.run(op)
+
+    def run_sync(self, op: "dagpu.DeviceOp[T, Any, Any]", /) -> T:
+        return self._inner.run_sync(op)
+
+    def graph(self, op: "dagpu.DeviceOp[T, Any, Any]", stream: dagpu.Stream | None, /) -> "dagpu.CudaGraph[T]":
+        self.asked.append("graph")
+        return self._inner.graph(op, stream)
+
+    def explain(self, op: "dagpu.DeviceOp[Any, Any, Any]", /) -> str:
+        self.asked.append("explain")
+        return self._inner.explain(op)
+
+    def plan_of(self, op: "dagpu.DeviceOp[Any, Any, Any]", /) -> Any:
+        self.asked.append("plan_of")
+        return self._inner.plan_of(op)
+
+    def scope(self, stream: dagpu.Stream, /) -> "AbstractContextManager[dagpu.Scope]":
+        self.asked.append("scope")
+        return self._inner.scope(stream)
+
+
+PLANNING: dict[str, Callable[[], object]] = {
+    "graph": lambda: zeros((2,)).graph(),
+    "explain": lambda: zeros((2,)).explain(),
+    "plan_of": lambda: dagpu.plan_of(zeros((2,))),
+    "scope": lambda: dagpu.CudaGraph.scope(dagpu.current_device().stream()),
+}
+"""Calls that need an interpreter that plans, by the name of its method."""
+
+
+@pytest.mark.parametrize("name", PLANNING)
+def test_the_interpreter_in_use_is_asked_for_plans_and_graphs(name: str) -> None:
+    """`graph`, `explain`, `plan_of` and `scope` go to it like runs, and nowhere else."""
+    mine = Planning()
+    with use_interpreter(mine):
+        PLANNING[name]()
+    assert mine.asked == [name]
+    PLANNING[name]()
+    assert mine.asked == [name]
+
+
+@pytest.mark.parametrize("name", PLANNING)
+def test_an_interpreter_that_only_runs_is_not_passed_over(name: str) -> None:
+    """No other interpreter plans in its place: the call is refused, with its place and the cure."""
+    with use_interpreter(Recording()), pytest.raises(TypeError) as caught:
+        PLANNING[name]()
+    text = str(caught.value)
+    assert f"{name}() at {__file__}:" in text
+    assert "Recording" in text
+    assert f"no method {name}" in text
+    assert "StreamInterpreter" in text
 
 
 def test_use_interpreter_sets_who_runs() -> None:

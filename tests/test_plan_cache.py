@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import trio
 
-from dagpu.ownership import storage_of
 from dagpu import (
     Out,
     StreamInterpreter,
@@ -27,6 +26,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.ownership import storage_of
 from dagpu.runtime.kept import Kept
 from tests.reused_ops import Asked, contents, scaled, shared_input, traces, twice_scaled
 from tests.reused_ops import let_go as let_go

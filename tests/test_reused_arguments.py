@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagpu.ownership import storage_of
 from dagpu import (
     DagpuError,
     Device,
@@ -25,6 +24,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.ownership import storage_of
 from dagpu.storage import Locks
 from tests.arithmetic import add
 from tests.expressions import Op, bits

@@ -374,6 +374,11 @@ TABLE: dict[str, Public] = {
     "StreamInterpreter.graph": Public(
         lambda op: StreamInterpreter().graph(op, None), lambda: {"op": ones((4,))}, {"op": ("op",)}
     ),
+    "StreamInterpreter.scope": Public(
+        lambda stream: StreamInterpreter().scope(stream),
+        lambda: {"stream": current_device().stream()},
+        {"stream": ("stream",)},
+    ),
     "RoundRobin": Public(
         lambda **given: placed(RoundRobin(**given)),
         lambda: {"streams": 2, "memory_limit": None},

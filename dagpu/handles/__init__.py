@@ -27,12 +27,12 @@ from dagpu.handles.handle_state import (
 from dagpu.handles.holders import Holders
 from dagpu.handles.partitions import Cut, Partition, cut_of
 from dagpu.handles.tensors import (
+    TO_HOST,
     SharedTensor,
     Tensor,
     TensorMut,
     TensorRef,
     another,
-    install_to_host,
     reshape,
     share,
 )
@@ -43,6 +43,7 @@ __all__ = [
     "HANDLE_NAMES",
     "OP_NAMES",
     "OWNING",
+    "TO_HOST",
     "Cut",
     "Handle",
     "HandleBase",
@@ -62,7 +63,6 @@ __all__ = [
     "cut_of",
     "cut_up",
     "give_back",
-    "install_to_host",
     "last_move",
     "live",
     "living_state",

@@ -1,6 +1,7 @@
 """The four kinds of tensor handles: `Tensor`, `SharedTensor`, `TensorRef` and `TensorMut`."""
 
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast, final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast, final
 
 from dagpu.critical import Bookkeeping
 from dagpu.dtypes import Shape
@@ -12,6 +13,7 @@ from dagpu.handles.holders import Holders
 from dagpu.handles.partitions import Partition, cut
 from dagpu.layout import Layout, reshaped, sliced
 from dagpu.origin import Origin, describe, here
+from dagpu.slot import Slot
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +45,7 @@ class Tensor(ArrayHandle[D_co, S_co]):
 
     def to_host(self) -> "DeviceOp[NDArray[D_co]]":
         """An op whose result is a new NumPy array with its contents. Moves it."""
-        return cast("DeviceOp[NDArray[D_co]]", _to_host(self))
+        return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
 
     def borrow(self) -> "TensorRef[D_co, S_co]":
         """Lend it for reading: any number of times at once, while nobody writes."""
@@ -114,7 +116,7 @@ class SharedTensor(ArrayHandle[D_co, S_co]):
 
     def to_host(self) -> "DeviceOp[NDArray[D_co]]":
         """An op whose result is a new NumPy array with its contents."""
-        return cast("DeviceOp[NDArray[D_co]]", _to_host(self))
+        return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
 
     if not TYPE_CHECKING:  # a checker says so by itself
 
@@ -142,7 +144,7 @@ class TensorRef(ArrayHandle[D_co, S_co]):
 
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
         """An op whose result is a new NumPy array with its contents."""
-        return cast("DeviceOp[NDArray[D_co], Borrowed]", _to_host(self))
+        return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self))
 
     if not TYPE_CHECKING:  # a checker says so by itself
 
@@ -178,7 +180,7 @@ class TensorMut(ArrayHandle[D_co, S_co]):
 
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
         """An op whose result is a new NumPy array with its contents. Moves it: the loan ends with that op's run."""
-        return cast("DeviceOp[NDArray[D_co], Borrowed]", _to_host(self))
+        return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self))
 
 
 _KINDS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
@@ -247,11 +249,5 @@ def _sliced(layout: Layout, ranges: tuple[slice, ...], where: Origin) -> Layout:
         raise ShapeError(f"slice() at {describe(where)}: {error}") from None
 
 
-def _to_host(handle: Any) -> object:
-    raise RuntimeError("dagpu.ops is not loaded")
-
-
-def install_to_host(build: Any) -> None:
-    """Set the function that builds the op of `handle.to_host()`. dagpu.ops calls this: handles do not know ops."""
-    global _to_host
-    _to_host = build
+TO_HOST: Final = Slot[Callable[[Any], object]]("dagpu.ops.memory")
+"""Builds the op of `handle.to_host()`: handles cannot import ops."""

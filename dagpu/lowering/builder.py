@@ -32,7 +32,7 @@ from dagpu.lowering.program import (
     View,
 )
 from dagpu.lowering.scalars import Use, fresh_seed
-from dagpu.ops.captured import Captured
+from dagpu.ops.graph import Captured
 from dagpu.ops.memory import Alloc
 from dagpu.ops.recipes import Constant
 from dagpu.origin import Origin, describe

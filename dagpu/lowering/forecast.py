@@ -13,8 +13,7 @@ from dagpu.lowering.cost import COMPUTE, CostModel, engine_of
 from dagpu.lowering.dependences import AccessHistory
 from dagpu.lowering.order import Clock, step_clocks
 from dagpu.lowering.plan import Execute, Plan, Record, Wait
-from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program
-from dagpu.lowering.show import label
+from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program, label
 from dagpu.origin import Origin
 
 

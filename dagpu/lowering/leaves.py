@@ -26,7 +26,7 @@ from dagpu.handles import (
     state_of,
 )
 from dagpu.lowering.structure import SEED_PLACE, Inputs
-from dagpu.ops.captured import Captured
+from dagpu.ops.graph import Captured
 from dagpu.ops.memory import Alloc
 from dagpu.ownership import map_handles
 from dagpu.standins import SymbolicArray, SymbolicNumber, without_standins

@@ -22,8 +22,7 @@ from dagpu.lowering.arena import Arena
 from dagpu.lowering.large_first import Lifetime, large_first
 from dagpu.lowering.order import Clock, step_clocks
 from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Plan, Release, Step, may_write_over
-from dagpu.lowering.program import Buffer, Instruction, Launch, Role
-from dagpu.lowering.show import label
+from dagpu.lowering.program import Buffer, Instruction, Launch, Role, label
 from dagpu.origin import describe
 
 _SMALL: Final = 1024

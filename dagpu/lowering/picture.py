@@ -6,7 +6,7 @@ from typing import Final
 from dagpu.lowering.cost import CostModel
 from dagpu.lowering.explain import duration
 from dagpu.lowering.forecast import Forecast, Piece, forecast
-from dagpu.lowering.plan import Plan
+from dagpu.lowering.plan import DRAWING, Plan
 from dagpu.ops import svg
 from dagpu.origin import describe
 
@@ -130,3 +130,6 @@ def _arrows(found: Forecast, count: int, scale: float) -> list[str]:
 
 def _y(lane: int) -> float:
     return _TOP + lane * _ROW
+
+
+DRAWING.set(picture)

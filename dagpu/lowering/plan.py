@@ -4,14 +4,26 @@ Happens-before in a plan is the order of the steps within each lane, and every `
 for it. Nothing else orders two steps of different lanes.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Final, TypeAlias, final
 
 from dagpu.frozen import plain
-from dagpu.lowering.program import Buffer, Instruction, Launch, Tiles, View
+from dagpu.lowering.program import (
+    Buffer,
+    Instruction,
+    Launch,
+    Tiles,
+    View,
+    buffer_bytes,
+    buffer_names,
+    buffer_table,
+    label,
+)
+from dagpu.lowering.show import Places, name_at, table
+from dagpu.slot import Slot
 
 ALIGNMENT: Final = 512
 """Bytes, as in a pool: any vector load, and a few cache lines, so that neighbours share none."""
@@ -96,16 +108,12 @@ class Plan:
     """Of each device: bytes of the arena in which the temporaries lie."""
 
     def __str__(self) -> str:
-        from dagpu.lowering.show import show_plan
-
         return show_plan(self)
 
     def to_svg(self) -> str:
         """A picture of the lanes: when each instruction is predicted to run, and what waits for what. Jupyter shows it
         for a plan."""
-        from dagpu.lowering.picture import picture
-
-        return picture(self)
+        return DRAWING.value(self)
 
     def save_svg(self, path: str | PathLike[str]) -> None:
         """`to_svg()`, as a file."""
@@ -135,3 +143,38 @@ def may_write_over(launch: Launch, source: int, out: int) -> bool:
         and here.dtype.itemsize == there.dtype.itemsize
         for here in reads
     )
+
+
+def show_plan(plan: Plan) -> str:
+    """A table of the steps in order, and one of the buffers. A lane reads `device/key`, an event `e0`."""
+    places = Places()
+    lanes = [f"{name_at(plan.devices, lane.device)}/{lane.key}" for lane in plan.lanes]
+    rows: list[tuple[str, ...]] = []
+    for index, step in enumerate(plan.steps):
+        what, buffers, size, origin = type(step).__name__, "", "", ""
+        match step:
+            case Execute(instruction, _):
+                what = label(instruction)
+                reads = buffer_names(plan.buffers, instruction.reads)
+                buffers = f"{reads} -> {buffer_names(plan.buffers, instruction.writes)}".strip()
+                size = buffer_bytes(plan.buffers, instruction.writes)
+                origin = places.of(instruction.origin)
+            case Allocate(buffer, _) | Release(buffer, _):
+                buffers, size = buffer_names(plan.buffers, (buffer,)), buffer_bytes(plan.buffers, (buffer,))
+            case Record(event, _) | Wait(event, _):
+                what = f"{what} e{event}"
+        rows.append((str(index), what, name_at(lanes, step.lane), buffers, size, origin))
+    return "\n".join(
+        [
+            (
+                f"Plan: {len(plan.steps)} steps, {len(plan.lanes)} lanes, {plan.events} events, "
+                f"{plan.peak_bytes:,} bytes beyond its inputs, devices: {', '.join(plan.devices) or 'none'}"
+            ),
+            *table(("#", "step", "lane", "buffers", "bytes", "origin"), rows),
+            *buffer_table(plan.devices, plan.buffers, plan.offsets),
+        ]
+    )
+
+
+DRAWING: Final = Slot[Callable[[Plan], str]]("dagpu.lowering.picture")
+"""Draws a plan by the times that a cost model predicts for it. The model reads plans, so plans cannot import it."""

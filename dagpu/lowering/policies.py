@@ -6,8 +6,7 @@ from typing import Protocol, final, overload
 
 from dagpu.errors import DagpuError, PlanError
 from dagpu.lowering.dependences import AccessHistory
-from dagpu.lowering.program import Program
-from dagpu.lowering.show import label
+from dagpu.lowering.program import Program, label
 from dagpu.origin import describe, here
 from dagpu.wrong_arguments import check_count, whole, wrong_argument
 

@@ -5,14 +5,15 @@ one Python value on the host, a NumPy array that is copied from or to, or the re
 Accesses are counted by whole buffers: an output always covers its buffer, so nothing is lost by it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias, final
 
 from dagpu.frozen import plain
 from dagpu.layout import Layout
-from dagpu.ops.launch import KernelSpec
+from dagpu.lowering.show import Places, name_at, table
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.recipes import Recipe
 from dagpu.origin import Origin
 
@@ -199,6 +200,83 @@ class Program:
     policy_of: tuple[int, ...]
 
     def __str__(self) -> str:
-        from dagpu.lowering.show import show_program
-
         return show_program(self)
+
+
+# ---- as text
+
+
+def label(instruction: Instruction) -> str:
+    """What an instruction is, in a word or two: `Launch saxpy`, `CopyHtoD`."""
+    if isinstance(instruction, Launch):
+        return f"Launch {instruction.kernel.name}"
+    if isinstance(instruction, HostCall):
+        return f"HostCall {getattr(instruction.function, '__name__', type(instruction.function).__name__)}"
+    if isinstance(instruction, GraphLaunch) and instruction.name:
+        return f"GraphLaunch {instruction.name}"
+    return type(instruction).__name__
+
+
+def show_program(program: Program) -> str:
+    """A table of the instructions in order, and one of the buffers."""
+    places = Places()
+    rows = [
+        (
+            str(index),
+            label(instruction),
+            name_at(program.devices, instruction.device),
+            str(program.policies[policy]),
+            buffer_names(program.buffers, instruction.reads),
+            buffer_names(program.buffers, instruction.writes),
+            buffer_bytes(program.buffers, instruction.writes),
+            places.of(instruction.origin),
+        )
+        for index, (instruction, policy) in enumerate(zip(program.instructions, program.policy_of, strict=True))
+    ]
+    return "\n".join(
+        [
+            (
+                f"Program: {len(program.instructions)} instructions, {len(program.buffers)} buffers, "
+                f"devices: {', '.join(program.devices) or 'none'}"
+            ),
+            *table(("#", "instruction", "device", "policy", "reads", "writes", "bytes", "origin"), rows),
+            *buffer_table(program.devices, program.buffers),
+        ]
+    )
+
+
+def buffer_table(devices: Sequence[str], buffers: Sequence[Buffer], offsets: Sequence[int] = ()) -> list[str]:
+    """Lines with the device, role and bytes of each buffer; with `offsets`, also its place in its device's arena."""
+    if not buffers:
+        return []
+    places = [f"{offset:,}" if offset >= 0 else "" for offset in offsets] + [""] * (len(buffers) - len(offsets))
+    rows = [
+        (
+            _buffer_name(buffers, index),
+            "cell" if buffer.device == HOST else name_at(devices, buffer.device),
+            buffer.role.value,
+            "" if buffer.device == HOST else f"{buffer.nbytes:,}",
+            *([places[index]] if offsets else []),
+        )
+        for index, buffer in enumerate(buffers)
+    ]
+    return ["", *table(("buffer", "device", "role", "bytes", *(["at"] if offsets else [])), rows)]
+
+
+def _buffer_name(buffers: Sequence[Buffer], number: int) -> str:
+    """`b3` for device memory, `c3` for a cell. A number out of range is shown: the plan may be wrong."""
+    cell = 0 <= number < len(buffers) and buffers[number].device == HOST
+    return f"{'c' if cell else 'b'}{number}"
+
+
+def buffer_names(buffers: Sequence[Buffer], numbers: Sequence[int]) -> str:
+    """The names of these buffers, in one line."""
+    return " ".join([_buffer_name(buffers, number) for number in numbers])
+
+
+def buffer_bytes(buffers: Sequence[Buffer], numbers: Sequence[int]) -> str:
+    """The bytes of all these buffers together; nothing where they are all cells."""
+    known = [buffers[number] for number in numbers if 0 <= number < len(buffers)]
+    if all(buffer.device == HOST for buffer in known):
+        return ""
+    return f"{sum(buffer.nbytes for buffer in known):,}"

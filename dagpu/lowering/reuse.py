@@ -42,7 +42,7 @@ from dagpu.lowering.later import FromCell, FromItems, Later
 from dagpu.lowering.leaves import Given, Leaves, storage_of_leaf
 from dagpu.lowering.scalars import Use, fresh_seed
 from dagpu.lowering.structure import PLAIN
-from dagpu.ops.captured import Captured
+from dagpu.ops.graph import Captured
 from dagpu.origin import Origin
 from dagpu.ownership import Undo
 from dagpu.standins import SymbolicArray, SymbolicNumber, without_standins

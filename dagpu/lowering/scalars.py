@@ -8,7 +8,7 @@ from dagpu.frozen import plain
 from dagpu.kernel_arguments import check_scalar_argument
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import Fill
-from dagpu.ops.launch import KernelSpec, Param
+from dagpu.ops.kernel_spec import KernelSpec, Param
 from dagpu.ops.recipes import SEEDS
 from dagpu.origin import Origin
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Wait
-from dagpu.lowering.show import label
+from dagpu.lowering.program import label
 from dagpu.origin import describe
 
 CURE: Final = (

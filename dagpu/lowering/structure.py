@@ -27,9 +27,8 @@ from dagpu.device import Device, Stream
 from dagpu.dtypes import SUPPORTED, element_type
 from dagpu.handles import HANDLES, Partition, cut_of, living_state
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.captured import Captured
 from dagpu.ops.compose import BUILT_IN, FIRST, LAST, SHARE, UNCUT, Map, On, Pure, Then, ToHost, Value, Zip
-from dagpu.ops.graph import GraphLaunch
+from dagpu.ops.graph import Captured, GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
 from dagpu.ops.recipes import Constant, Normal, Recipe, Uniform

@@ -1,14 +1,16 @@
 """`DeviceOp`, what every op is, and its fluent methods. Building an op does nothing; running is dagpu.runtime's.
 
-The nodes that the methods build are in dagpu.ops.compose, which hands them over through `install`: a base class cannot
-import its own subclasses.
+A base class cannot import its own subclasses, so dagpu.ops.nodes puts the ops that the methods build into the slot
+`NODES`, and dagpu.runtime puts what runs them into the slot `RUNNER`.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeAlias, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +31,12 @@ from dagpu.handles import (
     copy_error,
 )
 from dagpu.origin import Origin, describe, here
+from dagpu.slot import Slot
 from dagpu.tracebacks import leaves_run, without_our_frames
 from dagpu.wrong_arguments import check_function, check_path, no_attribute, wrong_argument
 
 if TYPE_CHECKING:
-    from dagpu.ops import compose as _nodes  # noqa: TC004  # reason: at run time install_nodes sets it
-    from dagpu.runtime.cuda_graph import CudaGraph  # the result type of graph(); imported by no running code
+    from dagpu.ops.graph import Captured, CudaGraph, Scope  # result types; imported by no running code
 
 
 class Borrowed:
@@ -151,12 +153,12 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     def __await__(self) -> Generator[Any, Any, _T_co]:
         """Run it in a trio task, on the current device; a checkpoint."""
-        return _runner.run(self).__await__()
+        return RUNNER.value.run(self).__await__()
 
     def sync(self) -> _T_co:
         """Run it, and block until its result is there. For programs without trio."""
         try:
-            return _runner.run_sync(self)
+            return RUNNER.value.run_sync(self)
         except BaseException as error:
             without_our_frames(error)
             del self
@@ -167,15 +169,16 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         """Run the whole of it on one explicit stream, and block until its result is there."""
         origin = here()
         check_stream(stream, "sync_on", origin)
-        return _runner.run_sync(_nodes.On(self, stream, origin))
+        placed: DeviceOp[_T_co, Any, Any] = NODES.value.on(self, stream, origin)
+        return RUNNER.value.run_sync(placed)
 
     def schedule(self, policy: Policy) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """The same op, placed on streams by `policy`. The innermost placement wins."""
-        return _nodes.scheduled(self, policy, here())
+        return NODES.value.scheduled(self, policy, here())
 
     def on(self, place: Place) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """The same op on a device (`"host:1"`, `device("cuda:0")`) or placed by a policy. The innermost wins."""
-        return _nodes.placed(self, place, here())
+        return NODES.value.placed(self, place, here())
 
     # ---- composing
 
@@ -183,25 +186,25 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         """`f(handle)` gives an op that runs after this one, with no host synchronisation in between."""
         origin = here()
         check_function(f, "then", origin)
-        return _nodes.Then(self, f, origin)
+        return NODES.value.then(self, f, origin)
 
     def map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co, _G_co]":
         """`f(x)` of the result; no device work. Over device data, `f` sees handles."""
         origin = here()
         check_function(f, "map", origin)
-        return _nodes.Map(self, f, origin)
+        return NODES.value.map(self, f, origin)
 
     def host_map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co]":
         """`f(x)` on a worker thread once the value has arrived: for CPU work that must not hold up the loop."""
         origin = here()
         check_function(f, "host_map", origin)
-        return _nodes.HostCall(self, f, origin)
+        return NODES.value.host_call(self, f, origin)
 
     def inspect(self, f: Callable[[_T_co], object]) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """Call `f(x)` in passing; the result goes on unchanged."""
         origin = here()
         check_function(f, "inspect", origin)
-        return _nodes.Map(self, _nodes.Inspect(f), origin)
+        return NODES.value.map(self, NODES.value.inspect(f), origin)
 
     @overload
     def shared(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[SharedTensor[_N], _L, _G]": ...
@@ -214,7 +217,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         everybody's, NumPy arrays in it are read-only: `array.copy()` can be written. (Without `shared()` whoever runs
         the op is the sole taker of its result, and may write to its arrays.)
         """
-        return _nodes.shared(self, here())
+        return NODES.value.shared(self, here())
 
     @overload
     def unzip(self: "DeviceOp[tuple[_A], _L, _G]", n: int | None = None) -> tuple["DeviceOp[_A, _L, _G]"]: ...
@@ -288,7 +291,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
         `n` is needed only where the op's structure does not show how many there are: after a closure.
         """
-        return _nodes.unzip(self, n, here())
+        return NODES.value.unzip(self, n, here())
 
     @overload
     def first(self: "DeviceOp[tuple[_A], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
@@ -310,7 +313,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def first(self: "DeviceOp[tuple[Any, ...], _L, _G]") -> "DeviceOp[Any, _L, _G]": ...
     def first(self) -> Any:
         """The first component; the others are dropped."""
-        return _nodes.Map(self, _nodes.FIRST, here())
+        return NODES.value.map(self, NODES.value.first, here())
 
     @overload
     def last(self: "DeviceOp[tuple[_A], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
@@ -332,7 +335,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def last(self: "DeviceOp[tuple[Any, ...], _L, _G]") -> "DeviceOp[Any, _L, _G]": ...
     def last(self) -> Any:
         """The last component; the others are dropped."""
-        return _nodes.Map(self, _nodes.LAST, here())
+        return NODES.value.map(self, NODES.value.last, here())
 
     # ---- the handle's own methods, lazily
 
@@ -346,15 +349,15 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     ) -> "DeviceOp[Partition[TensorMut[_N]], _L, _G]": ...
     def partition(self, tile: Shape, *, partial: bool = False) -> Any:
         """`t.partition(tile)` of the result, a `Tensor` or a `TensorMut`."""
-        return _nodes.Map(self, _nodes.Cut(tile if type(tile) is tuple else _fixed(tile), partial), here())
+        return NODES.value.map(self, NODES.value.cut(tile if type(tile) is tuple else _fixed(tile), partial), here())
 
     def unpartition(self: "DeviceOp[Partition[_T], _L, _G]") -> "DeviceOp[_T, _L, _G]":
         """`p.unpartition()` of the result."""
-        return _nodes.Map(self, _nodes.UNCUT, here())
+        return NODES.value.map(self, NODES.value.uncut, here())
 
     def share(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[SharedTensor[_N], _L, _G]":
         """`t.share()` of the result. Not to be confused with `shared()`, which remembers."""
-        return _nodes.Map(self, _nodes.SHARE, here())
+        return NODES.value.map(self, NODES.value.share, here())
 
     @overload
     def reshape(self: "DeviceOp[Tensor[_N], _L, _G]", shape: Shape) -> "DeviceOp[Tensor[_N], _L, _G]": ...
@@ -362,7 +365,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def reshape(self: "DeviceOp[TensorMut[_N], _L, _G]", shape: Shape) -> "DeviceOp[TensorMut[_N], _L, _G]": ...
     def reshape(self, shape: Shape) -> Any:
         """`t.reshape(shape)` of the result."""
-        return _nodes.Map(self, _nodes.Reshape(_fixed(shape)), here())
+        return NODES.value.map(self, NODES.value.reshape(_fixed(shape)), here())
 
     @overload
     def to_host(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
@@ -378,7 +381,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         It belongs to the sole taker of this op's result, who may write to it. Where there may be several, behind
         `shared()` or as the result of a `Pending`, it is read-only.
         """
-        return _nodes.ToHost(self, here())
+        return NODES.value.to_host(self, here())
 
     # ---- capturing
 
@@ -393,13 +396,13 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         Raises:
             CaptureError: part of it cannot be in a graph: `host_map`, a closure that waits for data of the host.
         """
-        return _runner.graph(self, None)
+        return RUNNER.value.graph(self, None)
 
     @leaves_run
     def graph_on(self, stream: Stream) -> "CudaGraph[_T_co]":
         """`graph()`, to be launched on this stream."""
         check_stream(stream, "graph_on", here())
-        return _runner.graph(self, stream)
+        return RUNNER.value.graph(self, stream)
 
     # ---- looking
 
@@ -411,18 +414,16 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
         Raises whatever a run raises before it submits anything.
         """
-        return _runner.explain(self)
+        return RUNNER.value.explain(self)
 
     def to_dot(self) -> str:
         """The DAG in Graphviz DOT, as far as it can be seen without calling closures."""
-        return _nodes.to_dot(self)
+        return NODES.value.to_dot(self)
 
     def to_svg(self) -> str:
         """A picture of the DAG, as far as it can be seen without calling closures; that of its plan on its lanes is
         `plan_of(op).to_svg()`. Jupyter shows it for an op."""
-        from dagpu.ops.picture import picture
-
-        return picture(self)
+        return NODES.value.to_svg(self)
 
     def save_svg(self, path: str | PathLike[str]) -> None:
         """`to_svg()`, as a file."""
@@ -473,7 +474,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
                     f".map(lambda t: t.{called}), or run the op first."
                 )
             if name in ARRAY_NAMES:
-                op = "op" if _nodes.yields_host_data(self) else "op.to_host()"
+                op = "op" if NODES.value.yields_host_data(self) else "op.to_host()"
                 raise AttributeError(
                     f"{self!r} has no {name!r}: it is no array, and has not run. The array is what {op}.sync() gives, "
                     f"or await {op} in a trio task; on a device kernels compute."
@@ -492,33 +493,62 @@ def _arguments(name: str) -> str:
 
 
 def kept_from_earlier_runs(op: DeviceOp[Any, Any, Any]) -> Any:
-    """What `keep_for_later_runs` was given last; None if nothing."""
-    return getattr(op, "_kept", None)
+    """The object that `keep_for_later_runs` was given last; None if there is none."""
+    try:
+        return _read_kept(op)
+    except AttributeError:
+        return None
 
+
+_read_kept: Callable[[DeviceOp[Any, Any, Any]], Any] = DeviceOp.__dict__["_kept"].__get__
+"""The slot's own descriptor: `op._kept` of an unset slot would go on to `DeviceOp.__getattr__`, which is for users."""
 
 keep_for_later_runs: Callable[[DeviceOp[Any, Any, Any], object], None] = DeviceOp.__dict__["_kept"].__set__
-"""Hang something on an op, to die with it. Ops are frozen: this sets no field, but the slot beside them."""
+"""Attach an object to an op; it dies with the op. Ops are frozen: this sets no field, but the slot beside them."""
+
+
+_Op: TypeAlias = DeviceOp[Any, Any, Any]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The ops that the fluent methods build, and what they show of a DAG. dagpu.ops.nodes has the functions."""
+
+    then: Callable[[_Op, Callable[[Any], _Op], Origin], _Op]
+    map: Callable[[_Op, Any, Origin], _Op]
+    host_call: Callable[[_Op, Callable[[Any], Any], Origin], _Op]
+    on: Callable[[_Op, Stream, Origin], _Op]
+    placed: Callable[[_Op, Any, Origin], _Op]
+    scheduled: Callable[[_Op, Any, Origin], _Op]
+    shared: Callable[[_Op, Origin], _Op]
+    unzip: Callable[[_Op, int | None, Origin], tuple[_Op, ...]]
+    to_host: Callable[[_Op, Origin], _Op]
+    inspect: Callable[[Callable[[Any], object]], object]
+    """This and the following ones are functions for `map`."""
+    cut: Callable[[Any, bool], object]
+    reshape: Callable[[Any], object]
+    first: object
+    last: object
+    uncut: object
+    share: object
+    yields_host_data: Callable[[_Op], bool]
+    to_dot: Callable[[_Op], str]
+    to_svg: Callable[[_Op], str]
+
+
+NODES: Final = Slot[Nodes]("dagpu.ops.nodes")
 
 
 class Runner(Protocol):
-    """What running is to an op."""
+    """Runs ops, captures and explains them, and starts the updates of graphs."""
 
     def run(self, op: "DeviceOp[_T, Any, Any]", /) -> Coroutine[Any, Any, _T]: ...
     def run_sync(self, op: "DeviceOp[_T, Any, Any]", /) -> _T: ...
     def graph(self, op: "DeviceOp[_T, Any, Any]", stream: Stream | None, /) -> "CudaGraph[_T]": ...
     def explain(self, op: "DeviceOp[Any, Any, Any]", /) -> str: ...
+    def scope(self, stream: Stream, /) -> "AbstractContextManager[Scope]": ...
+    def update(self, captured: "Captured", op: "DeviceOp[_T, Any, Any]", /) -> _T: ...
 
 
-_runner: Runner
-
-
-def install_runner(runner: Runner) -> None:
-    """dagpu.runtime says how ops are run."""
-    global _runner
-    _runner = runner
-
-
-def install_nodes(nodes: Any) -> None:
-    """dagpu.ops.compose says what the fluent methods build."""
-    global _nodes
-    _nodes = nodes
+RUNNER: Final = Slot[Runner]("dagpu.runtime.interpreter")

@@ -1,9 +1,8 @@
 """The nodes that compose ops, and `Value`, where every DAG begins."""
 
-import sys
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol, final, overload
 
 from typing_extensions import TypeVar
 
@@ -12,8 +11,7 @@ from dagpu.device import Device, Stream
 from dagpu.errors import ShapeError
 from dagpu.frozen import frozen, plain
 from dagpu.handles import HANDLES, cut_up, put_together, reshape, share
-from dagpu.ops import base
-from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static, await_first
 from dagpu.ops.launch import Launch
 from dagpu.ops.once import Once
 from dagpu.origin import Origin, describe, here, place_of
@@ -21,6 +19,18 @@ from dagpu.ownership import moved_in
 from dagpu.wrong_arguments import shown, whole, wrong_argument
 
 _T = TypeVar("_T")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+_C = TypeVar("_C")
+_D = TypeVar("_D")
+_E = TypeVar("_E")
+_F = TypeVar("_F")
+_H = TypeVar("_H")
+_I = TypeVar("_I")
+_L = TypeVar("_L", bound=Borrowed)
+_L2 = TypeVar("_L2", bound=Borrowed)
+_G = TypeVar("_G", bound=MayAlloc)
+_G2 = TypeVar("_G2", bound=MayAlloc)
 _T_co = TypeVar("_T_co", covariant=True)
 _L_co = TypeVar("_L_co", bound=Borrowed, covariant=True, default=Static)
 _G_co = TypeVar("_G_co", bound=MayAlloc, covariant=True, default=MayAlloc)
@@ -253,6 +263,73 @@ def _op_in(x: object) -> DeviceOp[Any, Any, Any] | None:
     return next((item for item in values_in(x) if isinstance(item, DeviceOp)), None)
 
 
+@overload
+def zip_ops(a: DeviceOp[_A, _L, _G], /) -> DeviceOp[tuple[_A], _L, _G]: ...
+@overload
+def zip_ops(a: DeviceOp[_A, _L, _G], b: DeviceOp[_B, _L2, _G2], /) -> DeviceOp[tuple[_A, _B], _L | _L2, _G | _G2]: ...
+@overload
+def zip_ops(
+    a: DeviceOp[_A, _L, _G], b: DeviceOp[_B, _L, _G], c: DeviceOp[_C, _L2, _G2], /
+) -> DeviceOp[tuple[_A, _B, _C], _L | _L2, _G | _G2]: ...
+@overload
+def zip_ops(
+    a: DeviceOp[_A, _L, _G], b: DeviceOp[_B, _L, _G], c: DeviceOp[_C, _L, _G], d: DeviceOp[_D, _L2, _G2], /
+) -> DeviceOp[tuple[_A, _B, _C, _D], _L | _L2, _G | _G2]: ...
+@overload
+def zip_ops(
+    a: DeviceOp[_A, _L, _G],
+    b: DeviceOp[_B, _L, _G],
+    c: DeviceOp[_C, _L, _G],
+    d: DeviceOp[_D, _L, _G],
+    e: DeviceOp[_E, _L2, _G2],
+    /,
+) -> DeviceOp[tuple[_A, _B, _C, _D, _E], _L | _L2, _G | _G2]: ...
+@overload
+def zip_ops(
+    a: DeviceOp[_A, _L, _G],
+    b: DeviceOp[_B, _L, _G],
+    c: DeviceOp[_C, _L, _G],
+    d: DeviceOp[_D, _L, _G],
+    e: DeviceOp[_E, _L, _G],
+    f: DeviceOp[_F, _L2, _G2],
+    /,
+) -> DeviceOp[tuple[_A, _B, _C, _D, _E, _F], _L | _L2, _G | _G2]: ...
+@overload
+def zip_ops(
+    a: DeviceOp[_A, _L, _G],
+    b: DeviceOp[_B, _L, _G],
+    c: DeviceOp[_C, _L, _G],
+    d: DeviceOp[_D, _L, _G],
+    e: DeviceOp[_E, _L, _G],
+    f: DeviceOp[_F, _L, _G],
+    g: DeviceOp[_H, _L2, _G2],
+    /,
+) -> DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H], _L | _L2, _G | _G2]: ...
+@overload
+def zip_ops(
+    a: DeviceOp[_A, _L, _G],
+    b: DeviceOp[_B, _L, _G],
+    c: DeviceOp[_C, _L, _G],
+    d: DeviceOp[_D, _L, _G],
+    e: DeviceOp[_E, _L, _G],
+    f: DeviceOp[_F, _L, _G],
+    g: DeviceOp[_H, _L, _G],
+    h: DeviceOp[_I, _L2, _G2],
+    /,
+) -> DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H, _I], _L | _L2, _G | _G2]: ...
+@overload
+def zip_ops(*ops: DeviceOp[Any, _L, _G]) -> DeviceOp[tuple[Any, ...], _L, _G]: ...
+def zip_ops(*ops: Any) -> Any:
+    """The results of all `ops`, as a tuple. The branches are independent: they overlap where the device allows."""
+    origin = here()
+    for index, op in enumerate(ops):
+        if not isinstance(op, DeviceOp):
+            listed = isinstance(op, tuple | list) and op and all(isinstance(item, DeviceOp) for item in op)
+            cure = "Unpack it: zip_ops(*ops)" if listed else "Make an op of a value: value(x)"
+            raise wrong_argument("zip_ops", origin, f"argument {index}", op, "an op", await_first(op) or cure)
+    return Zip(ops, origin)
+
+
 def placed(op: DeviceOp[Any, Any, Any], place: Any, origin: Origin) -> On[Any, Any, Any]:
     """`op.on(place)`."""
     if not isinstance(place, Device | Stream | str):
@@ -403,6 +480,3 @@ def label_of(op: DeviceOp[Any, Any, Any]) -> str:
             return f"Unzip [{op.index}]"
         case _:
             return type(op).__name__
-
-
-base.install_nodes(sys.modules[__name__])

@@ -1,19 +1,258 @@
-"""The launch of a captured graph, as a node."""
+"""Captured graphs: `CudaGraph`, its recording in a `Scope`, and its launch, as a node.
 
-from typing import TYPE_CHECKING, final
+A graph is a description like an op. dagpu.runtime captures it and starts updates; dagpu.lowering plans its launches.
+"""
 
+import itertools
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, cast, final
+
+from typing_extensions import TypeVar
+
+from dagpu.critical import Section
+from dagpu.device import Stream
+from dagpu.errors import CaptureError, MovedError
 from dagpu.frozen import frozen
-from dagpu.ops.base import Borrowed, DeviceOp, NoAlloc
-from dagpu.origin import Origin
+from dagpu.handles import HandleState, Lender, copy_error, last_move, state_of
+from dagpu.ops.base import RUNNER, Borrowed, DeviceOp, MayAlloc, NoAlloc, check_op, check_stream
+from dagpu.origin import Origin, describe, here
+from dagpu.storage import Storage
+from dagpu.tracebacks import leaves_run
 
 if TYPE_CHECKING:
-    from dagpu.ops.captured import Captured
+    from dagpu.lowering.plan import Plan  # the type of `CudaGraph.plan`; imported by no running code
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+_T_co = TypeVar("_T_co", covariant=True)
+_I_contra = TypeVar("_I_contra", contravariant=True)
+
+_numbers: Final = itertools.count()
+
+
+@final
+class Captured:
+    """A captured graph, as the ops and runs that launch it see it. It keeps all memory alive that its nodes use."""
+
+    __slots__ = (
+        "__weakref__", "_lent", "_token", "frozen", "number", "origin", "plan", "plans", "settings", "storages",
+        "stream", "updates",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        frozen: object,
+        plan: "Plan",
+        stream: Stream,
+        storages: dict[Storage, bool],
+        lent: Iterable[tuple[HandleState, Lender]],
+        origin: Origin,
+        *,
+        updates: Any,
+        plans: Any,
+        settings: Any,
+    ) -> None:
+        self.frozen = frozen
+        """The backend's form of the plan, made by `Prepared.freeze`."""
+        self.plan = plan
+        self.number = next(_numbers)
+        """A number that no other graph has had."""
+        self.stream = stream
+        self.storages = storages
+        """The memory that it uses, its outputs included; true for memory that it writes."""
+        self.origin = origin
+        self.updates = updates
+        """The work that is enqueued for its next launch; dagpu.runtime.updates."""
+        self.plans = plans
+        """The plans of the ops that launch it, and of its updates. They die with it; dagpu.runtime.kept."""
+        self.settings = settings
+        """The settings that it was captured with; dagpu.runtime.settings."""
+        self._lent = tuple(lent)
+        # No tensor owns its temporaries, but two launches may not use them at once either: they lock this.
+        self._token = Storage(stream.device, 0, memory=())
+
+    def check(self) -> None:
+        """Raise if a tensor that it reads or writes has been moved away since.
+
+        Raises:
+            MovedError: it says which, and where it went.
+        """
+        for used, lender in self._lent:
+            if state_of(lender) is None:
+                how, where = last_move(lender)
+                raise MovedError(
+                    f"the graph captured at {describe(self.origin)} uses {used.kind.__name__} made at "
+                    f"{describe(used.made)}, whose tensor was moved by {how} at {describe(where)}. Keep the tensor "
+                    "where it is while the graph is in use, or capture the graph again."
+                )
+
+    def locks(self) -> dict[Storage, bool]:
+        """What a launch locks, exclusively where true."""
+        return {**self.storages, self._token: True}
+
+    def __repr__(self) -> str:
+        return f"<graph captured at {describe(self.origin)}>"
 
 
 @final
 @frozen
 class GraphLaunch(DeviceOp[None, Borrowed, NoAlloc]):
-    """Everything that was captured, once more, on the memory that it was captured with."""
+    """One launch of a captured graph, on the memory that it was captured with."""
 
-    captured: "Captured"
+    captured: Captured
     origin: Origin
+
+
+@final
+class CudaGraph(Generic[_T_co]):
+    """What an op did, ready to be launched again as a whole, on the same memory: `op.graph()`.
+
+    It keeps alive whatever its nodes point at, until its last launch is complete. Everything in it was fixed when it
+    was captured: closures are not called again, numbers and seeds stay; random numbers without a seed are others in
+    each launch. New data goes into the memory that it reads, with `update`.
+
+    What the `shared()` ops in it had remembered before the capture is a constant. What the capture has made of them for
+    the first time each launch makes anew, in the graph's memory; they themselves have run, and remember a copy.
+    """
+
+    def __init__(self, captured: Captured, output: _T_co) -> None:
+        self._captured = captured
+        self._output: Any = output
+        self._taken: Origin | bool = False
+
+    def take_output(self) -> _T_co:
+        """The result of the op, once. It lies in the graph's memory: every launch writes it anew.
+
+        Raises:
+            MovedError: it was taken before.
+        """
+        if self._taken is not False:
+            assert not isinstance(self._taken, bool)
+            raise MovedError(
+                f"the output of {self!r} was taken at {describe(self._taken)}. A graph gives it once: keep what that "
+                "gave."
+            )
+        output, self._output, self._taken = self._output, None, here()
+        return cast(_T_co, output)
+
+    def launch(self) -> DeviceOp[None, Borrowed, NoAlloc]:
+        """An op that does it all again, on the graph's stream, after what `update` has put there."""
+        return GraphLaunch(self._captured, here())
+
+    @leaves_run
+    def update(self, op: DeviceOp[_U, Borrowed, NoAlloc]) -> _U:
+        """Put work into the graph's stream, before the next launch, and return at once: most often
+        `graph.update(memcpy(input.borrow_mut(), new))`.
+
+        What it locks stays locked until the launch is over, or where none comes, until it is done. If it fails, the
+        next launch raises that.
+
+        Raises:
+            CaptureError: the op makes memory, or waits for the host.
+            BorrowError: a run is using what it is to use.
+            NestedRunError: it stands in a closure, or in a scope.
+        """
+        check_op(op, "update", "Pass an op that writes what the graph reads: memcpy(t.borrow_mut(), new)")
+        return RUNNER.value.update(self._captured, op)
+
+    @property
+    def plan(self) -> "Plan":
+        """What it does, and which of it side by side: print it, or draw its lanes with `save_svg(path)`."""
+        return self._captured.plan
+
+    @property
+    def stream(self) -> Stream:
+        """Where it is launched."""
+        return self._captured.stream
+
+    @classmethod
+    def scope(cls, stream: Stream) -> "AbstractContextManager[Scope]":
+        """Record ops into a graph, one after the other; nothing runs. After the `with` block it is `scope.graph`.
+
+        An op may read what one before it has written. All work on tensors that were made before: an op that makes
+        memory is refused.
+        """
+        check_stream(stream, "scope", here())
+        return RUNNER.value.scope(stream)
+
+    def __repr__(self) -> str:
+        return repr(self._captured)
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        raise copy_error(
+            repr(self),
+            "A copy would launch into the same memory, and give the same output to a second owner. Use the graph "
+            "itself wherever it is wanted, or capture the op once more with op.graph()",
+        )
+
+
+class Recorder(Protocol):
+    """Records the ops of a scope."""
+
+    def add(self, op: DeviceOp[Any, Any, Any], /) -> Any: ...
+    def abandon(self) -> None: ...
+    def captured(self) -> Captured: ...
+
+
+@final
+class ScopeState:
+    """The state that a `Scope` shares with its `with` block."""
+
+    __slots__ = ("graph", "recording")
+
+    def __init__(self, recording: Recorder) -> None:
+        self.recording: Recorder | None = recording
+        """None after the end of the block."""
+        self.graph: CudaGraph[None] | None = None
+        """None until the block has ended without an error."""
+
+
+@final
+class Scope:
+    """What `CudaGraph.scope(stream)` gives."""
+
+    def __init__(self, state: ScopeState, origin: Origin) -> None:
+        self._state = state
+        self._origin = origin
+
+    @leaves_run
+    def record(self, op: DeviceOp[_T, Borrowed, NoAlloc]) -> _T:
+        """Add an op. What it borrows is free for the next one. Gives its value: handles whose contents are there when
+        the graph has been launched.
+
+        Raises:
+            CaptureError: the op makes memory, or waits for the host.
+        """
+        check_op(op, "record", "Pass an op: a kernel call on t.borrow_mut().partition(tile), say")
+        recording = self._state.recording
+        if recording is None:
+            raise CaptureError(
+                f"record() at {describe(here())} after the end of the scope at {describe(self._origin)}. Record within "
+                "its with block."
+            )
+        with Section("record() was called"):
+            return cast(_T, recording.add(op))
+
+    @property
+    def graph(self) -> CudaGraph[None]:
+        """The graph, after the `with` block."""
+        graph, recording = self._state.graph, self._state.recording
+        if graph is None:
+            raise CaptureError(
+                f"scope.graph at {describe(here())}: the scope at {describe(self._origin)} has no graph "
+                + ("yet. Take it after its with block." if recording else "because it failed. Record it again.")
+            )
+        return graph
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        raise copy_error(
+            f"the scope at {describe(self._origin)}",
+            "A copy would record into the same graph. Use the scope itself",
+        )
+
+
+class Module(Protocol[_I_contra, _T_co]):
+    """A model whose forward pass is a captured graph: copy the input in, replay, yield the output."""
+
+    def forward(self, input: _I_contra, /) -> DeviceOp[_T_co, Borrowed, MayAlloc]: ...  # noqa: A002  # the name that the public contract has

@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from dagpu.dtypes import Shape, bf16, element_type
 from dagpu.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.frozen import frozen
-from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef, install_to_host, move_in
+from dagpu.handles import HANDLES, TO_HOST, Partition, SharedTensor, Tensor, TensorMut, TensorRef, move_in
 from dagpu.layout import as_shape
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static, await_first
 from dagpu.ops.compose import ToHost, Value
@@ -401,4 +401,4 @@ def _build_to_host(handle: Any) -> object:
     return ToHost(Value(move_in(handle, "to_host()", origin), origin), origin)
 
 
-install_to_host(_build_to_host)
+TO_HOST.set(_build_to_host)

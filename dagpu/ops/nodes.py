@@ -2,10 +2,35 @@
 
 from typing import Any, TypeAlias
 
-from dagpu.ops.compose import HostCall, Map, On, Shared, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops import base
+from dagpu.ops.compose import (
+    FIRST,
+    LAST,
+    SHARE,
+    UNCUT,
+    Cut,
+    HostCall,
+    Inspect,
+    Map,
+    On,
+    Reshape,
+    Shared,
+    Then,
+    ToHost,
+    Unzip,
+    Value,
+    Zip,
+    placed,
+    scheduled,
+    shared,
+    to_dot,
+    unzip,
+    yields_host_data,
+)
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
+from dagpu.ops.picture import picture
 
 Node: TypeAlias = (
     Value[Any]
@@ -22,4 +47,28 @@ Node: TypeAlias = (
     | Copy[Any]
     | HostCall[Any]
     | On[Any]
+)
+
+base.NODES.set(
+    base.Nodes(
+        then=Then,
+        map=Map,
+        host_call=HostCall,
+        on=On,
+        placed=placed,
+        scheduled=scheduled,
+        shared=shared,
+        unzip=unzip,
+        to_host=ToHost,
+        inspect=Inspect,
+        cut=Cut,
+        reshape=Reshape,
+        first=FIRST,
+        last=LAST,
+        uncut=UNCUT,
+        share=SHARE,
+        yields_host_data=yields_host_data,
+        to_dot=to_dot,
+        to_svg=picture,
+    )
 )

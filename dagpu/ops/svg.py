@@ -7,7 +7,7 @@ that does not may disagree.
 
 import re
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
+from html import escape
 
 KINDS = {
     "Launch": ("#3b78c9", "#5b9bf0"),
@@ -100,7 +100,7 @@ def group(parts: Sequence[str], tooltip: str) -> str:
 
 def clean(words: str) -> str:
     """Text that XML can hold: characters that it forbids become `?`."""
-    return escape(_FORBIDDEN.sub("?", words))
+    return escape(_FORBIDDEN.sub("?", words), quote=False)
 
 
 _FORBIDDEN = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

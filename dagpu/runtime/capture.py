@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, final
 
 from dagpu.backends.base import Bindings, Prepared
@@ -13,16 +14,16 @@ from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Program, Role
 from dagpu.lowering.trace import Tracer
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.captured import Captured
-from dagpu.ops.compose import Unzip
+from dagpu.ops.compose import Unzip, zip_ops
+from dagpu.ops.graph import Captured
 from dagpu.ops.memory import dup
-from dagpu.ops.zipping import zip_ops
 from dagpu.origin import Origin, describe
 from dagpu.ownership import map_handles
 from dagpu.runtime.completion import BlockingWaits, drive
 from dagpu.runtime.device import backend, find
-from dagpu.runtime.kept import PlanCache, Settings
+from dagpu.runtime.kept import PlanCache
 from dagpu.runtime.run import execute, kind_of, plan_program, quiet_collector, settled, submit, tell
+from dagpu.runtime.settings import Settings
 from dagpu.runtime.updates import Updates
 from dagpu.storage import Locks, Storage
 
@@ -76,7 +77,7 @@ def capture(
         raise
     finally:
         locks.release()
-    found = _captured(frozen, plan, stream or _own_stream(where), {**stage.locks, **outputs}, lent, origin)
+    found = _captured(frozen, plan, stream or _own_stream(where), {**stage.locks, **outputs}, lent, origin, settings)
     _writes(found, (*outputs, *owned))
     return found, tracer.result
 
@@ -98,7 +99,7 @@ def _constants(remembered: list[Any], written: set[Storage], settings: Settings)
     changing = [handle for handle in remembered if live(handle).storage in written]
     if not changing:
         return lambda value: value
-    quiet = Settings(settings.device, settings.policy, settings.verify, None)
+    quiet = replace(settings, graph_from=None, on_plan=None)
     copies = drive(execute(zip_ops(*map(dup, changing)), quiet, BlockingWaits()))
     constants = {
         id(handle): copy.share() if type(handle) is SharedTensor else copy.borrow()
@@ -159,7 +160,7 @@ class Recording:
         frozen = prepared_for(plan).freeze(_bindings(plan.buffers, stage.inputs))
         for tracer in self._tracers:
             tracer.submitted()
-        found = _captured(frozen, plan, self._stream, stage.locks, last.lent, self._origin)
+        found = _captured(frozen, plan, self._stream, stage.locks, last.lent, self._origin, self._settings)
         _writes(found, [storage for tracer in self._tracers for storage in tracer.owned])
         return found
 
@@ -182,11 +183,10 @@ def _captured(
     storages: dict[Storage, bool],
     lent: list[tuple[HandleState, Lender]],
     origin: Origin,
+    settings: Settings,
 ) -> Captured:
-    found = Captured(frozen, plan, stream, storages, lent, origin)
-    found.updates = Updates()
-    found.plans = PlanCache(_LAUNCHERS, None)
-    return found
+    plans = PlanCache(_LAUNCHERS, None)
+    return Captured(frozen, plan, stream, storages, lent, origin, updates=Updates(), plans=plans, settings=settings)
 
 
 def _bindings(buffers: Any, inputs: dict[int, object]) -> Bindings:

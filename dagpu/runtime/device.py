@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
+from importlib import metadata
 from typing import cast
 
 from dagpu.backends.base import Backend
@@ -33,11 +34,9 @@ def backend(kind: str) -> Backend:
     Raises:
         NoDeviceError: no package that is installed has one.
     """
-    from importlib.metadata import EntryPoint, entry_points  # 15 ms: only programs that run something pay it
-
-    found = next(iter(entry_points(group=GROUP, name=kind)), None)
+    found = next(iter(metadata.entry_points(group=GROUP, name=kind)), None)
     if found is None and kind in _SHIPPED:
-        found = EntryPoint(kind, _SHIPPED[kind], GROUP)
+        found = metadata.EntryPoint(kind, _SHIPPED[kind], GROUP)
     if found is None:
         raise NoDeviceError(
             f"no backend for devices of kind {kind!r} is installed. Known: {', '.join(backend_names())}. "
@@ -49,9 +48,7 @@ def backend(kind: str) -> Backend:
 @cache
 def backend_names() -> tuple[str, ...]:
     """The kinds of device that the installed backends bring, in alphabetical order."""
-    from importlib.metadata import entry_points
-
-    return tuple(sorted({*_SHIPPED, *(entry.name for entry in entry_points(group=GROUP))}))
+    return tuple(sorted({*_SHIPPED, *(entry.name for entry in metadata.entry_points(group=GROUP))}))
 
 
 def device(name: str = "auto") -> Device:

@@ -4,28 +4,30 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, TypeVar, final
+from dataclasses import replace
+from typing import Any, Final, Protocol, TypeVar, cast, final
 
 import trio
 
 from dagpu.critical import Section
 from dagpu.device import Device, Stream
-from dagpu.env_vars import VERIFY
+from dagpu.env_vars import SPIN_US, VERIFY
 from dagpu.errors import NoDeviceError
 from dagpu.lowering.cost import CostModel
 from dagpu.lowering.explain import explain
 from dagpu.lowering.list_schedule import ListSchedule
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.policies import SchedulingPolicy
-from dagpu.ops.base import DeviceOp, check_op, install_runner
+from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On
+from dagpu.ops.graph import Captured, CudaGraph, Scope
 from dagpu.origin import describe, here, place_of
-from dagpu.runtime import run
+from dagpu.runtime import cuda_graph, run
 from dagpu.runtime.completion import BlockingWaits, TrioWaits, drive
-from dagpu.runtime.cuda_graph import CudaGraph, graph_of, refuse_nested
 from dagpu.runtime.device import current_device, find
-from dagpu.runtime.kept import Settings
+from dagpu.runtime.nesting import refuse_nested
 from dagpu.runtime.protected import protected
+from dagpu.runtime.settings import Settings
 from dagpu.tracebacks import leaves_run, without_our_frames
 from dagpu.wrong_arguments import at_call, check_count, check_flag, check_function, wrong_argument
 
@@ -34,10 +36,23 @@ _RUN: Final = "an op was run"
 
 
 class Interpreter(Protocol):
-    """One way of executing ops. `StreamInterpreter` is the default; a Dask or a recording one is another."""
+    """One way of executing ops. `StreamInterpreter` is the default; a Dask or a recording one is another.
+
+    An interpreter that also has the methods `graph`, `explain`, `plan_of` and `scope` of `StreamInterpreter` is asked
+    for graphs and plans as well. While any other is in use, these calls are refused.
+    """
 
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T: ...
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T: ...
+
+
+class PlanningInterpreter(Interpreter, Protocol):
+    """An interpreter that also plans and captures. Any other refuses `graph()`, `explain()`, `plan_of` and `scope`."""
+
+    def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]: ...
+    def explain(self, op: DeviceOp[Any, Any, Any], /) -> str: ...
+    def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan: ...
+    def scope(self, stream: Stream, /) -> AbstractContextManager[Scope]: ...
 
 
 @final
@@ -84,13 +99,11 @@ class StreamInterpreter:
         self._verify = verify
 
     def settings(self) -> Settings:
-        """What its runs go by, now."""
+        """The settings of a run that starts now: the current device, unless the interpreter has one of its own."""
         asked = self._device
         where = current_device() if asked is None else self._named(asked) if isinstance(asked, str) else asked
         check = VERIFY.get() if self._verify is None else self._verify
-        settings = Settings(where, self._policy, check, self._graph_from)
-        settings.on_plan = self._on_plan
-        return settings
+        return Settings(where, self._policy, check, self._graph_from, self._on_plan, SPIN_US.get())
 
     def _named(self, name: str) -> Device:
         try:
@@ -120,7 +133,13 @@ class StreamInterpreter:
         check_op(op, "graph")
         refuse_nested(op)
         _warn_in_task("graph()", "Capture before trio.run(...), or in a thread.")
-        return graph_of(op, stream, self.settings())
+        return cuda_graph.graph_of(op, stream, self.settings())
+
+    def scope(self, stream: Stream, /) -> AbstractContextManager[Scope]:
+        """Record ops into a graph that is launched on `stream`. The `with` block gives a `Scope`; nothing is run."""
+        origin = here()
+        check_stream(stream, "scope", origin)
+        return cuda_graph.ScopeBlock(stream, replace(self.settings(), device=stream.device), origin)
 
     def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan:
         """The plan of the op's first stage: all it does until a closure needs host data. Nothing is run."""
@@ -170,7 +189,7 @@ def _warn_in_task(call: str, cure: str) -> None:
         warnings.warn_explicit(message, RuntimeWarning, file, line)
 
 
-_default = StreamInterpreter()
+_default: Final = StreamInterpreter()
 _current: ContextVar[Interpreter] = ContextVar("dagpu_interpreter", default=_default)
 
 
@@ -198,20 +217,23 @@ def plan_of(op: DeviceOp[Any, Any, Any]) -> Plan:
 
     Closures are called, with handles. Raises whatever a run raises before it submits anything.
     """
-    return _planner().plan_of(op)
+    return _planner("plan_of").plan_of(op)
 
 
-def current_settings(where: Device) -> Settings:
-    """What runs of the current interpreter go by, on this device."""
-    settings = _planner().settings()
-    settings.device = where
-    return settings
+def _planner(method: str) -> PlanningInterpreter:
+    """The current interpreter, for a call of one of the methods that `PlanningInterpreter` adds.
 
-
-def _planner() -> StreamInterpreter:
-    """The current interpreter where it makes plans, else the default one."""
+    Raises:
+        TypeError: it does not have that method.
+    """
     current = _current.get()
-    return current if isinstance(current, StreamInterpreter) else _default
+    if not callable(getattr(current, method, None)):
+        raise TypeError(
+            f"{method}() at {describe(here())}: the interpreter in use, a {type(current).__name__}, runs ops and has "
+            f"no method {method}. Write it, or use one that has it within the call's own with block: "
+            "use_interpreter(StreamInterpreter())."
+        )
+    return cast(PlanningInterpreter, current)
 
 
 @final
@@ -230,10 +252,16 @@ class _CurrentInterpreter:
         return _current.get().run_sync(op)
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
-        return _planner().graph(op, stream)
+        return _planner("graph").graph(op, stream)
 
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
-        return _planner().explain(op)
+        return _planner("explain").explain(op)
+
+    def scope(self, stream: Stream, /) -> AbstractContextManager[Scope]:
+        return _planner("scope").scope(stream)
+
+    def update(self, captured: Captured, op: DeviceOp[_T, Any, Any], /) -> _T:
+        return cuda_graph.update(captured, op)
 
 
-install_runner(_CurrentInterpreter())
+RUNNER.set(_CurrentInterpreter())

@@ -2,39 +2,20 @@
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from types import CodeType, EllipsisType
 from typing import Any, Final, NamedTuple, final
 
 from dagpu.backends.base import Backend, Bindings, Prepared, Replay
 from dagpu.critical import BOOKKEEPING, Bookkeeping
-from dagpu.device import Device
-from dagpu.env_vars import SPIN_US
 from dagpu.handles import OWNING
 from dagpu.lowering.list_schedule import ListSchedule
-from dagpu.lowering.plan import Plan
 from dagpu.lowering.policies import RoundRobin, SingleStream
 from dagpu.lowering.reuse import Repeat
 from dagpu.lowering.structure import MOST_NODES, Inputs, exact
 from dagpu.ops.base import DeviceOp, keep_for_later_runs, kept_from_earlier_runs
 from dagpu.origin import Origin, describe, place_of
-
-
-@final
-class Settings:
-    """What a run needs to know of its interpreter."""
-
-    __slots__ = ("device", "graph_from", "on_plan", "policy", "spin", "verify")
-
-    def __init__(self, where: Device, policy: Any, check: bool, graph_from: int | None) -> None:
-        self.device = where
-        self.policy = policy
-        self.verify = check
-        self.graph_from = graph_from
-        """The run of one plan, counted from 1, from which on it is launched as a CUDA graph; None for never."""
-        self.on_plan: Callable[[DeviceOp[Any, Any, Any], Plan], None] | None = None
-        """Called with each plan that is made, before it runs."""
-        self.spin = SPIN_US.get()
+from dagpu.runtime.settings import Settings
 
 
 class Submitted(NamedTuple):

@@ -20,7 +20,8 @@ from dagpu.ops.compose import Value
 from dagpu.origin import start_of_run
 from dagpu.runtime.completion import Waits
 from dagpu.runtime.device import backend, find
-from dagpu.runtime.kept import Kept, PlanCache, Settings, Submitted, cache_of, keep, kept_by, most_nodes, refused
+from dagpu.runtime.kept import Kept, PlanCache, Submitted, cache_of, keep, kept_by, most_nodes, refused
+from dagpu.runtime.settings import Settings
 from dagpu.runtime.updates import Enqueued
 from dagpu.storage import Locks
 from dagpu.tracebacks import passes_on

@@ -1,5 +1,6 @@
 """`with dagpu.trace(path):` measures the runs within it: a Chrome trace, and planned against measured overlap."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -220,10 +221,7 @@ class Trace:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the timeline as JSON, for ui.perfetto.dev or chrome://tracing."""
-        import json
-
         check_path(path, "save", here())
-
         whole = {"traceEvents": self.events(), "displayTimeUnit": "ns"}
         Path(path).write_text(json.dumps(whole), encoding="utf-8")
 

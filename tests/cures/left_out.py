@@ -31,7 +31,6 @@ LEFT_OUT: Final[dict[str, str]] = {
     "backends/host/philox.py": INTERNAL,
     "backends/host/recipes.py write": AT_FAULT,
     "backends/host/streams.py ready": "the interpreter must end: tests/test_interrupted_processes.py",
-    "handles/tensors.py _to_host": INTERNAL,
     "lowering/tables.py": AT_FAULT,
     "lowering/verify.py": AT_FAULT,
     "lowering/walk.py _apply": INTERNAL,
@@ -40,6 +39,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "ops/recipes.py check": INTERNAL,
     "runtime/capture.py capture": "why a handle is void, in the message of a later use: `escaped` above",
     "runtime/completion.py drive": INTERNAL,
+    "slot.py __getattr__": INTERNAL,
     "wrong_arguments.py no_attribute": "Python's own words for a name that is nothing's",
     "runtime/timeline.py assert_overlap": "a machine must be too busy to overlap: tests/test_overlap.py",
 }

@@ -5,12 +5,14 @@ import contextlib
 import importlib
 import threading
 import warnings
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
 from dagpu import (
     CostModel,
+    DeviceOp,
+    Interpreter,
     ListSchedule,
     RoundRobin,
     SingleStream,
@@ -44,6 +46,7 @@ from tests.cures.catalogue import (
     with_limit,
 )
 
+T = TypeVar("T")
 CATALOGUE = Catalogue()
 case = CATALOGUE.add
 
@@ -252,6 +255,32 @@ case(
 case(
     lambda: use_interpreter(anything(3)),
     ("Write use_interpreter(StreamInterpreter(...))", lambda: use_interpreter(StreamInterpreter())),
+)
+
+
+class OnlyRuns:
+    """An interpreter that runs ops and plans nothing."""
+
+    async def run(self, op: DeviceOp[T, Any, Any], /) -> T:
+        return await StreamInterpreter().run(op)
+
+    def run_sync(self, op: DeviceOp[T, Any, Any], /) -> T:
+        return StreamInterpreter().run_sync(op)
+
+
+def under(interpreter: Interpreter, program: Program) -> object:
+    """Run a program with an interpreter in use."""
+    with use_interpreter(interpreter):
+        return program()
+
+
+case(
+    lambda: under(OnlyRuns(), lambda: plan_of(ones((2,)))),
+    ("Write it", lambda: under(StreamInterpreter(), lambda: plan_of(ones((2,))))),
+    (
+        "use_interpreter(StreamInterpreter())",
+        lambda: under(OnlyRuns(), lambda: under(StreamInterpreter(), lambda: plan_of(ones((2,))))),
+    ),
 )
 case(lambda: plan_of(anything(3)), ("value(x)", lambda: plan_of(value(3))))
 case(lambda: RoundRobin(anything("4")), ("Write streams=4, say", lambda: RoundRobin(streams=4)))

@@ -13,9 +13,9 @@ from dagpu.backends.cuda.prepared import PreparedPlan
 from dagpu.backends.cuda.pycuda_driver import open_gpus
 from dagpu.device import Device
 from dagpu.errors import NoDeviceError
-from dagpu.kernel import install_compiler
+from dagpu.kernel import COMPILER
 from dagpu.lowering.plan import Plan
-from dagpu.ops.launch import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec
 
 SPIN_SECONDS: Final = 20e-6
 
@@ -95,5 +95,5 @@ def _devices(gpus: list[Gpu]) -> list[tuple[Device, CudaDevice]]:
     def compile_ahead(spec: KernelSpec) -> None:
         drivers[0].library.kernel(spec, CHECKED if spec.checked and spec.abi == "views" else 0)
 
-    install_compiler(compile_ahead)
+    COMPILER.set(compile_ahead)
     return [(Device("cuda", driver.gpu.index, driver), driver) for driver in drivers]

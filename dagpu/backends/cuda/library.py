@@ -8,7 +8,7 @@ from dagpu.backends.cuda.builtin import Builtin
 from dagpu.backends.cuda.compiler import Compiler, Unit, split_source_name
 from dagpu.backends.cuda.driver import Function, Gpu
 from dagpu.backends.cuda.packing import entry_of, macros
-from dagpu.ops.launch import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec
 
 BUILTIN_FILE: Final = "dagpu/builtin.cu"
 """What the compiler calls the text of dagpu's own kernels."""

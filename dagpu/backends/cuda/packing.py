@@ -19,7 +19,7 @@ from dagpu.errors import KernelArgumentError
 from dagpu.kernel_declaration import ScalarCheck
 from dagpu.layout import Layout
 from dagpu.lowering.program import Cell, Launch, Tiles, View
-from dagpu.ops.launch import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.origin import describe
 
 NARROW: Final = 2**31 - 2048

@@ -14,8 +14,7 @@ from dagpu.backends.explore.script import ALLOCATE, BEGIN, PUBLISH, RECORD, WAIT
 from dagpu.backends.outcome import Outcome
 from dagpu.errors import PlanError
 from dagpu.lowering.plan import Execute
-from dagpu.lowering.program import Instruction
-from dagpu.lowering.show import label
+from dagpu.lowering.program import Instruction, label
 from dagpu.origin import describe
 
 

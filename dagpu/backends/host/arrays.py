@@ -8,7 +8,7 @@ import numpy as np
 from dagpu.critical import BOOKKEEPING, Bookkeeping
 from dagpu.errors import KernelBoundsError
 from dagpu.layout import Layout
-from dagpu.ops.launch import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.reference_queue import ReferenceQueue
 
 ALIGNMENT: Final = 64

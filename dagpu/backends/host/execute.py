@@ -4,7 +4,7 @@ cell's value."""
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, assert_never, cast
+from typing import Any, Final, Protocol, assert_never, cast
 
 import numpy as np
 
@@ -28,16 +28,18 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
-from dagpu.ops.launch import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.recipes import seeded
 from dagpu.origin import describe
 from dagpu.tracebacks import passes_on
 
-if TYPE_CHECKING:
-    from dagpu.backends.host.frozen import FrozenPlan
-
-
 _UNCANCELLED: Final = Outcome()
+
+
+class _Launchable(Protocol):
+    """A plan with memory of its own, made by `Prepared.freeze`."""
+
+    def launch(self, outcome: Outcome, /) -> None: ...
 
 
 def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _UNCANCELLED) -> None:
@@ -61,7 +63,7 @@ def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _
         case HostCall():
             call(instruction, memory)
         case GraphLaunch(graph=graph):
-            cast("FrozenPlan", graph).launch(outcome)
+            cast(_Launchable, graph).launch(outcome)
         case _:
             assert_never(instruction)
 

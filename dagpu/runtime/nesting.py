@@ -1,0 +1,56 @@
+"""Where no op may run: in dagpu's own sections, in a closure of another run, and in a `with` block that records."""
+
+import weakref
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from dagpu.critical import in_user_code
+from dagpu.critical import refuse_nested as refuse_in_section
+from dagpu.errors import NestedRunError
+from dagpu.ops.base import DeviceOp
+from dagpu.origin import Origin, describe, here
+
+
+class RecordingBlock(Protocol):
+    """The `with` block of a `CudaGraph.scope`."""
+
+    @property
+    def origin(self) -> Origin: ...
+
+
+_block: "ContextVar[weakref.ref[RecordingBlock] | None]" = ContextVar("dagpu_scope", default=None)
+"""The innermost recording block around this task or thread. The reference is weak: an interrupt can end a `with` block
+before its `__exit__` runs, and the block must leave nothing behind then."""
+
+
+def enter_recording(block: RecordingBlock) -> "weakref.ref[RecordingBlock] | None":
+    """Refuse runs in this task or thread from here on. Returns the block around this one, for `leave_recording`."""
+    around = _block.get()
+    _block.set(weakref.ref(block))
+    return around
+
+
+def leave_recording(around: "weakref.ref[RecordingBlock] | None") -> None:
+    """Restore the block that `enter_recording` returned."""
+    _block.set(around)
+
+
+def refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
+    """Raise if `op` is run inside a section of dagpu's, a closure, or a recording block.
+
+    Raises:
+        NestedRunError: names that place, and the cure.
+    """
+    refuse_in_section("an op was run")
+    if in_user_code():
+        raise NestedRunError(
+            f"{op!r} was run at {describe(here())}, inside a closure or host_map of another run. "
+            "Return the op from .then instead: it becomes part of that run."
+        )
+    around = _block.get()
+    block = None if around is None else around()
+    if block is not None:
+        raise NestedRunError(
+            f"{op!r} was run at {describe(here())}, inside the scope at {describe(block.origin)}, in which ops are "
+            "only recorded. Record it with scope.record(op), or run it before or after the with block."
+        )

@@ -1,0 +1,28 @@
+"""`Settings`: the options of a run, as its interpreter chose them."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+from dagpu.device import Device
+from dagpu.frozen import frozen
+from dagpu.lowering.plan import Plan
+from dagpu.ops.base import DeviceOp
+
+
+@final
+@frozen
+class Settings:
+    """The options of a run. `dataclasses.replace` makes a changed copy."""
+
+    device: Device
+    """The device for ops that are placed on none."""
+    policy: Any
+    """The scheduling policy for ops that are placed by none."""
+    verify: bool
+    """Each new plan is verified before it runs."""
+    graph_from: int | None
+    """The run of one plan, counted from 1, from which on it is launched as a CUDA graph; None for never."""
+    on_plan: Callable[[DeviceOp[Any, Any, Any], Plan], None] | None
+    """Called with each new plan, before it runs."""
+    spin: float | None
+    """Seconds for which a run polls for its end before it sleeps; None for the backend's choice."""
