@@ -49,13 +49,15 @@ _compiler: Callable[[KernelSpec], None] | None = None
 """Compiles a kernel ahead of its first launch."""
 
 
-def install_compiler(compiler: Callable[[KernelSpec], None] | None) -> None:
-    """Set what `kernel.compile()` does: a backend that compiles calls this when it is loaded.
+def install_compiler(compiler: Callable[[KernelSpec], None] | None) -> Callable[[KernelSpec], None] | None:
+    """Set what `kernel.compile()` does: a backend that compiles calls this when it is loaded. Returns what it was set
+    to before.
 
     A function, for `dagpu.kernel` as an attribute of the package is the decorator and hides this module.
     """
     global _compiler
-    _compiler = compiler
+    before, _compiler = _compiler, compiler
+    return before
 
 
 @final

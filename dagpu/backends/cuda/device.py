@@ -5,9 +5,8 @@ import threading
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Final, final
 
-from dagpu.backends.cuda.compiler import Compiler
 from dagpu.backends.cuda.driver import Gpu, RawEvent, RawGraph
-from dagpu.backends.cuda.library import Library
+from dagpu.backends.cuda.library import CubinCompiler, Library
 from dagpu.backends.cuda.memory import Pool, Slabs
 from dagpu.backends.cuda.streams import OwnStream, Streams
 from dagpu.backends.cuda.watch import Watch
@@ -28,7 +27,7 @@ NAMED: Final = 3
 class CudaDevice:
     """Implements `dagpu.device.Driver`."""
 
-    def __init__(self, gpu: Gpu, compiler: Compiler) -> None:
+    def __init__(self, gpu: Gpu, compiler: CubinCompiler) -> None:
         self.gpu = gpu
         self.memory = Pool(gpu.allocate, gpu.free)
         slabs = Slabs(gpu.allocate_pinned, gpu.free_pinned)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, assert_never, final
 
 from dagpu.backends.cuda.begin import start
-from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memcpy2D, copy, fill
+from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memcpy2D
 from dagpu.backends.cuda.driver import Function
 from dagpu.backends.cuda.frozen_plan import FrozenPlan, LaunchFrozen, freeze
 from dagpu.backends.cuda.graphs import Graphs
-from dagpu.backends.cuda.packing import pack
+from dagpu.backends.cuda.launch_factories import LaunchFactories
 from dagpu.backends.cuda.parameters import Place
 from dagpu.backends.cuda.script import Script
 from dagpu.backends.cuda.transfers import PROMPT_IN, CopyIn, CopyOut
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 class PreparedPlan:
     """A plan on its devices. Implements `dagpu.backends.base.Prepared`."""
 
-    def __init__(self, plan: Plan, devices: "Sequence[CudaDevice]") -> None:
+    def __init__(self, plan: Plan, devices: "Sequence[CudaDevice]", factories: LaunchFactories) -> None:
         for device in devices:
             device.refuse_if_lost()
         self.plan = plan
         self.devices = devices
+        self._factories = factories
         self.keys = [lane.key for lane in plan.lanes]
         self.bases = len(devices)
         """How many there are."""
@@ -128,13 +129,13 @@ class PreparedPlan:
         device = self.devices[instruction.device]
         match instruction:
             case Launch(kernel=spec):
-                packed = pack(instruction, device.gpu.limits)
+                packed = self._factories.pack(instruction, device.gpu.limits)
                 if packed is not None and device.library.found(spec, packed.form.variant) is None:
                     variant = packed.form.variant
                     self._want(device, (spec, variant), lambda: device.library.kernel(spec, variant))
                 return packed
             case Fill(out=out, recipe=recipe):
-                return self._builtin(device, fill(recipe, out.layout))
+                return self._builtin(device, self._factories.fill(recipe, out.layout))
             case CopyDtoD():
                 return self._prepare_copy(instruction, device)
             case CopyDtoH():
@@ -157,11 +158,11 @@ class PreparedPlan:
 
     def _prepare_copy(self, instruction: CopyDtoD, device: "CudaDevice") -> Any:
         source, out = self.plan.buffers[instruction.source.buffer], self.plan.buffers[instruction.out.buffer]
-        made = copy(instruction.out.layout, instruction.source.layout)
+        made = self._factories.copy(instruction.out.layout, instruction.source.layout)
         if source.device != out.device and not isinstance(made, Memcpy):
             device.reach(self.devices[source.device], instruction)
         if isinstance(made, Memcpy2D):
-            return made, copy(instruction.out.layout, instruction.source.layout, rows=False)
+            return made, self._factories.copy(instruction.out.layout, instruction.source.layout, rows=False)
         return self._builtin(device, made)
 
     def _prepare_copy_out(self, instruction: CopyDtoH, device: "CudaDevice") -> Any:
@@ -172,9 +173,9 @@ class PreparedPlan:
             place = Place(place.base, place.offset + layout.offset)
         else:
             dense = contiguous(layout.shape, layout.dtype)
-            made = copy(dense, layout)
+            made = self._factories.copy(dense, layout)
             if isinstance(made, Memcpy2D):
-                made = made, copy(dense, layout, rows=False)
+                made = made, self._factories.copy(dense, layout, rows=False)
             layout, place = dense, Place(self._new_base(), 0)
             self.gathers.append((place.base, instruction.device, layout.nbytes))
         copied = CopyOut(instruction, layout, place, self._new_base())
