@@ -2,13 +2,14 @@
 
 The check reads the syntax tree, not a running program, so that an import inside a function or under
 `TYPE_CHECKING` counts like any other: a layer that may not know of another may not name its types either,
-but for the few that TYPING_ONLY gives a reason for.
+but for the few that TYPING_ONLY gives a reason for. Within the packages of ACYCLIC no imports form a circle.
 """
 
 import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,6 +60,9 @@ RESERVED: dict[str, tuple[str, ...]] = {
     "cuda": ("dagpu.backends.cuda",),
     "mypy": ("dagpu.mypy_plugin",),
 }
+
+# Packages whose modules import each other in no circle, counting all imports.
+ACYCLIC = ("dagpu.backends",)
 
 
 class Import(NamedTuple):
@@ -156,6 +160,22 @@ def violations(package: Path) -> list[str]:
     return wrong
 
 
+def circle(package: Path, place: str) -> list[str]:
+    """Modules of `place`, of which each is imported by the next and the last is the first again; empty if there are no
+    such modules."""
+    found = {module: path for module, path in modules(package).items() if _inside(module, place)}
+    known, graph = frozenset(found), dict[str, set[str]]()
+    for module, path in found.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        made = imports(tree, module, is_package=path.name == "__init__.py", known=known)
+        graph[module] = {target for target, *_ in made if target in known}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
 def _is_apart(module: str) -> bool:
     return any(part in APART for part in module.split(".")[1:2])
 
@@ -167,6 +187,38 @@ def _inside(module: str, place: str) -> bool:
 def test_imports_run_one_way() -> None:
     """Each module imports from its own layer or a lower one, and what is reserved stays where it belongs."""
     assert violations(PACKAGE) == []
+
+
+@pytest.mark.parametrize("place", ACYCLIC)
+def test_imports_form_no_circle(place: str) -> None:
+    """Imports for annotations and inside functions count too: a circle of any kind ties its modules into one."""
+    assert circle(PACKAGE, place) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from dagpu.low import a",
+        "from . import a",
+        "def f():\n    from dagpu.low.a import thing",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dagpu.low.a import thing",
+    ],
+)
+def test_a_circle_is_found(tmp_path: Path, source: str) -> None:
+    """Three modules that import each other are named, whatever kind of import closes the circle."""
+    low = tmp_path / "dagpu" / "low"
+    low.mkdir(parents=True)
+    sources = {
+        "__init__": "",
+        "a": "from . import b",
+        "b": "from dagpu.low.c import thing",
+        "c": source,
+        "d": "import a",
+    }
+    for name, text in sources.items():
+        (low / f"{name}.py").write_text(text, encoding="utf-8")
+    found = circle(tmp_path / "dagpu", "dagpu.low")
+    assert {name.rpartition(".")[2] for name in found} == {"a", "b", "c"}
 
 
 def test_every_layer_exists() -> None:

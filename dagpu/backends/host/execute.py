@@ -4,7 +4,7 @@ cell's value."""
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, assert_never, cast
+from typing import Any, Final, Protocol, assert_never, cast
 
 import numpy as np
 
@@ -33,8 +33,13 @@ from dagpu.ops.recipes import seeded
 from dagpu.origin import describe
 from dagpu.tracebacks import passes_on
 
-if TYPE_CHECKING:
-    from dagpu.backends.host.frozen import FrozenPlan
+
+class Launchable(Protocol):
+    """The part of a graph that a `GraphLaunch` calls. Both the host's and the explore backend's graphs implement it."""
+
+    def launch(self, outcome: Outcome) -> None:
+        """Run the graph to its end."""
+        ...
 
 
 _UNCANCELLED: Final = Outcome()
@@ -61,7 +66,7 @@ def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _
         case HostCall():
             call(instruction, memory)
         case GraphLaunch(graph=graph):
-            cast("FrozenPlan", graph).launch(outcome)
+            cast(Launchable, graph).launch(outcome)
         case _:
             assert_never(instruction)
 
