@@ -1,5 +1,6 @@
 """Beginning a run: its memory, its streams, and whether it is launched as a graph or played from a script."""
 
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Final
 
@@ -9,7 +10,9 @@ from dagpu.backends.cuda.graphs import Graphs
 from dagpu.backends.cuda.play import hand_over, play, play_graph, play_on_threads
 from dagpu.backends.cuda.run import CudaRun
 from dagpu.backends.cuda.script import ScriptPool
+from dagpu.backends.cuda.streams import CudaStream
 from dagpu.backends.cuda.timing import Timing
+from dagpu.backends.lanes import streams_by_device
 from dagpu.backends.recording import recording
 from dagpu.errors import DagpuError, DeviceLostError
 
@@ -76,12 +79,12 @@ def _take_streams(run: CudaRun) -> None:
     if len(devices) == 1:
         run.streams = devices[0].streams.take(compiled.keys)
     else:
-        parts = []
-        for number, device in enumerate(devices):
-            keys = [lane.key for lane in lanes if lane.device == number]
-            with device.gpu.current():
-                parts.append(iter(device.streams.take(keys) if keys else ()))
-        run.streams = [next(parts[lane.device]) for lane in lanes]
+
+        def take(number: int, keys: Sequence[Hashable]) -> Sequence[CudaStream]:
+            with devices[number].gpu.current():
+                return devices[number].streams.take(keys)
+
+        run.streams = streams_by_device(lanes, len(devices), take)
     measured = recording(compiled.plan, run.streams)
     if measured is not None:
         run.timing = Timing(measured, devices, [lane.device for lane in lanes])

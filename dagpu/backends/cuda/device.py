@@ -10,6 +10,7 @@ from dagpu.backends.cuda.library import CubinCompiler, Library
 from dagpu.backends.cuda.memory import Pool, Slabs
 from dagpu.backends.cuda.streams import OwnStream, Streams
 from dagpu.backends.cuda.watch import Watch
+from dagpu.backends.run_errors import no_room, out_of_memory
 from dagpu.env_vars import PINNED_BYTES
 from dagpu.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from dagpu.lowering.memory import describe_peak
@@ -111,11 +112,10 @@ class CudaDevice:
         """The error of a run of a plan, in which this device has the given number, that finds no room for something.
         The context is current."""
         free, total = self.gpu.memory_info()
-        return OutOfMemoryError(
-            f"{self.name}: no room for {nbytes:,} bytes ({nbytes / 2**30:.2f} GiB) for {purpose}. A run takes "
-            f"{plan.peak_bytes:,}; alive at the peak: {describe_peak(plan, number)}. {free:,} of {total:,} bytes are "
-            f"free, and dagpu's handles and runs hold {self.memory.used:,}. Let go of handles that are no longer "
-            "needed, or cut the work into smaller pieces.",
+        return out_of_memory(
+            f"{no_room(self.name, nbytes)} for {purpose}. A run takes {plan.peak_bytes:,}; alive at the peak: "
+            f"{describe_peak(plan, number)}. {free:,} of {total:,} bytes are free, and dagpu's handles and runs hold "
+            f"{self.memory.used:,}",
             OUT_OF_MEMORY,
         )
 

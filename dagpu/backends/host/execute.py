@@ -13,7 +13,8 @@ from dagpu.backends.host.cutting import Place, cut_out, places, whole
 from dagpu.backends.host.recipes import write
 from dagpu.backends.host_work import blame, call, source_array
 from dagpu.backends.outcome import Outcome
-from dagpu.errors import DagpuError, OutOfMemoryError
+from dagpu.backends.run_errors import no_room, out_of_memory
+from dagpu.errors import DagpuError
 from dagpu.layout import Layout
 from dagpu.lowering.program import (
     Cell,
@@ -125,7 +126,8 @@ def _copy_out(copy: CopyDtoH, memory: list[object]) -> None:
     try:
         memory[copy.out] = np.array(readable(memory[copy.source.buffer], layout), order="C")
     except MemoryError:
-        raise out_of_memory("host memory", layout.nbytes, copy) from None
+        where = f"{type(copy).__name__} at {describe(copy.origin)}"
+        raise out_of_memory(f"{no_room('host memory', layout.nbytes)}, to be written by {where}") from None
 
 
 def _copy_within(out: View, source: View, memory: list[object]) -> None:
@@ -136,15 +138,6 @@ def _copy_within(out: View, source: View, memory: list[object]) -> None:
     else:
         with np.errstate(all="ignore"):  # what does not fit is converted as C does, as the GPU does, without a word
             np.copyto(target, origin, casting="unsafe")
-
-
-def out_of_memory(where: str, nbytes: int, instruction: Instruction) -> OutOfMemoryError:
-    """There is too little memory for what `instruction` writes."""
-    return OutOfMemoryError(
-        f"{where}: no room for {nbytes:,} bytes ({nbytes / 2**30:.2f} GiB), to be written by "
-        f"{type(instruction).__name__} at {describe(instruction.origin)}. Let go of handles that are no "
-        "longer needed, or cut the work into smaller pieces."
-    )
 
 
 def _no_body(launch: Launch) -> DagpuError:
