@@ -34,7 +34,7 @@ from dagpu import (
 from dagpu.backends.cuda import CudaBackend
 from dagpu.backends.cuda.driver import Gpu
 from dagpu.runtime import device as places
-from dagpu.runtime.device import replaced_backend
+from dagpu.runtime.device import backend, replaced_backend
 from tests.arithmetic import scale
 from tests.places import place
 from tests.simulated_cuda import installed
@@ -156,6 +156,17 @@ def test_each_way_of_naming_a_device_passes_the_code_on(monkeypatch: pytest.Monk
         with pytest.raises(NoDeviceError, match="the driver says so") as caught:
             ask()
         assert caught.value.code == 100
+
+
+def test_a_replaced_backend_is_put_back(searches: list[str]) -> None:
+    """Within the `with` block the replacement brings the devices of its kind; then the backend of before does."""
+    before = backend("cuda")
+    with replaced_backend("cuda", CudaBackend(gpus=list)):
+        assert backend("cuda") is not before
+        with pytest.raises(NoDeviceError, match="shows no device to this process"):
+            device("cuda")
+    assert backend("cuda") is before
+    assert searches == []
 
 
 def test_devices_are_all_that_is_here() -> None:

@@ -11,7 +11,7 @@ _D = TypeVar("_D", bound=Driver)
 
 @final
 class DeviceRegistry(Generic[_D]):
-    """Devices of one kind, each with what drives it.
+    """Devices of one kind, each with its driver.
 
     Args:
         kind: of the devices.
@@ -44,10 +44,10 @@ class DeviceRegistry(Generic[_D]):
         return found
 
     def driver(self, name: str) -> _D:
-        """What drives the device of a name that a plan has.
+        """The driver of a device, by the name that a plan gives the device.
 
         Raises:
-            NoDeviceError: there is no such device.
+            NoDeviceError: this backend has no device of that name.
         """
         kind, _, index = name.partition(":")
         if kind != self._kind or not index.isdecimal():

@@ -23,11 +23,11 @@ def streams_of_lanes(
     Args:
         keys: one for each lane.
         device: name of the device, for the error.
-        own: returns the stream of a key that is no number, or None if that is no stream of this device.
-        pooled: returns as many streams of the pool as it is told, the least busy one first.
+        own: returns the stream of a key that is not a number, or None if the key is not a stream of this device.
+        pooled: given a count, returns at least that many streams of the pool, the least busy one first.
 
     Raises:
-        PlanError: a key is no stream of this device.
+        PlanError: a key is neither a number nor a stream of this device.
     """
     numbered = sum(isinstance(key, int) for key in keys)
     free = pooled(numbered) if numbered else iter(())
@@ -52,8 +52,8 @@ def streams_by_device(
 
     Args:
         lanes: the plan's.
-        devices: how many devices the plan has.
-        take: returns a stream for each of these keys, on the device of that number.
+        devices: number of devices of the plan.
+        take: given the number of a device and keys, returns a stream of that device for each key.
     """
     parts = [iter(take(number, [lane.key for lane in lanes if lane.device == number])) for number in range(devices)]
     return [next(parts[lane.device]) for lane in lanes]

@@ -1,4 +1,4 @@
-"""How much memory the machine has. Shared by the backends that run on the host."""
+"""The memory of the machine. Shared by the backends that run on the host."""
 
 import os
 from pathlib import Path

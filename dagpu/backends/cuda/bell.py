@@ -13,7 +13,7 @@ from dagpu.errors import DeviceError
 
 
 class WakingRun(Protocol):
-    """The part of a run that wakes whoever sleeps on it. Its fields are those of `CudaRun`."""
+    """The part of a run that wakes the task sleeping on it. Its fields are those of `CudaRun`."""
 
     lock: Lock
     bell: int | None

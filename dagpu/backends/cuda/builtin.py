@@ -78,7 +78,7 @@ UNPLACED: Final = -1
 class Memset:
     """`count` times the `width` (1, 2 or 4) bytes of `value`, from `offset` on. `count` may be 0: nothing to do.
 
-    Once it is placed, it is a command: called with a run's buffers, the device and a stream it does its work there.
+    A placed one is a command: call it with the run's buffers, the device and a stream.
     """
 
     width: int
@@ -107,7 +107,7 @@ class Memset:
             device.gpu.fill(buffers.bases[self.base] + self.offset, self.width, self.value, self.count, stream)
 
     def node(self, bases: Sequence[int]) -> FillNode:
-        """It as a node of a graph."""
+        """The node of a graph that does the same."""
         return FillNode(bases[self.base] + self.offset, self.width, self.value, self.count)
 
 
@@ -116,7 +116,7 @@ class Memset:
 class Memcpy:
     """`nbytes` bytes, from and to these offsets. `nbytes` may be 0: nothing to do.
 
-    Once it is placed, it is a command, within a device or between two: the driver tells by the addresses.
+    A placed one is a command, within a device or between two: the driver tells by the addresses.
     """
 
     nbytes: int
@@ -141,7 +141,7 @@ class Memcpy:
             device.gpu.copy(target, origin, self.nbytes, stream)
 
     def node(self, bases: Sequence[int]) -> CopyNode:
-        """It as a node of a graph."""
+        """The node of a graph that does the same."""
         target, origin = bases[self.out_base] + self.out_offset, bases[self.source_base] + self.source_offset
         return CopyNode("within", target, origin, self.nbytes)
 
@@ -151,7 +151,7 @@ class Memcpy:
 class Memcpy2D:
     """`height` rows of `width` bytes, whose starts lie a pitch of at least `width` bytes apart.
 
-    Once it is placed, it is a command.
+    A placed one is a command.
     """
 
     width: int

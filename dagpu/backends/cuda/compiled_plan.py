@@ -1,4 +1,4 @@
-"""A plan compiled for its devices, as immutable data: what all its runs and graphs read and none changes."""
+"""A plan compiled for its devices, as immutable data. All its runs and graphs read it; none changes it."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

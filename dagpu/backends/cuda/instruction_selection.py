@@ -38,12 +38,12 @@ class Selection(NamedTuple):
 
     compiled: CompiledPlan
     steps: Sequence[Sequence[Selected]]
-    """For each step of the plan what it becomes; empty for steps that execute nothing."""
+    """The launches and commands of each step of the plan; empty for a step that executes nothing."""
     wanted: Wanted
 
 
 def select(plan: Plan, devices: Sequence[CudaDevice], factories: LaunchFactories) -> Selection:
-    """Select for every instruction of a plan, and give each of the plan's addresses a base.
+    """Select launches and commands for every instruction of a plan, and give each of the plan's addresses a base.
 
     Raises:
         KernelArgumentError: a kernel takes plain pointers and gets a strided view.
@@ -56,7 +56,7 @@ def select(plan: Plan, devices: Sequence[CudaDevice], factories: LaunchFactories
 
 @final
 class _Selector:
-    """Selects for the instructions of one plan, in the plan's order."""
+    """Selects launches and commands for the instructions of one plan, in the plan's order."""
 
     def __init__(self, plan: Plan, devices: Sequence[CudaDevice], factories: LaunchFactories) -> None:
         self._plan = plan
@@ -103,7 +103,7 @@ class _Selector:
         )
 
     def instruction(self, instruction: Instruction) -> Sequence[Selected]:
-        """Select for one instruction, and ask for its kernel if that is not compiled yet."""
+        """The launches and commands of one instruction. Adds its kernel to `wanted` if that is not compiled yet."""
         device = self._devices[instruction.device]
         match instruction:
             case Launch():

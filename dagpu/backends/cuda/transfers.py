@@ -95,7 +95,7 @@ class CopyIn:
         return self.out.base, self.host
 
     def node(self, bases: Sequence[int]) -> CopyNode:
-        """It as a node of a graph, from page-locked memory."""
+        """The node of a graph that does the same, from page-locked memory."""
         return CopyNode("in", bases[self.out.base] + self.out.offset, bases[self.host], self.nbytes)
 
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
@@ -174,7 +174,7 @@ class CopyOut:
         return self.host, self.source.base
 
     def node(self, bases: Sequence[int]) -> CopyNode:
-        """It as a node of a graph, to page-locked memory."""
+        """The node of a graph that does the same, to page-locked memory."""
         return CopyNode("out", bases[self.host], bases[self.source.base] + self.source.offset, self.nbytes)
 
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:

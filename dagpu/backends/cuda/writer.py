@@ -49,7 +49,7 @@ class SelectedCommand(NamedTuple):
 
 
 Selected: TypeAlias = SelectedKernel | SelectedBuiltin | SelectedCommand
-"""What an instruction, or a part of one, becomes."""
+"""A launch or command that an instruction, or a part of one, becomes."""
 
 
 def write(compiled: CompiledPlan, steps: Sequence[Sequence[Selected]]) -> Written:
