@@ -89,7 +89,7 @@ def launching(frozen: Any, times: int = 1) -> PreparedPlan:
 
 def bound(plan: PreparedPlan, inputs: dict[int, Any]) -> Bindings:
     """Bindings with these inputs."""
-    bindings = Bindings(len(plan.plan.buffers))
+    bindings = Bindings(len(plan.compiled.plan.buffers))
     for index, held in inputs.items():
         bindings.memory[index] = held
     return bindings
@@ -113,7 +113,7 @@ def failed(plan: PreparedPlan, bindings: Bindings, *, graph: bool = True) -> lis
 
 def results(plan: PreparedPlan, bindings: Bindings) -> list[Any]:
     """What its outputs are bound to."""
-    return [bindings.memory[n] for n, buffer in enumerate(plan.plan.buffers) if buffer.role is Role.OUTPUT]
+    return [bindings.memory[n] for n, buffer in enumerate(plan.compiled.plan.buffers) if buffer.role is Role.OUTPUT]
 
 
 def texts(found: Sequence[Any]) -> list[bytes]:

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "dagpu"
 APART = "mypy_plugin"
 """It has a corpus of its own: tests/typing/plugin, and the cures of its messages in tests/test_mypy_cures.py."""
 
-BUILDERS = {"refuse_call", "declaration_error", "wrong_argument", "_refuse", "refuse"}
+BUILDERS = {"refuse_call", "declaration_error", "wrong_argument", "_refuse", "refuse", "out_of_memory", "no_room"}
 """Functions that make an error of the texts they are given."""
 
 MESSAGE_MODULES = {

@@ -4,12 +4,30 @@
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from dagpu import devices
 
 HOST_DEVICES = 8
 """How many devices of the host can be had by name."""
+
+
+_counts: dict[str, int] = {}
+"""How many devices of a kind `counted` says there are."""
+
+
+@contextmanager
+def counted(kind: str, count: int) -> Iterator[None]:
+    """Within the `with` block there are `count` devices of this kind."""
+    before = _counts.copy()
+    _counts[kind] = count
+    try:
+        yield
+    finally:
+        _counts.clear()
+        _counts.update(before)
 
 
 @cache
@@ -20,7 +38,7 @@ def _count(kind: str) -> int:
 def place(number: int = 0) -> str:
     """The name of device `number`, counted from the default one; where there are fewer, they come round again."""
     kind, _, index = os.environ["DAGPU_DEVICE"].partition(":")
-    return f"{kind}:{(int(index or 0) + number) % _count(kind)}"
+    return f"{kind}:{(int(index or 0) + number) % (_counts.get(kind) or _count(kind))}"
 
 
 def elsewhere() -> str:

@@ -15,13 +15,13 @@ from typing import Any, final
 import numpy as np
 import pytest
 
-from dagpu.backends.cuda import backend as backend_module
-from dagpu.backends.cuda import builtin, packing, prepared
+from dagpu.backends.cuda import builtin, packing
 from dagpu.backends.cuda.backend import CudaBackend
 from dagpu.backends.cuda.builtin import Builtin
 from dagpu.backends.cuda.compiler import Compiled, Unit
 from dagpu.backends.cuda.device import CudaDevice
 from dagpu.backends.cuda.driver import Limits
+from dagpu.backends.cuda.launch_factories import LaunchFactories
 from dagpu.backends.cuda.memory import Pool
 from dagpu.backends.cuda.packing import Packed
 from dagpu.backends.host.recipes import write
@@ -31,7 +31,7 @@ from dagpu.layout import Layout
 from dagpu.lowering.program import Launch
 from dagpu.ops.recipes import seeded
 from dagpu.reference_queue import Reference, ReferenceQueue
-from dagpu.runtime.device import backend
+from dagpu.runtime.device import backend, replaced_backend
 from dagpu.runtime.kept import plans
 from tests import places
 from tests.simulated_gpu import LIMITS, SimulatedGpu
@@ -120,6 +120,17 @@ def _poison_free(pool: Pool, machine: Machine) -> None:
 
 
 @contextmanager
+def _compiler_put_back() -> Iterator[None]:
+    """Within the `with` block no backend is there that compiles kernels ahead, until one is opened."""
+    before = COMPILER.value
+    COMPILER.set(None)
+    try:
+        yield
+    finally:
+        COMPILER.set(before)
+
+
+@contextmanager
 def installed(
     seed: int = 0, gpus: int = 2, *, limits: Limits = LIMITS, memory: int = 1 << 32, pinned: int = 1 << 32
 ) -> Iterator[Machine]:
@@ -129,19 +140,13 @@ def installed(
     """
     machine = Machine(seed, pinned)
     machine.gpus = [SimulatedGpu(machine, index, memory, limits) for index in range(gpus)]
-    cuda = backend("cuda")
-    assert isinstance(cuda, CudaBackend)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend_module, "open_gpus", lambda: machine.gpus)
-        patch.setattr(backend_module, "load_nvrtc", lambda: None)
-        patch.setattr(backend_module, "Compiler", lambda nvrtc: SimulatedCompiler(machine))
-        patch.setattr(prepared, "pack", _pack)
-        patch.setattr(prepared, "fill", _fill)
-        patch.setattr(prepared, "copy", _copy)
-        patch.setattr(COMPILER, "value", None)
-        patch.setattr(cuda, "_devices", None)
-        patch.setattr(cuda, "_missing", None)
-        patch.setattr(places, "_count", lambda kind: gpus if kind == "cuda" else places.HOST_DEVICES)
+    cuda = CudaBackend(lambda: machine.gpus, lambda: SimulatedCompiler(machine), LaunchFactories(_pack, _fill, _copy))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        replaced_backend("cuda", cuda),
+        _compiler_put_back(),
+        places.counted("cuda", gpus),
+    ):
         patch.setenv("DAGPU_DEVICE", "cuda:0")
         for number in range(gpus):
             found = driver(number)

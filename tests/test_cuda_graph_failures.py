@@ -140,7 +140,7 @@ def test_any_call_may_fail(call: str, nth: int, code: int, seed: int, ahead: boo
             array = np.full((2, 20), number, f32)
             try:
                 if ahead and not number:
-                    plan.graphs.prepare_first(plan)
+                    plan.graphs.prepare_first(plan.compiled, plan.scripts.written)
                 found = run(plan, {**inputs, source: array})
             except DeviceError:
                 if driver().lost is not None or machine.gpus[0].lost:
@@ -294,15 +294,15 @@ def test_large_arrays_of_a_frozen_plan_are_staged_by_a_thread(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever submits the launch is not held up."""
-    from dagpu.backends.cuda import prepared as prepared_module
+    from dagpu.backends.cuda import instruction_selection
 
-    monkeypatch.setattr(prepared_module, "PROMPT_IN", 64)
+    monkeypatch.setattr(instruction_selection, "PROMPT_IN", 64)
     array = np.arange(100, dtype=f32)
     program, inputs = program_of(from_host(array).to_host())
     plan = prepared(program)
     bindings = bound(plan, inputs)
     outer = launching(plan.freeze(bindings))
-    assert outer.blocking
+    assert outer.compiled.blocking
     array[...] = 7
     run(outer, {0: block(np.zeros(1), machine)})
     assert all((each == 7).all() for n, each in enumerate(bindings.memory) if isinstance(each, np.ndarray))
@@ -319,7 +319,7 @@ def test_what_cannot_be_frozen_says_why(machine: Machine) -> None:
     with pytest.raises(CaptureError, match=r"it is on cuda:1, and others are on cuda:0. Use one device"):
         plan.freeze(bound(plan, {}))
     plan = prepared(program_of(chain(2).to_host())[0])
-    (out,) = [n for n, b in enumerate(plan.plan.buffers) if b.role is Role.OUTPUT and b.device == HOST]
+    (out,) = [n for n, b in enumerate(plan.compiled.plan.buffers) if b.role is Role.OUTPUT and b.device == HOST]
     with pytest.raises(CaptureError, match=r"to_host at .*: its result is in ordinary memory"):
         plan.freeze(bound(plan, {out: np.zeros((2, 2), f32)}))
     array: NDArray[f32] = driver_array((2, 2))

@@ -211,8 +211,8 @@ def test_outputs_that_are_there_are_written_where_they_are(machine: Machine) -> 
     program, inputs = program_of(zip_ops(chain(3, 1), chain(2, 5).to_host()))
     plan = prepared(program)
     tensor, array = block(np.zeros((2, 2), f32), machine), driver_array((2, 2))
-    outputs = [n for n, buffer in enumerate(plan.plan.buffers) if buffer.role is Role.OUTPUT]
-    given = {n: array if plan.plan.buffers[n].device == HOST else tensor for n in outputs}
+    outputs = [n for n, buffer in enumerate(plan.compiled.plan.buffers) if buffer.role is Role.OUTPUT]
+    given = {n: array if plan.compiled.plan.buffers[n].device == HOST else tensor for n in outputs}
     for graph in (True, False, True):
         array[...] = 0
         found = run(plan, {**inputs, **given}, graph=graph)

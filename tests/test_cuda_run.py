@@ -91,20 +91,20 @@ def test_runs_that_are_submitted_at_once_have_a_script_each(machine: Machine) ->
     """With addresses and events of its own; one that is new aims at nothing that it does not write itself."""
     prepared = backend("cuda").prepare(plan_of(chain(3)))
     assert isinstance(prepared, PreparedPlan)
-    numbers = [1.0] * len(prepared.plan.buffers)
-    first = prepared.borrow_script()
-    first.parameters.aim([1 << 20] * prepared.bases, numbers)
-    second = prepared.borrow_script()
-    second.parameters.aim([1 << 20] * prepared.bases, numbers)
+    numbers = [1.0] * len(prepared.compiled.plan.buffers)
+    first = prepared.scripts.borrow()
+    first.parameters.aim([1 << 20] * prepared.compiled.bases, numbers)
+    second = prepared.scripts.borrow()
+    second.parameters.aim([1 << 20] * prepared.compiled.bases, numbers)
     launches = list(zip(first.parameters.texts, second.parameters.texts, strict=True))
     assert len(launches) == 3
     assert all(a == b and a is not b for a, b in launches)
-    second.parameters.aim([1 << 21] * prepared.bases, numbers)
+    second.parameters.aim([1 << 21] * prepared.compiled.bases, numbers)
     assert all(int.from_bytes(b[:8], "little") - int.from_bytes(a[:8], "little") == 1 << 20 for a, b in launches)
     assert not set(map(id, first.events)) & set(map(id, second.events))
     assert first.events
-    prepared.return_script(first)
-    assert prepared.borrow_script() is first
+    prepared.scripts.give_back(first)
+    assert prepared.scripts.borrow() is first
 
 
 def test_runs_overlap(machine: Machine, sleepy: None) -> None:

@@ -4,7 +4,7 @@ import gc
 import re
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,11 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.backends.cuda import CudaBackend
+from dagpu.backends.cuda.driver import Gpu
 from dagpu.ownership import storage_of
 from dagpu.runtime import device as places
-from dagpu.runtime.device import backend
+from dagpu.runtime.device import backend, replaced_backend
 from tests.arithmetic import scale
 from tests.places import place
 from tests.simulated_cuda import installed
@@ -92,18 +94,16 @@ def test_a_gpu_that_is_not_there(name: str) -> None:
 
 
 @pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def searches() -> Iterator[list[str]]:
     """Nobody has asked for a GPU yet, and there is none (CUDA_ERROR_NO_DEVICE). Gets an entry for each search."""
     made = []
 
-    def open_gpus() -> list[object]:
+    def open_gpus() -> list[Gpu]:
         made.append("search")
         raise NoDeviceError("there is no CUDA device here: the driver says so.", 100)
 
-    monkeypatch.setattr(backend("cuda"), "_devices", None)
-    monkeypatch.setattr(backend("cuda"), "_missing", None)
-    monkeypatch.setattr("dagpu.backends.cuda.backend.open_gpus", open_gpus)
-    return made
+    with replaced_backend("cuda", CudaBackend(gpus=open_gpus)):
+        yield made
 
 
 @pytest.mark.usefixtures("searches")
@@ -157,6 +157,17 @@ def test_each_way_of_naming_a_device_passes_the_code_on(monkeypatch: pytest.Monk
         with pytest.raises(NoDeviceError, match="the driver says so") as caught:
             ask()
         assert caught.value.code == 100
+
+
+def test_a_replaced_backend_is_put_back(searches: list[str]) -> None:
+    """Within the `with` block the replacement brings the devices of its kind; then the backend of before does."""
+    before = backend("cuda")
+    with replaced_backend("cuda", CudaBackend(gpus=list)):
+        assert backend("cuda") is not before
+        with pytest.raises(NoDeviceError, match="shows no device to this process"):
+            device("cuda")
+    assert backend("cuda") is before
+    assert searches == []
 
 
 def test_devices_are_all_that_is_here() -> None:

@@ -27,13 +27,38 @@ _SHIPPED = {
 _current: ContextVar[Device | None] = ContextVar("dagpu_device", default=None)
 
 
-@cache
+backends: dict[str, Backend] = {}
+"""The backends that are loaded, by the kind of their devices."""
+
+
 def backend(kind: str) -> Backend:
     """The backend that brings devices of this kind; loaded when it is first asked for.
 
     Raises:
         NoDeviceError: no package that is installed has one.
     """
+    found = backends.get(kind)
+    # setdefault is atomic: of two threads that load it at once, both get the same one.
+    return backends.setdefault(kind, _load(kind)) if found is None else found
+
+
+@contextmanager
+def replaced_backend(kind: str, replacement: Backend) -> Iterator[None]:
+    """Within the `with` block `replacement` brings the devices of this kind, on all threads. For tests."""
+    before = backends.get(kind)
+    backends[kind] = replacement
+    _automatic.cache_clear()
+    try:
+        yield
+    finally:
+        if before is None:
+            del backends[kind]
+        else:
+            backends[kind] = before
+        _automatic.cache_clear()
+
+
+def _load(kind: str) -> Backend:
     found = next(iter(metadata.entry_points(group=GROUP, name=kind)), None)
     if found is None and kind in _SHIPPED:
         found = metadata.EntryPoint(kind, _SHIPPED[kind], GROUP)

@@ -2,11 +2,14 @@
 
 import os
 import threading
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, final
 
 from dagpu.backends.cuda.compiler import Compiler
 from dagpu.backends.cuda.device import CudaDevice
 from dagpu.backends.cuda.driver import Gpu
+from dagpu.backends.cuda.launch_factories import LAUNCH_FACTORIES, LaunchFactories
+from dagpu.backends.cuda.library import CubinCompiler
 from dagpu.backends.cuda.nvrtc import load_nvrtc
 from dagpu.backends.cuda.packing import CHECKED
 from dagpu.backends.cuda.prepared import PreparedPlan
@@ -20,14 +23,31 @@ from dagpu.ops.kernel_spec import KernelSpec
 SPIN_SECONDS: Final = 20e-6
 
 
+def _new_compiler() -> Compiler:
+    return Compiler(load_nvrtc())
+
+
 @final
 class CudaBackend:
     """Plans on CUDA streams and events. Implements `dagpu.backends.base.Backend`.
 
     Nothing is imported or initialised before a device is asked for.
+
+    Args:
+        gpus: opens the GPUs; called once, when the first device is asked for.
+        compiler: makes the compiler of all devices; called once, after `gpus`.
+        factories: choose the launch or the driver call of each instruction.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        gpus: Callable[[], Sequence[Gpu]] = open_gpus,
+        compiler: Callable[[], CubinCompiler] = _new_compiler,
+        factories: LaunchFactories = LAUNCH_FACTORIES,
+    ) -> None:
+        self._open_gpus = gpus
+        self._new_compiler = compiler
+        self._factories = factories
         self._devices: list[tuple[Device, CudaDevice]] | None = None
         self._missing: tuple[str, int] | None = None
         """Text and code of the error, once it is known that there are none. The error itself would keep the frames that
@@ -55,7 +75,8 @@ class CudaBackend:
 
     def prepare(self, plan: Plan) -> PreparedPlan:
         """See `Backend.prepare`."""
-        return PreparedPlan(plan, [self._find(int(name.partition(":")[2]))[1] for name in plan.devices])
+        devices = [self._find(int(name.partition(":")[2]))[1] for name in plan.devices]
+        return PreparedPlan(plan, devices, self._factories)
 
     def spin(self) -> float:
         """20 us: about the difference between a look at an event and a wake-up by a pipe."""
@@ -77,19 +98,19 @@ class CudaBackend:
                     raise NoDeviceError(*self._missing)
                 if self._devices is None:
                     try:
-                        self._devices = _devices(open_gpus())
+                        self._devices = _devices(self._open_gpus(), self._new_compiler)
                     except NoDeviceError as error:
                         self._missing = str(error), error.code
                         raise
         return self._devices
 
 
-def _devices(gpus: list[Gpu]) -> list[tuple[Device, CudaDevice]]:
+def _devices(gpus: Sequence[Gpu], new_compiler: Callable[[], CubinCompiler]) -> list[tuple[Device, CudaDevice]]:
     if not gpus:
         raise NoDeviceError(
             "the NVIDIA driver is there but shows no device to this process. See that CUDA_VISIBLE_DEVICES hides none."
         )
-    compiler = Compiler(load_nvrtc())
+    compiler = new_compiler()
     drivers = [CudaDevice(gpu, compiler) for gpu in gpus]
 
     def compile_ahead(spec: KernelSpec) -> None:

@@ -1,39 +1,44 @@
 """Beginning a run: its memory, its streams, and whether it is launched as a graph or played from a script."""
 
+from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dagpu.backends.base import Bindings
+from dagpu.backends.cuda.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.graphs import Graphs
 from dagpu.backends.cuda.play import hand_over, play, play_graph, play_on_threads
 from dagpu.backends.cuda.run import CudaRun
+from dagpu.backends.cuda.script import ScriptPool
+from dagpu.backends.cuda.streams import CudaStream
 from dagpu.backends.cuda.timing import Timing
+from dagpu.backends.lanes import streams_by_device
 from dagpu.backends.recording import recording
 from dagpu.errors import DagpuError, DeviceLostError
 
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.prepared import PreparedPlan
 
-
-def start(prepared: "PreparedPlan", bindings: Bindings, spin: float, graph: bool) -> CudaRun:
+def start(
+    compiled: CompiledPlan, scripts: ScriptPool, graphs: Graphs, bindings: Bindings, spin: float, graph: bool
+) -> CudaRun:
     """Take memory, streams and events, submit, and look for the end for at most `spin` seconds.
 
     Raises:
         OutOfMemoryError: there is too little memory; nothing has been submitted.
         DeviceLostError: a device was lost before.
     """
-    devices = prepared.devices
+    devices = compiled.devices
     for device in devices:
         if device.lost is not None:
             device.refuse_if_lost()
     with devices[0].gpu.current():
-        run = CudaRun(prepared, bindings)
+        run = CudaRun(compiled, bindings, scripts.give_back, graphs.give_back)
         try:
             if devices[0].retired:
                 devices[0].destroy_retired()
             run.held.look()
             _take_streams(run)
-            if not (graph and _take_graph(run)):
-                _take_script(run)
+            if not (graph and _take_graph(run, graphs, scripts)):
+                _take_script(run, scripts)
             _take_ends(run)
         except BaseException as error:
             run.let_go_of_graph()
@@ -58,8 +63,7 @@ def start(prepared: "PreparedPlan", bindings: Bindings, spin: float, graph: bool
 
 
 def _submit(run: CudaRun) -> None:
-    prepared = run.prepared
-    if run.graph is None and (prepared.blocking or not run.held.prompt()):
+    if run.graph is None and (run.compiled.blocking or not run.held.prompt()):
         run.begin_elsewhere(play_on_threads)
     elif run.congested():
         run.begin_elsewhere(partial(hand_over, begin=0))
@@ -71,38 +75,37 @@ def _submit(run: CudaRun) -> None:
 
 def _take_streams(run: CudaRun) -> None:
     """A stream for each lane; if somebody measures the run, what it takes for that."""
-    prepared, devices, lanes = run.prepared, run.devices, run.prepared.plan.lanes
+    compiled, devices, lanes = run.compiled, run.devices, run.compiled.plan.lanes
     if len(devices) == 1:
-        run.streams = devices[0].streams.take(prepared.keys)
+        run.streams = devices[0].streams.take(compiled.keys)
     else:
-        parts = []
-        for number, device in enumerate(devices):
-            keys = [lane.key for lane in lanes if lane.device == number]
-            with device.gpu.current():
-                parts.append(iter(device.streams.take(keys) if keys else ()))
-        run.streams = [next(parts[lane.device]) for lane in lanes]
-    measured = recording(prepared.plan, run.streams)
+
+        def take(number: int, keys: Sequence[Hashable]) -> Sequence[CudaStream]:
+            with devices[number].gpu.current():
+                return devices[number].streams.take(keys)
+
+        run.streams = streams_by_device(lanes, len(devices), take)
+    measured = recording(compiled.plan, run.streams)
     if measured is not None:
         run.timing = Timing(measured, devices, [lane.device for lane in lanes])
 
 
-def _take_graph(run: CudaRun) -> bool:
+def _take_graph(run: CudaRun, graphs: Graphs, scripts: ScriptPool) -> bool:
     """A graph for the run, with memory where it had some before, and one stream in the place of all.
 
     Not where each instruction is measured, nor where a copy from or to the host would hold up whoever submits it: then
     what can be under way meanwhile had better be.
     """
-    prepared, held = run.prepared, run.held
-    graphs = prepared.graphs
+    held = run.held
     if not graphs.left or run.timing is not None or not run.streams or not held.prompt():
         return False
-    run.graph = graph = graphs.borrow(prepared, held.bases)
+    run.graph = graph = graphs.borrow(run.compiled, scripts.written, held.bases)
     if graph is None:
         return False
     held.take(graph.bases)
     try:
         held.take_host_memory(graph.bases)
-        ready = graph.raw is not None or graphs.instantiated(graph, lambda new: new.aim(held.bases, run.memory))
+        ready = graph.raw is not None or graphs.instantiated(graph, lambda new: new.aim(held.bases, held.bound))
     except DeviceLostError:
         raise
     except DagpuError:
@@ -119,15 +122,15 @@ _ONE: Final = (1,)
 """What a graph puts into its stream."""
 
 
-def _take_script(run: CudaRun) -> None:
+def _take_script(run: CudaRun, scripts: ScriptPool) -> None:
     """A script with this run's addresses, and memory unless it was taken for a graph that came to nothing."""
-    run.script = script = run.prepared.borrow_script()
+    run.script = script = scripts.borrow()
     if not run.held.taken:
         run.held.take(script.parameters.bases)
-    script.parameters.aim(run.held.bases, run.memory)
-    run.actions = script.written.actions
+    script.parameters.aim(run.held.bases, run.held.bound)
+    run.actions, run.puts = script.written.actions, script.written.puts
     if run.timing is not None:
-        run.actions, run.puts = run.timing.actions(run.actions), run.timing.puts
+        run.actions, run.puts = run.timing.actions(run.actions, script.launch), run.timing.puts
 
 
 def _take_ends(run: CudaRun) -> None:
@@ -139,4 +142,4 @@ def _take_ends(run: CudaRun) -> None:
         streams = run.devices[0].streams
         run.ends = [(0, streams.event()) for _ in run.streams]
     else:
-        run.ends = [(lane.device, run.devices[lane.device].new_event()) for lane in run.prepared.plan.lanes]
+        run.ends = [(lane.device, run.devices[lane.device].new_event()) for lane in run.compiled.plan.lanes]

@@ -1,16 +1,43 @@
 """Waking whoever sleeps until a run is over: a pipe whose writing end, the run's *bell*, the driver closes then."""
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from threading import Lock
+from typing import Protocol
 
+from dagpu.backends.cuda.device import CudaDevice
+from dagpu.backends.cuda.driver import RawEvent, RawStream
+from dagpu.backends.cuda.streams import CudaStream
 from dagpu.backends.cuda.watch import identity
 from dagpu.errors import DeviceError
 
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.run import CudaRun
+
+class WakingRun(Protocol):
+    """The part of a run that wakes the task sleeping on it. Its fields are those of `CudaRun`."""
+
+    lock: Lock
+    bell: int | None
+    notifier: CudaStream | None
+
+    @property
+    def devices(self) -> Sequence[CudaDevice]: ...
+    @property
+    def streams(self) -> Sequence[CudaStream]: ...
+    @property
+    def raw(self) -> Sequence[RawStream]: ...
+    @property
+    def ends(self) -> Sequence[tuple[int, RawEvent]]: ...
+    @property
+    def played(self) -> bool: ...
+    @property
+    def finishing(self) -> bool: ...
+    @property
+    def finished(self) -> bool: ...
+    def done(self) -> bool: ...
+    def lost_in(self, error: BaseException) -> bool: ...
 
 
-def open_bell(run: "CudaRun") -> int | None:
+def open_bell(run: WakingRun) -> int | None:
     """The reading end of a pipe whose other end is closed when the run is over; None where there are many already."""
     if run.devices[0].watch.crowded:
         return None
@@ -38,7 +65,7 @@ def open_bell(run: "CudaRun") -> int | None:
     return read
 
 
-def ring(run: "CudaRun") -> None:
+def ring(run: WakingRun) -> None:
     """Have the driver close the pipe when all lanes are at their end: in the stream itself where the run has one to
     itself, else on a stream that waits for its ends alone. Nothing more of the run will be submitted."""
     device = run.devices[0]

@@ -4,14 +4,16 @@ Nothing here needs a GPU. A kernel's text is put together from prelude/*.cuh and
 element types alone, so that few modules are ever compiled; all else is in its parameters.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from struct import pack
-from typing import Any, Final, NamedTuple, TypeAlias, assert_never, final
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, assert_never, final
 
 import numpy as np
 
+from dagpu.backends.cuda.driver import CopyNode, FillNode, Gpu, RawStream
 from dagpu.backends.cuda.walk import Start, Walk, packed, reduced, room_for
 from dagpu.backends.host.recipes import write
 from dagpu.dtypes import strides_of
@@ -51,31 +53,106 @@ class Builtin:
     """Where in `arguments` the seed (8 bytes) goes that each run brings; None where there is none."""
 
 
+class HasBases(Protocol):
+    """The part of a run's buffers that a memset or memcpy reads."""
+
+    @property
+    def bases(self) -> Sequence[int]:
+        """The addresses from which the plan's addresses are counted."""
+        ...
+
+
+class HasGpu(Protocol):
+    """The part of a device that a memset or memcpy calls."""
+
+    @property
+    def gpu(self) -> Gpu: ...
+
+
+UNPLACED: Final = -1
+"""The base of a memset or memcpy whose offsets are counted from the start of its buffer."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Memset:
-    """`count` times the `width` (1, 2 or 4) bytes of `value`, from `offset` on. `count` may be 0: nothing to do."""
+    """`count` times the `width` (1, 2 or 4) bytes of `value`, from `offset` on. `count` may be 0: nothing to do.
+
+    A placed one is a command: call it with the run's buffers, the device and a stream.
+    """
 
     width: int
     value: int
     count: int
     offset: int
+    base: int = UNPLACED
+
+    def placed(self, out: tuple[int, int]) -> "Memset":
+        """The same memset in a buffer that begins at `out`: a base and a distance from it in bytes."""
+        base, offset = out
+        return Memset(self.width, self.value, self.count, offset + self.offset, base)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes written."""
+        return self.width * self.count
+
+    @property
+    def bases(self) -> tuple[int]:
+        """The base of its address."""
+        return (self.base,)
+
+    def __call__(self, buffers: HasBases, device: HasGpu, stream: RawStream) -> None:
+        if self.count:
+            device.gpu.fill(buffers.bases[self.base] + self.offset, self.width, self.value, self.count, stream)
+
+    def node(self, bases: Sequence[int]) -> FillNode:
+        """The node of a graph that does the same."""
+        return FillNode(bases[self.base] + self.offset, self.width, self.value, self.count)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Memcpy:
-    """`nbytes` bytes, from and to these offsets. `nbytes` may be 0: nothing to do."""
+    """`nbytes` bytes, from and to these offsets. `nbytes` may be 0: nothing to do.
+
+    A placed one is a command, within a device or between two: the driver tells by the addresses.
+    """
 
     nbytes: int
     out_offset: int
     source_offset: int
+    out_base: int = UNPLACED
+    source_base: int = UNPLACED
+
+    def placed(self, out: tuple[int, int], source: tuple[int, int]) -> "Memcpy":
+        """The same memcpy in buffers that begin there: each a base and a distance from it in bytes."""
+        return Memcpy(self.nbytes, out[1] + self.out_offset, source[1] + self.source_offset, out[0], source[0])
+
+    @property
+    def bases(self) -> tuple[int, int]:
+        """The bases of its addresses."""
+        return self.out_base, self.source_base
+
+    def __call__(self, buffers: HasBases, device: HasGpu, stream: RawStream) -> None:
+        if self.nbytes:
+            bases = buffers.bases
+            target, origin = bases[self.out_base] + self.out_offset, bases[self.source_base] + self.source_offset
+            device.gpu.copy(target, origin, self.nbytes, stream)
+
+    def node(self, bases: Sequence[int]) -> CopyNode:
+        """The node of a graph that does the same."""
+        target, origin = bases[self.out_base] + self.out_offset, bases[self.source_base] + self.source_offset
+        return CopyNode("within", target, origin, self.nbytes)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Memcpy2D:
-    """`height` rows of `width` bytes, whose starts lie a pitch of at least `width` bytes apart."""
+    """`height` rows of `width` bytes, whose starts lie a pitch of at least `width` bytes apart.
+
+    A placed one is a command.
+    """
 
     width: int
     height: int
@@ -83,6 +160,22 @@ class Memcpy2D:
     source_pitch: int
     out_offset: int
     source_offset: int
+    out: tuple[int, int] = (UNPLACED, 0)
+    """The start of the output's buffer, from which `out_offset` is counted: a base and a distance from it in bytes."""
+    source: tuple[int, int] = (UNPLACED, 0)
+    by_kernel: Builtin | None = None
+    """A kernel that does the same, for graphs."""
+
+    def placed(self, out: tuple[int, int], source: tuple[int, int], by_kernel: Builtin) -> "Memcpy2D":
+        """The same memcpy in buffers that begin there: each a base and a distance from it in bytes."""
+        return replace(self, out=out, source=source, by_kernel=by_kernel)
+
+    def __call__(self, buffers: HasBases, device: HasGpu, stream: RawStream) -> None:
+        (out_base, out_start), (source_base, source_start) = self.out, self.source
+        target = buffers.bases[out_base] + out_start + self.out_offset
+        origin = buffers.bases[source_base] + source_start + self.source_offset
+        pitches = self.out_pitch, self.source_pitch
+        device.gpu.copy_pitched(target, origin, self.width, self.height, pitches, stream)
 
 
 def fill(recipe: Recipe, layout: Layout) -> Builtin | Memset:

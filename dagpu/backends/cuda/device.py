@@ -3,32 +3,52 @@
 import os
 import threading
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, Protocol, final
 
-from dagpu.backends.cuda.compiler import Compiler
-from dagpu.backends.cuda.driver import Gpu, RawEvent, RawGraph
-from dagpu.backends.cuda.library import Library
+from dagpu.backends.cuda.driver import OUT_OF_MEMORY, Gpu, RawEvent, RawGraph
+from dagpu.backends.cuda.library import CubinCompiler, Library
 from dagpu.backends.cuda.memory import Pool, Slabs
 from dagpu.backends.cuda.streams import OwnStream, Streams
 from dagpu.backends.cuda.watch import Watch
+from dagpu.backends.run_errors import no_room, out_of_memory
 from dagpu.env_vars import PINNED_BYTES
-from dagpu.errors import DeviceError, DeviceLostError
+from dagpu.errors import DeviceError, DeviceLostError, OutOfMemoryError
+from dagpu.lowering.memory import describe_peak
+from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import CopyDtoD
 from dagpu.origin import describe
 from dagpu.reference_queue import ReferenceQueue
 
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.run import CudaRun
-
 NAMED: Final = 3
 """Launches under way that a lost device's message names."""
+
+
+class LiveRun(Protocol):
+    """The part of a run that its devices call while it is under way."""
+
+    @property
+    def finishing(self) -> bool:
+        """True once the devices are done with all of it."""
+        ...
+
+    def done(self) -> bool:
+        """Look whether everything has happened."""
+        ...
+
+    def wait(self) -> object:
+        """Block until it is done."""
+        ...
+
+    def lose(self, error: DeviceLostError) -> None:
+        """End it, because a device of it was lost."""
+        ...
 
 
 @final
 class CudaDevice:
     """Implements `dagpu.device.Driver`."""
 
-    def __init__(self, gpu: Gpu, compiler: Compiler) -> None:
+    def __init__(self, gpu: Gpu, compiler: CubinCompiler) -> None:
         self.gpu = gpu
         self.memory = Pool(gpu.allocate, gpu.free)
         slabs = Slabs(gpu.allocate_pinned, gpu.free_pinned)
@@ -38,7 +58,7 @@ class CudaDevice:
         self.streams = Streams(gpu)
         self.library = Library(gpu, compiler)
         self.watch = Watch()
-        self.live: set[CudaRun] = set()
+        self.live: set[LiveRun] = set()
         self.retired: ReferenceQueue[RawGraph | None] = ReferenceQueue()
         """Graphs that nobody has any more, to be destroyed by the next who calls the driver anyway."""
         self.lost: DeviceLostError | None = None
@@ -87,6 +107,17 @@ class CudaDevice:
                 run.wait()  # another thread has seen its end, and is giving back what it held
         self.destroy_retired()
         self.memory.trim()
+
+    def out_of_memory(self, plan: Plan, number: int, nbytes: int, purpose: str) -> OutOfMemoryError:
+        """The error of a run of a plan, in which this device has the given number, that finds no room for something.
+        The context is current."""
+        free, total = self.gpu.memory_info()
+        return out_of_memory(
+            f"{no_room(self.name, nbytes)} for {purpose}. A run takes {plan.peak_bytes:,}; alive at the peak: "
+            f"{describe_peak(plan, number)}. {free:,} of {total:,} bytes are free, and dagpu's handles and runs hold "
+            f"{self.memory.used:,}",
+            OUT_OF_MEMORY,
+        )
 
     def destroy_retired(self) -> None:
         """Give the driver back the graphs that nobody has any more. None of them runs. The context is current."""

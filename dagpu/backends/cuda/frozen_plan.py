@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.bounds import blame
-from dagpu.backends.cuda.graphs import Instance
+from dagpu.backends.cuda.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.device import CudaDevice
+from dagpu.backends.cuda.driver import RawStream
+from dagpu.backends.cuda.graphs import Graphs, Instance
 from dagpu.backends.cuda.run_memory import RunMemory
+from dagpu.backends.cuda.script import RunBuffers, Written
 from dagpu.backends.cuda.transfers import CopyIn, array_over
 from dagpu.backends.host_work import source_array
 from dagpu.backends.outcome import Outcome
@@ -18,12 +22,6 @@ from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import GraphLaunch, Launch
 from dagpu.lowering.scalars import drawn_cells, fresh_seed
 from dagpu.origin import describe
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.device import CudaDevice
-    from dagpu.backends.cuda.driver import RawStream
-    from dagpu.backends.cuda.prepared import PreparedPlan
-    from dagpu.backends.cuda.run import CudaRun
 
 
 @final
@@ -35,18 +33,18 @@ class FrozenPlan:
 
     __slots__ = ("_drawn", "_instance", "_launches", "_memory", "_plan", "_staged", "device", "staged_bytes")
 
-    def __init__(self, prepared: "PreparedPlan", instance: Instance, memory: RunMemory, staged: "Staged") -> None:
-        self.device: CudaDevice = prepared.devices[0]
+    def __init__(self, compiled: CompiledPlan, instance: Instance, memory: RunMemory, staged: "Staged") -> None:
+        self.device: CudaDevice = compiled.devices[0]
         self.staged_bytes = sum(target.nbytes for _, target in staged)
         """What each launch copies on the host."""
-        self._plan: Plan = prepared.plan
+        self._plan: Plan = compiled.plan
         self._drawn = drawn_cells(self._plan)
-        self._launches: Sequence[Launch] = prepared.reports
+        self._launches: Sequence[Launch] = compiled.reports
         self._instance = instance
         self._memory = memory
         self._staged = staged
 
-    def launch(self, stream: "RawStream") -> None:
+    def launch(self, stream: RawStream) -> None:
         """Take what is in the arrays of the host now, and launch it. The context is current."""
         bound = self._memory.bound
         for copy, target in self._staged:
@@ -74,24 +72,24 @@ Staged = list[tuple[CopyIn, NDArray[Any]]]
 """Copies from arrays that are not page-locked, each with the array that is, of the same shape and element type."""
 
 
-def freeze(prepared: "PreparedPlan", bound: list[object]) -> FrozenPlan:
+def freeze(compiled: CompiledPlan, written: Written, graphs: Graphs, bound: list[object]) -> FrozenPlan:
     """The plan with the memory of these buffers and cells for good; see `Prepared.freeze`. Outputs and results that are
     not there yet are put in."""
-    if prepared.graphs.obstacle is not None:
-        instruction, why = prepared.graphs.obstacle
+    if graphs.obstacle is not None:
+        instruction, why = graphs.obstacle
         where = f" at {describe(instruction.origin)}" if instruction is not None else ""
         what = f"{type(instruction).__name__}{where}" if instruction is not None else "the op"
         raise CaptureError(f"{what} cannot be part of a CUDA graph: {why}.")
-    device = prepared.devices[0]
+    device = compiled.devices[0]
     device.refuse_if_lost()
     with device.gpu.current():
         device.destroy_retired()
-        instance = Instance(device, prepared.graphs.draw(prepared))
-        memory = RunMemory(prepared, bound)
+        instance = Instance(device, graphs.draw(compiled, written))
+        memory = RunMemory(compiled, bound)
         memory.look()
         memory.take(instance.bases)
         memory.take_host_memory(instance.bases)
-        for copy_out in prepared.copies_out:
+        for copy_out in compiled.copies_out:
             array = bound[copy_out.instruction.out]
             assert isinstance(array, np.ndarray)
             if array.nbytes and not device.gpu.is_pinned(array):
@@ -102,10 +100,10 @@ def freeze(prepared: "PreparedPlan", bound: list[object]) -> FrozenPlan:
                 )
         instance.aim(memory.bases, bound)
     memory.bound = list(bound)  # the caller's list is the caller's
-    return FrozenPlan(prepared, instance, memory, _staged(prepared, memory))
+    return FrozenPlan(compiled, instance, memory, _staged(memory))
 
 
-def _staged(prepared: "PreparedPlan", memory: RunMemory) -> Staged:
+def _staged(memory: RunMemory) -> Staged:
     found: Staged = []
     for copy, array in memory.locked:
         source = source_array(copy.instruction, memory.bound)
@@ -122,6 +120,10 @@ class LaunchFrozen:
     instruction: GraphLaunch
     frozen: FrozenPlan
 
-    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
-        run.launched.append(self)  # it lives until the run is over, which then looks at its reports
+    def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
+        buffers.launched.append(self)  # it lives until the run is over, which then looks at its reports
         self.frozen.launch(stream)
+
+    def violations(self) -> Iterator[BaseException]:
+        """Once the run is over: the errors of the graph's checked kernels. They are forgotten here."""
+        return self.frozen.violations()

@@ -7,17 +7,15 @@ events that its lane has waited for had recorded.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, final
+from typing import TypeAlias, final
 
-from dagpu.backends.cuda.builtin import Memset
-from dagpu.backends.cuda.driver import CopyNode, FillNode, KernelLaunch
-from dagpu.backends.cuda.parameters import Parameters, Patches, Place
-from dagpu.backends.cuda.script import Action, Kind
-from dagpu.backends.cuda.transfers import CopyIn, CopyOut, DeviceCopy, DeviceFill, RowsCopy
+from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memcpy2D, Memset
+from dagpu.backends.cuda.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.driver import KernelLaunch
+from dagpu.backends.cuda.parameters import Parameters, Patches
+from dagpu.backends.cuda.script import Action, Kind, Written
+from dagpu.backends.cuda.transfers import CopyIn, CopyOut
 from dagpu.lowering.program import Instruction
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.prepared import PreparedPlan
 
 
 @final
@@ -36,54 +34,20 @@ class Kernel:
         return self.made._replace(parameters=parameters)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A contiguous copy."""
-
-    instruction: Instruction
-    kind: Literal["in", "out", "within"]
-    target: Place
-    source: Place
-    nbytes: int
-
-    def node(self, bases: Sequence[int]) -> CopyNode:
-        """With addresses."""
-        target, source = self.target, self.source
-        return CopyNode(
-            self.kind, bases[target.base] + target.offset, bases[source.base] + source.offset, self.nbytes
-        )  # fmt: skip
-
-    def placeholder(self, device: int, host: int) -> CopyNode:
-        """With addresses that will be replaced before it is launched: of so many bytes of memory of either kind."""
-        target, source = host if self.kind == "out" else device, host if self.kind == "in" else device
-        return CopyNode(self.kind, target, source, self.nbytes)
+GraphCommand: TypeAlias = CopyIn | CopyOut | Memcpy | Memset
+"""A command that a graph may have as a node: it gives that node."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Fill:
-    """A constant."""
+class MemoryNode:
+    """A contiguous copy, or a constant that is written."""
 
     instruction: Instruction
-    out: Place
-    made: Memset
-
-    @property
-    def nbytes(self) -> int:
-        """What it writes."""
-        return self.made.width * self.made.count
-
-    def node(self, bases: Sequence[int]) -> FillNode:
-        """With its address."""
-        return self.placeholder(bases[self.out.base] + self.out.offset)
-
-    def placeholder(self, device: int) -> FillNode:
-        """With an address that will be replaced before it is launched."""
-        return FillNode(device, self.made.width, self.made.value, self.made.count)
+    command: GraphCommand
 
 
-Node: TypeAlias = Kernel | Copy | Fill
+Node: TypeAlias = Kernel | MemoryNode
 
 
 @final
@@ -100,14 +64,14 @@ class Blueprint:
     """For each source of changes, the nodes that it is in."""
 
 
-def blueprint(prepared: "PreparedPlan") -> Blueprint:
+def blueprint(compiled: CompiledPlan, written: Written) -> Blueprint:
     """The nodes of a plan.
 
     May compile: rows at a pitch are copied by a kernel in a graph, for the driver changes the addresses of
     one-dimensional copies alone (cuGraphExecMemcpyNodeSetParams).
     """
-    drawing = _Drawing(prepared)
-    for action in prepared.written.actions:
+    drawing = _Drawing(compiled, written)
+    for action in written.actions:
         drawing.add(action)
     return drawing.finished()
 
@@ -116,15 +80,16 @@ def blueprint(prepared: "PreparedPlan") -> Blueprint:
 class _Drawing:
     """A blueprint that is being made."""
 
-    def __init__(self, prepared: "PreparedPlan") -> None:
-        self._prepared = prepared
-        parameters = prepared.written.parameters
+    def __init__(self, compiled: CompiledPlan, written: Written) -> None:
+        self._device = compiled.devices[0]
+        self._launches = written.launches
+        parameters = written.parameters
         self._texts = list(parameters.copy().texts)
         before = parameters.patches
         self._patches = Patches([list(places) for places in before.addresses], before.numbers)
         self._nodes: list[Node] = []
         self._needs: list[tuple[int, ...]] = []
-        self._tails: list[frozenset[int]] = [frozenset()] * len(prepared.plan.lanes)
+        self._tails: list[frozenset[int]] = [frozenset()] * len(compiled.plan.lanes)
         """Of each lane, the nodes that the next one comes after."""
         self._recorded: dict[int, frozenset[int]] = {}
         """Of each event, what had to be done for it."""
@@ -145,41 +110,32 @@ class _Drawing:
     def _node(self, action: Action, instruction: Instruction) -> Node | None:
         """None where there is nothing to do."""
         if action.kind is Kind.LAUNCH:
-            return Kernel(instruction, self._prepared.written.launches[action.a][0], action.a)
+            return Kernel(instruction, self._launches[action.a][0], action.a)
         match action.a:
-            case CopyIn(instruction=copied, out=out, host=host):
-                nbytes = copied.out.layout.nbytes
-                return Copy(instruction, "in", out, Place(host, 0), nbytes) if nbytes else None
-            case CopyOut(layout=layout, source=source, host=host):
-                return Copy(instruction, "out", Place(host, 0), source, layout.nbytes) if layout.nbytes else None
-            case DeviceCopy(nbytes=nbytes, out=out, source=source):
-                return Copy(instruction, "within", out, source, nbytes) if nbytes else None
-            case DeviceFill(made=made, out=out):
-                return Fill(instruction, out, made) if made.count else None
-            case RowsCopy():
-                return self._rows(instruction, action.a)
+            case (CopyIn() | CopyOut() | Memcpy() | Memset()) as command:
+                return MemoryNode(instruction, command) if command.nbytes else None
+            case Memcpy2D(out=out, source=source, by_kernel=by_kernel):
+                assert by_kernel is not None
+                return self._rows(instruction, by_kernel, (out, source))
             case _:
                 raise AssertionError(action)
 
-    def _rows(self, instruction: Instruction, copy: RowsCopy) -> Kernel:
-        made, launch = copy.by_kernel, len(self._texts)
-        function = self._prepared.devices[0].library.builtin(made)
-        text = bytearray(made.arguments)
+    def _rows(self, instruction: Instruction, builtin: Builtin, places: Sequence[tuple[int, int]]) -> Kernel:
+        launch, function = len(self._texts), self._device.library.builtin(builtin)
+        text = bytearray(builtin.arguments)
         self._texts.append(text)
-        for at, place in zip(made.pointers, (copy.out, copy.source), strict=True):
-            self._patches.addresses[place.base].append((launch, at, place.offset))
-        return Kernel(instruction, KernelLaunch(function, made.grid, made.block, text, 0), launch)
+        for at, (base, offset) in zip(builtin.pointers, places, strict=True):
+            self._patches.addresses[base].append((launch, at, offset))
+        return Kernel(instruction, KernelLaunch(function, builtin.grid, builtin.block, text, 0), launch)
 
     def finished(self) -> Blueprint:
         """All of it."""
         node_of = {node.launch: number for number, node in enumerate(self._nodes) if isinstance(node, Kernel)}
         concerned = [{node_of[launch] for launch in launches} for launches in self._patches.launches()]
         for number, node in enumerate(self._nodes):
-            if isinstance(node, Copy):
-                concerned[node.target.base].add(number)
-                concerned[node.source.base].add(number)
-            elif isinstance(node, Fill):
-                concerned[node.out.base].add(number)
+            if isinstance(node, MemoryNode):
+                for base in node.command.bases:
+                    concerned[base].add(number)
         return Blueprint(
             self._nodes,
             self._needs,

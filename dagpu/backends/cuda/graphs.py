@@ -10,18 +10,18 @@ and runs that are under way at once have one each.
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
-from dagpu.backends.cuda.driver import OUT_OF_MEMORY, GraphNode, RawGraph, RawStream
-from dagpu.backends.cuda.graph_nodes import Blueprint, Copy, Fill, Kernel, Node, blueprint
+from dagpu.backends.cuda.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.device import CudaDevice
+from dagpu.backends.cuda.driver import OUT_OF_MEMORY, CopyNode, FillNode, GraphNode, RawGraph, RawStream
+from dagpu.backends.cuda.graph_nodes import Blueprint, GraphCommand, Kernel, Node, blueprint
+from dagpu.backends.cuda.script import Written
 from dagpu.errors import DagpuError, DeviceError, DeviceLostError
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Instruction
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.device import CudaDevice
-    from dagpu.backends.cuda.prepared import PreparedPlan
 
 INSTANCES: Final = 4
 """Executable graphs of one plan: runs that are under way at once beyond these go through streams. On a busy GPU a few
@@ -37,7 +37,7 @@ class Instance:
 
     __slots__ = ("__weakref__", "_blueprint", "_device", "_parameters", "_retired", "broken", "raw", "touched")
 
-    def __init__(self, device: "CudaDevice", drawn: Blueprint) -> None:
+    def __init__(self, device: CudaDevice, drawn: Blueprint) -> None:
         self._device = device
         self._blueprint = drawn
         self._parameters = drawn.parameters.copy()
@@ -56,7 +56,7 @@ class Instance:
         drawn, raw = self._blueprint, self.raw
         changed = self._parameters.aim(bases, memory)
         if raw is None:
-            self.raw = self._retired.belongs = self._instantiated(lambda node: node.node(bases))
+            self.raw = self._retired.belongs = self._instantiated(lambda command: command.node(bases))
             return
         if not changed:
             return
@@ -70,10 +70,12 @@ class Instance:
                 node = nodes[number]
                 if type(node) is Kernel:
                     update_kernel(number)
-                elif type(node) is Copy:
-                    raw.update_copy(number, node.node(bases))
-                elif type(node) is Fill:
-                    raw.update_fill(number, node.node(bases))
+                    continue
+                made = node.command.node(bases)
+                if type(made) is CopyNode:
+                    raw.update_copy(number, made)
+                else:
+                    raw.update_fill(number, made)
         except BaseException:
             self.touched = nodes[number]
             raise
@@ -86,14 +88,12 @@ class Instance:
     def prepare(self) -> None:
         """Instantiate it before there is a run to aim it at. The context is current."""
         device, nodes = self._device, self._blueprint.nodes
-        sizes = [node.nbytes for node in nodes if not isinstance(node, Kernel)]
+        sizes = [node.command.nbytes for node in nodes if not isinstance(node, Kernel)]
         # The driver looks up what the addresses of copies belong to: they have to be real ones.
         here, there = device.memory.take(max(sizes, default=0)), device.pinned.take(max(sizes, default=0))
 
-        def placeholder(node: Copy | Fill) -> GraphNode:
-            if isinstance(node, Fill):
-                return node.placeholder(here.address)
-            return node.placeholder(here.address, there.address)
+        def placeholder(command: GraphCommand) -> GraphNode:
+            return _moved(command.node(self._parameters.bases), here.address, there.address)
 
         self.raw = self._retired.belongs = self._instantiated(placeholder)
         idle = device.streams.take_notifier()
@@ -102,13 +102,13 @@ class Instance:
         finally:
             device.streams.give_back_notifier(idle)
 
-    def _instantiated(self, with_addresses: "Callable[[Copy | Fill], GraphNode]") -> RawGraph:
+    def _instantiated(self, with_addresses: Callable[[GraphCommand], GraphNode]) -> RawGraph:
         drawn, texts = self._blueprint, self._parameters.texts
 
         def made(node: Node) -> GraphNode:
             if isinstance(node, Kernel):
                 return node.node(texts[node.launch])
-            return with_addresses(node)
+            return with_addresses(node.command)
 
         return self._device.gpu.make_graph(list(zip(map(made, drawn.nodes), drawn.needs, strict=True)))
 
@@ -120,6 +120,14 @@ class Instance:
     def bases(self) -> Sequence[int]:
         """What its nodes are written for."""
         return self._parameters.bases
+
+
+def _moved(node: CopyNode | FillNode, device: int, host: int) -> GraphNode:
+    """The same node on other memory: at these addresses of device memory and of page-locked memory."""
+    if isinstance(node, FillNode):
+        return replace(node, address=device)
+    target, source = host if node.kind == "out" else device, host if node.kind == "in" else device
+    return replace(node, target=target, source=source)
 
 
 def obstacle(plan: Plan) -> tuple[Instruction | None, str] | None:
@@ -148,7 +156,7 @@ class Graphs:
     Invariant: _count == len(_idle) + those that runs have + those that are being made  <=  INSTANCES
     """
 
-    def __init__(self, plan: Plan, devices: "Sequence[CudaDevice]") -> None:
+    def __init__(self, plan: Plan, devices: Sequence[CudaDevice]) -> None:
         self.refused: str | None = None
         """Why the driver instantiates no graph of this plan: then all its runs go through streams."""
         own = (number for number, lane in enumerate(plan.lanes) if not isinstance(lane.key, int))
@@ -184,17 +192,17 @@ class Graphs:
         """Is there an instance for one more run, or may there be?"""
         return bool(self._idle) or not (self._count >= INSTANCES or self.refused or self.obstacle)
 
-    def draw(self, prepared: "PreparedPlan") -> Blueprint:
+    def draw(self, compiled: CompiledPlan, written: Written) -> Blueprint:
         """The nodes of the plan. Two threads that come at once may do this twice."""
         if self._blueprint is None:
-            self._blueprint = blueprint(prepared)
+            self._blueprint = blueprint(compiled, written)
         return self._blueprint
 
-    def prepare_first(self, prepared: "PreparedPlan") -> None:
+    def prepare_first(self, compiled: CompiledPlan, written: Written) -> None:
         """Instantiate the first one ahead."""
         self._prepared_first = True
         with self._device.gpu.current():
-            instance = self.borrow(prepared, ())
+            instance = self.borrow(compiled, written, ())
             if instance is not None:
                 try:
                     if instance.raw is None:
@@ -202,7 +210,7 @@ class Graphs:
                 finally:
                     self.give_back(instance)
 
-    def borrow(self, prepared: "PreparedPlan", bases: Sequence[int]) -> Instance | None:
+    def borrow(self, compiled: CompiledPlan, written: Written, bases: Sequence[int]) -> Instance | None:
         """An instance for a run: the idle one that is nearest, or a new one, not instantiated yet; None where the
         run has to do without. Give it back."""
         with self._lock:
@@ -214,7 +222,7 @@ class Graphs:
                 return None
             self._count += 1
         try:
-            return Instance(self._device, self.draw(prepared))
+            return Instance(self._device, self.draw(compiled, written))
         except BaseException as error:
             with self._lock:
                 self._count -= 1

@@ -2,10 +2,10 @@
 
 import threading
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from dagpu.backends.cuda.builtin import Builtin
-from dagpu.backends.cuda.compiler import Compiler, Unit, split_source_name
+from dagpu.backends.cuda.compiler import Compiled, Unit, split_source_name
 from dagpu.backends.cuda.driver import Function, Gpu
 from dagpu.backends.cuda.packing import entry_of, macros
 from dagpu.ops.kernel_spec import KernelSpec
@@ -14,11 +14,23 @@ BUILTIN_FILE: Final = "dagpu/builtin.cu"
 """What the compiler calls the text of dagpu's own kernels."""
 
 
+class CubinCompiler(Protocol):
+    """The part of `Compiler` that a library calls."""
+
+    def compile(self, unit: Unit) -> Compiled:
+        """Compile one kernel.
+
+        Raises:
+            CompileError: the source has errors.
+        """
+        ...
+
+
 @final
 class Library:
     """Functions by what they are compiled from. Of threads that want the same one, the first makes it."""
 
-    def __init__(self, gpu: Gpu, compiler: Compiler) -> None:
+    def __init__(self, gpu: Gpu, compiler: CubinCompiler) -> None:
         self._gpu = gpu
         self._compiler = compiler
         self._functions: dict[object, Function] = {}

@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
+from dagpu.backends.cuda.device import CudaDevice
 from dagpu.backends.cuda.driver import LAUNCH
+from dagpu.backends.cuda.run import CudaRun
 from dagpu.backends.cuda.script import Action, Kind
 from dagpu.backends.host.streams import enqueue
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.run import CudaRun
 
 # As names of this module they cost one look-up each, in a loop that runs for every launch.
 _LAUNCH: Final = Kind.LAUNCH
@@ -31,11 +30,12 @@ _HOST: Final = Kind.HOST
 _MARK: Final = Kind.MARK
 
 
-def play(run: "CudaRun", begin: int, patient: bool = False) -> None:
+def play(run: CudaRun, begin: int, patient: bool = False) -> None:
     """Submit all from an action on. `patient` says that this thread may wait. The first device's context is current."""
     assert run.script is not None
     actions, launches, events = run.actions, run.script.launches.each, run.script.events
-    raw, outcome = run.raw, run.outcome
+    raw, outcome, buffers = run.raw, run.outcome, run.held
+    here = _device_before(run, begin)
     entered: AbstractContextManager[object] | None = None
     number = begin
     while True:
@@ -52,7 +52,7 @@ def play(run: "CudaRun", begin: int, patient: bool = False) -> None:
                 elif kind is _WAIT:
                     raw[lane].wait_for_event(events[a])
                 elif kind is _DO or kind is _HOST:
-                    a(run, raw[lane])
+                    a(buffers, here, raw[lane])
                 elif kind is _MARK:
                     run.streams[lane].put(a)
                     if _handed_over(run, lane, number + 1, patient):
@@ -61,7 +61,8 @@ def play(run: "CudaRun", begin: int, patient: bool = False) -> None:
                 else:
                     leaving, entered = entered, None
                     _leave(leaving)
-                    entering = run.devices[a].gpu.current()
+                    here = run.devices[a]
+                    entering = here.gpu.current()
                     entering.__enter__()
                     entered = entering
             break
@@ -72,13 +73,13 @@ def play(run: "CudaRun", begin: int, patient: bool = False) -> None:
     run.all_played()
 
 
-def play_graph(run: "CudaRun") -> None:
+def play_graph(run: CudaRun) -> None:
     """Launch the run's graph. The context is current."""
     graph = run.graph
     assert graph is not None
     try:
         if not run.outcome.abnormal:
-            graph.aim(run.held.bases, run.memory)
+            graph.aim(run.held.bases, run.held.bound)
             graph.launch(run.raw[0])
     except BaseException as error:
         run.graph_failed(graph, error)
@@ -91,7 +92,7 @@ def _leave(entered: AbstractContextManager[object] | None) -> None:
         entered.__exit__(None, None, None)
 
 
-def _handed_over(run: "CudaRun", lane: int, begin: int, patient: bool) -> bool:
+def _handed_over(run: CudaRun, lane: int, begin: int, patient: bool) -> bool:
     """See that a lane's stream is not full: by waiting, or where this thread may not, by handing over the rest."""
     stream = run.streams[lane]
     if not patient:
@@ -107,10 +108,15 @@ def _handed_over(run: "CudaRun", lane: int, begin: int, patient: bool) -> bool:
     return False
 
 
-def hand_over(run: "CudaRun", begin: int) -> None:
+def _device_before(run: CudaRun, begin: int) -> CudaDevice:
+    """The device that the actions before this one have switched to."""
+    switches = [action.a for action in islice(run.actions, begin) if action.kind is Kind.SWITCH] if begin else ()
+    return run.devices[switches[-1] if switches else 0]
+
+
+def hand_over(run: CudaRun, begin: int) -> None:
     """Have another thread submit the rest: here the next launch might block the loop."""
-    switches = [action.a for action in islice(run.actions, begin) if action.kind is Kind.SWITCH]
-    device = run.devices[switches[-1] if switches else 0]
+    device = _device_before(run, begin)
 
     def go_on() -> None:
         try:
@@ -140,7 +146,7 @@ def hand_over(run: "CudaRun", begin: int) -> None:
         raise
 
 
-def play_on_threads(run: "CudaRun") -> None:
+def play_on_threads(run: CudaRun) -> None:
     """Each lane on the thread of its stream. All are enqueued at once, in one order for all runs, so that two runs that
     share streams cannot wait for each other."""
     assert run.script is not None
@@ -155,7 +161,7 @@ def play_on_threads(run: "CudaRun") -> None:
 class _Threads:
     """The threads that play one run."""
 
-    def __init__(self, run: "CudaRun", count: int) -> None:
+    def __init__(self, run: CudaRun, count: int) -> None:
         assert run.script is not None
         self._run = run
         self._script = run.script
@@ -208,10 +214,10 @@ class _Threads:
         elif kind is _LAUNCH:
             self._script.launch(action.a)
         else:
-            action.a(run, raw)
+            action.a(run.held, run.device_of_lane(action.lane), raw)
 
 
-def _end_lanes(run: "CudaRun", lanes: Sequence[int]) -> None:
+def _end_lanes(run: CudaRun, lanes: Sequence[int]) -> None:
     """Put an event at the end of each of these lanes."""
     for lane in lanes:
         number, event = run.ends[lane]

@@ -8,17 +8,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from dagpu.backends.base import Bindings, Failure
 from dagpu.backends.cuda.bell import open_bell, ring
 from dagpu.backends.cuda.blame import instructions_of, what
 from dagpu.backends.cuda.bounds import blame
+from dagpu.backends.cuda.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.device import CudaDevice
 from dagpu.backends.cuda.driver import RawEvent, RawStream
-from dagpu.backends.cuda.frozen_plan import LaunchFrozen
 from dagpu.backends.cuda.graphs import Instance
-from dagpu.backends.cuda.parameters import Place
 from dagpu.backends.cuda.run_memory import RunMemory
 from dagpu.backends.cuda.script import Action, Script
 from dagpu.backends.cuda.streams import CudaStream
@@ -27,9 +26,6 @@ from dagpu.backends.cuda.transfers import array_over
 from dagpu.backends.outcome import Outcome
 from dagpu.errors import DeviceError, DeviceLostError
 from dagpu.tracebacks import without_our_frames
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.prepared import PreparedPlan
 
 NAP: Final = 50e-6
 """Seconds between two looks where there is nothing to block on."""
@@ -46,25 +42,32 @@ class CudaRun:
     """
 
     __slots__ = (
-        "__weakref__", "actions", "bell", "devices", "ends", "finished", "finishing", "graph", "held", "launched",
-        "lock", "memory", "notifier", "outcome", "played", "prepared", "puts", "raw", "script", "streams", "timing",
+        "__weakref__", "_release_graph", "_release_script", "actions", "bell", "compiled", "devices", "ends",
+        "finished", "finishing", "graph", "held", "lock", "notifier", "outcome", "played", "puts", "raw", "script",
+        "streams", "timing",
     )  # fmt: skip
 
-    def __init__(self, prepared: "PreparedPlan", bindings: Bindings) -> None:
-        self.prepared = prepared
-        self.devices = prepared.devices
-        self.memory = bindings.memory
-        self.held = RunMemory(prepared, bindings.memory)
+    def __init__(
+        self,
+        compiled: CompiledPlan,
+        bindings: Bindings,
+        release_script: Callable[[Script], None],
+        release_graph: Callable[[Instance], None],
+    ) -> None:
+        self.compiled = compiled
+        self.devices = compiled.devices
+        self._release_script = release_script
+        """Gives a script back to its pool. It keeps the pool, and so the events in it, alive until the run is over."""
+        self._release_graph = release_graph
+        self.held = RunMemory(compiled, bindings.memory)
         self.outcome = Outcome()
         self.script: Script | None = None
         self.actions: Sequence[Action] = ()
         """The script's, or where the run is measured, those that measure them."""
         self.graph: Instance | None = None
         """What is launched instead of a script. The run has it until it is over."""
-        self.launched: list[LaunchFrozen] = []
-        """The frozen plans that it has launched."""
         self.timing: Timing | None = None
-        self.puts: Sequence[int] = prepared.written.puts
+        self.puts: Sequence[int] = ()
         """What has been put into each lane after its last MARK."""
         self.streams: list[CudaStream] = []
         self.raw: list[RawStream] = []
@@ -118,7 +121,7 @@ class CudaRun:
         again = instruction is None and isinstance(error, KeyboardInterrupt)
         ours = error if isinstance(error, DeviceError) else None
         if ours is None and (again or instruction is not None):
-            blamed = instruction or instructions_of(self.prepared.plan)[0]
+            blamed = instruction or instructions_of(self.compiled.plan)[0]
             self.outcome.fail(blamed, without_our_frames(error))
             return again
         if ours is None or isinstance(ours, DeviceLostError) or instruction is None:
@@ -130,7 +133,7 @@ class CudaRun:
     def graph_failed(self, graph: Instance, error: BaseException) -> None:
         """Writing a node of its graph, or launching it, has raised this: the graph is not used again."""
         graph.broken = True
-        node, instructions = graph.touched, instructions_of(self.prepared.plan)
+        node, instructions = graph.touched, instructions_of(self.compiled.plan)
         blamed = instructions[0] if node is None else node.instruction
         if not isinstance(error, DeviceError):
             self.outcome.fail(blamed, without_our_frames(error))
@@ -140,17 +143,9 @@ class CudaRun:
             whole = f"the CUDA graph of {len(instructions)} instructions, of them {what(blamed)}"
             self.outcome.fail(blamed, type(error)(f"{whole}: {error}", error.code))
 
-    def keep(self, thing: object) -> None:
-        """Keep this alive until the run is done."""
-        self.held.kept.append(thing)
-
-    def address(self, place: Place) -> int:
-        """Where something lies in this run."""
-        return self.held.bases[place.base] + place.offset
-
     def device_of_lane(self, lane: int) -> CudaDevice:
         """The device that a lane is on."""
-        return self.devices[self.prepared.plan.lanes[lane].device]
+        return self.devices[self.compiled.plan.lanes[lane].device]
 
     # ---- for those who wait ---------------------------------------------------------------------------------------
 
@@ -245,7 +240,7 @@ class CudaRun:
 
     def lose(self, error: DeviceLostError) -> None:
         """A device of it was lost: it ends here."""
-        instructions = instructions_of(self.prepared.plan)
+        instructions = instructions_of(self.compiled.plan)
         if instructions and not self.finished:
             self.outcome.fail(instructions[0], DeviceLostError(str(error), error.code))  # its own: it gets a traceback
         self.outcome.cancel()
@@ -266,7 +261,7 @@ class CudaRun:
         return True
 
     def _names(self) -> list[str]:
-        return [what(each) for each in instructions_of(self.prepared.plan)]
+        return [what(each) for each in instructions_of(self.compiled.plan)]
 
     def _lose(self, lane: int, error: DeviceError) -> None:
         self.device_of_lane(lane).lose(error, self._names())
@@ -280,7 +275,7 @@ class CudaRun:
         try:
             self._look_at_reports()
             if self.outcome.abnormal:
-                self.outcome.sort(self.prepared.plan)
+                self.outcome.sort(self.compiled.plan)
             if self.timing is not None:
                 self.timing.collect()
         finally:  # whoever looked gets what was raised; whoever waits must not wait for ever
@@ -290,9 +285,7 @@ class CudaRun:
         for stream in self.streams:
             stream.users.discard(self)
         self.let_go_of_graph()
-        self.launched.clear()
         self.held.drop()
-        self.memory = []
         if bell is not None:
             os.close(bell)  # before it counts as finished: then the watch may close what the driver has left open
         with self.lock:
@@ -307,20 +300,20 @@ class CudaRun:
         """It runs no more, or has not been launched."""
         instance, self.graph = self.graph, None
         if instance is not None:
-            self.prepared.graphs.give_back(instance)
+            self._release_graph(instance)
 
     def let_go_of_script(self) -> None:
         """Nothing more of it is submitted."""
         script, self.script = self.script, None
         if script is not None:
-            self.prepared.return_script(script)
+            self._release_script(script)
 
     def _look_at_reports(self) -> None:
         """Fail the launches that went out of bounds."""
         reports, cancelled = self.held.reports, self.outcome.cancelled
         if reports is not None and not cancelled:
-            blame(self.prepared.plan, self.prepared.reports, array_over(reports, reports.nbytes), self.outcome)
-        for launch in self.launched:
-            for error in launch.frozen.violations():
+            blame(self.compiled.plan, self.compiled.reports, array_over(reports, reports.nbytes), self.outcome)
+        for launch in self.held.launched:
+            for error in launch.violations():
                 if not cancelled:
                     self.outcome.fail(launch.instruction, error)

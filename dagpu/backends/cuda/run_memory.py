@@ -1,21 +1,20 @@
 """The memory of one run of a plan, out of the pools, and the bases that it gives the plan's addresses."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 from numpy.typing import NDArray
 
-from dagpu.backends.cuda.blame import out_of_memory
+from dagpu.backends.cuda.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.device import CudaDevice
 from dagpu.backends.cuda.driver import OUT_OF_MEMORY
 from dagpu.backends.cuda.memory import Block
 from dagpu.backends.cuda.packing import REPORT
+from dagpu.backends.cuda.parameters import Place
+from dagpu.backends.cuda.script import Reporting
 from dagpu.backends.cuda.transfers import CopyIn, array_over, locked
 from dagpu.backends.host_work import source_array
 from dagpu.errors import DeviceError
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.device import CudaDevice
-    from dagpu.backends.cuda.prepared import PreparedPlan
 
 _ARENA: Final = "the temporaries of a run"
 _RESULT: Final = "a result"
@@ -24,16 +23,19 @@ _GATHER: Final = "an array that is gathered on its way to the host"
 
 @final
 class RunMemory:
-    """What the buffers of a plan are bound to, the bases, and what is to be kept until the run is over."""
+    """What the buffers of a plan are bound to, the bases, and what is to be kept until the run is over. Implements
+    `RunBuffers`."""
 
-    __slots__ = ("_prepared", "bases", "bound", "kept", "locked", "reports", "taken")
+    __slots__ = ("_compiled", "bases", "bound", "kept", "launched", "locked", "reports", "taken")
 
-    def __init__(self, prepared: "PreparedPlan", bound: list[object]) -> None:
-        self._prepared = prepared
+    def __init__(self, compiled: CompiledPlan, bound: list[object]) -> None:
+        self._compiled = compiled
         self.bound = bound
         """Of each buffer of the plan its block, of each cell its value."""
-        self.bases: list[int] = [0] * prepared.bases
+        self.bases: list[int] = [0] * compiled.bases
         self.kept: list[object] = []
+        self.launched: list[Reporting] = []
+        """The frozen plans that the run has launched."""
         self.locked: Sequence[tuple[CopyIn, NDArray[Any]]] = ()
         """For a graph, what each copy from the host copies from: the array itself, or its bytes elsewhere."""
         self.reports: Block | None = None
@@ -41,14 +43,18 @@ class RunMemory:
         self.taken = False
         """Has `take` been called?"""
 
+    def address(self, place: Place) -> int:
+        """The address of a place in this run."""
+        return self.bases[place.base] + place.offset
+
     def look(self) -> None:
         """Where what the caller has brought lies."""
         bases, bound = self.bases, self.bound
-        for buffer, base in self._prepared.inputs:
+        for buffer, base in self._compiled.inputs:
             block = bound[buffer]
             assert isinstance(block, Block), f"{block!r} is no memory of the CUDA backend"
             bases[base] = block.address
-        for buffer, base, _, _ in self._prepared.outputs:
+        for buffer, base, _, _ in self._compiled.outputs:
             block = bound[buffer]
             if block is not None:
                 assert isinstance(block, Block), f"{block!r} is no memory of the CUDA backend"
@@ -64,32 +70,32 @@ class RunMemory:
         Raises:
             OutOfMemoryError: there is too little.
         """
-        prepared, bases, bound = self._prepared, self.bases, self.bound
+        compiled, bases, bound = self._compiled, self.bases, self.bound
         self.taken = True
-        for number, size in prepared.arenas:
+        for number, size in compiled.arenas:
             arena = self._block(number, size, before[number], _ARENA)
             self.kept.append(arena)
             bases[number] = arena.address
-        for buffer, base, number, nbytes in prepared.outputs:
+        for buffer, base, number, nbytes in compiled.outputs:
             if bound[buffer] is None:
                 bound[buffer] = block = self._block(number, nbytes, before[base], _RESULT)
                 bases[base] = block.address
-        for base, number, nbytes in prepared.gathers:
+        for base, number, nbytes in compiled.gathers:
             block = self._block(number, nbytes, before[base], _GATHER)
             self.kept.append(block)
             bases[base] = block.address
-        if prepared.reports:
-            nbytes, wanted = len(prepared.reports) * REPORT, before[prepared.report_base]
-            self.reports = prepared.devices[0].pinned.take(nbytes, wanted=wanted)
+        if compiled.reports:
+            nbytes, wanted = len(compiled.reports) * REPORT, before[compiled.report_base]
+            self.reports = compiled.devices[0].pinned.take(nbytes, wanted=wanted)
             array_over(self.reports, self.reports.nbytes)[...] = 0
-            bases[prepared.report_base] = self.reports.address
+            bases[compiled.report_base] = self.reports.address
 
     def prompt(self) -> bool:
         """Are all copies from and to the host submitted so quickly that the submitting thread may do it?"""
-        prepared = self._prepared
-        for copies in (prepared.copies_in, prepared.copies_out):
+        compiled = self._compiled
+        for copies in (compiled.copies_in, compiled.copies_out):
             for copy in copies:
-                if not copy.prompt(self.bound, prepared.devices[copy.instruction.device]):
+                if not copy.prompt(self.bound, compiled.devices[copy.instruction.device]):
                     return False
         return True
 
@@ -100,12 +106,12 @@ class RunMemory:
             ShapeError: an array is not what it was when it was planned.
             DeviceError: there is too little (code 2).
         """
-        prepared, device = self._prepared, self._prepared.devices[0]
+        compiled, device = self._compiled, self._compiled.devices[0]
         locked_arrays = self.locked = list[tuple[CopyIn, NDArray[Any]]]()
-        for copy_out in prepared.copies_out:
+        for copy_out in compiled.copies_out:
             result = copy_out.locked_result(self.bound, device, before[copy_out.host])
             self.bases[copy_out.host] = _start(result) if result.nbytes else 0
-        for copy_in in prepared.copies_in:
+        for copy_in in compiled.copies_in:
             array = source_array(copy_in.instruction, self.bound)
             if array.nbytes:
                 source = locked(array, device, before[copy_in.host])
@@ -115,18 +121,19 @@ class RunMemory:
     def drop(self) -> None:
         """The run is over."""
         self.kept.clear()
+        self.launched.clear()
         self.locked = ()
         self.reports = None
         self.bound = []
 
     def _block(self, number: int, nbytes: int, wanted: int, purpose: str) -> Block:
-        device = self._prepared.devices[number]
+        device = self._compiled.devices[number]
         if number:
             with device.gpu.current():
                 return self._block_here(device, number, nbytes, wanted, purpose)
         return self._block_here(device, number, nbytes, wanted, purpose)
 
-    def _block_here(self, device: "CudaDevice", number: int, nbytes: int, wanted: int, purpose: str) -> Block:
+    def _block_here(self, device: CudaDevice, number: int, nbytes: int, wanted: int, purpose: str) -> Block:
         try:
             return device.memory.take(nbytes, wanted=wanted)
         except DeviceError as error:
@@ -138,7 +145,7 @@ class RunMemory:
         except DeviceError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
-            raise out_of_memory(self._prepared.plan, device, number, nbytes, purpose) from None
+            raise device.out_of_memory(self._compiled.plan, number, nbytes, purpose) from None
 
 
 def _start(array: Any) -> int:

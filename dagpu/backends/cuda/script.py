@@ -4,21 +4,59 @@ One run at a time submits a script: its kernel parameters are written for that r
 has recorded. A run that begins meanwhile gets a copy.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
+from dagpu.backends.cuda.device import CudaDevice
 from dagpu.backends.cuda.driver import LAUNCH, KernelLaunch, Launches, RawEvent
-from dagpu.backends.cuda.parameters import Parameters
+from dagpu.backends.cuda.parameters import Parameters, Place
 from dagpu.lowering.program import Instruction
 
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.device import CudaDevice
-    from dagpu.backends.cuda.run import CudaRun
 
-Do: TypeAlias = "Callable[[CudaRun, Any], None]"
-"""Does something in a run, on a stream."""
+class Reporting(Protocol):
+    """A command that can fail after it was submitted: its errors are known when the run is over."""
+
+    @property
+    def instruction(self) -> Instruction: ...
+
+    def violations(self) -> Iterator[BaseException]:
+        """The errors of this run. They are forgotten here."""
+        ...
+
+
+class RunBuffers(Protocol):
+    """The part of a run that its commands act on: its buffers, and what must live until the run is over."""
+
+    @property
+    def bound(self) -> list[object]:
+        """For each buffer of the plan its block, for each cell its value."""
+        ...
+
+    @property
+    def bases(self) -> Sequence[int]:
+        """The addresses from which the plan's addresses are counted."""
+        ...
+
+    @property
+    def kept(self) -> list[object]:
+        """Objects that live until the run is over."""
+        ...
+
+    @property
+    def launched(self) -> list[Reporting]:
+        """Commands that are asked for their errors when the run is over."""
+        ...
+
+    def address(self, place: Place) -> int:
+        """The address of a place in this run."""
+        ...
+
+
+Do: TypeAlias = Callable[[RunBuffers, CudaDevice, Any], None]
+"""A command: acts on a run's buffers, on a device, in a stream."""
 
 
 class Kind(IntEnum):
@@ -72,7 +110,7 @@ class Script:
     written: Written
     parameters: Parameters
     """What is in them when it is played is what it launches."""
-    devices: "Sequence[CudaDevice]"
+    devices: Sequence[CudaDevice]
     launches: Launches = field(init=False)
     """To be aimed at the run's streams before it is played."""
     events: list[RawEvent] = field(init=False)
@@ -105,3 +143,26 @@ class Script:
     def copy(self) -> "Script":
         """Another one, for a run that is submitted at the same time."""
         return Script(self.written, self.parameters.copy(), self.devices)
+
+
+@final
+class ScriptPool:
+    """The scripts of one plan. Any thread may borrow one."""
+
+    __slots__ = ("_first", "_idle", "written")
+
+    def __init__(self, written: Written, devices: Sequence[CudaDevice]) -> None:
+        self.written = written
+        self._first = Script(written, written.parameters, devices)
+        self._idle: deque[Script] = deque((self._first,))
+
+    def borrow(self) -> Script:
+        """A script for one submission. Give it back when everything has been submitted."""
+        try:
+            return self._idle.popleft()
+        except IndexError:
+            return self._first.copy()
+
+    def give_back(self, script: Script) -> None:
+        """Make it free for the next run."""
+        self._idle.append(script)

@@ -3,12 +3,12 @@
 import itertools
 import threading
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, final
 
 from dagpu.backends.cuda.driver import Gpu, RawEvent, RawStream, TimingEvent
 from dagpu.backends.host.streams import HostStream
-from dagpu.errors import PlanError
+from dagpu.backends.lanes import streams_of_lanes
 from dagpu.reference_queue import ReferenceQueue
 
 SPREAD: Final = 8
@@ -132,38 +132,24 @@ class Streams:
             return OwnStream(self, self._new())
 
     def take(self, keys: Sequence[Hashable]) -> list[CudaStream]:
-        """A stream for each lane of a plan, given the lanes' keys. The context is current.
-
-        A number is a lane of this plan alone: it gets the pool's least busy stream that the plan has not got yet, so
-        runs that are under way at once overlap. Any other key is a stream that `open` gave.
-        """
+        """A stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`. The context is current."""
         if len(keys) == 1 and isinstance(keys[0], int):  # most plans
             pool = self._pool
             for stream in pool:
                 if not stream.users:
                     return [stream]
-        numbered = sum(isinstance(key, int) for key in keys)
-        free = iter(self._least_busy(numbered)) if numbered else iter(())
-        found = []
-        for key in keys:
-            if isinstance(key, int):
-                found.append(next(free))
-            elif isinstance(key, OwnStream) and key.stream.device == self._gpu.index:
-                found.append(key.stream)
-            else:
-                raise PlanError(
-                    f"a lane on cuda:{self._gpu.index} has the key {key!r}, which is no stream of that device. "
-                    "Use a number, or a stream that device.stream() of the same device gave."
-                )
-        return found
+        return streams_of_lanes(keys, f"cuda:{self._gpu.index}", self._own, self._least_busy)
 
-    def _least_busy(self, count: int) -> list[CudaStream]:
+    def _own(self, key: Hashable) -> CudaStream | None:
+        return key.stream if isinstance(key, OwnStream) and key.stream.device == self._gpu.index else None
+
+    def _least_busy(self, count: int) -> Iterator[CudaStream]:
         with self._lock:
             idle = sum(not stream.users for stream in self._pool)
             wanted = min(max(count - idle, 0), max(SPREAD, min(count, POOL)) - len(self._pool))
             self._pool += [self._new() for _ in range(wanted)]
         chosen = sorted(self._pool, key=lambda stream: len(stream.users))[:count]
-        return list(itertools.islice(itertools.cycle(chosen), count))
+        return itertools.cycle(chosen)
 
     def _new(self) -> CudaStream:
         name = f"cuda:{self._gpu.index}/{next(self._numbers)}"

@@ -6,20 +6,17 @@ read as well. A GPU's clock ticks every half microsecond or so (cuEventElapsedTi
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, final
+from typing import final
 
+from dagpu.backends.cuda.device import CudaDevice
 from dagpu.backends.cuda.driver import RawStream, TimingEvent
-from dagpu.backends.cuda.script import Action, Do, Kind
+from dagpu.backends.cuda.script import Action, Do, Kind, RunBuffers
 from dagpu.backends.cuda.streams import MARK_EVERY
 from dagpu.backends.recording import Recording
 from dagpu.errors import DeviceError
 from dagpu.lowering.program import Instruction
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.device import CudaDevice
-    from dagpu.backends.cuda.run import CudaRun
 
 ENTRIES = 3
 """What a measured instruction puts into its stream: itself, and two events. It counts towards a full queue."""
@@ -29,7 +26,7 @@ ENTRIES = 3
 class Timing:
     """The events of one run. Its threads may add to it at once."""
 
-    def __init__(self, recording: Recording, devices: "Sequence[CudaDevice]", device_of_lane: Sequence[int]) -> None:
+    def __init__(self, recording: Recording, devices: Sequence[CudaDevice], device_of_lane: Sequence[int]) -> None:
         self._recording = recording
         self._devices = devices
         self._device_of_lane = device_of_lane
@@ -46,7 +43,7 @@ class Timing:
         self.puts = [0] * len(device_of_lane)
         """Entries put into each lane after its last MARK."""
 
-    def _start(self, device: "CudaDevice") -> tuple[TimingEvent, float]:
+    def _start(self, device: CudaDevice) -> tuple[TimingEvent, float]:
         with device.gpu.current():
             event = self._take(device)
             idle = device.streams.take_notifier()
@@ -57,13 +54,14 @@ class Timing:
             finally:
                 device.streams.give_back_notifier(idle)
 
-    def _take(self, device: "CudaDevice") -> TimingEvent:
+    def _take(self, device: CudaDevice) -> TimingEvent:
         event = device.streams.timing_event()
         self._taken.append((device, event))
         return event
 
-    def actions(self, plain: Sequence[Action]) -> list[Action]:
-        """The same actions, measured, and with a MARK wherever so many entries have come together."""
+    def actions(self, plain: Sequence[Action], launch: Callable[[int], None]) -> list[Action]:
+        """The same actions, measured, and with a MARK wherever so many entries have come together. `launch` makes the
+        launch of a number."""
         found: list[Action] = []
         for action in plain:
             if action.kind is Kind.MARK:
@@ -72,28 +70,27 @@ class Timing:
                 found.append(action)
                 continue
             kind = Kind.DO if action.kind is Kind.LAUNCH else action.kind
-            found.append(Action(kind, action.lane, action.instruction, self._measured(action, action.instruction)))
+            measured = self._measured(action, action.instruction, launch)
+            found.append(Action(kind, action.lane, action.instruction, measured))
             self.puts[action.lane] += ENTRIES
             if self.puts[action.lane] >= MARK_EVERY:
                 found.append(Action(Kind.MARK, action.lane, None, self.puts[action.lane]))
                 self.puts[action.lane] = 0
         return found
 
-    def _measured(self, action: Action, instruction: Instruction) -> Do:
+    def _measured(self, action: Action, instruction: Instruction, launch: Callable[[int], None]) -> Do:
         """What the action does, between two events. The device's context is current."""
         do, number = action.a, self._device_of_lane[action.lane]
-        device, mark = self._devices[number], self._recording.mark
-        name = self._recording.name_of(instruction)
+        mark, name = self._recording.mark, self._recording.name_of(instruction)
 
-        def measured(run: "CudaRun", stream: RawStream) -> None:
+        def measured(buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
             begin, end = self._take(device), self._take(device)
             begin.record(stream)
             with nullcontext() if mark is None else mark(name):
                 if action.kind is Kind.LAUNCH:
-                    assert run.script is not None
-                    run.script.launch(do)
+                    launch(do)
                 else:
-                    do(run, stream)
+                    do(buffers, device, stream)
             end.record(stream)
             self._spans.append((instruction, number, begin, end))
 

@@ -1,5 +1,5 @@
-"""Copies between host and device, and what else is no kernel launch: each is called with a run and a stream. Those that
-a graph may have as nodes are data, from which the nodes are made.
+"""Commands that copy between host and device or call the host: each is called with a run's buffers, the device and a
+stream. A copy also gives the node that does the same in a graph.
 
 Host memory that the driver reads or writes while Python goes on must be page-locked. An array that is (what `to_host`
 gives, what CuPy or PyTorch pinned) is copied from where it lies; any other goes by way of a block of the pinned pool:
@@ -10,26 +10,21 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.cuda.driver import OUT_OF_MEMORY
+from dagpu.backends.cuda.device import CudaDevice
+from dagpu.backends.cuda.driver import OUT_OF_MEMORY, CopyNode, Gpu, RawStream
+from dagpu.backends.cuda.memory import Block
+from dagpu.backends.cuda.parameters import Place
+from dagpu.backends.cuda.script import Do, RunBuffers
 from dagpu.backends.host_work import call, source_array
 from dagpu.errors import DeviceError, ShapeError
 from dagpu.layout import Layout
 from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall
 from dagpu.origin import describe
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.builtin import Builtin, Memcpy2D, Memset
-    from dagpu.backends.cuda.device import CudaDevice
-    from dagpu.backends.cuda.driver import Gpu, RawStream
-    from dagpu.backends.cuda.memory import Block
-    from dagpu.backends.cuda.parameters import Place
-    from dagpu.backends.cuda.run import CudaRun
-    from dagpu.backends.cuda.script import Do
 
 PROMPT_IN: Final = 256 << 10
 """Bytes: an array that is not pinned is staged by the thread that submits up to this size: some 20 us."""
@@ -53,19 +48,19 @@ class _Exposed:
 
     __slots__ = ("__array_interface__", "_block")
 
-    def __init__(self, block: "Block", nbytes: int) -> None:
+    def __init__(self, block: Block, nbytes: int) -> None:
         self._block = block
         self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (block.address, False), "version": 3}
 
 
-def array_over(block: "Block", nbytes: int) -> NDArray[np.uint8]:
+def array_over(block: Block, nbytes: int) -> NDArray[np.uint8]:
     """The first bytes of a block of pinned memory. The block lives as long as this or any view of it."""
     if not nbytes:
         return np.empty(0, np.uint8)  # NumPy 1 takes an address of 0 for none given
     return np.asarray(_Exposed(block, nbytes))
 
 
-def locked(array: NDArray[Any], device: "CudaDevice", wanted: int = 0) -> NDArray[Any]:
+def locked(array: NDArray[Any], device: CudaDevice, wanted: int = 0) -> NDArray[Any]:
     """The array itself if it is in page-locked memory, in one piece and not small; else a copy that is, at the address
     `wanted` if that is free."""
     if array.nbytes > PROMPT_IN // 8 and _is_locked(array, device.gpu):
@@ -75,7 +70,7 @@ def locked(array: NDArray[Any], device: "CudaDevice", wanted: int = 0) -> NDArra
     return staged
 
 
-def _is_locked(array: NDArray[Any], gpu: "Gpu") -> bool:
+def _is_locked(array: NDArray[Any], gpu: Gpu) -> bool:
     return array.flags.c_contiguous and gpu.is_pinned(array)
 
 
@@ -85,27 +80,40 @@ class CopyIn:
     """`from_host`: from the array that the run finds in the cell."""
 
     instruction: CopyHtoD
-    out: "Place"
+    out: Place
     host: int
     """The base of the page-locked memory that a graph copies from."""
 
-    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
-        array, device = source_array(self.instruction, run.memory), run.devices[self.instruction.device]
-        address = run.address(self.out)
+    @property
+    def nbytes(self) -> int:
+        """Bytes copied."""
+        return self.instruction.out.layout.nbytes
+
+    @property
+    def bases(self) -> tuple[int, int]:
+        """The bases of its addresses."""
+        return self.out.base, self.host
+
+    def node(self, bases: Sequence[int]) -> CopyNode:
+        """The node of a graph that does the same, from page-locked memory."""
+        return CopyNode("in", bases[self.out.base] + self.out.offset, bases[self.host], self.nbytes)
+
+    def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
+        array, address = source_array(self.instruction, buffers.bound), buffers.address(self.out)
         if array.nbytes > CHUNK and not _is_locked(array, device.gpu):
             _stage(np.ascontiguousarray(array).reshape(-1).view(np.uint8), address, device, stream)
         elif array.nbytes:
             source = locked(array, device)
             device.gpu.copy_in(address, source, stream)
-            run.keep(source)
+            buffers.kept.append(source)
 
-    def prompt(self, memory: Sequence[object], device: "CudaDevice") -> bool:
+    def prompt(self, memory: Sequence[object], device: CudaDevice) -> bool:
         """Is this copy submitted so quickly that the submitting thread may do it?"""
         array = memory[self.instruction.source]
         return not isinstance(array, np.ndarray) or array.nbytes <= PROMPT_IN or _is_locked(array, device.gpu)
 
 
-def _stage(source: NDArray[np.uint8], address: int, device: "CudaDevice", stream: "RawStream") -> None:
+def _stage(source: NDArray[np.uint8], address: int, device: CudaDevice, stream: RawStream) -> None:
     """Through a ring of pinned chunks. Returns when all is copied, so that the ring is free again."""
     gpu, streams = device.gpu, device.streams
     starts = range(0, len(source), CHUNK)
@@ -151,17 +159,30 @@ class CopyOut:
     instruction: CopyDtoH
     layout: Layout
     """Of what is copied: contiguous, from `source` on."""
-    source: "Place"
+    source: Place
     host: int
     """The base of the page-locked memory that a graph copies to."""
 
-    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
-        device = run.devices[self.instruction.device]
-        array = self.result(run.memory, device)
-        if array.nbytes:
-            device.gpu.copy_out(array.reshape(-1).view(np.uint8), run.address(self.source), stream)
+    @property
+    def nbytes(self) -> int:
+        """Bytes copied."""
+        return self.layout.nbytes
 
-    def result(self, memory: list[object], device: "CudaDevice") -> NDArray[Any]:
+    @property
+    def bases(self) -> tuple[int, int]:
+        """The bases of its addresses."""
+        return self.host, self.source.base
+
+    def node(self, bases: Sequence[int]) -> CopyNode:
+        """The node of a graph that does the same, to page-locked memory."""
+        return CopyNode("out", bases[self.host], bases[self.source.base] + self.source.offset, self.nbytes)
+
+    def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
+        array = self.result(buffers.bound, device)
+        if array.nbytes:
+            device.gpu.copy_out(array.reshape(-1).view(np.uint8), buffers.address(self.source), stream)
+
+    def result(self, memory: list[object], device: CudaDevice) -> NDArray[Any]:
         """The array, which is in the cell from now on. A new one is in page-locked memory as far as there is room; to
         any other the driver copies by way of its own, and the thread that submits waits.
 
@@ -176,7 +197,7 @@ class CopyOut:
         memory[self.instruction.out] = array = np.empty(self.layout.shape, self.layout.dtype)
         return array
 
-    def locked_result(self, memory: list[object], device: "CudaDevice", wanted: int = 0) -> NDArray[Any]:
+    def locked_result(self, memory: list[object], device: CudaDevice, wanted: int = 0) -> NDArray[Any]:
         """The same, but that a new one is in page-locked memory, at the address `wanted` if that is free.
 
         Raises:
@@ -194,7 +215,7 @@ class CopyOut:
         memory[self.instruction.out] = array = flat.view(layout.dtype).reshape(layout.shape)
         return array
 
-    def prompt(self, memory: Sequence[object], device: "CudaDevice") -> bool:
+    def prompt(self, memory: Sequence[object], device: CudaDevice) -> bool:
         """Is the result ready to be copied to, or page-locked so quickly that the submitting thread may do it?"""
         array = memory[self.instruction.out]
         if isinstance(array, np.ndarray):
@@ -202,65 +223,15 @@ class CopyOut:
         return self.layout.nbytes <= PROMPT_OUT or device.pinned.has(self.layout.nbytes)
 
 
-def host_call(instruction: HostCall) -> "Do":
+def host_call(instruction: HostCall) -> Do:
     """`host_map`: the function, once everything before it in its stream is complete."""
 
-    def act(run: "CudaRun", stream: "RawStream") -> None:
-        streams = run.devices[instruction.device].streams
+    def act(buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
+        streams = device.streams
         event = streams.event()
         event.record(stream)
         event.synchronize()
         streams.give_back(event)
-        call(instruction, run.memory)
+        call(instruction, buffers.bound)
 
     return act
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DeviceFill:
-    """A constant, by the driver."""
-
-    gpu: "Gpu"
-    made: "Memset"
-    out: "Place"
-
-    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
-        made = self.made
-        if made.count:
-            self.gpu.fill(run.address(self.out), made.width, made.value, made.count, stream)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DeviceCopy:
-    """Contiguous, within a device or between two: the driver tells by the addresses."""
-
-    gpu: "Gpu"
-    nbytes: int
-    out: "Place"
-    source: "Place"
-
-    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
-        if self.nbytes:
-            self.gpu.copy(run.address(self.out), run.address(self.source), self.nbytes, stream)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RowsCopy:
-    """Rows at equal distances."""
-
-    gpu: "Gpu"
-    made: "Memcpy2D"
-    by_kernel: "Builtin"
-    """Another way."""
-    out: "Place"
-    """Where the buffer begins: the offset in it is in what is made. So is the source's."""
-    source: "Place"
-
-    def __call__(self, run: "CudaRun", stream: "RawStream") -> None:
-        made = self.made
-        pitches = made.out_pitch, made.source_pitch
-        target, origin = run.address(self.out) + made.out_offset, run.address(self.source) + made.source_offset
-        self.gpu.copy_pitched(target, origin, made.width, made.height, pitches, stream)

@@ -11,13 +11,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, Protocol, final
 
 from dagpu.critical import enter
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.device import CudaDevice
-    from dagpu.backends.cuda.run import CudaRun
 
 PERIOD: Final = 0.1
 """Seconds: how late a lost device is noticed."""
@@ -35,14 +31,34 @@ GLANCE: Final = 32
 """How many of those are looked at each time, in turn: some 100 us."""
 
 
+class MayBeLost(Protocol):
+    """The part of a device that a watch looks at."""
+
+    @property
+    def lost(self) -> object:
+        """The error with which it was lost; None while it is well."""
+        ...
+
+
+class SleptOn(Protocol):
+    """The part of a run that a watch looks at."""
+
+    @property
+    def devices(self) -> Sequence[MayBeLost]: ...
+
+    def done(self) -> bool:
+        """Look whether everything has happened."""
+        ...
+
+
 @final
 @dataclass(slots=True)
 class _Sleeper:
     """A run that somebody sleeps on until a pipe's writing end is closed: by the run, by the driver, or here."""
 
-    run: "weakref.ref[CudaRun]"
+    run: weakref.ref[SleptOn]
     """Whoever sleeps keeps it: its errors hold on to all that the run has made."""
-    devices: "Sequence[CudaDevice]"
+    devices: Sequence[MayBeLost]
     pipe: tuple[int, int]
     """Device and inode of the pipe, which tell whether the descriptor is still its end."""
 
@@ -54,7 +70,7 @@ class Watch:
     def __init__(self) -> None:
         self._sleepers: dict[int, _Sleeper] = {}
         """By descriptor: one that comes again has been closed before."""
-        self._crowd: deque[tuple[CudaRun, Callable[[], None]]] = deque()
+        self._crowd: deque[tuple[SleptOn, Callable[[], None]]] = deque()
         self._lock = threading.Lock()
         self.looking = threading.Lock()
         """One thread looks at a time: a look holds on to a run, and may close its pipe."""
@@ -65,13 +81,13 @@ class Watch:
         """Are there as many sleepers with pipes as there may be?"""
         return len(self._sleepers) >= PIPES
 
-    def call(self, run: "CudaRun", wake: "Callable[[], None]") -> None:
+    def call(self, run: SleptOn, wake: Callable[[], None]) -> None:
         """Call `wake` when the run is done."""
         with self._lock:
             self._crowd.append((run, wake))
             self._start()
 
-    def add(self, run: "CudaRun", bell: int, pipe: tuple[int, int]) -> None:
+    def add(self, run: SleptOn, bell: int, pipe: tuple[int, int]) -> None:
         """Look at this run until the writing end of its pipe is closed. If it is already, there may be a sleeper of
         another run under that number, which stays."""
         with self._lock:
@@ -130,7 +146,7 @@ class Watch:
                     return
 
 
-def _ended(run: "CudaRun") -> bool:
+def _ended(run: SleptOn) -> bool:
     """Is it done, or in such a state that whoever waits for it had better look for himself?"""
     try:
         return run.done()

@@ -2,49 +2,70 @@
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, assert_never, final
+from typing import Any, NamedTuple, TypeAlias, assert_never, final
 
-from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memset, packed_seed
+from dagpu.backends.cuda.builtin import Builtin, packed_seed
+from dagpu.backends.cuda.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.driver import Extents, Function, KernelLaunch
 from dagpu.backends.cuda.packing import REPORT, Packed, check_limits
 from dagpu.backends.cuda.parameters import Parameters, Patches, Place
 from dagpu.backends.cuda.script import Action, Do, Kind, Written
 from dagpu.backends.cuda.streams import MARK_EVERY
-from dagpu.backends.cuda.transfers import DeviceCopy, DeviceFill, RowsCopy, host_call
 from dagpu.backends.cuda.turns import in_turn
 from dagpu.lowering.plan import Execute, Record, Wait
-from dagpu.lowering.program import (
-    CopyDtoD,
-    CopyDtoH,
-    CopyHtoD,
-    Fill,
-    GraphLaunch,
-    HostCall,
-    Instruction,
-    Launch,
-    View,
-)
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.prepared import PreparedPlan
+from dagpu.lowering.program import Instruction, Launch, View
 
 
-NOTHING: Final = Written((), (), Parameters((), Patches([])), (), ())
+@final
+class SelectedKernel(NamedTuple):
+    """A launch of a user's kernel, which may not be compiled yet."""
+
+    launch: Launch
+    packed: Packed
+    report: int
+    """Number of its report of bounds violations, if the kernel is checked."""
 
 
-def write(prepared: "PreparedPlan", steps: Sequence[Any]) -> Written:
-    """All steps of a plan, given what was made of each for its kernel to be compiled.
+@final
+class SelectedBuiltin(NamedTuple):
+    """A launch of one of dagpu's own kernels, which may not be compiled yet."""
+
+    instruction: Instruction
+    builtin: Builtin
+    places: Sequence[Place]
+    """The places where the buffers of the output and of the source begin."""
+    seed: int | None
+    """The cell of the seed that each run brings."""
+
+
+@final
+class SelectedCommand(NamedTuple):
+    """A driver call or a host function."""
+
+    instruction: Instruction
+    command: Do
+    kind: Kind
+    """DO or HOST."""
+
+
+Selected: TypeAlias = SelectedKernel | SelectedBuiltin | SelectedCommand
+"""A launch or command that an instruction, or a part of one, becomes."""
+
+
+def write(compiled: CompiledPlan, steps: Sequence[Sequence[Selected]]) -> Written:
+    """The actions of all steps of a plan, given what was selected for each step.
 
     Raises:
         KernelArgumentError: the device would refuse a launch.
     """
-    plan = prepared.plan
-    writer = _Writer(prepared)
+    plan = compiled.plan
+    writer = _Writer(compiled)
     device_of_event = [0] * plan.events
-    for step, made in zip(plan.steps, steps, strict=True):
+    for step, selected in zip(plan.steps, steps, strict=True):
         match step:
-            case Execute(instruction=instruction, lane=lane):
-                writer.instruction(instruction, lane, made)
+            case Execute(lane=lane):
+                for each in selected:
+                    writer.selected(each, lane)
             case Record(event=event, lane=lane):
                 device_of_event[event] = plan.lanes[lane].device
                 writer.add(Action(Kind.RECORD, lane, None, event))
@@ -60,13 +81,13 @@ def write(prepared: "PreparedPlan", steps: Sequence[Any]) -> Written:
 class _Writer:
     """Writes one plan."""
 
-    def __init__(self, prepared: "PreparedPlan") -> None:
-        self._prepared = prepared
+    def __init__(self, compiled: CompiledPlan) -> None:
+        self._compiled = compiled
         self.actions: list[Action] = []
         self.texts: list[bytearray] = []
         self.launches: list[tuple[KernelLaunch, int]] = []
-        self.patches = Patches([[] for _ in range(prepared.bases)])
-        self.puts = [0] * len(prepared.plan.lanes)
+        self.patches = Patches([[] for _ in range(compiled.bases)])
+        self.puts = [0] * len(compiled.plan.lanes)
 
     def add(self, action: Action) -> None:
         """Append an action."""
@@ -74,9 +95,9 @@ class _Writer:
 
     def script(self) -> list[Action]:
         """All actions in the order in which they are submitted, with switches between devices."""
-        lanes = self._prepared.plan.lanes
+        lanes = self._compiled.plan.lanes
         actions = in_turn(self.actions, len(lanes)) if len(lanes) > 1 else self.actions
-        if len(self._prepared.devices) == 1:
+        if len(self._compiled.devices) == 1:
             return actions
         here, found = 0, []
         for action in actions:
@@ -87,35 +108,24 @@ class _Writer:
             found.append(action)
         return found
 
-    def instruction(self, instruction: Instruction, lane: int, made: Any) -> None:
-        """Append what an instruction takes."""
-        prepared = self._prepared
-        match instruction:
-            case Launch():
-                if made is not None:
-                    self._launch(instruction, lane, made)
-            case Fill(out=out, seed=seed):
-                if seed is not None and isinstance(made, Builtin) and made.seed is not None:
-                    self._patch(seed.buffer, len(self.texts), made.seed, packed_seed)
-                self._made(instruction, lane, made, [prepared.place(out.buffer)])
-            case CopyDtoD(out=out, source=source):
-                self._made(instruction, lane, made, [prepared.place(out.buffer), prepared.place(source.buffer)])
-            case CopyHtoD() | GraphLaunch():
-                self._do(instruction, lane, made)
-            case CopyDtoH(source=source):
-                gather, copied = made
-                if gather is not None:
-                    self._made(instruction, lane, gather, [copied.source, prepared.place(source.buffer)])
-                self._do(instruction, lane, copied)
-            case HostCall():
-                self.add(Action(Kind.HOST, lane, instruction, host_call(instruction)))
+    def selected(self, selected: Selected, lane: int) -> None:
+        """Append the action of a launch or a command."""
+        match selected:
+            case SelectedKernel():
+                self._kernel(selected, lane)
+            case SelectedBuiltin():
+                self._builtin(selected, lane)
+            case SelectedCommand(instruction, command, kind):
+                self.add(Action(kind, lane, instruction, command))
+                if kind is not Kind.HOST:  # a host function puts nothing into the stream
+                    self._count(lane)
             case _:
-                assert_never(instruction)
+                assert_never(selected)
 
-    def _launch(self, launch: Launch, lane: int, packed: Packed) -> None:
-        prepared = self._prepared
-        device = prepared.devices[launch.device]
-        form, number = packed.form, len(self.texts)
+    def _kernel(self, selected: SelectedKernel, lane: int) -> None:
+        launch, packed, report = selected
+        compiled, form, number = self._compiled, packed.form, len(self.texts)
+        device, places = compiled.devices[launch.device], compiled.places
         function = device.library.found(launch.kernel, form.variant)
         assert function is not None
         block = form.block
@@ -125,39 +135,29 @@ class _Writer:
         addresses = self.patches.addresses
         for at, index, distance in form.pointers:
             argument = launch.args[index]
-            place = prepared.place(argument.buffer if type(argument) is View else argument.view.buffer)
+            place = places[argument.buffer if type(argument) is View else argument.view.buffer]
+            assert place is not None, "it is a cell, or nothing allocates it"
             addresses[place.base].append((number, at, place.offset + distance))
         for at, cell, convert in packed.cells:
             self._patch(cell, number, at, convert)
-        if form.reports:
-            report = len(prepared.reports) * REPORT
-            prepared.reports.append(launch)
-            for at in form.reports:
-                addresses[prepared.report_base].append((number, at, report))
+        for at in form.reports:
+            addresses[compiled.report_base].append((number, at, report * REPORT))
         self._put(launch, lane, function, form.grid, block, packed.parameters, launch.kernel.shared_bytes)
 
     def _patch(self, cell: int, launch: int, at: int, convert: Callable[[Any], bytes]) -> None:
         """A number that each run brings goes into these parameters."""
         self.patches.numbers.setdefault(cell, []).append((launch, at, convert))
 
-    def _made(self, instruction: Instruction, lane: int, made: Any, places: list[Place]) -> None:
-        """One of dagpu's own kernels, or a copy or fill by the driver. `places`: of the output and the source."""
-        device = self._prepared.devices[self._prepared.plan.lanes[lane].device]
-        match made:
-            case Builtin():
-                parameters = bytearray(made.arguments)
-                for at, place in zip(made.pointers, places, strict=True):
-                    self.patches.addresses[place.base].append((len(self.texts), at, place.offset))
-                self._put(instruction, lane, device.library.builtin(made), made.grid, made.block, parameters, 0)
-            case Memset(offset=offset):
-                self._do(instruction, lane, DeviceFill(device.gpu, made, _beyond(places[0], offset)))
-            case Memcpy(nbytes=nbytes, out_offset=there, source_offset=here):
-                out, source = _beyond(places[0], there), _beyond(places[1], here)
-                self._do(instruction, lane, DeviceCopy(device.gpu, nbytes, out, source))
-            case pitched, by_kernel:
-                self._do(instruction, lane, RowsCopy(device.gpu, pitched, by_kernel, *places))
-            case _:
-                raise AssertionError(made)
+    def _builtin(self, selected: SelectedBuiltin, lane: int) -> None:
+        instruction, builtin, places, seed = selected
+        number, parameters = len(self.texts), bytearray(builtin.arguments)
+        if seed is not None and builtin.seed is not None:
+            self._patch(seed, number, builtin.seed, packed_seed)
+        for at, place in zip(builtin.pointers, places, strict=True):
+            self.patches.addresses[place.base].append((number, at, place.offset))
+        device = self._compiled.devices[self._compiled.plan.lanes[lane].device]
+        function = device.library.builtin(builtin)
+        self._put(instruction, lane, function, builtin.grid, builtin.block, parameters, 0)
 
     def _put(
         self,
@@ -174,16 +174,8 @@ class _Writer:
         self.texts.append(parameters)
         self._count(lane)
 
-    def _do(self, instruction: Instruction, lane: int, do: Do) -> None:
-        self.add(Action(Kind.DO, lane, instruction, do))
-        self._count(lane)
-
     def _count(self, lane: int) -> None:
         self.puts[lane] += 1
         if self.puts[lane] == MARK_EVERY:
             self.puts[lane] = 0
             self.add(Action(Kind.MARK, lane, None, MARK_EVERY))
-
-
-def _beyond(place: Place, distance: int) -> Place:
-    return Place(place.base, place.offset + distance)

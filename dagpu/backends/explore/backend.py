@@ -5,15 +5,17 @@ from itertools import count
 from typing import ClassVar, Literal, final
 
 from dagpu.backends.base import Bindings
+from dagpu.backends.device_registry import DeviceRegistry
 from dagpu.backends.explore.exploration import current
 from dagpu.backends.explore.frozen import FrozenScript
 from dagpu.backends.explore.replay import ExploreReplay
 from dagpu.backends.explore.script import script_of
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.host.arrays import Account
-from dagpu.backends.host.backend import HostDriver
+from dagpu.backends.machine_memory import machine_memory
+from dagpu.backends.run_errors import out_of_memory
 from dagpu.device import Device
-from dagpu.errors import NoDeviceError, OutOfMemoryError
+from dagpu.errors import NoDeviceError
 from dagpu.lowering.plan import Plan
 
 DEVICES = 8
@@ -37,12 +39,11 @@ class OwnStream:
 class ExploreDriver:
     """The driver of one `explore` device. Implements `dagpu.device.Driver`."""
 
-    __slots__ = ("_host", "_index", "_numbers", "account")
+    __slots__ = ("_index", "_numbers", "account")
 
     def __init__(self, index: int) -> None:
         self._index = index
         self._numbers = count(1)
-        self._host = HostDriver(index)
         self.account = Account()
 
     def open_stream(self) -> Hashable:
@@ -55,7 +56,7 @@ class ExploreDriver:
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory of the machine in bytes."""
-        return self._host.memory_info()
+        return machine_memory()
 
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs hold on this device."""
@@ -69,7 +70,7 @@ class ExploreBackend:
     __slots__ = ("_devices",)
 
     def __init__(self) -> None:
-        self._devices: dict[int, tuple[Device, ExploreDriver]] = {}
+        self._devices = DeviceRegistry("explore", ExploreDriver, _refuse)
 
     @property
     def kind(self) -> Literal["explore"]:
@@ -85,34 +86,20 @@ class ExploreBackend:
         Raises:
             NoDeviceError: the index is not below 8.
         """
-        return self._find(index)[0]
+        return self._devices.find(index)[0]
 
     def prepare(self, plan: Plan) -> "PreparedExploration":
         """See `Backend.prepare`."""
-        return PreparedExploration(plan, [self._named(name).account for name in plan.devices])
+        return PreparedExploration(plan, [self._devices.driver(name).account for name in plan.devices])
 
     def spin(self) -> float:
         """Return 0: a poll executes the run, however long that takes."""
         return 0.0
 
-    def _find(self, index: int) -> tuple[Device, ExploreDriver]:
-        found = self._devices.get(index)
-        if found is None:
-            if not 0 <= index < DEVICES:
-                raise NoDeviceError(
-                    f"there is no device explore:{index}. Use one of explore:0 to explore:{DEVICES - 1}."
-                )
-            driver = ExploreDriver(index)
-            found = self._devices.setdefault(index, (Device("explore", index, driver), driver))
-        return found
 
-    def _named(self, name: str) -> ExploreDriver:
-        kind, _, index = name.partition(":")
-        if kind != "explore" or not index.isdecimal():
-            raise NoDeviceError(
-                f"a plan for the explore backend names device {name!r}. Its devices are explore:0, explore:1, ..."
-            )
-        return self._find(int(index))[1]
+def _refuse(index: int) -> None:
+    if not 0 <= index < DEVICES:
+        raise NoDeviceError(f"there is no device explore:{index}. Use one of explore:0 to explore:{DEVICES - 1}.")
 
 
 @final
@@ -151,7 +138,6 @@ class PreparedExploration:
             return PoisonedStore(self._script, memory, self._accounts)
         except MemoryError:
             plan = self._script.plan
-            raise OutOfMemoryError(
-                f"{', '.join(plan.devices)}: no room for {plan.peak_bytes:,} bytes, which a run takes beyond its "
-                "inputs. Let go of handles that are no longer needed, or cut the work into smaller pieces."
+            raise out_of_memory(
+                f"{', '.join(plan.devices)}: no room for {plan.peak_bytes:,} bytes, which a run takes beyond its inputs"
             ) from None

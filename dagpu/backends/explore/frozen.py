@@ -7,6 +7,7 @@ from dagpu.backends.explore.machine import Machine
 from dagpu.backends.explore.script import Script
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.outcome import Outcome
+from dagpu.backends.run_errors import error_of_graph
 from dagpu.lowering.scalars import drawn_cells, fresh_seed
 
 
@@ -39,8 +40,6 @@ class FrozenScript:
         if stuck is not None:
             raise stuck
         mine.sort(self._script.plan)
-        errors = [failure.error for failure in mine.failures()]
-        if len(errors) == 1:
-            raise errors[0]
-        if errors:
-            raise BaseExceptionGroup(f"{len(errors)} ops of one graph failed", errors)
+        error = error_of_graph(mine.failures())
+        if error is not None:
+            raise error

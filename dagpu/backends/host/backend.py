@@ -1,20 +1,22 @@
 """The host backend: devices `host:0`, `host:1`, ..., which share the machine's cores and memory."""
 
 import itertools
-import os
-from collections.abc import Hashable, Sequence
-from pathlib import Path
+from collections.abc import Hashable, Iterator, Sequence
 from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.base import Bindings
+from dagpu.backends.device_registry import DeviceRegistry
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.backends.host.frozen import FrozenPlan
 from dagpu.backends.host.replay import Batch, HostReplay
 from dagpu.backends.host.streams import HostStream, enqueue
+from dagpu.backends.lanes import streams_by_device, streams_of_lanes
+from dagpu.backends.machine_memory import machine_memory
 from dagpu.backends.recording import recording
+from dagpu.backends.run_errors import no_room, out_of_memory
 from dagpu.device import Device
 from dagpu.env_vars import HOST_DEVICES
-from dagpu.errors import NoDeviceError, OutOfMemoryError, PlanError
+from dagpu.errors import NoDeviceError
 from dagpu.lowering.memory import describe_peak
 from dagpu.lowering.plan import Plan, Step
 from dagpu.lowering.program import HOST, Role
@@ -50,42 +52,23 @@ class HostDriver:
 
     def memory_info(self) -> tuple[int, int]:
         """Free and total memory of the machine, bytes. Free is what can be had without swapping."""
-        try:
-            lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-            known = {name: int(amount.split()[0]) * 1024 for name, amount in (line.split(":") for line in lines)}
-            return known["MemAvailable"], known["MemTotal"]
-        except (OSError, KeyError, ValueError):  # no Linux
-            page = os.sysconf("SC_PAGE_SIZE")
-            total = os.sysconf("SC_PHYS_PAGES") * page
-            free = os.sysconf("SC_AVPHYS_PAGES") * page if "SC_AVPHYS_PAGES" in os.sysconf_names else total
-            return free, total
+        return machine_memory()
 
     def memory_used(self) -> int:
         """Bytes that dagpu's handles and runs hold on this device."""
         return self.account.used
 
     def streams(self, keys: Sequence[Hashable]) -> list[HostStream]:
-        """A stream for each lane of a plan, given the lanes' keys.
+        """A stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`."""
+        return streams_of_lanes(keys, f"host:{self._index}", self._own, self._least_busy)
 
-        A number is a lane of this plan alone: it gets the pool's least busy stream that the plan has not got yet, so
-        runs that are under way at once overlap. Any other key is a stream that `open_stream` gave.
-        """
-        count = min(max(SPREAD, sum(isinstance(key, int) for key in keys)), POOL)
-        free = sorted((self._pooled(number) for number in range(count)), key=HostStream.load) if count else []
-        taken = 0
-        found: list[HostStream] = []
-        for key in keys:
-            if isinstance(key, int):
-                found.append(free[taken % count])
-                taken += 1
-            elif isinstance(key, HostStream) and key.device == self._index:
-                found.append(key)
-            else:
-                raise PlanError(
-                    f"a lane on host:{self._index} has the key {key!r}, which is no stream of that device. "
-                    "Use a number, or a stream that device.stream() of the same device gave."
-                )
-        return found
+    def _own(self, key: Hashable) -> HostStream | None:
+        return key if isinstance(key, HostStream) and key.device == self._index else None
+
+    def _least_busy(self, numbered: int) -> Iterator[HostStream]:
+        """Streams of the pool, the least busy first; beyond the size of the pool they come round again."""
+        count = min(max(SPREAD, numbered), POOL)
+        return itertools.cycle(sorted((self._pooled(number) for number in range(count)), key=HostStream.load))
 
     def _pooled(self, number: int) -> HostStream:
         found = self._pool.get(number)
@@ -102,7 +85,7 @@ class HostBackend:
     __slots__ = ("_devices",)
 
     def __init__(self) -> None:
-        self._devices: dict[int, tuple[Device, HostDriver]] = {}
+        self._devices = DeviceRegistry("host", HostDriver, _refuse)
 
     @property
     def kind(self) -> Literal["host", "cuda"]:
@@ -119,36 +102,24 @@ class HostBackend:
             NoDeviceError: `index` is not below DAGPU_HOST_DEVICES (8 where that is not set).
             ValueError: DAGPU_HOST_DEVICES is no number of devices.
         """
-        return self._find(index)[0]
+        return self._devices.find(index)[0]
 
     def prepare(self, plan: Plan) -> "PreparedPlan":
         """See `Backend.prepare`."""
-        return PreparedPlan(plan, [self._named(name) for name in plan.devices])
+        return PreparedPlan(plan, [self._devices.driver(name) for name in plan.devices])
 
     def spin(self) -> float:
         """20 us: about what it takes to put a thread to sleep and wake it again."""
         return SPIN_SECONDS
 
-    def _find(self, index: int) -> tuple[Device, HostDriver]:
-        found = self._devices.get(index)
-        if found is None:
-            count = HOST_DEVICES.get()
-            if not 0 <= index < count:
-                raise NoDeviceError(
-                    f"there is no device host:{index}: the host has host:0 to host:{count - 1}. "
-                    f"Use one of these, or set DAGPU_HOST_DEVICES={max(index + 1, 1)}."
-                )
-            driver = HostDriver(index)
-            found = self._devices.setdefault(index, (Device("host", index, driver), driver))
-        return found
 
-    def _named(self, name: str) -> HostDriver:
-        kind, _, index = name.partition(":")
-        if kind != "host" or not index.isdecimal():
-            raise NoDeviceError(
-                f"a plan for the host backend names device {name!r}. Its devices are host:0, host:1, ..."
-            )
-        return self._find(int(index))[1]
+def _refuse(index: int) -> None:
+    count = HOST_DEVICES.get()
+    if not 0 <= index < count:
+        raise NoDeviceError(
+            f"there is no device host:{index}: the host has host:0 to host:{count - 1}. "
+            f"Use one of these, or set DAGPU_HOST_DEVICES={max(index + 1, 1)}."
+        )
 
 
 @final
@@ -204,10 +175,9 @@ class PreparedPlan:
             return HostMemory(self._drivers[device].account, nbytes)
         except MemoryError:
             plan = self._plan
-            raise OutOfMemoryError(
-                f"{plan.devices[device]}: no room for {nbytes:,} bytes ({nbytes / 2**30:.2f} GiB). A run takes "
-                f"{plan.peak_bytes:,} bytes; alive at the peak: {describe_peak(plan, device)}. Let go of handles that "
-                "are no longer needed, or cut the work into smaller pieces."
+            raise out_of_memory(
+                f"{no_room(plan.devices[device], nbytes)}. A run takes {plan.peak_bytes:,} bytes; "
+                f"alive at the peak: {describe_peak(plan, device)}"
             ) from None
 
 
@@ -215,11 +185,7 @@ def _streams(plan: Plan, drivers: Sequence[HostDriver]) -> list[HostStream]:
     """The stream of each lane."""
     if len(drivers) == 1:
         return drivers[0].streams([lane.key for lane in plan.lanes])
-    parts = [
-        iter(driver.streams([lane.key for lane in plan.lanes if lane.device == device]))
-        for device, driver in enumerate(drivers)
-    ]
-    return [next(parts[lane.device]) for lane in plan.lanes]
+    return streams_by_device(plan.lanes, len(drivers), lambda number, keys: drivers[number].streams(keys))
 
 
 def _by_stream(steps: Sequence[Step], streams: Sequence[HostStream]) -> dict[HostStream, Sequence[Step]]:

@@ -13,7 +13,8 @@ from dagpu.backends.host.cutting import Place, cut_out, places, whole
 from dagpu.backends.host.recipes import write
 from dagpu.backends.host_work import blame, call, source_array
 from dagpu.backends.outcome import Outcome
-from dagpu.errors import DagpuError, OutOfMemoryError
+from dagpu.backends.run_errors import no_room, out_of_memory
+from dagpu.errors import DagpuError
 from dagpu.layout import Layout
 from dagpu.lowering.program import (
     Cell,
@@ -33,13 +34,16 @@ from dagpu.ops.recipes import seeded
 from dagpu.origin import describe
 from dagpu.tracebacks import passes_on
 
+
+class Launchable(Protocol):
+    """The part of a graph that a `GraphLaunch` calls. Both the host's and the explore backend's graphs implement it."""
+
+    def launch(self, outcome: Outcome) -> None:
+        """Run the graph to its end."""
+        ...
+
+
 _UNCANCELLED: Final = Outcome()
-
-
-class _Launchable(Protocol):
-    """A plan with memory of its own, made by `Prepared.freeze`."""
-
-    def launch(self, outcome: Outcome, /) -> None: ...
 
 
 def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _UNCANCELLED) -> None:
@@ -63,7 +67,7 @@ def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _
         case HostCall():
             call(instruction, memory)
         case GraphLaunch(graph=graph):
-            cast(_Launchable, graph).launch(outcome)
+            cast(Launchable, graph).launch(outcome)
         case _:
             assert_never(instruction)
 
@@ -122,7 +126,8 @@ def _copy_out(copy: CopyDtoH, memory: list[object]) -> None:
     try:
         memory[copy.out] = np.array(readable(memory[copy.source.buffer], layout), order="C")
     except MemoryError:
-        raise out_of_memory("host memory", layout.nbytes, copy) from None
+        where = f"{type(copy).__name__} at {describe(copy.origin)}"
+        raise out_of_memory(f"{no_room('host memory', layout.nbytes)}, to be written by {where}") from None
 
 
 def _copy_within(out: View, source: View, memory: list[object]) -> None:
@@ -133,15 +138,6 @@ def _copy_within(out: View, source: View, memory: list[object]) -> None:
     else:
         with np.errstate(all="ignore"):  # what does not fit is converted as C does, as the GPU does, without a word
             np.copyto(target, origin, casting="unsafe")
-
-
-def out_of_memory(where: str, nbytes: int, instruction: Instruction) -> OutOfMemoryError:
-    """There is too little memory for what `instruction` writes."""
-    return OutOfMemoryError(
-        f"{where}: no room for {nbytes:,} bytes ({nbytes / 2**30:.2f} GiB), to be written by "
-        f"{type(instruction).__name__} at {describe(instruction.origin)}. Let go of handles that are no "
-        "longer needed, or cut the work into smaller pieces."
-    )
 
 
 def _no_body(launch: Launch) -> DagpuError:

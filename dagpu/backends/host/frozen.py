@@ -8,6 +8,7 @@ from dagpu.backends.host.arrays import HostMemory
 from dagpu.backends.host.replay import Batch, HostReplay
 from dagpu.backends.host.streams import HostStream, enqueue
 from dagpu.backends.outcome import Outcome
+from dagpu.backends.run_errors import error_of_graph
 from dagpu.lowering.plan import Plan, Step
 from dagpu.lowering.scalars import drawn_cells, fresh_seed
 
@@ -44,8 +45,6 @@ class FrozenPlan:
         enqueue({stream: Batch(replay, steps) for stream, steps in self._work.items()})
         outcome.also_cancel(replay.cancel)
         replay.wait()
-        errors = [failure.error for failure in replay.failures()]
-        if len(errors) == 1:
-            raise errors[0]
-        if errors:
-            raise BaseExceptionGroup(f"{len(errors)} ops of one graph failed", errors)
+        error = error_of_graph(replay.failures())
+        if error is not None:
+            raise error

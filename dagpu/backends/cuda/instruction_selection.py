@@ -1,0 +1,228 @@
+"""Instruction selection: the kernel launch, driver call or host function that each instruction of a plan becomes."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias, assert_never, final
+
+from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memcpy2D, Memset
+from dagpu.backends.cuda.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.device import CudaDevice
+from dagpu.backends.cuda.driver import Function
+from dagpu.backends.cuda.frozen_plan import FrozenPlan, LaunchFrozen
+from dagpu.backends.cuda.launch_factories import LaunchFactories
+from dagpu.backends.cuda.parameters import Place
+from dagpu.backends.cuda.script import Do, Kind
+from dagpu.backends.cuda.transfers import PROMPT_IN, CopyIn, CopyOut, host_call
+from dagpu.backends.cuda.writer import Selected, SelectedBuiltin, SelectedCommand, SelectedKernel
+from dagpu.layout import Layout, contiguous
+from dagpu.lowering.plan import Execute, Plan
+from dagpu.lowering.program import (
+    HOST,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Fill,
+    GraphLaunch,
+    HostCall,
+    Instruction,
+    Launch,
+    Role,
+)
+
+Wanted: TypeAlias = dict[object, Callable[[], Function]]
+"""Kernels that are not compiled yet, each with the function that compiles it."""
+
+
+@final
+class Selection(NamedTuple):
+    """The result of `select`."""
+
+    compiled: CompiledPlan
+    steps: Sequence[Sequence[Selected]]
+    """The launches and commands of each step of the plan; empty for a step that executes nothing."""
+    wanted: Wanted
+
+
+def select(plan: Plan, devices: Sequence[CudaDevice], factories: LaunchFactories) -> Selection:
+    """Select launches and commands for every instruction of a plan, and give each of the plan's addresses a base.
+
+    Raises:
+        KernelArgumentError: a kernel takes plain pointers and gets a strided view.
+        DeviceError: a device cannot read another one's memory.
+    """
+    selector = _Selector(plan, devices, factories)
+    steps = [selector.instruction(step.instruction) if type(step) is Execute else () for step in plan.steps]
+    return Selection(selector.compiled(), steps, selector.wanted)
+
+
+@final
+class _Selector:
+    """Selects launches and commands for the instructions of one plan, in the plan's order."""
+
+    def __init__(self, plan: Plan, devices: Sequence[CudaDevice], factories: LaunchFactories) -> None:
+        self._plan = plan
+        self._devices = devices
+        self._factories = factories
+        self.wanted: Wanted = {}
+        self._bases = len(devices)
+        self._places: list[Place | None] = [None] * len(plan.buffers)
+        self._outputs: list[tuple[int, int, int, int]] = []
+        self._inputs: list[tuple[int, int]] = []
+        self._gathers: list[tuple[int, int, int]] = []
+        self._reports: list[Launch] = []
+        self._copies_in: list[CopyIn] = []
+        self._copies_out: list[CopyOut] = []
+        self._blocking = False
+        for buffer, offset in enumerate(plan.offsets):
+            if offset >= 0:
+                self._places[buffer] = Place(plan.buffers[buffer].device, offset)
+        for buffer, about in enumerate(plan.buffers):
+            if about.role is Role.OUTPUT and about.device != HOST:
+                self._outputs.append((buffer, self._own_base(buffer), about.device, about.nbytes))
+            elif about.role is Role.INPUT and about.device != HOST:
+                self._inputs.append((buffer, self._own_base(buffer)))
+        self._report_base = self._new_base()
+
+    def compiled(self) -> CompiledPlan:
+        """The plan's data, once `instruction` has been called for every instruction."""
+        plan = self._plan
+        return CompiledPlan(
+            plan=plan,
+            devices=self._devices,
+            keys=[lane.key for lane in plan.lanes],
+            bases=self._bases,
+            places=self._places,
+            outputs=self._outputs,
+            inputs=self._inputs,
+            arenas=[(number, nbytes) for number, nbytes in enumerate(plan.arena_bytes) if nbytes],
+            gathers=self._gathers,
+            report_base=self._report_base,
+            reports=self._reports,
+            copies_in=self._copies_in,
+            copies_out=self._copies_out,
+            blocking=self._blocking,
+        )
+
+    def instruction(self, instruction: Instruction) -> Sequence[Selected]:
+        """The launches and commands of one instruction. Adds its kernel to `wanted` if that is not compiled yet."""
+        device = self._devices[instruction.device]
+        match instruction:
+            case Launch():
+                return self._launch(instruction, device)
+            case Fill():
+                return (self._fill(instruction, device),)
+            case CopyDtoD():
+                return (self._copy_within(instruction, device),)
+            case CopyDtoH():
+                return self._copy_out(instruction, device)
+            case CopyHtoD(out=out):
+                copied = CopyIn(instruction, _beyond(self._place(out.buffer), out.layout.offset), self._new_base())
+                self._copies_in.append(copied)
+                return (_command(instruction, copied),)
+            case HostCall():
+                self._blocking = True
+                return (SelectedCommand(instruction, host_call(instruction), Kind.HOST),)
+            case GraphLaunch(graph=frozen):
+                assert isinstance(frozen, FrozenPlan)
+                assert frozen.device is device
+                self._blocking |= frozen.staged_bytes > PROMPT_IN
+                return (_command(instruction, LaunchFrozen(instruction, frozen)),)
+            case _:
+                assert_never(instruction)
+
+    def _launch(self, launch: Launch, device: CudaDevice) -> Sequence[Selected]:
+        packed = self._factories.pack(launch, device.gpu.limits)
+        if packed is None:
+            return ()
+        spec, variant, library = launch.kernel, packed.form.variant, device.library
+        if library.found(spec, variant) is None:
+            self._want(device, (spec, variant), lambda: library.kernel(spec, variant))
+        report = len(self._reports)
+        if packed.form.reports:
+            self._reports.append(launch)
+        return (SelectedKernel(launch, packed, report),)
+
+    def _fill(self, instruction: Fill, device: CudaDevice) -> Selected:
+        out, seed = instruction.out, instruction.seed
+        made, place = self._factories.fill(instruction.recipe, out.layout), self._place(out.buffer)
+        if isinstance(made, Memset):
+            return _command(instruction, made.placed(place))
+        self._want_builtin(device, made)
+        return SelectedBuiltin(instruction, made, (place,), None if seed is None else seed.buffer)
+
+    def _copy_within(self, instruction: CopyDtoD, device: CudaDevice) -> Selected:
+        out, source = instruction.out, instruction.source
+        copy = self._factories.copy(out.layout, source.layout)
+        here, there = self._plan.buffers[out.buffer].device, self._plan.buffers[source.buffer].device
+        if there != here and not isinstance(copy, Memcpy):
+            device.reach(self._devices[there], instruction)
+        places = self._place(out.buffer), self._place(source.buffer)
+        return self._copied(instruction, device, copy, (out.layout, source.layout), places)
+
+    def _copy_out(self, instruction: CopyDtoH, device: CudaDevice) -> Sequence[Selected]:
+        """A strided source is gathered on the device first."""
+        layout, place = instruction.source.layout, self._place(instruction.source.buffer)
+        gathered: tuple[Selected, ...] = ()
+        if layout.contiguous:
+            place = _beyond(place, layout.offset)
+        else:
+            dense, source = contiguous(layout.shape, layout.dtype), place
+            copy, place = self._factories.copy(dense, layout), Place(self._new_base(), 0)
+            gathered = (self._copied(instruction, device, copy, (dense, layout), (place, source)),)
+            layout = dense
+            self._gathers.append((place.base, instruction.device, layout.nbytes))
+        copied = CopyOut(instruction, layout, place, self._new_base())
+        self._copies_out.append(copied)
+        return (*gathered, _command(instruction, copied))
+
+    def _copied(
+        self,
+        instruction: Instruction,
+        device: CudaDevice,
+        copy: Builtin | Memcpy | Memcpy2D,
+        layouts: tuple[Layout, Layout],
+        places: tuple[Place, Place],
+    ) -> Selected:
+        """A copy within a device. `layouts` and `places` are those of the output and of the source."""
+        match copy:
+            case Memcpy():
+                return _command(instruction, copy.placed(*places))
+            case Memcpy2D():
+                by_kernel = self._factories.copy(*layouts, rows=False)
+                assert isinstance(by_kernel, Builtin)
+                return _command(instruction, copy.placed(*places, by_kernel))
+            case Builtin():
+                self._want_builtin(device, copy)
+                return SelectedBuiltin(instruction, copy, places, None)
+            case _:
+                assert_never(copy)
+
+    def _want_builtin(self, device: CudaDevice, made: Builtin) -> None:
+        library = device.library
+        if library.builtin_found(made) is None:
+            self._want(device, made.source + made.name, lambda: library.builtin(made))
+
+    def _want(self, device: CudaDevice, key: object, make: Callable[[], Function]) -> None:
+        self.wanted[device.gpu.index, key] = make
+
+    def _place(self, buffer: int) -> Place:
+        """The place where a buffer begins."""
+        found = self._places[buffer]
+        assert found is not None, "it is a cell, or nothing allocates it"
+        return found
+
+    def _new_base(self) -> int:
+        self._bases += 1
+        return self._bases - 1
+
+    def _own_base(self, buffer: int) -> int:
+        base = self._new_base()
+        self._places[buffer] = Place(base, 0)
+        return base
+
+
+def _command(instruction: Instruction, command: Do) -> SelectedCommand:
+    return SelectedCommand(instruction, command, Kind.DO)
+
+
+def _beyond(place: Place, distance: int) -> Place:
+    return Place(place.base, place.offset + distance)
