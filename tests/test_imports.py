@@ -54,7 +54,7 @@ TYPING_ONLY: dict[tuple[str, str], str] = {
 
 # The one circle of imports, typing-only ones included: `to_host()` of a handle is an op, `graph()` of an op is a
 # CudaGraph, and both are made of handles.
-HANDLE_AND_OP = ("dagpu.handles.tensors", "dagpu.ops.base", "dagpu.ops.graph")
+HANDLE_AND_OP = ("dagpu.handles", "dagpu.ops.base", "dagpu.ops.graph")
 
 # Who alone may import what; an empty tuple says nobody.
 RESERVED: dict[str, tuple[str, ...]] = {
