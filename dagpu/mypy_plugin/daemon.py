@@ -8,7 +8,7 @@ mypy decides from types and signatures alone which functions to check again. A f
 neither. If that effect has changed, all functions of the module are deferred once more.
 """
 
-from __future__ import annotations  # the rules are imported late, and their types never
+from __future__ import annotations  # the rules are imported late, their types only for type checking
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

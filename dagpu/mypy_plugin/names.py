@@ -68,7 +68,7 @@ OPENS_NURSERY: Final = frozenset({"trio._core._run.open_nursery"})
 PARTIAL: Final = frozenset({"functools.partial"})
 """Callables that bind arguments to a function, which takes them when it is called later."""
 
-LOOKS: Final = frozenset(
+READS_ONLY: Final = frozenset(
     {
         *(f"builtins.{name}" for name in ("zip", "enumerate", "reversed", "iter", "len", "any", "all", "sum")),
         *("weakref.ref", "weakref.ReferenceType", "weakref.finalize"),

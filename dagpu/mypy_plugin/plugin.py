@@ -8,7 +8,7 @@ flushed. So `type: ignore`, per-module options and the cache treat the plugin's 
 mypy's daemon checks single functions again without asking for dependencies; see `daemon`.
 """
 
-from __future__ import annotations  # the rules are imported late, and their types never
+from __future__ import annotations  # the rules are imported late, their types only for type checking
 
 import sys
 import traceback
@@ -147,8 +147,8 @@ class DagpuPlugin(Plugin):
                 self._record_crash(error, tree)
             else:
                 for info, function, findings in found:
-                    asks = self._daemon is None or self._daemon.asks_for_hooks(tree, function)
-                    with _scope(checker, info, function if asks else None):
+                    own_scope = self._daemon is None or self._daemon.asks_for_hooks(tree, function)
+                    with _scope(checker, info, function if own_scope else None):
                         _report(checker, findings)
                 _report(checker, top)
                 return

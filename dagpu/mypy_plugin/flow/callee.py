@@ -95,7 +95,7 @@ def by_value_flags(b: Builder, e: CallExpr, callee: Callee) -> list[bool]:
         return [True] * len(e.args)
     if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
         return _flags_of_later_call(b, e, callee)
-    if callee.name in names.LOOKS:
+    if callee.name in names.READS_ONLY:
         return [False] * len(e.args)
     flags = [False] * len(e.args)
     if not any(_may_hold_facts(b, argument) for argument in e.args):

@@ -50,7 +50,7 @@ def summarise(node: FuncItem, body: Body) -> Closure:
             if block.index == 0:
                 first.update(place for place in closure.uses if place not in closure.assigns)
     if not closure.assigns.isdisjoint(closure.moves):
-        closure.left.update((place, how) for place, how in _moved_at_end(body) if place in closure.assigns)
+        closure.moved_at_end.update((place, how) for place, how in _moved_at_end(body) if place in closure.assigns)
     for place in closure.assigns:
         if place not in first:
             closure.uses.pop(place, None)
@@ -119,14 +119,14 @@ def _emit_captures(b: Builder, closure: Closure, node: Context, *, later: bool) 
         elif outside in closure.lends and (b.in_then or not later):
             b.emit(Lend(node, place, into, closure.lends[outside], captured=later))
         elif later and (outside in closure.lends or _is_owned(b.kinds, outside)):
-            b.emit(Lend(node, place, into, exclusive=False, captured=True, looks=True))
+            b.emit(Lend(node, place, into, exclusive=False, captured=True, reads_only=True))
         else:
             b.emit(Read(node, place, into, EVERYTHING))
     for outside in closure.assigns:
         place = _place_of(b, outside)
         b.emit(Forget(node, place, whole=True))
-        if outside in closure.left:
-            b.emit(Move(node, place, b.temporary(), closure.left[outside], silent=True))
+        if outside in closure.moved_at_end:
+            b.emit(Move(node, place, b.temporary(), closure.moved_at_end[outside], silent=True))
     if not parts:
         return None
     held = b.temporary()

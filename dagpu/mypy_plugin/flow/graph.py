@@ -65,7 +65,7 @@ class Lend:
     exclusive: bool
     captured: bool = False
     """True if a closure or a task captures the variable itself."""
-    looks: bool = False
+    reads_only: bool = False
     """True for a capture that only reads the variable. Such a loan forbids moves, not borrows."""
 
 

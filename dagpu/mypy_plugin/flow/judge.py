@@ -55,7 +55,7 @@ class _BodyChecker:
                         if self._check_use(i, state) and i.place.slot in state.lent:
                             after = after or live_after_each(block, live)
                             self._check_move(i, state, after[index])
-                    case Lend() if not i.looks:
+                    case Lend() if not i.reads_only:
                         if self._check_use(i, state):
                             after = after or live_after_each(block, live)
                             self._check_borrow(i, state, after[index])
@@ -140,7 +140,7 @@ class _BodyChecker:
     def _check_borrow(self, i: Lend, state: State, live: int) -> None:
         loans = sorted(self._live_loans(i.place, state, live, i.into), key=_position_of)
         for loan in loans:
-            if (i.exclusive or loan.exclusive) and not loan.looks:
+            if (i.exclusive or loan.exclusive) and not loan.reads_only:
                 message = messages.conflicting_borrow(
                     self._name_of(i.place), i.exclusive, loan.node, loan.exclusive, loan.captured
                 )

@@ -62,7 +62,7 @@ def _named_in(b: Builder, e: Expression) -> Iterator[Place]:
         case TupleExpr() | ListExpr():
             for item in e.items:
                 yield from _named_in(b, item)
-        case CallExpr() if isinstance(e.callee, NameExpr) and e.callee.fullname in names.LOOKS:
+        case CallExpr() if isinstance(e.callee, NameExpr) and e.callee.fullname in names.READS_ONLY:
             for argument in e.args:
                 yield from _named_in(b, argument)
         case NameExpr() | MemberExpr() if b.kind(e) & MOVES and (place := place_of(b, e)) is not None:

@@ -74,7 +74,7 @@ def _lend_for_later(b: Builder, e: Expression) -> Slot | None:
     if place is None:
         return held
     into = b.temporary()
-    b.emit(Lend(e, place, into, exclusive=False, captured=True, looks=True))
+    b.emit(Lend(e, place, into, exclusive=False, captured=True, reads_only=True))
     return into
 
 

@@ -32,7 +32,7 @@ class Closure:
     """Enclosing places that the closure moves, each with the words for the move in messages."""
     assigns: set[Outside]
     """Enclosing places that the closure reassigns. Uses count only before the first assignment."""
-    left: dict[Outside, str]
+    moved_at_end: dict[Outside, str]
     """Reassigned enclosing places that may still be moved when the closure ends, with the words for the move."""
 
 
