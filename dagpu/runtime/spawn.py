@@ -10,7 +10,7 @@ from dagpu.containers import mapped
 from dagpu.errors import BorrowError, MovedError, OperationCancelled
 from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, TensorRef, copy_error
 from dagpu.ops.base import DeviceOp, Static, check_op
-from dagpu.ops.compose import Value, sources_of
+from dagpu.ops.compose import Value, nodes_of
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Copy
 from dagpu.origin import Origin, describe, here, started_at
@@ -137,9 +137,7 @@ def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
 
 def _borrows(root: DeviceOp[Any, Any, Any]) -> Any:
     """The borrowed handles in a DAG, as far as it can be seen without calling closures."""
-    todo, seen = [root], {root}
-    while todo:
-        op = todo.pop()
+    for op in nodes_of(root):
         held = op.held if isinstance(op, Value) else op.args if isinstance(op, Launch) else ()
         if isinstance(op, Copy):
             held = (op.source, op.into)
@@ -147,7 +145,3 @@ def _borrows(root: DeviceOp[Any, Any, Any]) -> Any:
             inner = getattr(handle, "_inner", handle)
             if isinstance(inner, TensorRef | TensorMut):
                 yield inner
-        for source in sources_of(op):
-            if source not in seen:
-                seen.add(source)
-                todo.append(source)
