@@ -15,6 +15,7 @@ from dagpu.lowering.program import Program
 from dagpu.lowering.schedule import schedule
 from dagpu.ops import picture as dag_picture
 from dagpu.ops import svg
+from dagpu.ops.compose import nodes_of
 from tests.named_dags import NAMED
 from tests.programs import chain, fork_join, programs
 
@@ -141,7 +142,7 @@ def test_a_dag_of_any_shape_is_drawn(op: Any) -> None:
     root = parsed(op.to_svg())
     assert_inside(root)
     found = boxes(root)
-    assert len(found) == len(dag_picture._nearest(op)[0])
+    assert len(found) == len(nodes_of(op)[: dag_picture.MOST_OPS])
     for number, (left, top, right, bottom) in enumerate(found):
         for other_left, other_top, other_right, other_bottom in found[:number]:
             apart = right <= other_left or other_right <= left or bottom <= other_top or other_bottom <= top

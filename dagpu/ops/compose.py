@@ -444,24 +444,33 @@ def sources_of(op: DeviceOp[Any, Any, Any]) -> Iterable[DeviceOp[Any, Any, Any]]
             return ()
 
 
+def nodes_of(root: DeviceOp[Any, Any, Any]) -> list[DeviceOp[Any, Any, Any]]:
+    """All ops of a DAG, each once, the nearest to `root` first; as far as is visible without calling closures."""
+    found: dict[DeviceOp[Any, Any, Any], None] = {root: None}
+    frontier = [root]
+    while frontier:
+        nearer, frontier = frontier, []
+        for op in nearer:
+            for source in sources_of(op):
+                if source not in found:
+                    found[source] = None
+                    frontier.append(source)
+    return list(found)
+
+
 _IN_DOT: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 """How a label's characters are written between quotation marks (Graphviz: the DOT language, escString)."""
 
 
 def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
     """The DAG in Graphviz DOT: one node an op with its origin, one edge a value, data flowing downwards."""
-    numbers: dict[DeviceOp[Any, Any, Any], int] = {root: 0}
-    todo, lines = [root], ["digraph dagpu {", "  node [shape=box, fontname=monospace];"]
-    while todo:
-        op = todo.pop()
+    numbers = {op: number for number, op in enumerate(nodes_of(root))}
+    lines = ["digraph dagpu {", "  node [shape=box, fontname=monospace];"]
+    for op, number in numbers.items():
         place = place_of(op.origin)
         where = "" if place is None else f"\n{place[0].rsplit('/', 1)[-1]}:{place[1]}"
-        lines.append(f'  n{numbers[op]} [label="{(label_of(op) + where).translate(_IN_DOT)}"];')
-        for source in sources_of(op):
-            if source not in numbers:
-                numbers[source] = len(numbers)
-                todo.append(source)
-            lines.append(f"  n{numbers[source]} -> n{numbers[op]};")
+        lines.append(f'  n{number} [label="{(label_of(op) + where).translate(_IN_DOT)}"];')
+        lines += [f"  n{numbers[source]} -> n{number};" for source in sources_of(op)]
     return "\n".join([*lines, "}"])
 
 

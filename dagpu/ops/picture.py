@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 from dagpu.ops import svg
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import HostCall, ToHost, label_of, sources_of
+from dagpu.ops.compose import HostCall, ToHost, label_of, nodes_of, sources_of
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Alloc, Copy, FromHost
@@ -32,7 +32,8 @@ _Op = DeviceOp[Any, Any, Any]
 
 def picture(root: _Op) -> str:
     """The DAG as SVG. Only the `MOST_OPS` ops nearest to the result are drawn; how many are not is said."""
-    ops, total = _nearest(root)
+    every = nodes_of(root)
+    ops, total = every[:MOST_OPS], len(every)
     drawing = _Drawing(ops)
     drawing.arrange()
     width = drawing.width + 2 * _MARGIN
@@ -45,17 +46,6 @@ def picture(root: _Op) -> str:
     body += drawing.draw(_MARGIN, top)
     height = top + drawing.layers_count * (_HEIGHT + _DROP) - _DROP + _MARGIN
     return svg.document(width, height, f"DAG of {total:,} ops", body)
-
-
-def _nearest(root: _Op) -> tuple[list[_Op], int]:
-    """The ops nearest to the result, and how many there are in all."""
-    found: dict[_Op, None] = {root: None}
-    frontier = [root]
-    while frontier:
-        frontier = [source for op in frontier for source in sources_of(op) if source not in found]
-        frontier = list(dict.fromkeys(frontier))
-        found.update(dict.fromkeys(frontier))
-    return list(found)[:MOST_OPS], len(found)
 
 
 @final

@@ -10,7 +10,7 @@ from dagpu.containers import mapped
 from dagpu.errors import BorrowError, MovedError, OperationCancelled
 from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, copy_error, made_at, state_of
 from dagpu.ops.base import DeviceOp, Static, check_op
-from dagpu.ops.compose import Value, sources_of
+from dagpu.ops.compose import Value, nodes_of
 from dagpu.ops.launch import Launch
 from dagpu.ops.memory import Copy
 from dagpu.origin import Origin, describe, here, started_at
@@ -138,9 +138,7 @@ def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
 def _borrows(root: DeviceOp[Any, Any, Any]) -> Iterator[tuple[str, Origin]]:
     """The reprs of the borrowed handles in a DAG and the places of their borrows, as far as they can be found without a
     call of closures."""
-    todo, seen = [root], {root}
-    while todo:
-        op = todo.pop()
+    for op in nodes_of(root):
         held = op.held if isinstance(op, Value) else op.args if isinstance(op, Launch) else ()
         if isinstance(op, Copy):
             held = (op.source, op.into)
@@ -150,7 +148,3 @@ def _borrows(root: DeviceOp[Any, Any, Any]) -> Iterator[tuple[str, Origin]]:
                 yield repr(state), state.made
             elif isinstance(handle, TensorMut):  # moved by an earlier run
                 yield repr(handle), made_at(handle)
-        for source in sources_of(op):
-            if source not in seen:
-                seen.add(source)
-                todo.append(source)
