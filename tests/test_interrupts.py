@@ -156,7 +156,7 @@ class State:
             self.graph.launch().sync()  # what has been enqueued for it holds its locks until then
         for handle in (self.read, self.written, self.given):
             storage = storage_of(handle)
-            assert (storage.readers, storage.writer) == (0, None), place
+            assert (storage.lock.readers, storage.lock.writer) == (0, None), place
         assert isinstance(self.shared, Shared)
         assert self.shared.once.settled(), place
 
@@ -731,7 +731,7 @@ def test_a_run_that_is_dropped_is_drained(cancelled: threading.Event, updated: b
         run.send(None)
         run.close()
         assert cancelled.is_set()
-        assert (storage_of(y).readers, storage_of(y).writer) == (0, None)
+        assert (storage_of(y).lock.readers, storage_of(y).lock.writer) == (0, None)
         await trio.lowlevel.checkpoint()
         await tiles(y.borrow_mut().partition((1,)), 2)
 

@@ -76,7 +76,7 @@ PATIENCE = 30.0
 def no_plans_yet() -> Iterator[None]:
     """Whatever ran before has left nothing that an op of the same structure would find, and warned of nothing."""
     plans.clear()
-    kept._warned.clear()
+    kept._warned.clear()  # noqa: SLF001  # a warning comes once in a process
     yield
     plans.clear()
 
@@ -622,7 +622,7 @@ def test_a_conflict_of_borrows_is_one_in_each_call() -> None:
             p(t.borrow_mut(), t.borrow()).sync()
         p(t.borrow_mut(), u.borrow()).sync()
     assert number_in(t) == 7
-    assert (storage_of(t).writer, storage_of(t).readers) == (None, 0)
+    assert (storage_of(t).lock.writer, storage_of(t).lock.readers) == (None, 0)
 
 
 def test_an_argument_that_is_not_used_is_not_locked() -> None:
@@ -682,7 +682,7 @@ def test_a_handle_that_comes_back(name: str) -> None:
             assert type(found) is type(plain)
             assert storage_of(found) is memory
             assert repr(found) == repr(plain)
-            assert (memory.writer, memory.readers) == (None, 0)
+            assert (memory.lock.writer, memory.lock.readers) == (None, 0)
     finally:
         W.clear()
 
@@ -861,7 +861,7 @@ def _(y: Tile[f32], a: float) -> None:
 
 
 def unlocked(*handles: Any) -> bool:
-    return all((storage_of(h).writer, storage_of(h).readers) == (None, 0) for h in handles)
+    return all((storage_of(h).lock.writer, storage_of(h).lock.readers) == (None, 0) for h in handles)
 
 
 @pytest.mark.host_only("the kernel's host body fails")

@@ -377,7 +377,7 @@ def test_a_written_input_is_refused_until_it_is_free() -> None:
     with traces() as count:
         assert bits(op.sync()) == wanted
     assert count.now == 0
-    assert storage_of(tensor).readers == 0
+    assert storage_of(tensor).lock.readers == 0
 
 
 @pytest.mark.parametrize("by", [lambda op: op, lambda op: op.schedule(SingleStream())], ids=["by key", "by itself"])
@@ -392,7 +392,7 @@ def test_a_repeated_run_reads_beside_other_readers(handle: str, by: Callable[[Op
     with traces() as count:
         for _ in range(3):
             assert op.sync()[0, 0] == 2
-            assert (storage_of(tensor).writer, storage_of(tensor).readers) == (None, 1)
+            assert (storage_of(tensor).lock.writer, storage_of(tensor).lock.readers) == (None, 1)
     assert count.now == 1
     reader.release()
 
@@ -463,7 +463,7 @@ def test_only_the_latest_plans_are_kept() -> None:
     for _ in range(20):
         with use_interpreter(StreamInterpreter(policy=Asked())):
             op.sync()
-    assert len(op._kept) == 8
+    assert len(op._kept) == 8  # noqa: SLF001  # no public call shows it
 
 
 # ---- several runs at once, and runs that do not end well
@@ -497,7 +497,7 @@ def test_runs_at_once_on_threads() -> None:
         futures = [pool.submit(some) for _ in range(8)]
         found = [result for future in futures for result in future.result(PATIENCE)]
     assert found == [found[0]] * 160
-    assert len(op._kept) == 1
+    assert len(op._kept) == 1  # noqa: SLF001  # no public call shows it
 
 
 FAIL = """
@@ -539,7 +539,7 @@ def test_a_failure_is_not_remembered(fails: tuple[int, ...]) -> None:
             finally:
                 TOLD.clear()
     assert count.now == 1
-    assert storage_of(shared_input()).readers == 0
+    assert storage_of(shared_input()).lock.readers == 0
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -553,7 +553,7 @@ def test_a_cancelled_run_leaves_the_op_as_it_was(before: int) -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
             await op
-        assert storage_of(shared_input()).readers == 0
+        assert storage_of(shared_input()).lock.readers == 0
         return scope.cancelled_caught, await op
 
     with traces() as count:
@@ -639,8 +639,8 @@ def test_an_op_stays_frozen() -> None:
     op: Any = zeros((1,))
     op.sync()
     with pytest.raises((FrozenInstanceError, AttributeError, TypeError)):
-        op._kept = ()
-    assert op._kept
+        op._kept = ()  # noqa: SLF001  # no public call shows it
+    assert op._kept  # noqa: SLF001  # no public call shows it
 
 
 # ---- random ops

@@ -96,7 +96,7 @@ class SharedTensor(ArrayHandle[D_co, S_co]):
         with Bookkeeping():
             state = self._held()
             others = len(self._holders.alive) - 1
-            if not others and not state.storage.readers:
+            if not others and not state.storage.lock.readers:
                 take(self, "try_unwrap()", where)
                 self._holders.alive.discard(self._counted)
                 return Tensor(HandleState(Tensor, state.storage, state.layout, state.made))

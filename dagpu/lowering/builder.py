@@ -32,6 +32,7 @@ from dagpu.lowering.program import (
     View,
 )
 from dagpu.lowering.scalars import Use, fresh_seed
+from dagpu.lowering.traced_storage import TracedStorage
 from dagpu.ops.captured import Captured
 from dagpu.ops.memory import Alloc
 from dagpu.ops.recipes import Constant
@@ -104,10 +105,10 @@ class Builder:
         """Storages from outside the run, exclusively where true."""
         self._devices: dict[Device, int] = {}
         self._buffers: list[Buffer] = []
-        self._made: dict[int, weakref.ref[Storage]] = {}
+        self._made: dict[int, weakref.ref[TracedStorage]] = {}
         self._external: dict[Storage, int] = {}
         self._loans = loans
-        self._undefined: dict[int, tuple[weakref.ref[Storage], Layout, int, Origin]] = {}
+        self._undefined: dict[int, tuple[weakref.ref[TracedStorage], Layout, int, Origin]] = {}
         self._views: dict[int, View] = {}
         """The newest view of each buffer: instructions on one tensor share it, most often all of them."""
         self._tiles: dict[int, Tiles] = {}
@@ -125,7 +126,7 @@ class Builder:
     def new_tensor(self, device: Device, layout: Layout, origin: Origin) -> Tensor[Any, Any]:
         """A handle to memory that this program will allocate."""
         index = len(self._buffers)
-        storage = Storage(device, layout.nbytes, self, index, maker=self._loans.mark)
+        storage = TracedStorage(device, layout.nbytes, self, index, self._loans.mark)
         self._buffers.append(Buffer(storage.nbytes, self.device(device), Role.TEMPORARY))
         self._made[index] = weakref.ref(storage)
         return Tensor(HandleState(Tensor, storage, layout, origin))
@@ -173,7 +174,7 @@ class Builder:
         """A living handle as something to read from."""
         state = live(handle)
         storage = state.storage
-        if storage.run is self:
+        if type(storage) is TracedStorage and storage.builder is self:
             if storage.buffer in self._undefined:
                 self._define(storage.buffer)
             return self._view(storage.buffer, state.layout)
@@ -184,7 +185,7 @@ class Builder:
         """A living handle that is owned or lent for writing, as something to write to."""
         state = live(handle)
         storage = state.storage
-        if storage.run is self:
+        if type(storage) is TracedStorage and storage.builder is self:
             if storage.buffer in self._undefined:
                 del self._undefined[storage.buffer]
             return self._view(storage.buffer, state.layout)
@@ -217,6 +218,7 @@ class Builder:
         """
         state = live(tensor)
         storage = state.storage
+        assert type(storage) is TracedStorage
         self._undefined[storage.buffer] = (weakref.ref(storage), state.layout, policy, state.made)
 
     def _define(self, buffer: int) -> None:
@@ -230,7 +232,8 @@ class Builder:
         So a conflict shows before anything is launched.
         """
         state = live(handle)
-        if state.storage.run is not self:
+        storage = state.storage
+        if type(storage) is not TracedStorage or storage.builder is not self:
             self._lock(handle, state, exclusive=state.writable)
 
     def _lock(self, handle: HandleBase, state: HandleState, *, exclusive: bool) -> None:
@@ -343,7 +346,7 @@ class Builder:
         """The storages from outside that are read or written, with their buffers."""
         return self._external
 
-    def outputs(self) -> Iterator[tuple[int, Storage]]:
+    def outputs(self) -> Iterator[tuple[int, TracedStorage]]:
         """The storages of this stage that somebody refers to, with their buffers."""
         for index, made in self._made.items():
             storage = made()
@@ -353,7 +356,7 @@ class Builder:
     def lose(self, reason: str) -> None:
         """The stage failed: handles to what it would have made say so from now on."""
         for _, storage in self.outputs():
-            storage.lost, storage.run = reason, None
+            storage.lose(reason)
 
 
 def waits_for_host(how: str, where: Origin, by: str = "") -> CaptureError:

@@ -2,6 +2,7 @@
 
 from typing import final
 
+from dagpu.lowering.traced_storage import TracedStorage
 from dagpu.origin import Origin
 from dagpu.storage import Storage
 
@@ -22,8 +23,8 @@ class Loans:
         self.owned: set[Storage] = set()
         """The storages of tensors from outside that have moved into the run."""
         self.mark = object()
-        """The `maker` of each storage that the run makes."""
+        """The `mark` of each storage that the run makes."""
 
     def made(self, storage: Storage) -> bool:
         """Has the run made it?"""
-        return storage.maker is self.mark
+        return type(storage) is TracedStorage and storage.mark is self.mark

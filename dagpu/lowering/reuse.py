@@ -42,6 +42,7 @@ from dagpu.lowering.later import FromCell, FromItems, Later
 from dagpu.lowering.leaves import Given, Leaves, storage_of_leaf
 from dagpu.lowering.scalars import Use, fresh_seed
 from dagpu.lowering.structure import PLAIN
+from dagpu.lowering.traced_storage import TracedStorage
 from dagpu.ops.captured import Captured
 from dagpu.origin import Origin
 from dagpu.ownership import Undo
@@ -285,8 +286,8 @@ class _Template:
         if state is None or state.storage in self._used:
             return None
         self._used.add(state.storage)
-        if state.storage.run is self._builder:
-            return _new(state)
+        if type(state.storage) is TracedStorage and state.storage.builder is self._builder:
+            return _new(state.kind, state.storage, state.layout, state.made)
         index = self._traced.source_of(value)
         return None if index is None else _on_leaf(state.kind, index, state.layout)
 
@@ -312,16 +313,15 @@ def _cell(buffer: int) -> Make:
     return lambda memory, leaves: without_standins(memory[buffer])
 
 
-def _new(state: HandleState) -> Make | None:
-    """A handle like this one, on new memory. It must not refer to the state, which keeps the memory of the trace."""
-    kind, layout, made = state.kind, state.layout, state.made
-    device, nbytes, buffer = state.storage.device, state.storage.nbytes, state.storage.buffer
+def _new(kind: type[HandleBase], traced: TracedStorage, layout: Layout, made: Origin) -> Make | None:
+    """A handle on new memory of each run. It must not refer to the storage, which is that of the traced run."""
+    device, nbytes, buffer = traced.device, traced.nbytes, traced.buffer
 
     def tensor(memory: list[Any], leaves: Sequence[Any]) -> Any:
-        return Tensor(HandleState(Tensor, Storage(device, nbytes, None, buffer, memory[buffer]), layout, made))
+        return Tensor(HandleState(Tensor, Storage(device, nbytes, memory[buffer]), layout, made))
 
     def shared(memory: list[Any], leaves: Sequence[Any]) -> Any:
-        storage = Storage(device, nbytes, None, buffer, memory[buffer])
+        storage = Storage(device, nbytes, memory[buffer])
         return SharedTensor(HandleState(SharedTensor, storage, layout, made, holders=Holders()))
 
     return tensor if kind is Tensor else shared if kind is SharedTensor else None

@@ -28,6 +28,7 @@ from dagpu.lowering.remember import once_of, own_result
 from dagpu.lowering.reuse import Repeat, repeat_of
 from dagpu.lowering.structure import Inputs
 from dagpu.lowering.takings import Takings
+from dagpu.lowering.traced_storage import TracedStorage
 from dagpu.lowering.walk import AnyOp, Walk
 from dagpu.ops.compose import Unzip
 from dagpu.ops.once import Once
@@ -83,7 +84,7 @@ class Tracer:
         takings = Takings(leaves, self._loans, self._origin)
         self._walk: Walk = Walk(op, self._places, builder, leaves, takings, self._origin)
         self._root: Any = PENDING
-        self._made: list[weakref.ref[Storage]] = []
+        self._made: list[weakref.ref[TracedStorage]] = []
         """The memory that stages of this run have made and that it alone disposes of."""
 
     def _new_builder(self) -> Builder:
