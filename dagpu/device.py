@@ -3,7 +3,8 @@
 How to reach one (`device("host:1")`, `use_device`) is in dagpu.runtime.device; how one works is in dagpu.backends.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from operator import attrgetter
 from typing import Final, Literal, Protocol, final
 
 from dagpu.critical import Section
@@ -82,6 +83,10 @@ class Device:
         return f"device({self.name!r})"
 
 
+driver_of: Final[Callable[[Device], Driver]] = attrgetter("_driver")
+"""The driver of a device."""
+
+
 @final
 class Stream:
     """A queue of work on one device: what is put into it runs in that order."""
@@ -99,7 +104,7 @@ class Stream:
     @property
     def handle(self) -> int:
         """The CUstream, for other libraries; 0 on the host."""
-        return self._device._driver.stream_handle(self.lane)
+        return driver_of(self._device).stream_handle(self.lane)
 
     def __repr__(self) -> str:
         return f"<Stream on {self._device.name}>"

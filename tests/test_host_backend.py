@@ -23,7 +23,7 @@ from dagpu.backends.host import HostBackend, HostMemory
 from dagpu.backends.host.backend import SPREAD
 from dagpu.backends.host_work import resolve
 from dagpu.critical import in_user_code
-from dagpu.device import Driver
+from dagpu.device import Driver, driver_of
 from dagpu.dtypes import bf16
 from dagpu.errors import DagpuError, NoDeviceError, OutOfMemoryError, PlanError, ShapeError
 from dagpu.layout import Layout, contiguous, sliced, tiling
@@ -202,7 +202,7 @@ def backend() -> HostBackend:
 def test_it_is_a_backend(backend: HostBackend) -> None:
     """It has the shape of `Backend`, one device unless asked for more, and 20 us of spinning."""
     as_backend: Backend = backend
-    driver: Driver = backend.device(0)._driver
+    driver: Driver = driver_of(backend.device(0))
     assert (as_backend.kind, as_backend.device_count(), as_backend.spin()) == ("host", 1, 20e-6)
     assert driver.stream_handle(driver.open_stream()) == 0
 
@@ -253,7 +253,7 @@ def test_a_body_is_called_for_each_tile(backend: HostBackend) -> None:
 
     build = Builder()
     layout = contiguous((3, 5), F32)
-    x = HostMemory(backend.device(0)._driver.account, 60)  # type: ignore[attr-defined]  # reason: the host's driver
+    x = HostMemory(driver_of(backend.device(0)).account, 60)  # type: ignore[attr-defined]  # reason: the host's driver
     bytes_of(x)[:] = range(15)
     out = build.buffer(60)
     build.launch(body, out, build.given_memory(x), layout=layout, tile=(2, 3))

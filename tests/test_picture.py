@@ -87,7 +87,7 @@ def test_bars_of_a_lane_stand_in_its_row_one_after_the_other(source: Program) ->
     lanes: dict[float, float] = {}
     places = boxes(parsed(plan.to_svg()))
     for left, top, right, _ in places:
-        assert left >= lanes.get(top, 0) - 2 * plan_picture._NARROWEST
+        assert left >= lanes.get(top, 0) - 2 * plan_picture._NARROWEST  # noqa: SLF001  # no picture shows it
         lanes[top] = right
     assert len(lanes) == len({piece.lane for piece in forecast(plan).pieces})
 
@@ -141,7 +141,7 @@ def test_a_dag_of_any_shape_is_drawn(op: Any) -> None:
     root = parsed(op.to_svg())
     assert_inside(root)
     found = boxes(root)
-    assert len(found) == len(dag_picture._nearest(op)[0])
+    assert len(found) == len(dag_picture._nearest(op)[0])  # noqa: SLF001  # no picture shows it
     for number, (left, top, right, bottom) in enumerate(found):
         for other_left, other_top, other_right, other_bottom in found[:number]:
             apart = right <= other_left or other_right <= left or bottom <= other_top or other_bottom <= top
@@ -181,7 +181,7 @@ def test_any_text_stands_in_a_picture(told: str) -> None:
     """Characters that XML forbids are replaced; the rest come back as they were."""
     root = parsed(svg.document(10, 10, told, [svg.group([svg.text(1, 1, told)], told)]))
     (tip,) = tooltips(root)
-    legal = svg._FORBIDDEN.sub("?", told)
+    legal = svg._FORBIDDEN.sub("?", told)  # noqa: SLF001  # no picture shows it
     assert (tip or "") == legal
 
 

@@ -219,7 +219,7 @@ def test_without_a_trace_nothing_is_recorded(anywhere: str, monkeypatch: pytest.
     monkeypatch.setattr(recording, "Recording", None)
     branches().sync()
     if anywhere.startswith("cuda"):
-        assert not driver().streams._timing_events
+        assert not driver().streams._timing_events  # noqa: SLF001  # no public call shows it
 
 
 def test_only_the_tasks_of_the_block_are_measured() -> None:
@@ -495,7 +495,7 @@ def test_any_call_may_fail_while_a_run_is_measured(call: str, nth: int, code: in
         assert str(found).startswith("Trace: ")
         if driver().lost is None:
             gc.collect()
-            assert gpu.timing_events == len(driver().streams._timing_events)
+            assert gpu.timing_events == len(driver().streams._timing_events)  # noqa: SLF001  # no public call shows it
 
 
 def test_copies_and_functions_are_measured_on_their_threads(machine: Machine) -> None:

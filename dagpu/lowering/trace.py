@@ -78,9 +78,7 @@ class Tracer:
         if after is None:
             builder = self._new_builder()
         else:
-            self._places.follow(after._places)
-            builder = after._walk.builder
-            builder.lend_anew(self._loans)
+            builder = after.continued_by(self._places, self._loans)
         takings = Takings(leaves, self._loans, self._origin)
         self._walk: Walk = Walk(op, self._places, builder, leaves, takings, self._origin)
         self._root: Any = PENDING
@@ -89,6 +87,12 @@ class Tracer:
 
     def _new_builder(self) -> Builder:
         return Builder(self._places.policies, self._loans, self._leaves.reads)
+
+    def continued_by(self, places: Placements, loans: Loans) -> Builder:
+        """The builder of this trace, for the trace of a further op whose instructions follow in the same program."""
+        places.follow(self._places)
+        self._walk.builder.lend_anew(loans)
+        return self._walk.builder
 
     @property
     def reads(self) -> set[int]:

@@ -124,7 +124,7 @@ class Daemon:
     @contextmanager
     def _alone(self, checker: TypeChecker) -> Iterator[None]:
         """Report as if nobody were inside a `filter_errors` of mypy's: hooks are asked for in the midst of one."""
-        watchers = checker.errors._watchers
+        watchers = checker.errors._watchers  # noqa: SLF001  # mypy has no public name for it
         saved = watchers[:]
         watchers.clear()
         self._busy = True
@@ -147,4 +147,4 @@ def checks_of(checker: TypeChecker, effects: dict[str, Effect] | None = None) ->
     """What is wrong in the module of a checker. The rules are imported late: a run from the cache does without."""
     from dagpu.mypy_plugin.checks import Checks
 
-    return Checks(checker.tree, checker._type_maps[0], effects)
+    return Checks(checker.tree, checker._type_maps[0], effects)  # noqa: SLF001  # mypy has no public name for it

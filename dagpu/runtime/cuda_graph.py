@@ -196,7 +196,7 @@ class _ScopeBlock(AbstractContextManager[Scope]):
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         _scope_around.set(self._around)
-        recording, self._scope._recording = self._scope._recording, None
+        recording, self._scope._recording = self._scope._recording, None  # noqa: SLF001  # the block of a scope ends it
         assert recording is not None
         if error is not None:
             recording.abandon()
@@ -207,7 +207,7 @@ class _ScopeBlock(AbstractContextManager[Scope]):
         except BaseException:
             recording.abandon()
             raise
-        self._scope._graph = CudaGraph(captured, None, self._settings)
+        self._scope._graph = CudaGraph(captured, None, self._settings)  # noqa: SLF001  # the block of a scope ends it
 
 
 class Module(Protocol[_I_contra, _T_co]):
