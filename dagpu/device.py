@@ -11,7 +11,7 @@ from dagpu.critical import Section
 
 
 class Driver(Protocol):
-    """What a backend tells of one of its devices."""
+    """The functions of a backend for one of its devices."""
 
     def open_stream(self) -> Hashable:
         """A new stream of the device; it closes when the last reference to it goes."""
@@ -59,7 +59,7 @@ class Device:
         return self._index
 
     def stream(self) -> "Stream":
-        """A new stream of one's own, for `op.sync_on(stream)`; it lives as long as somebody refers to it."""
+        """A new stream, for `op.sync_on(stream)`; it lives as long as a reference to it."""
         with Section("device.stream() was called"):
             return Stream(self, self._driver.open_stream())
 

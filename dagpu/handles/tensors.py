@@ -46,7 +46,7 @@ class Tensor(ArrayHandle[D_co, S_co]):
         return cast("DeviceOp[NDArray[D_co]]", _to_host(self))
 
     def borrow(self) -> "TensorRef[D_co, S_co]":
-        """Lend it for reading: any number of times at once, while nobody writes."""
+        """Lend it for reading: any number of times at once, while no run writes it."""
         state = live(self)
         return TensorRef(HandleState(TensorRef, state.storage, state.layout, here(), self))
 

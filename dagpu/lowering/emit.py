@@ -38,7 +38,8 @@ from dagpu.standins import SymbolicNumber
 def emit_alloc(
     node: memory.Alloc[Any], seed: SymbolicNumber | None, b: Builder, device: Device, policy: int
 ) -> Tensor[Any, Any]:
-    """`empty`, `zeros`, `arange`, ... `seed` stands for that of random numbers, where it may differ from run to run."""
+    """`empty`, `zeros`, `arange`, ... `seed` is the stand-in for the seed of random numbers, where it may differ from
+    run to run."""
     layout = contiguous(node.shape, node.dtype)
     tensor = b.new_tensor(device, layout, node.origin)
     recipe = node.recipe

@@ -1,4 +1,4 @@
-"""What one run has on loan from outside, and what marks the memory that it makes itself."""
+"""The loans of one run from outside, and the mark of the memory that it makes itself."""
 
 from typing import final
 
@@ -9,9 +9,9 @@ from dagpu.storage import Storage
 
 @final
 class Loans:
-    """Of one run, all its stages.
+    """The loans of one run, for all its stages.
 
-    The mark is an object of its own: results keep it for as long as they live, and must not keep what was lent.
+    The mark is a separate object: results keep it for as long as they live, and must not keep lent memory alive.
     """
 
     __slots__ = ("lent", "mark", "owned")
@@ -26,5 +26,5 @@ class Loans:
         """The `mark` of each storage that the run makes."""
 
     def made(self, storage: Storage) -> bool:
-        """Has the run made it?"""
+        """True if the run has made this storage."""
         return type(storage) is TracedStorage and storage.mark is self.mark

@@ -1,4 +1,4 @@
-"""Where a trace stands: the device for new memory, and the policy that places instructions."""
+"""The placement at one point of a trace: the device for new memory, and the policy that places instructions."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeAlias, final
