@@ -111,7 +111,7 @@ class PyCuda:
 
     def packed(self, n: int) -> None:
         """`_launch_kernel`, which it comes down to, with arguments packed ahead."""
-        launch, stream = self.scale._launch_kernel, self.streams[0]
+        launch, stream = self.scale._launch_kernel, self.streams[0]  # noqa: SLF001  # it is set on this class itself
         arguments = self._pack(self.scale.arg_format, self.tiny, FACTOR, SIZE)
         for _ in range(n):
             launch(GRID, THREADS, arguments, 0, stream)
@@ -208,7 +208,7 @@ def _cycles_of(torch: Any, microseconds: float) -> int:
     cycles = 20_000_000
     for _ in range(3):  # the first raises the GPU's clock
         start.record()
-        torch.cuda._sleep(cycles)
+        torch.cuda._sleep(cycles)  # noqa: SLF001  # PyTorch has no public name for it
         end.record()
         end.synchronize()
     return int(cycles * microseconds / (start.elapsed_time(end) * 1e3))
@@ -238,7 +238,7 @@ def _torch(floor: Floor) -> list[Peer]:
             with torch.cuda.stream(stream):
                 branch.zero_()
                 for _ in range(DEPTH):
-                    torch.cuda._sleep(cycles)
+                    torch.cuda._sleep(cycles)  # noqa: SLF001  # PyTorch has no public name for it
             event.record(stream)
             main.wait_event(event)
         main.synchronize()

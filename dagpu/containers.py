@@ -1,8 +1,8 @@
-"""Values inside tuples, lists and dicts, however deep: finding them, and putting others in their places.
+"""Values inside tuples, lists and dicts, however deep: search and replacement.
 
-One walk for all that looks into a value: what a handle or a stand-in is found in is what it is replaced in. A named
-tuple counts as a tuple, of its own class; a subclass of list or dict, or any other object, is a value like a number: it
-is not looked into. The walk uses no recursion: zips of zips make tuples as deep as a program is long.
+Search and replacement share one walk, so both find the same handles and stand-ins. A named tuple counts as a tuple, of
+its own class; a subclass of list or dict, or any other object, is a value like a number: it is not searched. The walk
+uses no recursion: zips of zips make tuples as deep as a program is long.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -12,11 +12,11 @@ from dagpu.errors import OwnershipError
 from dagpu.origin import describe, here
 
 _MUTABLE: Final = frozenset((list, dict))
-"""By way of these alone can a container hold itself."""
+"""Only through these types can a container contain itself."""
 
 
 def is_container(value: Any) -> bool:
-    """Is a value looked into?"""
+    """True for a container that is searched."""
     return type(value) in _MUTABLE or isinstance(value, tuple)
 
 
@@ -29,8 +29,8 @@ def mapped(
     """`value` with `change` applied to each value in it, or to each of these `kinds`, from left to right; a dict's keys
     stay, unless there is a `change_key` for them.
 
-    A tuple in which nothing has changed is given back as it is. Lists and dicts are new ones: somebody else may change
-    those that were given.
+    A tuple in which nothing has changed is given back as it is. Lists and dicts are new ones, because
+    the caller may change those that were given.
 
     Raises:
         OwnershipError: a list or dict holds itself.

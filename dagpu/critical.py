@@ -46,23 +46,23 @@ _USERS: Final = 2
 _SIGINT: Final = int(signal.SIGINT)
 
 PRESSES: Final = 3
-"""So many Ctrl-C within `PRESS_SECONDS` end the process while a cancelled run waits for its work to end."""
+"""Number of Ctrl-C within `PRESS_SECONDS` that ends the process while a cancelled run waits for its work to end."""
 
 PRESS_SECONDS: Final = 1.0
 
 SIGNALS_SECONDS: Final = 0.1
-"""How long a thread may block without looking for signals. One that comes just before the thread goes to sleep does not
-wake it."""
+"""Seconds for which a thread may block without checking for signals. A signal that comes just before the thread goes to
+sleep does not wake it."""
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class _Thread(threading.local):
-    """Where the current thread stands."""
+    """The section that the current thread is in."""
 
     where = _OUTSIDE
     hold: "_Hold | None" = None
-    """What holds Ctrl-C off on this thread; None on threads that get no signals, and outside sections."""
+    """The object that defers Ctrl-C on this thread; None on threads that get no signals, and outside sections."""
 
 
 _thread = _Thread()
@@ -102,7 +102,7 @@ def enter_user_code() -> int:
 
 
 def in_user_code() -> bool:
-    """Is a function of the user's being called by dagpu on this thread?"""
+    """True while dagpu calls a function of the user on this thread."""
     return _thread.where == _USERS
 
 
@@ -169,7 +169,7 @@ patience: Final = _Patience()
 
 
 def _end_process() -> NoReturn:
-    """End the process at once, as Ctrl-C does where nobody handles it. What devices are doing is not waited for."""
+    """End the process at once, as an unhandled Ctrl-C does. The work of devices is not waited for."""
     _say(f"dagpu: {PRESSES} Ctrl-C within a second: the process ends, and work on devices is not waited for")
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.raise_signal(signal.SIGINT)
@@ -187,8 +187,8 @@ _forks = 0
 
 
 def forks() -> int:
-    """How many forks lie between this process and the first: what runs of a parent have claimed, none here will give
-    back."""
+    """Number of forks between this process and the first. A claim of a run in a parent process is never given back
+    here."""
     return _forks
 
 
@@ -204,9 +204,9 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def enter(what: str) -> int:
-    """Open a section by hand, for code that cannot stand in a `with` block; `leave` closes it.
+    """Open a section by hand, for code that cannot use a `with` block; `leave` closes it.
 
-    It holds off finalisers alone.
+    It defers finalisers alone.
 
     Raises:
         NestedRunError: this thread is in a section.
@@ -225,12 +225,12 @@ def pause() -> int:
 
 
 def leave(before: int) -> None:
-    """Stand where this thread stood before `enter`, `enter_user_code` or `pause`, which returned `before`."""
+    """Restore the state of this thread before `enter`, `enter_user_code` or `pause`, which returned `before`."""
     _thread.where = before
 
 
 def in_section() -> bool:
-    """Does this thread stand in a section?"""
+    """True if this thread is in a section."""
     return _thread.where == _CRITICAL
 
 
@@ -349,7 +349,7 @@ _hold: Final = _Hold()
 
 
 def _breaks_into_user_code(frame: FrameType | None) -> bool:
-    """Was the interrupted frame called by way of `call_user`, with no frame of dagpu's further in?"""
+    """True if the interrupted frame was called through `call_user`, with no frame of dagpu further in."""
     while frame is not None:
         code = frame.f_code
         if is_ours(code.co_filename):
@@ -361,7 +361,7 @@ def _breaks_into_user_code(frame: FrameType | None) -> bool:
 
 
 def interrupts() -> _Hold | None:
-    """What holds Ctrl-C off on this thread; None where nothing does."""
+    """The object that defers Ctrl-C on this thread; None where nothing does."""
     return _thread.hold
 
 
@@ -377,7 +377,7 @@ no other thread had half changed.
 
 @final
 class Bookkeeping:
-    """A `with` block that holds `BOOKKEEPING`, for calls that may stand outside of sections.
+    """A `with` block that holds `BOOKKEEPING`, for calls that may be made outside of sections.
 
     A Ctrl-C within it is raised at its end.
 

@@ -139,7 +139,7 @@ def check_scalar(value: object, param: CudaParam, *, kernel: str) -> int | float
 
 
 def _fits(number: float, dtype: str) -> bool:
-    """Whether a number stays finite as `dtype`, or is not finite to begin with."""
+    """True if a number stays finite as `dtype`, or is not finite to begin with."""
     try:
         return abs(float(number)) < _FLOAT_LIMITS[dtype][0] or not isfinite(number)
     except OverflowError:  # an int beyond every float

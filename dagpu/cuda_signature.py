@@ -35,9 +35,9 @@ Abi: TypeAlias = Literal["views", "pointers"]
 @final
 @dataclass(frozen=True, slots=True)
 class CudaSignature:
-    """A kernel's declaration; `line` is where its name stands.
+    """A kernel's declaration; `line` is the line of its name.
 
-    `template` is False in all that `parse_cuda_signature` returns, since it refuses templates.
+    `template` is False in every result of `parse_cuda_signature`, since it refuses templates.
     """
 
     name: str
@@ -256,7 +256,7 @@ def _python_text(p: PyParam) -> str:
 
 
 def _wanted(p: PyParam, c: CudaParam) -> str:
-    """What CUDA should declare for `p`, in the manner of `c`."""
+    """The declaration that CUDA should have for `p`, in the manner of `c`."""
     fitting = (p.form == "scalar") == (c.form == "scalar") and p.scalar in (None, kind_of(c.ctype))
     element = SPELLINGS[c.ctype][0] if fitting else p.scalar or "T"
     if p.dtype is not None:

@@ -1,8 +1,8 @@
-"""Reads as much of CUDA C++ text as a `__global__` declaration takes: tokens, aliases, declarations.
+"""Parses the part of CUDA C++ that a `__global__` declaration needs: tokens, aliases, declarations.
 
-This is no C++ compiler, and a wrong guess would pass wrong bytes to the GPU. So an alias (`using`,
-`typedef`, a macro without arguments) is followed only where it can mean one thing: at file scope, outside
-`#if`, and defined once. `#if 0` is honoured; any other condition is taken as unknown.
+It is not a C++ compiler, and a wrong guess would pass wrong bytes to the GPU. So an alias (`using`, `typedef`, a macro
+without arguments) is followed only where it has one meaning: at file scope, outside `#if`, and defined once. `#if 0` is
+honoured; any other condition counts as unknown.
 """
 
 from __future__ import annotations
@@ -55,10 +55,9 @@ def _add_alias(aliases: Aliases, name: str, body: tuple[str, ...], sure: bool) -
 
 
 def tokenize(source: str) -> tuple[list[Token], Aliases]:
-    """The code without comments, literals, directives and dead branches, and the macros that stand for it.
+    """The code without comments, literals, directives and dead branches, and its macros.
 
-    An unknown condition leaves a `#` token where a branch begins or ends, so that one within a declaration
-    is noticed.
+    An unknown condition leaves a `#` token where a branch begins or ends, so that one within a declaration is noticed.
     """
     tokens: list[Token] = []
     macros: Aliases = {}
@@ -117,7 +116,7 @@ def _past_bracket(tokens: Sequence[Token], start: int) -> int | None:
 
 # ---- declarations ---------------------------------------------------------------------------
 class Declaration(NamedTuple):
-    """A `__global__` function as it is declared; `line` is where its name stands."""
+    """A `__global__` function as it is declared; `line` is the line of its name."""
 
     name: str
     line: int
@@ -187,7 +186,7 @@ def _declaration(tokens: Sequence[Token], i: int, template: bool) -> tuple[Decla
 
 
 def split_at_commas(tokens: Sequence[Token]) -> list[Sequence[Token]]:
-    """Cuts at the commas that stand outside all brackets."""
+    """Split at the commas outside all brackets."""
     parts: list[Sequence[Token]] = []
     depth = begin = 0
     for i, token in enumerate(tokens):
@@ -222,7 +221,7 @@ def without_attributes(texts: list[str]) -> list[str]:
 
 
 def take_name(texts: list[str]) -> str:
-    """Removes and returns the last word if it is the parameter's name: a type stands before it."""
+    """Remove and return the last word if it is the parameter's name: then a type comes before it."""
     qualifiers = IGNORED | {"const"}
     typed = len(texts) > 1 and texts[-2] != "::" and not qualifiers.issuperset(texts[:-1])
     named = typed and _WORD.fullmatch(texts[-1]) and texts[-1] not in _KEYWORDS | qualifiers

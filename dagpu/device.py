@@ -3,14 +3,15 @@
 How to reach one (`device("host:1")`, `use_device`) is in dagpu.runtime.device; how one works is in dagpu.backends.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from operator import attrgetter
 from typing import Final, Literal, Protocol, final
 
 from dagpu.critical import Section
 
 
 class Driver(Protocol):
-    """What a backend tells of one of its devices."""
+    """The functions of a backend for one of its devices."""
 
     def open_stream(self) -> Hashable:
         """A new stream of the device; it closes when the last reference to it goes."""
@@ -58,7 +59,7 @@ class Device:
         return self._index
 
     def stream(self) -> "Stream":
-        """A new stream of one's own, for `op.sync_on(stream)`; it lives as long as somebody refers to it."""
+        """A new stream, for `op.sync_on(stream)`; it lives as long as a reference to it."""
         with Section("device.stream() was called"):
             return Stream(self, self._driver.open_stream())
 
@@ -82,6 +83,10 @@ class Device:
         return f"device({self.name!r})"
 
 
+driver_of: Final[Callable[[Device], Driver]] = attrgetter("_driver")
+"""The driver of a device."""
+
+
 @final
 class Stream:
     """A queue of work on one device: what is put into it runs in that order."""
@@ -99,7 +104,7 @@ class Stream:
     @property
     def handle(self) -> int:
         """The CUstream, for other libraries; 0 on the host."""
-        return self._device._driver.stream_handle(self.lane)
+        return driver_of(self._device).stream_handle(self.lane)
 
     def __repr__(self) -> str:
         return f"<Stream on {self._device.name}>"

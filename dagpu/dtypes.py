@@ -47,13 +47,13 @@ _ELEMENTS = {dtype: dtype for dtype in SUPPORTED}
 
 
 def element_type(dtype: "np.dtype[Any]") -> "np.dtype[Any] | None":
-    """The one object that stands for an element type; None where no tensor may have elements of this type.
+    """The one object that represents an element type; None where a tensor cannot have elements of this type.
 
-    NumPy has several that are equal: two for i64 alone, another for each that was pickled.
+    NumPy has several equal objects: two for i64 alone, and another for each that was pickled.
     """
     return _ELEMENTS.get(dtype)
 
 
 def supported(dtype: "np.dtype[Any]") -> bool:
-    """May a tensor hold elements of this type?"""
+    """True if a tensor may hold elements of this type."""
     return dtype in SUPPORTED

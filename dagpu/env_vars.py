@@ -12,12 +12,14 @@ from typing import Any, Final, Generic, TypeVar, final
 _T_co = TypeVar("_T_co", covariant=True)
 
 _variables: Final[Container[Any]] = getattr(os.environ, "_data", os.environ)
-"""Where CPython's os.environ keeps them: to find one missing there takes 0.05 us, through os.environ 0.9 us."""
+"""The dict behind CPython's os.environ: a look-up of a missing variable takes 0.05 us here, and 0.9 us through
+os.environ."""
 
 
 @final
 class Variable(Generic[_T_co]):
-    """One variable, read anew each time: a program may set it at any time. An empty one counts as not set."""
+    """One variable. It is read at each use, because a program may set it at any time. An empty one counts as not
+    set."""
 
     __slots__ = ("_default", "_key", "_read", "example", "name", "takes")
 
@@ -85,11 +87,11 @@ def _microseconds(text: str) -> float:
 CACHE_DIR: Final = Variable[Path | None](
     "DAGPU_CACHE_DIR", "the absolute path of a folder", "/tmp/dagpu", _absolute_path, None
 )
-"""Where compiled kernels are kept. A relative path would be another folder wherever a program is started."""
+"""The folder of compiled kernels. A relative path would name another folder wherever a program is started."""
 CHECKED: Final = Variable("DAGPU_CHECKED", "0 or 1", "1", _switch, False)
-"""Are kernels compiled with bounds checks that do not say so themselves?"""
+"""True compiles bounds checks into the kernels that leave `checked` open."""
 DEVICE: Final = Variable[str | None]("DAGPU_DEVICE", "the name of a device", "host", str, None)
-"""Where ops run that say nothing else."""
+"""The device for ops that do not name one."""
 EXPLORE_SEED: Final = Variable("DAGPU_EXPLORE_SEED", "a whole number", "17", int, 0)
 """The seed of the order on explore devices."""
 HOST_DEVICES: Final = Variable("DAGPU_HOST_DEVICES", "a whole number, 1 or more", "8", _whole_from(1), 8)
@@ -105,7 +107,7 @@ SPIN_US: Final = Variable[float | None](
 )
 """For how long a wait polls before it sleeps, in seconds as read; None leaves it to the backend."""
 VERIFY: Final = Variable("DAGPU_VERIFY", "0 or 1", "1", _switch, True)
-"""Is every plan proved before it runs?"""
+"""True verifies every plan before it runs."""
 
 VARIABLES: Final[tuple[Variable[object], ...]] = (
     CACHE_DIR, CHECKED, DEVICE, EXPLORE_SEED, HOST_DEVICES, MAX_CLOSURES, PINNED_BYTES, SPIN_US, VERIFY,

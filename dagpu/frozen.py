@@ -30,15 +30,15 @@ def plain(cls: _C) -> _C:
 
 
 def _finished(cls: type[Any]) -> type[Any]:
-    """The class with a fast `__init__`, and with what refuses changes: dataclass's own takes a class with slots for
-    another one, and fails for names that are no fields."""
+    """Add a fast `__init__` to the class, and methods that refuse changes: those of dataclass mistake a class with
+    slots for another class, and fail for names that are not fields."""
     for change in ("__setattr__", "__delattr__"):
         setattr(cls, change, _refuse_change)
     return _with_fast_init(cls)
 
 
 def _refuse_change(self: object, name: str, _value: object = None) -> NoReturn:
-    """What an assignment to an attribute finds, and `del`.
+    """Refuse the assignment to an attribute, or its deletion.
 
     Raises:
         FrozenInstanceError: always; it is an `AttributeError`.

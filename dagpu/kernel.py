@@ -54,14 +54,14 @@ COMPILER.set(None)
 
 @final
 class Kernel(Generic[_P]):
-    """A kernel. Calling it builds an op that yields a tuple of all arguments, each as it was put in."""
+    """A kernel. A call builds an op whose result is a tuple of all arguments, each as it was passed."""
 
     def __init__(self, spec: KernelSpec, signature: PySignature, function: Callable[_P, None]) -> None:
         self.spec = spec
         self._signature = signature
         self._function = function
         self._arity = len(signature.names) if signature.positional == len(signature.names) else -1
-        """How many arguments a call by position has; -1 where some go by name alone."""
+        """Number of arguments of a call by position; -1 where some are given by name alone."""
         params = list(enumerate(spec.params))
         self._tensors = tuple(i for i, p in params if p.form != "scalar")
         self._scalars = tuple((i, p.check) for i, p in params if p.check is not None)

@@ -22,7 +22,7 @@ _HANDLES = _INPUTS | {Partition}
 
 
 def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, ops: bool) -> None:
-    """Check arguments in the order of the parameters; with `ops`, an op may stand for what it will yield.
+    """Check arguments in the order of the parameters; with `ops`, an op may take the place of its result.
 
     Raises:
         KernelArgumentError: a wrong form, element type, rank or scalar, an output's memory that is another
@@ -63,9 +63,9 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
 
 
 def fits(spec: KernelSpec, args: Sequence[Any]) -> bool:
-    """Do the arguments of a launch fit beyond doubt? Else `check_launch` finds out whether, and what is wrong.
+    """True if the arguments of a launch fit beyond doubt. Otherwise `check_launch` finds out whether they fit.
 
-    For the hot path: it says no to all that is rare, and looks at no number that stood in the call, since that was
+    For the hot path: it returns False for everything rare, and skips numbers that were in the call, since those were
     checked there.
 
     Raises:

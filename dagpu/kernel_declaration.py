@@ -106,7 +106,7 @@ class ScalarCheck:
         self._param = param
         self._kernel = kernel
         self.dtype = dtype = np.dtype(param.ctype)
-        """What it is in CUDA."""
+        """The parameter's type in CUDA."""
         self.kind: type[int | float]
         self.low: int | float
         self.high: int | float

@@ -27,12 +27,12 @@ _D = TypeVar("_D", bound=np.generic)
 
 @final
 class _InMark:
-    """In the metadata of an annotation: a kernel reads it."""
+    """Metadata of an annotation: a kernel reads the parameter."""
 
 
 @final
 class _OutMark:
-    """In the metadata of an annotation: a kernel writes it."""
+    """Metadata of an annotation: a kernel writes the parameter."""
 
 
 In: TypeAlias = Annotated[
@@ -46,7 +46,7 @@ In: TypeAlias = Annotated[
     | DeviceOp[TensorMut[_D], Borrowed],
     _InMark,
 ]
-"""A kernel's input with elements of type D: a handle, or an op that yields one.
+"""A kernel's input with elements of type D: a handle, or an op whose result is one.
 
 A `TensorMut` is read like any other; it comes back in the call's result, and may then be written.
 """
@@ -58,7 +58,7 @@ Out: TypeAlias = Annotated[
     | DeviceOp[Partition[TensorMut[_D]], Borrowed],
     _OutMark,
 ]
-"""A kernel's output with elements of type D: a partition, or an op that yields one."""
+"""A kernel's output with elements of type D: a partition, or an op whose result is one."""
 
 Lazy: TypeAlias = _T | DeviceOp[_T, Borrowed]
 """A kernel's scalar that may also be an op."""
@@ -74,10 +74,10 @@ _CURE = (
 @final
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """What the annotation of one parameter means.
+    """The meaning of the annotation of one parameter.
 
-    `dtype` is the element type, or the type of a scalar that is annotated with a NumPy type; None where it is
-    left open (a type variable, a Python `int`, `float` or `bool`). `scalar` is None for an `In` or `Out`.
+    `dtype` is the element type, or the type of a scalar that is annotated with a NumPy type; None where it is left open
+    (a type variable, a Python `int`, `float` or `bool`). `scalar` is None for an `In` or `Out`.
     """
 
     form: Literal["in", "out", "scalar"]
@@ -94,14 +94,14 @@ class PySignature:
     names: tuple[str, ...]
     annotations: tuple[Annotation, ...]
     positional: int
-    """How many of the first may be given by position."""
+    """Number of leading parameters that may be given by position."""
     keywords: frozenset[str]
     """Those that may be given by name."""
     defaults: Mapping[str, object]
 
 
 def declaration_error(kernel: str, place: str, what: str, cure: str) -> KernelArgumentError:
-    """What to raise for a declaration that cannot be meant."""
+    """The error for a declaration that has no meaning."""
     return KernelArgumentError(f"kernel {kernel!r}, declared at {place}: {what}. {cure}.")
 
 
@@ -169,7 +169,7 @@ def _resolved(function: Callable[..., object], parameter: inspect.Parameter, sco
 
 
 def _read(hint: object) -> Annotation | str:
-    """What an annotation means, or what is wrong with it."""
+    """The meaning of an annotation, or the reason why it has none."""
     marks = getattr(hint, "__metadata__", ())
     if _InMark in marks or _OutMark in marks:
         dtype = _element(get_args(hint)[0])

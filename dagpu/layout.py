@@ -1,4 +1,5 @@
-"""How an array lies in its memory, and the arithmetic of shapes, tiles and slices. Nothing here knows of devices."""
+"""The layout of an array in its memory, and the arithmetic of shapes, tiles and slices. This module does not know
+devices."""
 
 import operator
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ class Layout:
 
     @property
     def contiguous(self) -> bool:
-        """Does it lie in C order without gaps? (An axis of extent 1 may have any stride.)"""
+        """True if it is in C order without gaps. (An axis of extent 1 may have any stride.)"""
         wanted = strides_of(self.shape, self.dtype.itemsize)
         return self.size == 0 or all(
             extent == 1 or have == want for extent, have, want in zip(self.shape, self.strides, wanted, strict=True)
@@ -102,7 +103,7 @@ def reshaped(layout: Layout, shape: object) -> Layout:
 
 
 def _refuse_open_extent(layout: Layout, shape: Any) -> None:
-    """Of a shape with one -1, which NumPy would work out: say what it is."""
+    """Refuse a shape with one -1, which NumPy would compute, and say which extent it means."""
     if not isinstance(shape, tuple | list) or -1 not in shape:
         return
     others = [extent for extent in shape if extent != -1]

@@ -1,7 +1,7 @@
-"""Where in the user's code an op was built or a handle was moved.
+"""The place in the user's code where an op was built or a handle was moved.
 
-Every op records its origin, so this is on the hot path: what is kept is the code object and the index of its
-current instruction, 0.2 us together. File and line are worked out only when somebody reads them.
+Every op records its origin, so this is on the hot path: it keeps the code object and the index of its current
+instruction, which takes 0.2 us. File and line are computed only when they are read.
 """
 
 import sys
@@ -39,7 +39,7 @@ def record_origins(enabled: bool) -> bool:
 
 
 def is_ours(filename: str) -> bool:
-    """Does this file belong to the package itself?"""
+    """True for a file of the package itself."""
     ours = _ours.get(filename)
     if ours is None:
         ours = _ours[filename] = filename.startswith(_PACKAGE) or filename == "<string>"
@@ -80,8 +80,8 @@ _started: ContextVar[Origin] = ContextVar("dagpu_started", default=None)
 
 @contextmanager
 def started_at(origin: Origin) -> Iterator[None]:
-    """Runs within the `with` block, in this task, were started there: `spawn` stands somewhere else than the task that
-    runs its op, whose nearest frame is trio's."""
+    """Set the place where runs within the `with` block, in this task, count as started. `spawn` is called in another
+    task than the one that runs its op, and the nearest frame of that one is trio's."""
     token = _started.set(origin)
     try:
         yield
@@ -90,7 +90,8 @@ def started_at(origin: Origin) -> Iterator[None]:
 
 
 def start_of_run() -> Origin:
-    """Where a run that begins now was started: the innermost frame outside dagpu, or what `started_at` says."""
+    """The place where a run that begins now was started: the innermost frame outside dagpu, or the place that
+    `started_at` sets."""
     return _started.get() or here()
 
 

@@ -32,7 +32,7 @@ def storage_of(handle: Handle) -> Storage:
 
 
 def storage_key(handle: Handle) -> object:
-    """The same object for two handles exactly if they share memory."""
+    """A key that is equal for two handles exactly if they share memory."""
     return storage_of(handle)
 
 
@@ -42,12 +42,12 @@ def map_handles(change: Callable[[Any], Any], value: Any) -> Any:
 
 
 def moved_in(value: Any, how: str, where: Origin) -> Any:
-    """`value` with each handle in it moved in (`dagpu.handles.move_in`): all of them, or where that fails, none.
+    """`value` with each handle in it moved in (`dagpu.handles.move_in`): all of them, or none if one fails.
 
-    They are not looked at first: another thread may move one of them in between.
+    They are not checked first: another thread may move one of them in between.
 
     Raises:
-        MovedError: a handle has been moved before, or it moves and stands in `value` twice.
+        MovedError: a handle has been moved before, or it moves and is in `value` twice.
         OwnershipError: a list or dict holds itself.
     """
     moved: list[tuple[Any, Any]] = []
@@ -88,5 +88,5 @@ def _unwritable(item: Any) -> Any:
 
 
 def moves(value: Any) -> bool:
-    """Does a value hold a handle that moves?"""
+    """True if a value contains a handle that moves."""
     return any(type(item) in OWNING for item in values_in(value))

@@ -27,7 +27,7 @@ class Reference(weakref.ref[Any], Generic[_T]):
 
 @final
 class ReferenceQueue(Generic[_T]):
-    """What belonged to owners that are gone, in the order in which they went. The name is Java's.
+    """A queue of values whose owners are gone, in the order in which they went. The name is Java's.
 
     Any thread may add and take at any time.
     """
@@ -37,10 +37,10 @@ class ReferenceQueue(Generic[_T]):
     def __init__(self, gone: "deque[Reference[_T]] | None" = None) -> None:
         self._gone: Final[deque[Reference[_T]]] = deque() if gone is None else gone
         self._alive: Final[set[Reference[_T]]] = set()
-        """The references themselves: one that is gone before its owner calls nobody."""
+        """The references themselves: a reference that dies before its owner calls no callback."""
 
     def watch(self, owner: object, belongs: _T) -> Reference[_T]:
-        """Have `belongs` put into the queue once `owner` is gone."""
+        """Put `belongs` into the queue once `owner` is gone."""
         reference: Reference[_T] = Reference(owner, self._gone.append)
         reference.belongs = belongs
         self._alive.add(reference)

@@ -1,11 +1,10 @@
-"""What stands for the arguments of a pipeline while its function is traced.
+"""Stand-ins for the arguments of a pipeline while its function is traced.
 
-A trace is kept for calls with other arguments, so it may not depend on what these are worth. Handles never tell their
-contents. Numbers and NumPy arrays would: so the function gets stand-ins for them.
+A trace is kept for calls with other arguments, so it may not depend on their values. Handles never reveal their
+contents. Numbers and NumPy arrays would, so the function gets stand-ins for them.
 
-A stand-in may outlive its trace: a helper with a cache keeps it, or an object in the result. So it tells which argument
-it stands for to its own trace alone (`index_in`). To any other trace, and outside of traces, it is the number or the
-array that it stood for.
+A stand-in may outlive its trace: a helper with a cache keeps it, or an object in the result. So it reveals its argument
+to its own trace alone (`index_in`). In any other trace, and outside of traces, it acts as its number or array.
 """
 
 import operator
@@ -25,9 +24,9 @@ from dagpu.origin import describe, here_but_for
 class SymbolicNumber:
     """An `int` or `float` argument. Passed to a kernel it may differ from call to call.
 
-    Whatever else is done with it needs its value, and is noted in `reads`: then the trace holds for that value alone.
-    It is no subclass of `float`, since C code (`math.sqrt`, `struct.pack`) takes the value of those without a word;
-    of anything else it asks `__float__` or `__index__`.
+    Any other use needs its value, and is noted in `reads`: then the trace holds for that value alone. It is not a
+    subclass of `float`, because C code (`math.sqrt`, `struct.pack`) reads the value of such a subclass directly; for
+    other objects it calls `__float__` or `__index__`.
     """
 
     __slots__ = ("_index", "_reads", "number")
@@ -37,7 +36,7 @@ class SymbolicNumber:
         self.number = number
         """Its value, for those who only check or pass it on."""
         self._reads = reads
-        """Where its trace notes reads. No two traces have the same set: it is what a trace is known by."""
+        """The set in which its trace notes reads. Each trace has a set of its own, so the set identifies the trace."""
 
     def index_in(self, reads: set[int]) -> int | None:
         """The number of its leaf in the trace that notes reads in this set; None in any other trace."""
@@ -85,12 +84,12 @@ class SymbolicNumber:
 
 
 def value_of(x: Any) -> Any:
-    """A number itself, where a stand-in for one is given; noted as read."""
+    """The number itself, where a stand-in for one is given, which is noted as read."""
     return x.read() if type(x) is SymbolicNumber else x
 
 
 def with_values(x: Any) -> Any:
-    """A value with the numbers themselves in the place of their stand-ins, all of them noted as read."""
+    """A value with the numbers themselves in place of their stand-ins, which are all noted as read."""
     return mapped(SymbolicNumber.read, x, _NUMBERS)
 
 
@@ -136,10 +135,10 @@ _install()
 
 @final
 class SymbolicArray:
-    """A NumPy array among the arguments: shape and element type are known, contents are not there.
+    """A NumPy array among the arguments. Its shape and element type are known; its contents are not.
 
-    It is no subclass of `ndarray`, whose memory C code reads past every method. Strides may differ from call to call,
-    so it has none.
+    It is not a subclass of `ndarray`: C code would read the memory of that past every method. Strides may differ from
+    call to call, so it has none.
     """
 
     __slots__ = ("_index", "_reads", "dtype", "shape", "source")
@@ -147,9 +146,9 @@ class SymbolicArray:
     def __init__(self, index: int, source: "np.ndarray[Any, Any]", reads: set[int]) -> None:
         self._index = index
         self._reads = reads
-        """That of its trace, as for a number."""
+        """The set in which its trace notes reads, as for a number."""
         self.source = source
-        """The array itself, for whoever copies it to a device when the run begins."""
+        """The array itself, which is copied to a device when the run begins."""
         self.shape = source.shape
         self.dtype = source.dtype
 
@@ -203,9 +202,9 @@ class SymbolicArray:
 
 
 def without_standins(value: Any) -> Any:
-    """A value with the arguments themselves in the place of their stand-ins, also in sets and among the keys of dicts.
+    """A value with the arguments themselves in place of their stand-ins, also in sets and among the keys of dicts.
 
-    An object of the user's is not looked into. Its stand-ins stay, and are known to their own trace alone.
+    Objects of the user's classes are not searched. Stand-ins in them stay, and only their own trace knows them.
     """
     return mapped(_meant, value, _LOOKED_INTO, without_standins)
 

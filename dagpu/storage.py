@@ -7,68 +7,45 @@ from dagpu.critical import BOOKKEEPING
 from dagpu.device import Device
 from dagpu.errors import BorrowError
 from dagpu.origin import Origin, describe
+from dagpu.storage_lock import Lock
 
 
 def _no_graph() -> None:
-    """What a dead weak reference gives, for storages that are no graph's output."""
+    """A dead weak reference, for a storage that is not the output of a graph."""
 
 
-@final
 class Storage:
     """A block of device memory that handles share. It is freed when the last of them is gone.
 
-    Invariants, of which `settle` and `Locks` are the only writers:
-        memory is None  <=>  the run that makes it is not complete (or has failed: then `lost` says so)
-        readers > 0     =>   writer is None
+    A run that makes a block has a `TracedStorage` for it (dagpu.lowering): there `memory` is None until the run is
+    complete. If the run fails, `memory` is None for good, and `lost` says why.
     """
 
-    __slots__ = (
-        "__weakref__", "buffer", "device", "graph", "holder", "lost", "maker", "memory", "nbytes", "readers", "run",
-        "writer",
-    )  # fmt: skip
+    __slots__ = ("__weakref__", "device", "graph", "lock", "lost", "memory", "nbytes")
 
-    def __init__(
-        self,
-        device: Device,
-        nbytes: int,
-        run: object = None,
-        buffer: int = -1,
-        memory: object = None,
-        maker: object = None,
-    ) -> None:
+    def __init__(self, device: Device, nbytes: int, memory: object = None) -> None:
         self.device = device
         self.nbytes = nbytes
-        self.run = run
-        """The run that makes it, until that is complete."""
-        self.maker = maker
-        """What stands for the whole run that made it, and is no other run's."""
-        self.buffer = buffer
-        """Its number in the program that is being traced by `run`."""
         self.memory = memory
         self.lost: str | None = None
-        self.readers = 0
-        self.writer: object = None
+        """The reason why the contents do not exist any more."""
+        self.lock = Lock()
         self.graph: Callable[[], object] = _no_graph
-        """The captured graph whose launches write it as their output, while that lives."""
-        self.holder: Origin = None
-        """Where the run stands in the user's code that holds the newest lock."""
-
-    def settle(self, memory: object) -> None:
-        """The run that makes it is complete: here is its memory."""
-        self.memory, self.run = memory, None
+        """Returns the captured graph whose launches write the block as their output, and None once that is gone."""
 
 
 @final
 class Locks:
-    """What one run has locked: read locks on what it reads of others, exclusive ones on what it owns or writes.
+    """The locks of one run: read locks on memory that it reads of others, exclusive ones on what it owns or writes.
 
     All locks of a run are taken at once or not at all, so two runs never wait for each other: the second is refused.
     """
 
-    __slots__ = ("_held", "_origin")
+    __slots__ = ("_origin", "held")
 
     def __init__(self, origin: Origin) -> None:
-        self._held: dict[Storage, bool] = {}
+        self.held: dict[Storage, bool] = {}
+        """The locked storages, exclusively where true."""
         self._origin = origin
 
     def acquire(self, wanted: dict[Storage, bool]) -> None:
@@ -77,48 +54,49 @@ class Locks:
             new = {
                 s: exclusive
                 for s, exclusive in wanted.items()
-                if (exclusive and not self._held.get(s)) or s not in self._held
+                if (exclusive and not self.held.get(s)) or s not in self.held
             }
             for storage, exclusive in new.items():
                 self._check(storage, exclusive)
             for storage, exclusive in new.items():
+                lock = storage.lock
                 if exclusive:
-                    storage.readers -= storage in self._held
-                    storage.writer = self
+                    lock.readers -= storage in self.held
+                    lock.writer = self
                 else:
-                    storage.readers += 1
-                storage.holder = self._origin
-                self._held[storage] = exclusive
+                    lock.readers += 1
+                lock.holder = self._origin
+                self.held[storage] = exclusive
 
     def adopt(self, other: "Locks") -> None:
-        """Take over what another has locked: nobody can come between."""
+        """Take over the locks of another run, in one step."""
         with BOOKKEEPING:
-            for storage, exclusive in other._held.items():
+            for storage, exclusive in other.held.items():
                 if exclusive:
-                    storage.writer = self
-                elif storage in self._held:
-                    storage.readers -= 1
-                self._held[storage] = exclusive or self._held.get(storage, False)
-            other._held.clear()
+                    storage.lock.writer = self
+                elif storage in self.held:
+                    storage.lock.readers -= 1
+                self.held[storage] = exclusive or self.held.get(storage, False)
+            other.held.clear()
 
     def _check(self, storage: Storage, exclusive: bool) -> None:
-        mine = storage in self._held
-        taken = storage.writer is not None or (exclusive and storage.readers > mine)
+        mine, lock = storage in self.held, storage.lock
+        taken = lock.writer is not None or (exclusive and lock.readers > mine)
         if taken:
-            does = "is being written" if storage.writer is not None else "is being read"
+            does = "is being written" if lock.writer is not None else "is being read"
             raise BorrowError(
                 f"a run started at {describe(self._origin)} wants to {'write' if exclusive else 'read'} a tensor of "
                 f"{storage.nbytes} bytes on {storage.device.name} that {does} by the run started at "
-                f"{describe(storage.holder)}. Await that run first, or work on a copy that was made before it: "
+                f"{describe(lock.holder)}. Await that run first, or work on a copy that was made before it: "
                 "dup(t.borrow())."
             )
 
     def release(self) -> None:
-        """Give all locks back."""
+        """Release all locks."""
         with BOOKKEEPING:
-            for storage, exclusive in self._held.items():
+            for storage, exclusive in self.held.items():
                 if exclusive:
-                    storage.writer = None
+                    storage.lock.writer = None
                 else:
-                    storage.readers -= 1
-            self._held.clear()
+                    storage.lock.readers -= 1
+            self.held.clear()

@@ -9,13 +9,12 @@ _D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
 
 
 class Tile(np.ndarray[Any, np.dtype[_D_co]]):
-    """In a host body: one tile of an output, writable, with where it lies.
+    """In a host body: one tile of an output, writable, with its place in the output.
 
-    Only the tile itself has a place. What is computed from it (`y * 2`, `y.sum()`) is a plain array or
-    scalar. A view cut out of it (`y[1:]`, `y.T`) is still a `Tile`, because it writes to the same memory, but
-    has no place of its own: its `.at` raises. (Giving views no place costs nothing: it is a slot that nobody
-    has filled. An `__array_finalize__` that says so would be a Python call for every array that NumPy makes
-    from a tile.)
+    Only the tile itself has a place. A result computed from it (`y * 2`, `y.sum()`) is a plain array or scalar. A view
+    cut out of it (`y[1:]`, `y.T`) is still a `Tile`, because it writes to the same memory, but has no place of its own:
+    its `.at` raises. (A view without a place costs nothing, because its slots stay empty. An `__array_finalize__` that
+    clears them would be a Python call for every array that NumPy makes from a tile.)
     """
 
     __slots__ = ("_at", "_index")

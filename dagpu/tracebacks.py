@@ -48,8 +48,8 @@ _passing: Final[set[CodeType]] = set()
 
 
 def passes_on(caller: _C) -> _C:
-    """Decorate a function of dagpu's that calls one of the user's, or raises again what was raised elsewhere, and makes
-    no errors itself: an error whose traceback ends in it is no defect of dagpu's."""
+    """Decorate a function of dagpu that calls a function of the user, or raises an earlier error again, and makes no
+    errors itself: an error whose traceback ends in it is not a defect of dagpu."""
     _passing.add(cast(FunctionType, caller).__code__)
     return caller
 

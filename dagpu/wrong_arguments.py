@@ -1,9 +1,9 @@
-"""What a wrong argument of a public call is told, in one form, and the checks that several calls share.
+"""The errors for wrong arguments of public calls, in one form, and the checks that several calls share.
 
     then at program.py:12: f is 3, but a function is wanted. Write .then(lambda t: ...), ...
 
-A call checks its arguments where the user makes it, before anything moves: what is wrong is said with his line, and
-never by an AttributeError of some later step.
+A call checks its arguments where the user makes it, before anything moves: the error has the user's line, and is never
+an AttributeError of some later step.
 """
 
 import inspect
@@ -27,7 +27,7 @@ _RUNS_NOTHING: Final = (
 """Flags of functions whose call runs nothing."""
 
 Suspended: TypeAlias = Literal["a coroutine", "a generator", "an async generator"]
-"""What a call gives that has run nothing."""
+"""The kind of a call's result that has run nothing."""
 
 SUSPENDED: Final[dict[type[object], Suspended]] = {
     CoroutineType: "a coroutine", GeneratorType: "a generator", AsyncGeneratorType: "an async generator",
@@ -165,7 +165,8 @@ def suspended_by(f: Any) -> Suspended | None:
 
 
 def refuse_suspended(made: Any, whose: str, call: str) -> NoReturn:
-    """What a function gave is one of `SUSPENDED`, which nobody would run. `whose` names the function, with its place.
+    """Refuse the result of a function that is one of `SUSPENDED`, which would never run. `whose` names the function,
+    with its place.
 
     Raises:
         TypeError: always.

@@ -52,7 +52,7 @@ def number_in(handle: Any) -> float:
 
 
 def unlocked(*handles: Any) -> bool:
-    return all((storage_of(h).writer, storage_of(h).readers) == (None, 0) for h in handles)
+    return all((storage_of(h).lock.writer, storage_of(h).lock.readers) == (None, 0) for h in handles)
 
 
 @contextmanager

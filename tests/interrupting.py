@@ -116,7 +116,7 @@ class State:
             self.graph.launch().sync()  # what has been enqueued for it holds its locks until then
         for handle in (self.read, self.written, self.given):
             storage = storage_of(handle)
-            assert (storage.readers, storage.writer) == (0, None), place
+            assert (storage.lock.readers, storage.lock.writer) == (0, None), place
         assert isinstance(self.shared, Shared)
         assert self.shared.once.settled(), place
 

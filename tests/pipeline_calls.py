@@ -19,7 +19,7 @@ S = (2, 2)
 def no_plans_yet() -> Iterator[None]:
     """Whatever ran before has left nothing that an op of the same structure would find, and warned of nothing."""
     plans.clear()
-    kept._warned.clear()
+    kept._warned.clear()  # noqa: SLF001  # a warning comes once in a process
     yield
     plans.clear()
 
@@ -69,4 +69,4 @@ class Calls:
 
 
 def unlocked(*handles: Any) -> bool:
-    return all((storage_of(h).writer, storage_of(h).readers) == (None, 0) for h in handles)
+    return all((storage_of(h).lock.writer, storage_of(h).lock.readers) == (None, 0) for h in handles)

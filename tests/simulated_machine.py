@@ -102,7 +102,7 @@ class SimulatedEvent:
     def time_since(self, earlier: "SimulatedEvent", /) -> float:
         with self._gpu.call("cuEventElapsedTime"):
             first, last = earlier.latest, self.latest
-            if not (self._timing and earlier._timing and earlier._gpu is self._gpu):
+            if not (self._timing and earlier._timing and earlier._gpu is self._gpu):  # noqa: SLF001  # another event of this class
                 self._gpu.machine.problem("the time between events that have none, or are of two devices, is asked for")
             if first is None or last is None or not (first.seen() and last.seen()):
                 self._gpu.machine.problem("the time between events is asked for before they have happened")

@@ -217,7 +217,7 @@ def test_a_node_that_another_thread_is_making() -> None:
         run = pool.submit(node.sync)
         assert entered.wait(PATIENCE)
         capture = pool.submit(marked(1, node, node).graph)
-        while not node.once._waiting and not capture.done():
+        while not node.once._waiting and not capture.done():  # noqa: SLF001  # the order of the threads depends on it
             threading.Event().wait(0.001)
         release.set()
         run.result(PATIENCE)

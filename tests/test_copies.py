@@ -234,7 +234,7 @@ def test_an_owner_has_no_sharer_beside_it(more: Callable[[Any], Any]) -> None:
     """While one thread is about to make one more handle, another asks for the tensor back: it waits, and is refused."""
     shared: Any = ones(S).share().sync()
     found_alive, go_on, moved = threading.Event(), threading.Event(), threading.Event()
-    held = SharedTensor._held
+    held = SharedTensor._held  # noqa: SLF001  # the test stops a thread there
 
     def slowly(handle: Any) -> Any:
         state = held(handle)

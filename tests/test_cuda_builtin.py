@@ -98,7 +98,7 @@ class Device:
 
 @pytest.fixture(scope="session")
 def device(tmp_path_factory: pytest.TempPathFactory) -> Device:
-    texts = [builtin._text("numbers", "walk", "fill", "philox", "copy")]
+    texts = [builtin._text("numbers", "walk", "fill", "philox", "copy")]  # noqa: SLF001  # the text of one part of it
     numbers = {source: number for number, source in enumerate(all_sources())}
     for source, number in numbers.items():
         kind = "fill" if "dagpu_fill_few" in source else "copy"
@@ -438,7 +438,7 @@ def test_the_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
         if any(part in source[source.rfind("typedef dagpu::") :].split(";")[0] for part in chosen)
         or any(f"copy_dense{pair}" in source for pair in pairs)
     ]
-    texts = [builtin._text("numbers", "walk", "fill", "philox", "copy")]
+    texts = [builtin._text("numbers", "walk", "fill", "philox", "copy")]  # noqa: SLF001  # the text of one part of it
     texts += [renamed(source, number) for number, source in enumerate(sources)]
     file = tmp_path / "builtin.cu"
     file.write_text("\n".join(texts))

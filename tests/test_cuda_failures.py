@@ -83,7 +83,7 @@ def test_memory_of_a_run_that_is_just_ending_is_waited_for(monkeypatch: pytest.M
         plan = plan_of(op)
         prepared = backend("cuda").prepare(plan)
         ending, go_on = threading.Event(), threading.Event()
-        look_at_reports, synchronize = CudaRun._look_at_reports, CudaRun._synchronize
+        look_at_reports, synchronize = CudaRun._look_at_reports, CudaRun._synchronize  # noqa: SLF001  # the test stops a thread there
 
         def slowly(run: CudaRun) -> None:
             if threading.current_thread() is watch:
@@ -336,7 +336,7 @@ def test_a_descriptor_that_was_closed_hides_no_other() -> None:
         assert pipe is not None
         watch.add(mine, write, pipe)
         watch.add(other, write, (pipe[0], pipe[1] + 1))
-        assert watch._sleepers[write].run() is mine
+        assert watch._sleepers[write].run() is mine  # noqa: SLF001  # no public call shows it
     finally:
         os.close(read)
         os.close(write)

@@ -34,7 +34,7 @@ def test_a_run_that_is_dropped_is_drained(cancelled: threading.Event, updated: b
         run.send(None)
         run.close()
         assert cancelled.is_set()
-        assert (storage_of(y).readers, storage_of(y).writer) == (0, None)
+        assert (storage_of(y).lock.readers, storage_of(y).lock.writer) == (0, None)
         await trio.lowlevel.checkpoint()
         await tiles(y.borrow_mut().partition((1,)), 2)
 

@@ -33,7 +33,7 @@ def settle(graph: CudaGraph[Any]) -> None:
     """Until what `update` has put into the graph's stream is done, and its locks are back."""
     zeros((1,)).sync_on(graph.stream)
     deadline = time.monotonic() + PATIENCE
-    while graph._captured.updates._locks is not None:  # a thread of the device's gives them back
+    while graph._captured.updates._locks is not None:  # a thread of the device's gives them back  # noqa: SLF001  # no public call shows it
         assert time.monotonic() < deadline
         os.sched_yield()
 
@@ -68,7 +68,7 @@ def test_updates_leave_nothing_behind() -> None:
     for k in range(50):
         graph.update(memcpy(x.borrow_mut(), shared(k % 7)))
         settle(graph)
-    assert len(graph._captured.updates._enqueued.replays) <= 1
+    assert len(graph._captured.updates._enqueued.replays) <= 1  # noqa: SLF001  # no public call shows it
 
 
 def test_an_update_of_a_known_structure_needs_no_trace() -> None:

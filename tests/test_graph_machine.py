@@ -347,7 +347,7 @@ class GraphMachine(RuleBasedStateMachine):
             _settle(graph)
         for tensor, cell in self.tensors:
             storage = storage_of(tensor)
-            assert (storage.writer, storage.readers) == (None, 0)
+            assert (storage.lock.writer, storage.lock.readers) == (None, 0)
             assert contents(tensor) == cell[0]
         cells = {id(cell) for _, cell in self.tensors}
         arenas = 0

@@ -85,7 +85,7 @@ def test_a_launch_has_the_graph_to_itself() -> None:
     would share its temporaries."""
     GO.set()
     captured: Any = waits_for_it(zeros(S).partition(S)).map(lambda _: None).graph()
-    assert set(captured._captured.storages.values()) == set()
+    assert set(captured._captured.storages.values()) == set()  # noqa: SLF001  # no public call shows it
     GO.clear()
     BUSY.clear()
     with ThreadPoolExecutor(1) as pool:
@@ -169,7 +169,7 @@ def test_plans_of_launches_are_kept_by_the_graph() -> None:
     for _ in range(3):
         graph.launch().sync()
     graph.launch().sync()
-    assert graph._captured.plans.info()[:2] == (2, 2)
+    assert graph._captured.plans.info()[:2] == (2, 2)  # noqa: SLF001  # no public call shows it
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dagpu.backends.host import HostBackend, HostMemory
+from dagpu.device import driver_of
 from dagpu.dtypes import bf16
 from dagpu.errors import DagpuError
 from dagpu.layout import contiguous
@@ -29,7 +30,7 @@ def test_a_body_is_called_for_each_tile(backend: HostBackend) -> None:
 
     build = Builder()
     layout = contiguous((3, 5), F32)
-    x = HostMemory(backend.device(0)._driver.account, 60)  # type: ignore[attr-defined]  # reason: the host's driver
+    x = HostMemory(driver_of(backend.device(0)).account, 60)  # type: ignore[attr-defined]  # reason: the host's driver
     bytes_of(x)[:] = range(15)
     out = build.buffer(60)
     build.launch(body, out, build.given_memory(x), layout=layout, tile=(2, 3))

@@ -13,7 +13,7 @@ import pytest
 from dagpu.backends.base import Backend, Bindings
 from dagpu.backends.host import HostBackend, HostMemory
 from dagpu.backends.host.backend import SPREAD
-from dagpu.device import Driver
+from dagpu.device import Driver, driver_of
 from dagpu.errors import NoDeviceError, PlanError
 from dagpu.layout import contiguous
 from dagpu.lowering.program import Cell, CopyHtoD, Instruction, View
@@ -27,7 +27,7 @@ from tests.host_plans import backend as backend
 def test_it_is_a_backend(backend: HostBackend) -> None:
     """It has the shape of `Backend`, one device unless asked for more, and 20 us of spinning."""
     as_backend: Backend = backend
-    driver: Driver = backend.device(0)._driver
+    driver: Driver = driver_of(backend.device(0))
     assert (as_backend.kind, as_backend.device_count(), as_backend.spin()) == ("host", 1, 20e-6)
     assert driver.stream_handle(driver.open_stream()) == 0
 

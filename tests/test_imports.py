@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = (
         }
     ),
     frozenset({"device"}),
-    frozenset({"storage"}),
+    frozenset({"storage", "storage_lock"}),
     frozenset({"handles", "ownership"}),
     frozenset({"ops"}),
     frozenset(

@@ -43,9 +43,9 @@ def test_there_are_many_readers_or_one_writer(random: Random) -> None:
         for storage in storages:
             writers = [run for run, each in zip(runs, held, strict=True) if each.get(storage)]
             readers = [each for each in held if storage in each and not each[storage]]
-            assert storage.writer is (writers[0] if writers else None)
+            assert storage.lock.writer is (writers[0] if writers else None)
             assert len(writers) <= 1
-            assert storage.readers == len(readers)
+            assert storage.lock.readers == len(readers)
     for run in runs:
         run.release()
-    assert all((storage.writer, storage.readers) == (None, 0) for storage in storages)
+    assert all((storage.lock.writer, storage.lock.readers) == (None, 0) for storage in storages)

@@ -197,10 +197,10 @@ def test_a_thread_that_takes_over_still_waits_for_others() -> None:
         third = pool.submit(lower.sync)
         held.entered.wait()
         waiter = pool.submit(zip_ops(upper, upper).sync)
-        while not upper.once._waiting:  # type: ignore[attr-defined]  # reason: the same
+        while not upper.once._waiting:  # type: ignore[attr-defined]  # reason: the same  # noqa: SLF001  # the order of the threads depends on it
             threading.Event().wait(0.001)
         upper.once.abandon()  # type: ignore[attr-defined]  # reason: the same
-        while not waiter.done() and not lower.once._waiting:  # type: ignore[attr-defined]  # reason: the same
+        while not waiter.done() and not lower.once._waiting:  # type: ignore[attr-defined]  # reason: the same  # noqa: SLF001  # the order of the threads depends on it
             threading.Event().wait(0.001)
         held.release.set()
         assert (third.result(), waiter.result()) == (5, (6, 6))

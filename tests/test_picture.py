@@ -88,7 +88,7 @@ def test_bars_of_a_lane_stand_in_its_row_one_after_the_other(source: Program) ->
     lanes: dict[float, float] = {}
     places = boxes(parsed(plan.to_svg()))
     for left, top, right, _ in places:
-        assert left >= lanes.get(top, 0) - 2 * plan_picture._NARROWEST
+        assert left >= lanes.get(top, 0) - 2 * plan_picture._NARROWEST  # noqa: SLF001  # no picture shows it
         lanes[top] = right
     assert len(lanes) == len({piece.lane for piece in forecast(plan).pieces})
 
@@ -182,7 +182,7 @@ def test_any_text_stands_in_a_picture(told: str) -> None:
     """Characters that XML forbids are replaced; the rest come back as they were."""
     root = parsed(svg.document(10, 10, told, [svg.group([svg.text(1, 1, told)], told)]))
     (tip,) = tooltips(root)
-    legal = svg._FORBIDDEN.sub("?", told)
+    legal = svg._FORBIDDEN.sub("?", told)  # noqa: SLF001  # no picture shows it
     assert (tip or "") == legal
 
 

@@ -106,7 +106,7 @@ def test_a_conflict_of_borrows_is_one_in_each_call() -> None:
             p(t.borrow_mut(), t.borrow()).sync()
         p(t.borrow_mut(), u.borrow()).sync()
     assert number_in(t) == 7
-    assert (storage_of(t).writer, storage_of(t).readers) == (None, 0)
+    assert (storage_of(t).lock.writer, storage_of(t).lock.readers) == (None, 0)
 
 
 def test_an_argument_that_is_not_used_is_not_locked() -> None:
@@ -166,7 +166,7 @@ def test_a_handle_that_comes_back(name: str) -> None:
             assert type(found) is type(plain)
             assert storage_of(found) is memory
             assert repr(found) == repr(plain)
-            assert (memory.writer, memory.readers) == (None, 0)
+            assert (memory.lock.writer, memory.lock.readers) == (None, 0)
     finally:
         W.clear()
 

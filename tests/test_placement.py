@@ -27,6 +27,7 @@ from dagpu import (
 )
 from dagpu.backends.base import Prepared
 from dagpu.backends.host import HostBackend
+from dagpu.device import driver_of
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import Program
 from dagpu.runtime import device as device_module
@@ -223,7 +224,7 @@ class ToyBackend:
 
     def __init__(self) -> None:
         self._host = HostBackend()
-        self._devices = [Device(cast(Any, "toy"), index, device(f"host:{index}")._driver) for index in range(2)]
+        self._devices = [Device(cast(Any, "toy"), index, driver_of(device(f"host:{index}"))) for index in range(2)]
 
     @property
     def kind(self) -> Any:

@@ -114,7 +114,7 @@ def test_a_written_input_is_refused_until_it_is_free() -> None:
     with traces() as count:
         assert bits(op.sync()) == wanted
     assert count.now == 0
-    assert storage_of(tensor).readers == 0
+    assert storage_of(tensor).lock.readers == 0
 
 
 @pytest.mark.parametrize("by", [lambda op: op, lambda op: op.schedule(SingleStream())], ids=["by key", "by itself"])
@@ -129,7 +129,7 @@ def test_a_repeated_run_reads_beside_other_readers(handle: str, by: Callable[[Op
     with traces() as count:
         for _ in range(3):
             assert op.sync()[0, 0] == 2
-            assert (storage_of(tensor).writer, storage_of(tensor).readers) == (None, 1)
+            assert (storage_of(tensor).lock.writer, storage_of(tensor).lock.readers) == (None, 1)
     assert count.now == 1
     reader.release()
 
@@ -188,4 +188,4 @@ def test_only_the_latest_plans_are_kept() -> None:
     for _ in range(20):
         with use_interpreter(StreamInterpreter(policy=Asked())):
             op.sync()
-    assert len(op._kept) == 8
+    assert len(op._kept) == 8  # noqa: SLF001  # no public call shows it

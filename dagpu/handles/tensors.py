@@ -48,7 +48,7 @@ class Tensor(ArrayHandle[D_co, S_co]):
         return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
 
     def borrow(self) -> "TensorRef[D_co, S_co]":
-        """Lend it for reading: any number of times at once, while nobody writes."""
+        """Lend it for reading: any number of times at once, while no run writes it."""
         state = live(self)
         return TensorRef(HandleState(TensorRef, state.storage, state.layout, here(), self))
 
@@ -98,7 +98,7 @@ class SharedTensor(ArrayHandle[D_co, S_co]):
         with Bookkeeping():
             state = self._held()
             others = len(self._holders.alive) - 1
-            if not others and not state.storage.readers:
+            if not others and not state.storage.lock.readers:
                 take(self, "try_unwrap()", where)
                 self._holders.alive.discard(self._counted)
                 return Tensor(HandleState(Tensor, state.storage, state.layout, state.made))

@@ -1,8 +1,8 @@
 """Collects the instructions and buffers of one stage of a trace, and makes a `Program` of them.
 
-A handle that is made during the trace holds a `Storage` that this builder only refers to weakly. When the stage has
-been traced, a storage that is still alive is one that somebody holds a handle to: an output. All others are
-temporaries. So what lives on is what Python says lives on, and no closure has to be looked into.
+A handle that is made during the trace holds a `TracedStorage`, to which the builder has a weak reference only. When the
+stage has been traced, a storage that is still alive has a handle: it is an output. All others are temporaries. So
+Python's reference counts decide what lives on, and no closure is inspected.
 """
 
 import weakref
@@ -32,6 +32,7 @@ from dagpu.lowering.program import (
     View,
 )
 from dagpu.lowering.scalars import Use, fresh_seed
+from dagpu.lowering.traced_storage import TracedStorage
 from dagpu.ops.graph import Captured
 from dagpu.ops.memory import Alloc
 from dagpu.ops.recipes import Constant
@@ -45,7 +46,7 @@ _CELL_IN, _CELL_OUT = Buffer(0, HOST, Role.INPUT), Buffer(0, HOST, Role.OUTPUT)
 @final
 @plain
 class _Mark:
-    """How far a program has come."""
+    """The length of a program at some point of its trace, for `roll_back`."""
 
     instructions: int
     buffers: int
@@ -84,17 +85,18 @@ class Builder:
     def __init__(self, policies: list[Any], loans: Loans, reads: set[int]) -> None:
         self.policies = policies
         self._reads = reads
-        """What the trace is known by to its stand-ins."""
+        """The set that identifies the trace to its stand-ins."""
         self.instructions: list[Instruction] = []
         self.policy_of: list[int] = []
         self.inputs: dict[int, object] = {}
         """Memory and values that buffers hold from the start."""
         self.arrays: list[tuple[int, np.ndarray[Any, Any], int | None]] = []
-        """Of each array that is copied from: its cell, itself, and its number among the leaves."""
+        """For each array that is copied from: its cell, the array, and its number among the leaves."""
         self.numbers: dict[tuple[int, int], tuple[int, Use]] = {}
-        """Each number that may differ from run to run, by its index and the form of its use: its cell, and a use."""
+        """For each number that may differ from run to run, by its index and the form of its use: its cell, and a
+        use."""
         self.drawn: list[int] = []
-        """The cells of the seeds that nobody has chosen: each run has others."""
+        """The cells of the seeds that the user did not choose: each run draws new ones."""
         self.graphs: list[Captured] = []
         """The graphs that are launched."""
         self.lent: dict[HandleState, Lender] = {}
@@ -104,14 +106,14 @@ class Builder:
         """Storages from outside the run, exclusively where true."""
         self._devices: dict[Device, int] = {}
         self._buffers: list[Buffer] = []
-        self._made: dict[int, weakref.ref[Storage]] = {}
+        self._made: dict[int, weakref.ref[TracedStorage]] = {}
         self._external: dict[Storage, int] = {}
         self._loans = loans
-        self._undefined: dict[int, tuple[weakref.ref[Storage], Layout, int, Origin]] = {}
+        self._undefined: dict[int, tuple[weakref.ref[TracedStorage], Layout, int, Origin]] = {}
         self._views: dict[int, View] = {}
         """The newest view of each buffer: instructions on one tensor share it, most often all of them."""
         self._tiles: dict[int, Tiles] = {}
-        """Likewise, of those that are written in tiles."""
+        """The newest `Tiles` of each buffer that is written in tiles."""
 
     # ---- buffers
 
@@ -125,7 +127,7 @@ class Builder:
     def new_tensor(self, device: Device, layout: Layout, origin: Origin) -> Tensor[Any, Any]:
         """A handle to memory that this program will allocate."""
         index = len(self._buffers)
-        storage = Storage(device, layout.nbytes, self, index, maker=self._loans.mark)
+        storage = TracedStorage(device, layout.nbytes, self, index, self._loans.mark)
         self._buffers.append(Buffer(storage.nbytes, self.device(device), Role.TEMPORARY))
         self._made[index] = weakref.ref(storage)
         return Tensor(HandleState(Tensor, storage, layout, origin))
@@ -145,8 +147,8 @@ class Builder:
         return cell
 
     def number(self, number: SymbolicNumber, use: Use) -> Any:
-        """The `Cell` that holds a number from the start, in the form in which it is used; the number itself in that
-        form where it stands for no leaf of this trace."""
+        """The `Cell` that holds a number from the start, in the form in which it is used. A number that is not a leaf
+        of this trace is returned in that form itself."""
         index = number.index_in(self._reads)
         if index is None:
             return use.checked(number.number)
@@ -159,7 +161,7 @@ class Builder:
         return Cell(cell)
 
     def drawn_cell(self) -> int:
-        """A cell that holds a seed from the start which nobody has chosen."""
+        """A cell that holds a drawn seed from the start."""
         cell = self._given_cell(fresh_seed())
         self.drawn.append(cell)
         return cell
@@ -173,7 +175,7 @@ class Builder:
         """A living handle as something to read from."""
         state = live(handle)
         storage = state.storage
-        if storage.run is self:
+        if type(storage) is TracedStorage and storage.builder is self:
             if storage.buffer in self._undefined:
                 self._define(storage.buffer)
             return self._view(storage.buffer, state.layout)
@@ -184,7 +186,7 @@ class Builder:
         """A living handle that is owned or lent for writing, as something to write to."""
         state = live(handle)
         storage = state.storage
-        if storage.run is self:
+        if type(storage) is TracedStorage and storage.builder is self:
             if storage.buffer in self._undefined:
                 del self._undefined[storage.buffer]
             return self._view(storage.buffer, state.layout)
@@ -212,11 +214,12 @@ class Builder:
         return self._buffers[buffer].device
 
     def leave_undefined(self, tensor: Tensor[Any, Any], policy: int) -> None:
-        """`empty`: nothing is written, unless it turns out that somebody reads it, or takes it away, before a kernel
-        writes it. Then it is zeros: what lay in that memory before is nobody's business, and runs stay deterministic.
-        """
+        """Record the tensor of an `empty`: no instruction writes it, unless it is read, or leaves the run, before a
+        kernel writes it. Then it is filled with zeros, so that earlier contents of that memory stay private and runs
+        stay deterministic."""
         state = live(tensor)
         storage = state.storage
+        assert type(storage) is TracedStorage
         self._undefined[storage.buffer] = (weakref.ref(storage), state.layout, policy, state.made)
 
     def _define(self, buffer: int) -> None:
@@ -225,12 +228,13 @@ class Builder:
         self.emit(Fill(view, Constant(0), (), (buffer,), self._buffers[buffer].device, origin), policy)
 
     def claim(self, handle: HandleBase) -> None:
-        """Lock the memory of a handle that stands in the op, though it may be some stages until it is used.
+        """Lock the memory of a handle that the op holds, even if it is used some stages later.
 
-        So a conflict shows before anything is launched.
+        So a conflict shows before the first launch.
         """
         state = live(handle)
-        if state.storage.run is not self:
+        storage = state.storage
+        if type(storage) is not TracedStorage or storage.builder is not self:
             self._lock(handle, state, exclusive=state.writable)
 
     def _lock(self, handle: HandleBase, state: HandleState, *, exclusive: bool) -> None:
@@ -244,9 +248,10 @@ class Builder:
             self.lent[state] = handle if lender is None else lender
 
     def launch(self, graph: Captured) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Bring in the memory of a graph; gives what it reads and what it writes.
+        """Import the memory of a graph, and return the buffers that it reads and those that it writes.
 
-        Its accesses are ordered with those of the op around it, in the order of the trace: it is no second borrower.
+        Its accesses are ordered with those of the op around it, in the order of the trace: it does not count as a
+        second borrower.
         """
         self.graphs.append(graph)
         for storage, exclusive in graph.locks().items():
@@ -283,7 +288,7 @@ class Builder:
         self._loans = loans
 
     def mark(self) -> "_Mark":
-        """How far the program has come."""
+        """The length of the program now."""
         return _Mark(len(self.instructions), len(self._buffers), dict(self.locks), dict(self.lent), list(self.graphs))
 
     def roll_back(self, mark: "_Mark") -> None:
@@ -307,7 +312,7 @@ class Builder:
             if new or isinstance(instruction, GraphLaunch):
                 what = "launches another graph" if isinstance(instruction, GraphLaunch) else "makes memory of its own"
                 raise _not_alone(what, type(instruction).__name__, instruction.origin, how, where)
-        for buffer, (_, _, _, origin) in self._undefined.items():  # `empty`, which nobody has written
+        for buffer, (_, _, _, origin) in self._undefined.items():  # `empty`, which no kernel has written
             if buffer >= mark.buffers:
                 raise _not_alone("makes memory of its own", Alloc.__name__, origin, how, where)
 
@@ -319,7 +324,7 @@ class Builder:
         self.policy_of.append(policy)
 
     def program(self) -> Program:
-        """What has been collected. Reads off, now, which buffers somebody still refers to."""
+        """The program that has been collected. A buffer whose storage has a handle now is an output."""
         for buffer, (storage, *_) in list(self._undefined.items()):
             if storage() is not None:
                 self._define(buffer)
@@ -336,15 +341,15 @@ class Builder:
         )
 
     def size(self) -> int:
-        """How many buffers there are by now."""
+        """Number of buffers so far."""
         return len(self._buffers)
 
     def external(self) -> dict[Storage, int]:
         """The storages from outside that are read or written, with their buffers."""
         return self._external
 
-    def outputs(self) -> Iterator[tuple[int, Storage]]:
-        """The storages of this stage that somebody refers to, with their buffers."""
+    def outputs(self) -> Iterator[tuple[int, TracedStorage]]:
+        """The storages of this stage that handles refer to, with their buffers."""
         for index, made in self._made.items():
             storage = made()
             if storage is not None:
@@ -353,7 +358,7 @@ class Builder:
     def lose(self, reason: str) -> None:
         """The stage failed: handles to what it would have made say so from now on."""
         for _, storage in self.outputs():
-            storage.lost, storage.run = reason, None
+            storage.lose(reason)
 
 
 def waits_for_host(how: str, where: Origin, by: str = "") -> CaptureError:

@@ -28,12 +28,12 @@ class Closures:
         self._limit = MAX_CLOSURES.get()
 
     def call(self, node: DeviceOp[Any, Any, Any], f: Any, argument: Any) -> Any:
-        """Call a closure. An exception keeps its type, and gets a note that says whose closure it was.
+        """Call a closure. An exception keeps its type, and gets a note with the owner of the closure.
 
         Raises:
-            DagpuError: the run has called so many that it is taken for endless.
+            DagpuError: the run has called more closures than its limit.
             RuntimeError: the closure has raised `StopIteration`.
-            TypeError: what it gave is a coroutine or a generator, which nobody would run.
+            TypeError: the closure returned a coroutine or a generator, which would never run.
         """
         if not self._leaves.pure:
             self._leaves.forbid()
@@ -62,8 +62,8 @@ class Closures:
         )
 
     def host_argument(self, node: HostCall[Any], argument: Any) -> Any:
-        """What a function of `host_map` gets. It is called in every run of the plan, with this very object: so another
-        trace is needed unless nobody can change that, and nothing in it is a run's own."""
+        """The argument of a function of `host_map`. Every run of the plan calls the function with this very object. So
+        each run needs a trace, unless the object is immutable and has nothing in it that belongs to one run."""
         if not self._leaves.pure:
             self._leaves.forbid()
             return argument

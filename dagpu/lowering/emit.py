@@ -24,7 +24,6 @@ from dagpu.lowering.program import (
     HostCall,
     Items,
     Launch,
-    View,
 )
 from dagpu.lowering.scalars import SEED, ScalarUse
 from dagpu.ops import graph, launch, memory
@@ -39,7 +38,8 @@ from dagpu.standins import SymbolicNumber
 def emit_alloc(
     node: memory.Alloc[Any], seed: SymbolicNumber | None, b: Builder, device: Device, policy: int
 ) -> Tensor[Any, Any]:
-    """`empty`, `zeros`, `arange`, ... `seed` stands for that of random numbers, where it may differ from run to run."""
+    """`empty`, `zeros`, `arange`, ... `seed` is the stand-in for the seed of random numbers, where it may differ from
+    run to run."""
     layout = contiguous(node.shape, node.dtype)
     tensor = b.new_tensor(device, layout, node.origin)
     recipe = node.recipe
@@ -196,7 +196,9 @@ def _buffers_in(argument: Any, b: Builder) -> set[int]:
         return set().union(*(_buffers_in(item, b) for item in argument.items))
     found: set[int] = set()
     for handle in handles_in(argument):
-        written = isinstance(handle, TensorMut | Partition) and live(handle).loan is not None
-        view: View = b.write(handle) if written else b.read(handle)
+        if isinstance(handle, TensorMut | Partition) and live(handle).loan is not None:
+            view = b.write(handle)
+        else:
+            view = b.read(handle)
         found.add(view.buffer)
     return found

@@ -47,7 +47,7 @@ class FromPart:
 
 @final
 class Suspended:
-    """A node whose inputs are not all there; `place` is where it stands."""
+    """A node some of whose inputs do not exist yet; `place` is its placement."""
 
     __slots__ = ("inputs", "node", "place")
 

@@ -1,9 +1,10 @@
-"""What a trace finds out about the leaves of its op, and what it must not mix up with them.
+"""The leaves (arguments) of a traced op, and how handles that derive from them are told apart from handles that the
+traced function closed over.
 
-A pipeline's function may close over the very tensor, or array, that it is given. The plan serves calls with others,
-so what the function makes of its arguments has to be told from what it makes of its own. By memory it cannot be: both
-are of one. So for handles that others may have as well, borrows and shared tensors, the function gets stand-ins, and
-whatever comes of these can be traced back to them.
+A pipeline's function may close over the very tensor, or array, that it is given. The plan serves calls with other
+arguments, so handles that derive from an argument must be told apart from handles that derive from a closure's own
+tensor. Their memory does not tell: it is the same. So for handles that may be held elsewhere too, borrows and shared
+tensors, the function gets stand-ins, and all handles that derive from a stand-in lead back to it.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ Given: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
 
 @final
 class Leaves:
-    """The leaves of the run that is traced, and what stands in the op beside them."""
+    """The leaves of the run that is traced, and the other objects that its op holds."""
 
     __slots__ = (
         "_index_of",
@@ -58,11 +59,11 @@ class Leaves:
     def __init__(self, inputs: Inputs | None) -> None:
         self.inputs = inputs
         self.pure = inputs is not None
-        """May functions of the user's be called whose results follow from the leaves?"""
+        """True if functions of the user may be called, because their results depend on the leaves alone."""
         self.reads: set[int] = set()
         """The numbers among the leaves that something needed the value of."""
         self.given: list[Given] | None = []
-        """The handles that stand in the op and are no leaves; None as soon as a second trace might differ."""
+        """The handles that the op holds and that are not leaves; None as soon as a second trace might differ."""
         self.graphs: list[Captured] = []
         """The graphs that are launched."""
         self.storages: dict[Storage, int] = {}
@@ -70,11 +71,11 @@ class Leaves:
         self._index_of: dict[int, int] = {}
         self._kinds: dict[int, type[HandleBase]] = {}
         self._owned: set[Storage] = set()
-        """Of tensors that have moved into the op: nobody else has a handle to it."""
+        """The memory of tensors that have moved into the op, which has the only handle."""
         self._loans: set[object] = set()
-        """Of tensors that are lent to it for writing."""
+        """The loans of tensors that are lent to the op for writing."""
         self._sources: set[int] = set()
-        """The ids of lenders and holders that only stand-ins, and what comes of them, have."""
+        """The ids of lenders and holders that only stand-ins have, and handles that derive from them."""
         self._standins: dict[int, tuple[Any, int]] = {}
         """The stand-ins by their ids, with the numbers of their leaves."""
         for index, leaf in enumerate(() if inputs is None else inputs.leaves):
@@ -95,17 +96,18 @@ class Leaves:
     # ---- what is a leaf's
 
     def index_of(self, leaf: Any) -> int | None:
-        """The number of a leaf, for one of the ops in which they stand; None of another object."""
+        """The number of a leaf; None for any other object."""
         return self._index_of.get(id(leaf))
 
     def seed_of(self, op: Alloc[Any]) -> SymbolicNumber | None:
-        """What stands for the seed of random numbers, where that is a leaf."""
+        """The stand-in for the seed of random numbers, where the seed is a leaf."""
         inputs = self.inputs
         index = None if inputs is None else inputs.places.get((id(op), SEED_PLACE))
         return None if inputs is None or index is None else SymbolicNumber(index, inputs.leaves[index], self.reads)
 
     def index_of_result(self, value: Any) -> int | None:
-        """Of which leaf is a part of the result the very handle? None where it is not, or might be another's."""
+        """Index of the leaf that this part of the result *is* (the same handle object). None if there is none, or if
+        the match is ambiguous."""
         found = self._standins.get(id(value))
         if found is not None:
             return found[1]
@@ -114,7 +116,7 @@ class Leaves:
         return self._index_of.get(id(value))
 
     def derived(self, handle: HandleBase) -> bool:
-        """Has a handle come of a leaf, so that in another run it is another one?"""
+        """True for a handle that derives from a leaf, so that another run has another handle in its place."""
         state = state_of(handle)
         if state is None:
             return False
@@ -140,7 +142,7 @@ class Leaves:
         return index if leaf is Tensor or (leaf is SharedTensor and kind is SharedTensor) else None
 
     def keeps(self, handle: Given) -> None:
-        """A handle that does not move, and is no leaf, stands in the op."""
+        """Record a handle of the op that does not move and is not a leaf."""
         if self.given is not None and not self.derived(handle):
             self.given.append(handle)
 
@@ -156,7 +158,7 @@ class Leaves:
         return mapped(_Standins(self, start, take).of, held)
 
     def standin_of(self, value: Any, take: Callable[[Any], Any]) -> tuple[Any, int]:
-        """What stands for a handle or an array among the arguments, and the number of the leaf that it is."""
+        """The stand-in for a handle or an array among the arguments, and the number of its leaf."""
         index = self._index_of[id(value)]
         if type(value) is np.ndarray:
             return SymbolicArray(index, value, self.reads), index
@@ -176,7 +178,7 @@ class Leaves:
         return made
 
     def given_back(self, result: Any) -> Any:
-        """The result of the run with the arguments' own handles, and lenders, in the place of their stand-ins."""
+        """The result of the run with the arguments' own handles, and lenders, in place of their stand-ins."""
         if self.inputs is None or not self.inputs.starts:
             return result
         leaves = self.inputs.leaves
@@ -195,7 +197,8 @@ class Leaves:
 
 @final
 class _Standins:
-    """What stands for each value among a pipeline's arguments, which come in the order in which leaves are numbered."""
+    """Makes the stand-in for each value among a pipeline's arguments. They come in the order in which leaves are
+    numbered."""
 
     __slots__ = ("_leaves", "_next", "_take")
 
@@ -206,7 +209,7 @@ class _Standins:
         self._take = take
 
     def of(self, value: Any) -> Any:
-        """What stands for one value; itself where nothing has to."""
+        """The stand-in for one value; the value itself where it needs none."""
         kind = type(value)
         if kind is int or kind is float:
             self._next += 1

@@ -1,16 +1,17 @@
-"""What one run has on loan from outside, and what marks the memory that it makes itself."""
+"""The loans of one run from outside, and the mark of the memory that it makes itself."""
 
 from typing import final
 
+from dagpu.lowering.traced_storage import TracedStorage
 from dagpu.origin import Origin
 from dagpu.storage import Storage
 
 
 @final
 class Loans:
-    """Of one run, all its stages.
+    """The loans of one run, for all its stages.
 
-    The mark is an object of its own: results keep it for as long as they live, and must not keep what was lent.
+    The mark is a separate object: results keep it for as long as they live, and must not keep lent memory alive.
     """
 
     __slots__ = ("lent", "mark", "owned")
@@ -22,8 +23,8 @@ class Loans:
         self.owned: set[Storage] = set()
         """The storages of tensors from outside that have moved into the run."""
         self.mark = object()
-        """The `maker` of each storage that the run makes."""
+        """The `mark` of each storage that the run makes."""
 
     def made(self, storage: Storage) -> bool:
-        """Has the run made it?"""
-        return storage.maker is self.mark
+        """True if the run has made this storage."""
+        return type(storage) is TracedStorage and storage.mark is self.mark

@@ -1,4 +1,4 @@
-"""Where a trace stands: the device for new memory, and the policy that places instructions."""
+"""The placement at one point of a trace: the device for new memory, and the policy that places instructions."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeAlias, final
@@ -17,17 +17,18 @@ Placement: TypeAlias = tuple[Device, int, bool]
 class Placements:
     """The policies of a program, and the placement that holds now. The innermost `On` wins."""
 
-    __slots__ = ("_find", "_numbers", "now", "policies")
+    __slots__ = ("_find", "now", "numbers", "policies")
 
     def __init__(self, device: Device, policy: Any, find: Callable[[str], Device]) -> None:
         self._find = find
         self.policies: list[Any] = [policy]
-        self._numbers: dict[Hashable, int] = {id(policy): 0}
+        self.numbers: dict[Hashable, int] = {id(policy): 0}
+        """The number of each policy, by its key."""
         self.now: Placement = (device, 0, False)
 
     def follow(self, other: "Placements") -> None:
         """Number policies as another trace of the same program has."""
-        self.policies, self._numbers = other.policies, other._numbers
+        self.policies, self.numbers = other.policies, other.numbers
 
     def inside(self, node: On[Any]) -> Placement:
         """The placement within an `On`."""
@@ -51,8 +52,8 @@ class Placements:
 
     def _number(self, policy: Any, key: Hashable) -> int:
         """The number of a policy in the program. By identity, which needs no hash; `policies` keeps it alive."""
-        number = self._numbers.get(key)
+        number = self.numbers.get(key)
         if number is None:
-            number = self._numbers[key] = len(self.policies)
+            number = self.numbers[key] = len(self.policies)
             self.policies.append(policy)
         return number

@@ -1,10 +1,10 @@
-"""What one run remembers of `Shared` and `Unzip`: the values that it makes itself, until they are complete.
+"""The memo of one run for `Shared` and `Unzip`: the values that the run makes itself, until they are complete.
 
 `claims[once]` is, for each of them,
     PENDING         while its source is being evaluated,
-    a list          the components of an `Unzip`, with `Taken` where one was,
-    anything else   the value of a `Shared`; a `Later` where it is still to come.
-When a value is complete it is published to its `Once`, for other runs and for the next, and leaves `claims`.
+    a list          the components of an `Unzip`, with `Taken` where one was taken,
+    anything else   the value of a `Shared`; a `Later` where it does not exist yet.
+A complete value is published to its `Once`, for other runs and for the next, and leaves `claims`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ class Memory:
         self._splits: dict[Once, Split] = {}
 
     def has(self, once: Once) -> bool:
-        """Does this run make that value, or has it made it in the stage that is being traced?"""
+        """True if this run makes that value now, or has made it in the stage that is being traced."""
         return once in self._claims
 
     def begin(self, once: Once) -> None:
@@ -42,7 +42,7 @@ class Memory:
         self._claims[once] = later
 
     def waits(self, once: Once) -> bool:
-        """Is it the value of a `Shared` that this run makes in a later stage?"""
+        """True for the value of a `Shared` that this run makes in a later stage."""
         return type(resolved(self._claims.get(once))) is Later
 
     def again(self, node: Remembering) -> Any:
@@ -53,7 +53,7 @@ class Memory:
         return self.component(node) if isinstance(node, Unzip) else _for_one_more(kept)
 
     def recall(self, node: Remembering, undo: Callable[[Callable[[], None]], None]) -> Any:
-        """What an earlier run has made. `undo` is told how to put back a component that is taken."""
+        """A value that an earlier run has made. `undo` receives a function that puts back a component that is taken."""
         if isinstance(node, Shared):
             return _for_one_more(node.once.value)
         once, index = node.split.once, node.index
@@ -85,7 +85,7 @@ class Memory:
         self.put_off_split(split, components(made, split.n, origin))
 
     def put_off_split(self, split: Split, parts: Iterable[Any]) -> None:
-        """The components of an `Unzip` are known, each as a value or as what stands for one that is still to come."""
+        """Record the components of an `Unzip`, each as a value or as a `Later`."""
         self._claims[split.once] = list(parts)
         self._splits[split.once] = split
 
@@ -98,7 +98,7 @@ class Memory:
         return part
 
     def forget_unreachable(self) -> None:
-        """Let go of components whose ops are gone: nobody can ask for them any more, so they are temporaries."""
+        """Drop components whose ops are gone: no op can ask for them any more, so they are temporaries."""
         for once, split in self._splits.items():
             parts = self._claims.get(once)
             if type(parts) is list:
@@ -172,12 +172,12 @@ def components(made: Any, count: int, origin: Origin) -> Sequence[Any]:
 
 
 def once_of(node: Remembering) -> Once:
-    """Where a node's value is remembered."""
+    """The `Once` that remembers the value of a node."""
     return node.split.once if isinstance(node, Unzip) else node.once
 
 
 def own_result(origin: Origin) -> NestedRunError:
-    """What to raise when an op needs its own result."""
+    """The error for an op that needs its own result."""
     return NestedRunError(
         f"the shared() or unzip() op at {describe(origin)} depends on its own result: a closure leads back to it. "
         "Let the closure build an op of its own."

@@ -1,18 +1,18 @@
-"""What a later run needs in place of a trace: its inputs, and how its result is put together.
+"""The record that replaces a trace in later runs: how to bind their inputs, and how to put their result together.
 
-A trace may be spared where a second one would give the same program, whatever has happened in between. For two runs of
-the same op that is so if nothing in the op
-    calls a function of the user's (`then`, `map`, `inspect`, `host_map`): it may read what has changed since;
-    remembers (`Shared`, `Unzip`): its second run takes another way than its first;
+A trace may be skipped where a second one would give the same program, whatever has happened in between. Two runs of
+the same op have that property if nothing in the op
+    calls a function of the user (`then`, `map`, `inspect`, `host_map`): it may read state that has changed;
+    remembers (`Shared`, `Unzip`): its second run differs from its first;
     moves (an owned `Tensor`, a `TensorMut`, a `Partition`): the second run is a `MovedError`;
     can be changed in place (a list in a `Value`);
     waits for host data: then there is more than one program.
 For runs of different ops of one key (dagpu.lowering.structure) the leaves of the key may move, and numbers differ. A
-pipeline's function may call functions: that its result follows from its arguments is what `@pipeline` says.
+pipeline's function may call functions: `@pipeline` states that its result depends on its arguments alone.
 
-The tracer sees all of this in passing. What may still change between two runs is looked at in each of them (`bind`):
-handles may have been moved or lost, and arrays may have got another shape. Then the op is traced anew, and that trace
-says what is wrong, in the words that it always uses.
+The tracer finds all of this out in passing. `bind` checks in each run the facts that may change between two runs:
+handles may have been moved or lost, and arrays may have got another shape. Then the op is traced again, and the trace
+raises its usual error.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,6 +42,7 @@ from dagpu.lowering.later import FromCell, FromItems, Later
 from dagpu.lowering.leaves import Given, Leaves, storage_of_leaf
 from dagpu.lowering.scalars import Use, fresh_seed
 from dagpu.lowering.structure import PLAIN
+from dagpu.lowering.traced_storage import TracedStorage
 from dagpu.ops.graph import Captured
 from dagpu.origin import Origin
 from dagpu.ownership import Undo
@@ -105,23 +106,24 @@ class Repeat:
         result: Make,
     ) -> None:
         self.buffers = buffers
-        """How many the program has."""
+        """Number of buffers of the program."""
         self._given = given
-        """Each handle that is no leaf, with the buffer that its memory is; -1 where the program has no use for it."""
+        """Each handle that is not a leaf, with the buffer of its memory; -1 where the program does not use it."""
         self._graphs = graphs
         """The graphs that are launched, or their numbers among the leaves, with the buffers that their memory is. A
         graph has the plans of those who launch it, so they do not have it."""
         self._held = _storages(handle for handle, _ in given)
         self._leaves = leaves
-        """Of each leaf with memory: its number; the buffer, likewise; whether that is locked for writing, None where
-        it is not locked; and the memory itself where the op holds that in another way too."""
+        """For each leaf with memory: its number; the buffer of its memory, or -1 where the program does not use it;
+        true if that is locked for writing, false for reading, None where it is not locked; and the memory itself where
+        the op also holds it in another way."""
         self._arrays: list[tuple[int, Any, int, tuple[int, ...], Any]] = []
-        """Of each array that is copied from: its cell; itself where it is no leaf; the leaf's number; and the
+        """For each array that is copied from: its cell; the array if it is not a leaf; the number of the leaf; and the
         shape and element type that it was traced with."""
         self._numbers: list[tuple[int, int, Use]] = [
             (cell, index, use) for (index, _), (cell, use) in builder.numbers.items()
         ]
-        """Each cell of a number, with the number of the leaf, and what it is used for."""
+        """Each cell of a number, with the number of the leaf, and its use."""
         self._drawn = tuple(builder.drawn)
         """The cells of seeds that each run draws."""
         self.result = result
@@ -194,9 +196,9 @@ def _uses(graphs: Sequence[Captured], storage: Storage) -> bool:
 
 
 def repeat_of(root: Any, traced: Leaves, builder: Builder) -> Repeat | None:
-    """What to keep of a trace that could be spared; None where its result cannot be put together without it.
+    """The record that lets later runs skip this trace; None where the result cannot be put together without a trace.
 
-    `root` is what the trace gave, not settled yet.
+    `root` is the traced result, not settled yet.
     """
     given = traced.given
     assert given is not None
@@ -242,7 +244,7 @@ class _Template:
         self._used: set[Storage] = set()
 
     def part(self, value: Any, depth: int) -> Make | None:
-        """How to make this part of the result; None if that is not known."""
+        """A function that makes this part of the result; None if the part is unknown."""
         kind = type(value)
         if kind is SymbolicNumber or kind is SymbolicArray:
             index = value.index_in(self._traced.reads)
@@ -285,15 +287,15 @@ class _Template:
         if state is None or state.storage in self._used:
             return None
         self._used.add(state.storage)
-        if state.storage.run is self._builder:
-            return _new(state)
+        if type(state.storage) is TracedStorage and state.storage.builder is self._builder:
+            return _new(state.kind, state.storage, state.layout, state.made)
         index = self._traced.source_of(value)
         return None if index is None else _on_leaf(state.kind, index, state.layout)
 
 
 @final
 class _Same:
-    """The same object in every run."""
+    """Makes the same object in every run."""
 
     __slots__ = ("_value",)
 
@@ -312,16 +314,15 @@ def _cell(buffer: int) -> Make:
     return lambda memory, leaves: without_standins(memory[buffer])
 
 
-def _new(state: HandleState) -> Make | None:
-    """A handle like this one, on new memory. It must not refer to the state, which keeps the memory of the trace."""
-    kind, layout, made = state.kind, state.layout, state.made
-    device, nbytes, buffer = state.storage.device, state.storage.nbytes, state.storage.buffer
+def _new(kind: type[HandleBase], traced: TracedStorage, layout: Layout, made: Origin) -> Make | None:
+    """A handle on new memory of each run. It must not refer to the storage, which is that of the traced run."""
+    device, nbytes, buffer = traced.device, traced.nbytes, traced.buffer
 
     def tensor(memory: list[Any], leaves: Sequence[Any]) -> Any:
-        return Tensor(HandleState(Tensor, Storage(device, nbytes, None, buffer, memory[buffer]), layout, made))
+        return Tensor(HandleState(Tensor, Storage(device, nbytes, memory[buffer]), layout, made))
 
     def shared(memory: list[Any], leaves: Sequence[Any]) -> Any:
-        storage = Storage(device, nbytes, None, buffer, memory[buffer])
+        storage = Storage(device, nbytes, memory[buffer])
         return SharedTensor(HandleState(SharedTensor, storage, layout, made, holders=Holders()))
 
     return tensor if kind is Tensor else shared if kind is SharedTensor else None

@@ -14,7 +14,7 @@ from dagpu.origin import Origin
 
 
 class Use(Protocol):
-    """What a number is used for."""
+    """The use of a number: its form, and the check of its value."""
 
     @property
     def form(self) -> object:
@@ -72,13 +72,13 @@ SEED: Final = SeedUse()
 
 
 def fresh_seed() -> int:
-    """A seed that nobody has chosen."""
+    """A random seed, for an op whose seed the user did not choose."""
     return secrets.randbelow(SEEDS)
 
 
 def drawn_cells(plan: Plan) -> tuple[int, ...]:
-    """The cells of a captured plan that have a new seed for each launch: all its seeds that stand in cells, for numbers
-    of its own are constants."""
+    """The cells of a captured plan that get a new seed for each launch: all seeds in cells, since seeds that the user
+    chose are constants there."""
     return tuple(
         step.instruction.seed.buffer
         for step in plan.steps

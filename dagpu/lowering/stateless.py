@@ -13,8 +13,8 @@ from typing import Any, Final
 from dagpu.standins import SymbolicNumber
 
 _UNCHANGING: Final = frozenset({bool, int, float, complex, str, bytes, type(None), SymbolicNumber})
-"""What a function may close over. A number among the pipeline's arguments is the same in all runs of a plan of which it
-is a part: whoever asks this notes it as read."""
+"""The types of values that a function may close over. A number among the pipeline's arguments is the same in all runs
+of a plan that has it; the caller notes it as read."""
 
 
 def is_stateless(f: object) -> bool:
@@ -40,7 +40,7 @@ def is_stateless(f: object) -> bool:
 
 
 def _is_module(item: Any) -> bool:
-    """Is it a module that an import would find, and none that a run has made for itself?"""
+    """True for a module that an import finds, and false for one that a run has made for itself."""
     if type(item) is not ModuleType:
         return False
     name = item.__dict__.get("__name__")
@@ -48,14 +48,14 @@ def _is_module(item: Any) -> bool:
 
 
 def _are_of_a_module(names: dict[str, Any]) -> bool:
-    """Are these the globals of a module that an import would find?"""
+    """True if these are the globals of a module that an import finds."""
     name = names.get("__name__")
     module = sys.modules.get(name) if type(name) is str else None
     return getattr(module, "__dict__", None) is names
 
 
 def _has_its_name(item: Any) -> bool:
-    """Is it a function or class that is found in its module under its own name?"""
+    """True for a function or class that its module has under its own name."""
     if type(item) is BuiltinFunctionType:
         return item.__self__ is None or _is_module(item.__self__)  # and no method of some object
     module, path = getattr(item, "__module__", None), getattr(item, "__qualname__", None)

@@ -1,18 +1,19 @@
-"""What runs of one plan may differ in, and a key that is equal exactly where a trace would give the same plan.
+"""The inputs in which runs of one plan may differ, and a key that is equal exactly where a trace would give the same
+plan.
 
-A key is a flat tuple of tokens, in the order of a walk that both DAGs would take alike. *Leaves* are what the run
-brings: handles, NumPy arrays and numbers. Of a handle the key has all but the memory, which leaves share that, and
-whether a graph writes it; of an array the shape and element type; of a number whether it is an `int` or a `float`. All
-else stands in the key itself. Stand-ins that an earlier trace has left behind are the numbers and arrays that they
-stood for.
+A key is a flat tuple of tokens, in the order of a walk that both DAGs would take alike. *Leaves* are the inputs of a
+run: handles, NumPy arrays and numbers. For a handle the key has everything but the memory, and also which leaves share
+that memory and whether a graph writes it; for an array the shape and element type; for a number whether it is an `int`
+or a `float`. All other objects are in the key themselves. Stand-ins that are left over from an earlier trace count as
+their numbers and arrays.
 
-A run that finds its plan by a key skips what a trace checks, so tokens are exact: two are equal only where nothing in a
-trace can tell them apart. `(2.0,)` equals `(2,)` in Python, and is no tile. So a plain value stands in a key with its
-type and its bits (`exact`), and an object that does not change by its identity (`_Reader._name`); anything else has no
-token. Nothing is compared by an `__eq__` of the user's.
+A run that finds its plan by a key skips the checks of a trace, so tokens are exact: two are equal only where nothing in
+a trace can tell them apart. `(2.0,)` equals `(2,)` in Python, and is not a tile. So a plain value is in a key with its
+type and its bits (`exact`), and an immutable object with its identity (`_Reader._name`); any other object has no token.
+No `__eq__` of the user's is called.
 
-Where something cannot be looked into (a closure, which may read what has changed) or remembers (`Shared`, `Unzip`),
-there is no key, and the op is traced anew.
+A closure cannot be inspected, since it may read state that has changed; `Shared` and `Unzip` remember. An op that has
+one of these has no key, and is traced in each run.
 """
 
 from collections.abc import Callable, Hashable
@@ -41,20 +42,20 @@ AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 PLAIN: Final = frozenset(
     {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED}
 )
-"""The types of values that nobody can change, and that know nothing of anything else."""
+"""The types of immutable values that refer to no other objects."""
 
 _INT: Final = frozenset((int,))
 _NUMBERS: Final = frozenset((int, float, SymbolicNumber))
-"""The types of numbers that may differ from run to run. A stand-in that comes here is of another trace, which has left
-it behind: it is its number."""
+"""The types of numbers that may differ from run to run. A stand-in that comes here is left over from another trace: it
+counts as its number."""
 _CONSTANT: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
-"""What `Map` applies in most DAGs. These objects live as long as the process: their ids are exact."""
+"""The functions that `Map` applies in most DAGs. These objects live as long as the process, so their ids are exact."""
 
 _DEEPEST: Final = 20
 """Tuples nested deeper are not looked into."""
 
 SEED_PLACE: Final = 0
-"""Stands for an argument's place, of an op that has one number at most."""
+"""The place of the seed in `Inputs.places`, for an op that has one number at most."""
 
 MOST_NODES: Final = 20_000
 """A larger DAG gets no key: its plan would be kept for the sake of a walk as long as this."""
@@ -89,8 +90,8 @@ class Inputs:
         self.key = key
         self.leaves: list[Any] = reader.leaves
         self.nodes: set[AnyOp] = reader.nodes
-        """The ops in which leaves stand. A closure may build others around the very same objects, and there they are
-        no leaves."""
+        """The ops that hold leaves. A closure may build other ops around the same objects, where they are not
+        leaves."""
         self.arrays: dict[int, int] = reader.arrays
         """The number of the array of a `FromHost` among the leaves, by the id of that op."""
         self.places: dict[tuple[int, int], int] = reader.places
@@ -99,20 +100,20 @@ class Inputs:
         self.starts: dict[int, int] = reader.starts
         """The number of the first leaf of a pipeline's arguments, by the id of the `Value` that holds them."""
         self.named: dict[int, object] = reader.named
-        """The objects whose ids stand in the key, by these: whoever keeps the key keeps them, so that the ids stay
-        theirs."""
+        """The objects whose ids are in the key, by their ids. The owner of the key keeps these objects alive, so that
+        the ids stay unique."""
         self.graphs: list[Captured] = reader.graphs
         """The graphs that are launched. Their plans keep what they point at."""
         self.owners: list[Any] = reader.owners
         """The pipelines that are called. Their plans keep what they close over."""
         self.streams = reader.streams
-        """Does it name a stream? A plan of it keeps that."""
+        """True if the op names a stream. Its plan keeps that stream."""
         self.changeable = reader.changeable
-        """Might the same op have another key in its next run, because an array may get another shape or element type in
-        place? (An op has lists and dicts to itself: a call copies them.)"""
+        """True if the same op might have another key in its next run, because an array may get another shape or element
+        type in place. (Lists and dicts belong to the op alone: a call copies them.)"""
 
     def numbers(self) -> list[int]:
-        """Which of the leaves are numbers."""
+        """The indices of the leaves that are numbers."""
         return [index for index, leaf in enumerate(self.leaves) if type(leaf) is int or type(leaf) is float]
 
 
@@ -187,7 +188,8 @@ class _Reader:
         return False
 
     def _handles_or_plain(self, value: Any, depth: int = 0) -> bool:
-        """Likewise, for a value that runs must give as it is: with the very numbers, and nothing that may change."""
+        """Add a value that runs must return unchanged, with the same numbers, and that must be immutable. False where
+        it cannot be added."""
         if type(value) in PLAIN:
             self.tokens.append(exact(value))
             return True
@@ -221,7 +223,7 @@ class _Reader:
         self.leaves.append(value)
 
     def _known(self, leaf: Any) -> bool:
-        """Is it the very same object again? Else it will be known from now on."""
+        """True if this object was added before: then the key refers to its index. Otherwise the object is recorded."""
         index = self._numbers.setdefault(id(leaf), len(self.leaves))
         if index == len(self.leaves):
             return False
@@ -266,8 +268,8 @@ class _Reader:
         return True
 
     def _source(self, op: AnyOp) -> bool:
-        """Add an op with no sources. A value and the call of a pipeline leave no trace of their places in the plan, so
-        these stand in no key. False where it is another op, or cannot be looked into."""
+        """Add an op without sources. The places of values and of calls of pipelines are not in the plan, so they are
+        not in the key. False for any other op, and where the op cannot be inspected."""
         match op:
             case Value(held=held):
                 return self._handles_or_plain(held)
@@ -306,7 +308,7 @@ class _Reader:
                 return False
 
     def _change(self, op: AnyOp, todo: list[AnyOp]) -> bool:
-        """Likewise of an op with sources; they go on `todo`."""
+        """Add an op with sources, and put the sources on `todo`. False where it cannot be added."""
         self.tokens += self._origin(op.origin)
         match op:
             case Launch():
@@ -359,7 +361,7 @@ class _Reader:
         return id(code), origin[1]
 
     def _recipe(self, recipe: Recipe | None) -> bool:
-        """What a creation op writes."""
+        """Add the contents that a creation op writes."""
         if recipe is None:
             self.tokens.append(None)
             return True
@@ -367,7 +369,7 @@ class _Reader:
 
 
 def _array_of(given: Any) -> Any:
-    """An array itself, where the stand-in of an earlier trace is given."""
+    """The array itself, also where the stand-in of an earlier trace is given."""
     return given.source if type(given) is SymbolicArray else given
 
 
@@ -376,14 +378,14 @@ _bits: Final = Struct("d").pack
 
 
 def is_fixed(value: Any, depth: int = 0) -> bool:
-    """Can nobody change this value in place, as far as it is looked into?"""
+    """True for a value that cannot be changed in place, as far as it is inspected."""
     if is_tuple(value):
         return depth < _DEEPEST and all(is_fixed(item, depth + 1) for item in value)
     return type(value) in PLAIN
 
 
 def is_tuple(value: Any) -> bool:
-    """Is it a tuple, or a named one, that is known by its items? One of a class of the user's may know more."""
+    """True for plain tuples, and for named tuples that have no attributes besides their fields."""
     return type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_fields") and not _more(value))
 
 

@@ -1,4 +1,5 @@
-"""What a run takes out of its op, and can give back until something was submitted."""
+"""The undo log of a run: the handles that it takes out of its op, and gives back if it fails before the first
+submission."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
@@ -27,16 +28,17 @@ class Takings:
         self._undo: list[Undo | Callable[[], None]] | None = []
 
     def take(self, held: Any, node: AnyOp) -> Any:
-        """Move handles out of the op that owns them, so that its next run finds them gone. `node` is where they stand.
+        """Move handles out of the op that owns them, so that the next run of the op finds them moved. `node` is the op
+        that holds them.
 
         Raises:
-            MovedError: they are gone.
+            MovedError: they have been moved before.
         """
         kind = type(held)
         if kind in OWNING:
             if not self._is_leaf(held, node) and not self._ours(held):
                 self._leaves.forbid()
-            # What the run itself has made goes back to nobody; remembered, its memory would pass for an output.
+            # Handles that the run itself has made are not given back: in the log their memory would pass for an output.
             state = live(held)
             undo = None if self._loans.made(state.storage) else Undo(held)
             taken = move_in(held, "a run of the op that owned it, started", self._origin)
@@ -52,18 +54,19 @@ class Takings:
         return held
 
     def keep(self, handle: Given, node: AnyOp) -> None:
-        """A handle that does not move stands in an op: later runs need it too, unless it is a leaf, or made in each."""
+        """Record a handle of the op that does not move: later runs need it too, unless it is a leaf, or each run makes
+        it."""
         storage = live(handle).storage
         if not self._loans.made(storage) and not self._is_leaf(handle, node):
             self._leaves.keeps(handle)
 
     def _is_leaf(self, handle: Any, node: AnyOp) -> bool:
-        """Is it a leaf, in one of the ops where these stand? Closures may build ops around the same handles."""
+        """True for a leaf in one of the ops that hold leaves. Closures may build other ops around the same handles."""
         inputs = self._leaves.inputs
         return inputs is not None and node in inputs.nodes and self._leaves.index_of(handle) is not None
 
     def _ours(self, handle: HandleBase) -> bool:
-        """Is the memory of a handle that moves made by this run, or has it come of a leaf?"""
+        """True for a handle that moves whose memory this run made, or that derives from a leaf."""
         if self._leaves.inputs is None:
             return False
         return self._loans.made(live(handle).storage) or self._leaves.derived(handle)

@@ -28,6 +28,7 @@ from dagpu.lowering.remember import once_of, own_result
 from dagpu.lowering.reuse import Repeat, repeat_of
 from dagpu.lowering.structure import Inputs
 from dagpu.lowering.takings import Takings
+from dagpu.lowering.traced_storage import TracedStorage
 from dagpu.lowering.walk import AnyOp, Walk
 from dagpu.ops.compose import Unzip
 from dagpu.ops.once import Once
@@ -41,7 +42,7 @@ _T = TypeVar("_T")
 
 @final
 class Stage:
-    """What one call of `Tracer.stage` found: a program, what its inputs are, and what it must lock."""
+    """The result of one call of `Tracer.stage`: a program, its inputs, and the memory that it must lock."""
 
     __slots__ = ("graphs", "inputs", "locks", "program")
 
@@ -77,17 +78,21 @@ class Tracer:
         if after is None:
             builder = self._new_builder()
         else:
-            self._places.follow(after._places)
-            builder = after._walk.builder
-            builder.lend_anew(self._loans)
+            builder = after.continued_by(self._places, self._loans)
         takings = Takings(leaves, self._loans, self._origin)
         self._walk: Walk = Walk(op, self._places, builder, leaves, takings, self._origin)
         self._root: Any = PENDING
-        self._made: list[weakref.ref[Storage]] = []
+        self._made: list[weakref.ref[TracedStorage]] = []
         """The memory that stages of this run have made and that it alone disposes of."""
 
     def _new_builder(self) -> Builder:
         return Builder(self._places.policies, self._loans, self._leaves.reads)
+
+    def continued_by(self, places: Placements, loans: Loans) -> Builder:
+        """The builder of this trace, for the trace of a further op whose instructions follow in the same program."""
+        places.follow(self._places)
+        self._walk.builder.lend_anew(loans)
+        return self._walk.builder
 
     @property
     def reads(self) -> set[int]:
@@ -98,10 +103,10 @@ class Tracer:
 
     @property
     def finished(self) -> bool:
-        """Is the result there, and with it all that the run has begun?
+        """True once the result exists, and the run has completed all that it has begun.
 
-        An `Unzip` may ask for a component that comes before the others: they are made all the same, or the source would
-        be left to a run that has ended.
+        An `Unzip` may ask for a component that comes before the others. The others are made all the same: otherwise the
+        source would be left to a run that has ended.
         """
         self._root = resolved(self._root)
         return self._root is not PENDING and type(self._root) is not Later and not self._walk.suspended
@@ -116,8 +121,8 @@ class Tracer:
         return _at_once(self.in_turns(_never))
 
     def in_turns(self, due: Callable[[], bool]) -> Generator[None, None, Stage]:
-        """`stage()` as a generator, for a driver with other things to do as well: it yields before a closure is called
-        if `due()` is true then."""
+        """`stage()` as a generator, for a driver that has other work too: it yields before a call of a closure if
+        `due()` is true then."""
         walk = self._walk
         if self._root is PENDING:
             yield from walk.run(due)
@@ -145,7 +150,7 @@ class Tracer:
 
     @property
     def ends_here(self) -> bool:
-        """Will the result be there when the stage that was traced has run?"""
+        """True if the result will exist once the traced stage has run."""
         return all(type(later.cause) is FromItems for later in self._walk.suspended)
 
     def left_over(self) -> Unzip[Any] | None:
@@ -153,7 +158,7 @@ class Tracer:
         return self._walk.memory.left_over()
 
     def outputs(self) -> dict[Storage, bool]:
-        """The memory that the stage makes and somebody refers to, as what is locked exclusively."""
+        """The memory that the stage makes and that handles refer to, as storages to lock exclusively."""
         return {storage: True for _, storage in self._walk.builder.outputs()}
 
     @property
@@ -163,7 +168,7 @@ class Tracer:
 
     @property
     def owned(self) -> list[Storage]:
-        """The memory from outside that the stage may write and nobody lent: it has moved into the op."""
+        """The memory from outside that the stage may write and that is not lent: it has moved into the op."""
         owned = self._loans.owned
         return [storage for storage, exclusive in self._walk.builder.locks.items() if exclusive and storage in owned]
 
@@ -193,8 +198,8 @@ class Tracer:
         self._walk.takings.submitted()
 
     def settle(self, memory: list[Any], *, publish: bool = True) -> None:
-        """The stage is complete; `memory[i]` is what buffer i holds now. What `Shared` and `Unzip` ops have made is
-        there for other runs too, unless somebody will `publish` it later."""
+        """Complete the stage; `memory[i]` is the memory or value of buffer i. The values of `Shared` and `Unzip` ops
+        become visible to other runs, unless `publish` is false: then the caller calls `publish` later."""
         for index, storage in self._walk.builder.outputs():
             storage.settle(memory[index])
             self._made.append(weakref.ref(storage))
@@ -208,25 +213,25 @@ class Tracer:
             self.publish()
 
     def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> None:
-        """What `Shared` and `Unzip` ops have made is there for other runs; of a `Shared` it is what `constant` makes of
-        its value."""
+        """Make the values of `Shared` and `Unzip` ops visible to other runs. `constant` maps the value of a `Shared` to
+        the value that is published."""
         published = list(handles_in(self._walk.memory.publish(constant)))
         if published:
             others = {id(storage_of_leaf(handle)) for handle in published}
             self._made = [made for made in self._made if id(made()) not in others]
 
     def remembered(self) -> list[Any]:
-        """What `Shared` ops have made and nobody else knows of yet: the handles in it."""
+        """The handles in values of `Shared` ops that are complete and not published yet."""
         return self._walk.memory.handles()
 
     def waits_for(self) -> list[Once]:
-        """What other runs are making and this one cannot go on without."""
+        """The values that other runs are making and that this run needs to go on."""
         causes = [later.cause for later in self._walk.suspended]
         onces = [once_of(cause.node) for cause in causes if type(cause) is Foreign]
         return [once for once in onces if once.owner is not self._walk]
 
     def stuck(self) -> NestedRunError:
-        """What to raise when nothing is left to run and to wait for, and there is still no result."""
+        """The error for a run that has no result, nothing left to run and nothing to wait for."""
         return own_result(self._origin)
 
     def abandon(self, reason: str) -> None:

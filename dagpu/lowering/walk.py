@@ -1,12 +1,12 @@
-"""The walk of a trace over the DAG: each node is visited once, its inputs before it, and no recursion.
+"""The evaluation of a DAG during a trace: it visits each node once, after its inputs, and uses no recursion.
 
 A chain of 100,000 ops must not meet the recursion limit: `todo` holds nodes to evaluate and, behind `FINISH`, nodes
-whose inputs stand on top of `done`. A row of launches and maps of dagpu's own, each fed by the one before, goes through
-as one piece: most of a DAG.
+whose inputs are on top of `done`. A row of launches and built-in maps, each fed by the one before, is evaluated as one
+piece; most nodes of a DAG are in such rows.
 
-All that a walk knows stands in its own stacks, so it can be left between two nodes: `run` and `resume` are generators,
-which yield where a closure comes next and the driver has asked for a turn. A chain of a million closures then does not
-hold up a trio loop.
+The whole state of a walk is in its own stacks, so it can be suspended between two nodes: `run` and `resume` are
+generators, which yield before a call of a closure where the driver has asked for a turn. So a chain of a million
+closures does not block a trio loop.
 """
 
 import threading
@@ -73,7 +73,7 @@ CALLING: Final = frozenset((Then, Map))
 
 
 def _whole(op: AnyOp) -> AnyOp:
-    """What a row of built-in maps begins with."""
+    """The op that feeds a row of built-in maps."""
     while type(op) is Map and type(op.f) in BUILT_IN:
         op = op.source
     return op
@@ -87,7 +87,7 @@ class Walk:
         self, op: AnyOp, places: Placements, builder: Builder, leaves: Leaves, takings: Takings, origin: Origin
     ) -> None:
         self.thread = threading.get_ident()
-        """Where the run is driven: who blocks that thread must not wait for it."""
+        """The thread that drives the run. Code that blocks this thread must not wait for the run."""
         self.origin = origin
         self.builder = builder
         self.leaves = leaves
@@ -96,9 +96,9 @@ class Walk:
         self.done: list[Any] = []
         self.seen: set[AnyOp] = set()
         self.suspended: list[Later] = []
-        """What waits for data of the host, or for another run."""
+        """The values that wait for data of the host, or for another run."""
         self.cells: list[Later] = []
-        """What the stage's cells will hold."""
+        """The values that the cells of this stage will hold."""
         self.memory = Memory()
         self._places = places
         self._closures = Closures(leaves)
@@ -124,9 +124,10 @@ class Walk:
                 self._visit(node)
 
     def _visit(self, node: AnyOp) -> None:
-        """Follow a row of launches and built-in maps with one input each up to what feeds it; that comes first.
+        """Follow a row of launches and built-in maps with one input each up to the op that feeds it; that op comes
+        first.
 
-        In most DAGs nearly all nodes stand in such a row, and each saves two turns of `run`.
+        In most DAGs nearly all nodes are in such a row, and each of them saves two turns of `run`.
         """
         row: list[Map[Any] | Launch] = []
         seen, kind = self.seen, type(node)
@@ -291,7 +292,7 @@ class Walk:
                     self.suspended.append(later)
 
     def _go_on(self, later: Later, due: Callable[[], bool]) -> Generator[None, None, bool]:
-        """Give a `Later` its value, or the `Later` that stands for it now, if what it waits for has come."""
+        """Give a `Later` its value, or the `Later` that replaces it, if the inputs that it waits for have come."""
         match later.cause:
             case FromItems(items=items) | Suspended(inputs=items):
                 inputs = tuple([resolved(item) for item in items])

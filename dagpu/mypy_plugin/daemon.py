@@ -129,7 +129,7 @@ class Daemon:
     @contextmanager
     def _without_watchers(self, checker: TypeChecker) -> Iterator[None]:
         """Suspend mypy's error watchers. A hook may be requested inside a `filter_errors`, which would drop errors."""
-        watchers = checker.errors._watchers
+        watchers = checker.errors._watchers  # noqa: SLF001  # mypy has no public name for it
         saved = watchers[:]
         watchers.clear()
         self._busy = True
@@ -152,4 +152,4 @@ def create_checks(checker: TypeChecker, effects: dict[str, Effect] | None = None
     """Return the checks of a checker's module. The late import spares a run from mypy's cache the rules."""
     from dagpu.mypy_plugin.checks import Checks
 
-    return Checks(checker.tree, checker._type_maps[0], effects)
+    return Checks(checker.tree, checker._type_maps[0], effects)  # noqa: SLF001  # mypy has no public name for it

@@ -204,7 +204,7 @@ def _concerns_us(checker: TypeChecker) -> bool:
         return True
     if "dagpu" not in checker.modules or _is_ours(checker):
         return False
-    return any(isinstance(t, Instance) and t.type.fullname.startswith("dagpu.") for t in checker._type_maps[0].values())
+    return any(isinstance(t, Instance) and t.type.fullname.startswith("dagpu.") for t in checker._type_maps[0].values())  # noqa: SLF001  # mypy has no public name for it
 
 
 def _names_us(checker: TypeChecker) -> bool:

@@ -131,7 +131,7 @@ def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
             "task may outlive the loan. share() the tensor and pass that, or await the op."
         )
     pending: Pending[_T] = Pending(op, origin)
-    nursery.start_soon(pending._run, name=f"dagpu {type(op).__name__}")
+    nursery.start_soon(pending._run, name=f"dagpu {type(op).__name__}")  # noqa: SLF001  # no user starts it
     return pending
 
 

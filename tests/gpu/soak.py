@@ -46,7 +46,7 @@ class Held:
         device = current_device()
         taken = 0
         if device.kind == "cuda":
-            free, total = device._driver.memory_info()
+            free, total = device.memory_info()
             taken = total - free
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         return cls(

@@ -24,6 +24,7 @@ import trio
 from numpy.typing import NDArray
 
 from dagpu import Device, In, Out, Tile, current_device, f32, from_host, full, i32, kernel, ones, zeros
+from dagpu.device import driver_of
 from tests.gpu.kernels import add, spin
 
 PATIENCE: Final = 60.0
@@ -104,7 +105,7 @@ class Stress:
         stream = self.device.stream()
         called: list[int] = []
         function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: called.append(1))
-        gpu: Any = self.device._driver
+        gpu: Any = driver_of(self.device)
         launch = ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc
         while self.going_on("host functions of Python"):
             op = add(full((256,), number).partition((256,)), ones((256,))).first().unpartition().to_host()

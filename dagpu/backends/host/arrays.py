@@ -154,5 +154,5 @@ def as_input(memory: object, layout: Layout, kernel: KernelSpec, position: int) 
     """The array that `layout` describes in a `HostMemory`, as the argument of a kernel at `position`."""
     plain = readable(memory, layout)
     array = plain.view(Input)
-    array._kernel, array._position, array._plain = kernel, position, plain
+    array._kernel, array._position, array._plain = kernel, position, plain  # noqa: SLF001  # NumPy makes views without arguments
     return array

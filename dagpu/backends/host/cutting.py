@@ -49,7 +49,7 @@ def cut_out(memory: object, layout: Layout, place: Place) -> Tile[Any]:
     shape, offset, at, number = place
     strides = layout.strides if len(shape) == len(layout.strides) else (layout.dtype.itemsize,)
     tile: Tile[Any] = Tile(shape, layout.dtype, memory.block, offset, strides)
-    tile._at, tile._index = at, number
+    tile._at, tile._index = at, number  # noqa: SLF001  # a tile gets its place here, and users only read it
     return tile
 
 
