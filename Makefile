@@ -41,7 +41,7 @@ $(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-python
 # --- what to run -------------------------------------------------------------------------------------
 
 demo: $(VENV)/.stamp-demo
-	"$(BIN)/python" examples/digits.py
+	"$(BIN)/python" -m examples.digits
 
 test: $(VENV)/.stamp-dev
 	"$(BIN)/python" -m pytest -q -n $(JOBS)
@@ -59,7 +59,7 @@ types: $(VENV)/.stamp-dev
 	"$(BIN)/pyright" --pythonpath "$(BIN)/python"
 
 bench: $(VENV)/.stamp-bench
-	"$(BIN)/python" benchmarks/overhead.py
+	"$(BIN)/python" -m benchmarks.overhead
 
 GPU_BENCHMARKS := launch forkjoin wake copies graph decoding
 
@@ -68,9 +68,9 @@ gpu:
 	"$(PYTHON)" -m pytest -q -m exclusive tests/gpu
 	"$(PYTHON)" -m tests.gpu.stress 60
 	"$(PYTHON)" -m tests.gpu.soak 100000
-	"$(PYTHON)" tests/gpu/sanitize.py
-	DAGPU_DEVICE=cuda:0 "$(PYTHON)" examples/digits.py
-	for each in $(GPU_BENCHMARKS); do "$(PYTHON)" benchmarks/$$each.py || exit 1; done
+	"$(PYTHON)" -m tests.gpu.sanitize
+	DAGPU_DEVICE=cuda:0 "$(PYTHON)" -m examples.digits
+	for each in $(GPU_BENCHMARKS); do "$(PYTHON)" -m benchmarks.$$each || exit 1; done
 
 check: test lint types
 

@@ -1,7 +1,7 @@
 """Copies between host and GPU, in GB/s, and what `Tile` and `View` cost a kernel beside raw pointers.
 
-    python benchmarks/copies.py                  keeps results/copies.json and copies.md
-    python benchmarks/copies.py --device host    a dry run without a GPU: measures nothing, keeps nothing
+    python -m benchmarks.copies                  keeps results/copies.json and copies.md
+    python -m benchmarks.copies --device host    a dry run without a GPU: measures nothing, keeps nothing
 
 Copies are timed on the host's clock from the call to the end of the wait, in steady state. Pinned means memory that the
 GPU reaches directly: of dagpu's arrays those that came from `to_host`; anything else is an ordinary NumPy array. dagpu
@@ -19,11 +19,11 @@ from math import nan
 from typing import Any, TypeAlias
 
 import numpy as np
-from gpu import Bench, Floor, Measure, medians, optional, rounds, start
-from gpu_kernels import BLOCK, EDGE, STRETCH, Array, Op, build_gemms, build_saxpys, shared
-from gpu_peers import PyCuda, installed
-from table import Span, Table, now
 
+from benchmarks.peers.gpu_peers import PyCuda, installed
+from benchmarks.support.gpu import Bench, Floor, Measure, medians, optional, rounds, start
+from benchmarks.support.gpu_kernels import BLOCK, EDGE, STRETCH, Array, Op, build_gemms, build_saxpys, shared
+from benchmarks.support.table import Span, Table, now
 from dagpu import Stream, Tensor, f32, from_host, use_device
 
 REACH, OVERHEAD = 0.95, 1.02

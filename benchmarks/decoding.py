@@ -1,7 +1,7 @@
-"""Tokens a second of examples/decode.py at the shape of Llama 3.2 1B, beside the roofline and PyTorch.
+"""Tokens a second of examples/decode at the shape of Llama 3.2 1B, beside the roofline and PyTorch.
 
-    python benchmarks/decoding.py               keeps results/decoding.json and decoding.md
-    python benchmarks/decoding.py --rehearse    dagpu's part on the host, tiny: measures nothing, keeps nothing
+    python -m benchmarks.decoding               keeps results/decoding.json and decoding.md
+    python -m benchmarks.decoding --rehearse    dagpu's part on the host, tiny: measures nothing, keeps nothing
 
 Batch 1, bfloat16, random weights, 1,024 cached positions. A step reads every weight and all of the cache once, so the
 least it can take is their bytes by the bandwidth, here that of a copy from device to device in the same run (bytes read
@@ -9,27 +9,22 @@ plus bytes written). Every step is waited for, as by somebody who shows each tok
 """
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from gpu import Bench, Measure, medians, rounds
-from gpu_peers import installed
-from rehearsal import start_or_rehearse
-from table import Span, Table
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
-
-from decode import LLAMA_1B, PROMPT, decoded, pipeline_of, plain, reference
-from decode_model import Model, Step, random_model, step
-from decode_parts import Sizes
-from decode_torch import Run, TorchDecoder
-
+from benchmarks.peers.decode_torch import Run, TorchDecoder
+from benchmarks.peers.gpu_peers import installed
+from benchmarks.support.gpu import Bench, Measure, medians, rounds
+from benchmarks.support.rehearsal import start_or_rehearse
+from benchmarks.support.table import Span, Table
 from dagpu import SharedTensor, TensorMut, bf16, empty, from_host, i32, memcpy, pipeline, randn, use_device
+from examples.decode.decoding import LLAMA_1B, PROMPT, decoded, pipeline_of, plain, reference
+from examples.decode.model import Model, Step, random_model, step
+from examples.decode.parts import Sizes
 
 SHARE = 0.75
 """Target: of the roofline."""

@@ -1,7 +1,7 @@
 """Four independent branches of eight kernels of 47 us each: does their work overlap, and what does that cost?
 
-    python benchmarks/forkjoin.py                  keeps results/forkjoin.json and forkjoin.md
-    python benchmarks/forkjoin.py --device host    a dry run without a GPU: measures nothing, keeps nothing
+    python -m benchmarks.forkjoin                  keeps results/forkjoin.json and forkjoin.md
+    python -m benchmarks.forkjoin --device host    a dry run without a GPU: measures nothing, keeps nothing
 
 dagpu is given one plain `zip_ops` of four chains, and nothing about streams. Its peers are written by hand: on one
 stream, and on four with events to fork and to join. Every branch first zeroes its buffer of 1,024 floats; each kernel
@@ -10,11 +10,10 @@ has four blocks, so that all branches fit on the GPU side by side, and adds 1, s
 
 from functools import partial
 
-from gpu import Bench, Measure, medians, rounds, start
-from gpu_kernels import BRANCHES, DEPTH, SPIN_US, Op, build_fork_join
-from gpu_peers import all_peers
-from table import Table
-
+from benchmarks.peers.gpu_peers import all_peers
+from benchmarks.support.gpu import Bench, Measure, medians, rounds, start
+from benchmarks.support.gpu_kernels import BRANCHES, DEPTH, SPIN_US, Op, build_fork_join
+from benchmarks.support.table import Table
 from dagpu import SingleStream, StreamInterpreter, use_device, use_interpreter
 
 OVERHEAD = 1.10

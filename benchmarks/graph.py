@@ -1,7 +1,7 @@
 """A plan that runs again, as a CUDA graph: beside the same graph in C++, beside launch loops, and the peers' graphs.
 
-    python benchmarks/graph.py               keeps results/graph.json and graph.md
-    python benchmarks/graph.py --rehearse    dagpu's part on the host: measures nothing, keeps nothing
+    python -m benchmarks.graph               keeps results/graph.json and graph.md
+    python -m benchmarks.graph --rehearse    dagpu's part on the host: measures nothing, keeps nothing
 
 The chain multiplies 2,048 floats in place, as benchmarks/launch.py does; the fork-join is that of
 benchmarks/forkjoin.py. dagpu is given each as a pipeline, and is measured from its third call on. A call is counted
@@ -12,14 +12,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import final
 
-from gpu import Bench, Measure, medians, rounds
-from gpu_kernels import BLOCK, BRANCHES, DEPTH, FACTOR, SIZE, SPIN_US, Op, build_fork_join, same, scale, scaled
-from gpu_peers import Peer, all_peers
-from graph_floor import GraphFloor
-from graph_peers import graph_peers
-from rehearsal import start_or_rehearse
-from table import Grid, Span, Table
-
+from benchmarks.peers.gpu_peers import Peer, all_peers
+from benchmarks.peers.graph_floor import GraphFloor
+from benchmarks.peers.graph_peers import graph_peers
+from benchmarks.support.gpu import Bench, Measure, medians, rounds
+from benchmarks.support.gpu_kernels import (
+    BLOCK,
+    BRANCHES,
+    DEPTH,
+    FACTOR,
+    SIZE,
+    SPIN_US,
+    Op,
+    build_fork_join,
+    same,
+    scale,
+    scaled,
+)
+from benchmarks.support.rehearsal import start_or_rehearse
+from benchmarks.support.table import Grid, Span, Table
 from dagpu import DeviceOp, Tensor, f32, ones, pipeline, use_device, value
 
 SIZES = (1, 10, 100, 1000)

@@ -1,7 +1,7 @@
 """What a launch costs on the GPU, in a chain of tiny ones, beside the C++ driver API and launching from Python by hand.
 
-    python benchmarks/launch.py                  keeps results/launch.json and launch.md
-    python benchmarks/launch.py --device host    a dry run without a GPU: measures nothing, keeps nothing
+    python -m benchmarks.launch                  keeps results/launch.json and launch.md
+    python -m benchmarks.launch --device host    a dry run without a GPU: measures nothing, keeps nothing
 
 The kernel multiplies 2,048 floats. A launch of dagpu's is counted with its `partition`, `first` and `unpartition`; a
 fresh DAG from building the op to holding its result, the same op from `sync()` to its result. What it has allocated is
@@ -10,11 +10,10 @@ freed after the clock has stopped. Every contender waits once, at its end, excep
 
 from functools import partial
 
-from gpu import Bench, Measure, medians, rounds, start
-from gpu_kernels import Op, build_chain
-from gpu_peers import Peer, all_peers
-from table import Grid, Span, Table
-
+from benchmarks.peers.gpu_peers import Peer, all_peers
+from benchmarks.support.gpu import Bench, Measure, medians, rounds, start
+from benchmarks.support.gpu_kernels import Op, build_chain
+from benchmarks.support.table import Grid, Span, Table
 from dagpu import Tensor, f32, use_device
 
 FRESH, AGAIN = 25.0, 3.4

@@ -1,6 +1,6 @@
 """How much memory do plans take, beside the least that they could?
 
-    python benchmarks/memory.py            keeps results/memory.json and memory.md
+    python -m benchmarks.memory            keeps results/memory.json and memory.md
 
 For each of the named DAGs, at sizes where tensors have some hundred KiB, and for random ones with tensors of many
 sizes, under each policy: `peak_bytes` (the arena and the results), the most bytes that some execution of that plan
@@ -15,17 +15,12 @@ mostly its variables keep tensors for longer.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from table import Grid, load_average, machine, save, show
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
+from benchmarks.support.table import Grid, load_average, machine, save, show
 from dagpu import ListSchedule, RoundRobin, SingleStream, StreamInterpreter, plan_of, use_interpreter
 from dagpu.lowering.floor import least_bytes
 from dagpu.lowering.plan import Execute, Plan

@@ -1,7 +1,7 @@
 """What dagpu costs for each launch, with kernels that do nothing, on one core, beside its peers in the same run.
 
-    python benchmarks/overhead.py            a minute; keeps results/overhead.json and overhead.md
-    python benchmarks/overhead.py --quick    ten seconds; keeps nothing
+    python -m benchmarks.overhead            a minute; keeps results/overhead.json and overhead.md
+    python -m benchmarks.overhead --quick    ten seconds; keeps nothing
 
 A launch is counted together with its `partition`, `first` and `unpartition`. The first column is the median on the
 clock, which targets and ratios go by; `cpu` is the processor time of all threads, which other processes on the core do
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from table import Span, Table, load_average, machine, measure, now, pin_to_one_core, save, show
-from workloads import BUILDS, HAND, PEERS, WORKERS, Op
 
+from benchmarks.support.table import Span, Table, load_average, machine, measure, now, pin_to_one_core, save, show
+from benchmarks.support.workloads import BUILDS, HAND, PEERS, WORKERS, Op
 from dagpu import RoundRobin, current_device, device, value
 from dagpu.backends.base import Bindings
 from dagpu.lowering.schedule import schedule

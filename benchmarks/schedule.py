@@ -1,7 +1,7 @@
 """How good plans are, and what making them costs.
 
-    python benchmarks/schedule.py            some minutes; keeps results/schedule.json and schedule.md
-    python benchmarks/schedule.py --quick    half a minute; keeps nothing
+    python -m benchmarks.schedule            some minutes; keeps results/schedule.json and schedule.md
+    python -m benchmarks.schedule --quick    half a minute; keeps nothing
 
 Makespans are simulated with the cost model that the policy itself uses: what is simulated is the plan, with its
 streams and waits, one copy at a time each way. The bounds are what no plan can beat. Planning is measured in a fresh
@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from table import Grid, Span, load_average, machine, now, pin_to_one_core, save, show
-from workloads import BUILDS
-
+from benchmarks.support.makespan_bound import lower_bound
+from benchmarks.support.table import Grid, Span, load_average, machine, now, pin_to_one_core, save, show
+from benchmarks.support.workloads import BUILDS
 from dagpu import CostModel, DeviceOp, ListSchedule, RoundRobin, SchedulingPolicy, SingleStream, current_device, device
 from dagpu.lowering.cost import simulate
 from dagpu.lowering.plan import Execute, Wait
@@ -31,11 +31,9 @@ from dagpu.lowering.schedule import schedule
 from dagpu.lowering.trace import Tracer
 from dagpu.lowering.verify import verify
 from dagpu.runtime.run import quiet_collector
-from support.makespan_bound import lower_bound
+from tests.named_dags import NAMED  # the tests' DAGs, which are not installed
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-from tests.named_dags import NAMED  # noqa: E402  # the tests' DAGs, which are not installed
 
 STREAMS = 4
 TARGET = 1.10
@@ -163,7 +161,7 @@ def planning(shape: str, sizes: dict[int, int]) -> Grid:
         "op, whose own share, with all modules, is in the last column."
     )
     for size, repeats in sizes.items():
-        command = [sys.executable, __file__, "--child", shape, str(size), str(repeats)]
+        command = [sys.executable, "-m", "benchmarks.schedule", "--child", shape, str(size), str(repeats)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
         found = json.loads(done.stdout)
         each = [seconds / found["count"] * 1e6 for seconds in found["seconds"]]

@@ -1,7 +1,7 @@
 """How long after the GPU is done does the trio task that awaits it go on, and does another task get on meanwhile?
 
-    python benchmarks/wake.py                  keeps results/wake.json and wake.md
-    python benchmarks/wake.py --device host    a dry run without a GPU: measures nothing, keeps nothing
+    python -m benchmarks.wake                  keeps results/wake.json and wake.md
+    python -m benchmarks.wake --device host    a dry run without a GPU: measures nothing, keeps nothing
 
 Spinning: one tiny kernel, whose wait is over before dagpu stops polling (20 us unless DAGPU_SPIN_US says otherwise).
 Sleeping: DAGPU_SPIN_US=0 and a kernel of 200 us, so that the task really sleeps; counted is what is left when these
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 import trio
-from gpu import Bench, Floor, Measure, medians, rounds, start
-from gpu_kernels import build_chain, build_spin
-from table import Span, Table, now
 
+from benchmarks.support.gpu import Bench, Floor, Measure, medians, rounds, start
+from benchmarks.support.gpu_kernels import build_chain, build_spin
+from benchmarks.support.table import Span, Table, now
 from dagpu import use_device
 
 SPINNING, SLEEPING = 2.0, 1.3
@@ -156,14 +156,15 @@ def in_child(argv: list[str], microseconds: float) -> dict[str, list[Span]]:
     environment = {name: text for name, text in os.environ.items() if name != "DAGPU_SPIN_US"}
     if microseconds:
         environment["DAGPU_SPIN_US"] = "0"
-    command = [sys.executable, str(Path(__file__).resolve()), *argv]
+    command = [sys.executable, "-m", "benchmarks.wake", *argv]
     done = subprocess.run(
-        command, env=environment | {_PART: str(microseconds)}, stdout=subprocess.PIPE, text=True, check=True
+        command, cwd=ROOT, env=environment | {_PART: str(microseconds)}, stdout=subprocess.PIPE, text=True, check=True
     )
     found: dict[str, list[list[float]]] = json.loads(done.stdout.splitlines()[-1])
     return {name: [Span(wall, cpu) for wall, cpu in spans] for name, spans in found.items()}
 
 
+ROOT = Path(__file__).resolve().parents[1]
 _PART = "DAGPU_BENCHMARK_PART"
 """Set in the environment of such a process: the kernel's microseconds."""
 

@@ -11,6 +11,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from benchmarks.support.makespan_bound import LARGEST, lower_bound
 from dagpu import CostModel, ListSchedule, RoundRobin
 from dagpu.layout import contiguous
 from dagpu.lowering.cost import simulate
@@ -18,7 +19,6 @@ from dagpu.lowering.dependences import Dependences, streams_of
 from dagpu.lowering.forecast import program_of
 from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
 from dagpu.lowering.schedule import schedule
-from support.makespan_bound import LARGEST, lower_bound
 from tests.named_dags import NAMED
 from tests.programs import chain, launch, layers, program
 from tests.trials import planned

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.example_scripts import SCRIPTS, main_of
 from tests.simulated_cuda import installed
-from tests.test_showpieces import example
 
 ARGUMENTS = {
     "photo": ["--quick", "--photo", "flower.jpg", "--band", "150"],
@@ -22,7 +22,7 @@ def test_an_example_runs_on_a_gpu_unchanged(
 ) -> None:
     """All its assertions hold there too, nothing is read before it is written, and it says where it ran."""
     monkeypatch.chdir(tmp_path)
-    script = example(name)
+    (script,) = (main_of(script) for script in SCRIPTS if script.stem == name)
     with installed(seed=11):
         script.main(ARGUMENTS[name])
     assert "on cuda:0" in capsys.readouterr().out

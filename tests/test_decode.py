@@ -1,8 +1,6 @@
-"""examples/decode.py: its CUDA C++ kernels run on the CPU, against their host bodies; its sizes; other shapes."""
+"""examples/decode: its CUDA C++ kernels run on the CPU, against their host bodies; its sizes; other shapes."""
 
 import dataclasses
-import importlib
-import sys
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +18,10 @@ from dagpu.lowering.program import Instruction, Launch, Tiles, View
 from dagpu.ops.kernel_spec import KernelSpec
 from tests.emulated_prelude import PRELUDE, in_namespace, nvcc
 from tests.emulation import HERE, Emulation, emulation, shared_folder
-from tests.paths import ROOT
+from tests.example_scripts import example
 from tests.simulated_cuda import driver
 from tests.simulated_runs import fresh_machine as fresh_machine
 
-EXAMPLES = ROOT / "examples"
 H200 = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 232_448, 49_152)
 LINEAR = {"project_qkv", "attend"}  # their tiles have four axes, a grid of CUDA's three
 PREFETCH = """asm volatile("prefetch.global.L2 [%0];" ::"l"("""
@@ -33,12 +30,8 @@ NAMES = ("embed", "project_qkv", "attend", "add_attention", "gate_up", "add_down
 
 @pytest.fixture(scope="module")
 def decode() -> Any:
-    """The script as a module, with the modules beside it found as when it is run."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        return importlib.import_module("decode")
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    """The module that the example runs."""
+    return example("decode.decoding")
 
 
 def model_of(decode: Any, element: type[Any] = f32, **sizes: int) -> Any:
@@ -50,7 +43,7 @@ def model_of(decode: Any, element: type[Any] = f32, **sizes: int) -> Any:
 
 def specs_of(model: Any) -> list[KernelSpec]:
     """The model's kernels, in the order of NAMES."""
-    pick = importlib.import_module("decode_layers").pick
+    pick = example("decode.layers").pick
     parts = (model.vocabulary, model.attention, model.feed_forward)
     found = {name: getattr(part, name) for part in parts for name in NAMES if hasattr(part, name)}
     return [(found | {"pick": pick})[name].spec for name in NAMES]

@@ -1,8 +1,6 @@
-"""examples/digits.py: its training step against NumPy, its batches, and its short form as a whole."""
+"""examples/digits: its training step against NumPy, its batches, and its short form as a whole."""
 
-import importlib
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from dagpu import from_host, zip_ops
-from tests.paths import ROOT
+from tests.example_scripts import example
 
-EXAMPLES = ROOT / "examples"
 HIDDEN, ROWS, RATE = 24, 40, 0.05
 
 Arrays = list[NDArray[np.float64]]
@@ -21,12 +18,8 @@ Arrays = list[NDArray[np.float64]]
 
 @pytest.fixture(scope="module")
 def digits() -> Any:
-    """The script as a module, with the modules beside it found as when it is run."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        return importlib.import_module("digits")
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    """The module that the example runs."""
+    return example("digits.training")
 
 
 def loss_of(parameters: Arrays, images: NDArray[np.float64], labels: NDArray[np.int32]) -> float:

@@ -1,8 +1,6 @@
 """The CUDA C++ of the larger examples: run on the CPU in blocks with barriers, it agrees with the host bodies."""
 
-import importlib
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from struct import pack
@@ -18,10 +16,9 @@ from dagpu import Kernel, f32, f64, from_host, u8, u16
 from dagpu.layout import tiling
 from tests.emulated_prelude import in_namespace, nvcc, packed
 from tests.emulation import HERE, Emulation, emulation, shared_folder
-from tests.paths import ROOT
+from tests.example_scripts import example
 
-EXAMPLES = ROOT / "examples"
-MODULES = ("cholesky_kernels", "flash_attention_kernels", "life", "photo_kernels")
+MODULES = ("cholesky.kernels", "flash_attention.kernels", "life", "photo.kernels")
 
 Array: TypeAlias = NDArray[Any]
 
@@ -37,12 +34,8 @@ class Cut:
 
 @pytest.fixture(scope="session")
 def modules() -> dict[str, Any]:
-    """The examples with kernels, each found as when the script beside it is run."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        return {name: importlib.import_module(name) for name in MODULES}
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    """The modules of the examples that declare kernels."""
+    return {name: example(name) for name in MODULES}
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from benchmarks.support.makespan_bound import lower_bound
 from dagpu import (
     CostModel,
     In,
@@ -32,7 +33,6 @@ from dagpu.lowering.plan import Execute, Lane, Plan, Record, Step, Wait
 from dagpu.lowering.program import HOST, Buffer, CopyHtoD, Launch, Program, Role, View
 from dagpu.lowering.schedule import schedule
 from dagpu.origin import place_of
-from support.makespan_bound import lower_bound
 from tests.named_dags import NAMED
 from tests.places import place
 from tests.programs import Keys, chain, fork_join, launch, output, program, programs, temporary

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.support.makespan_bound import lower_bound
 from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, zeros, zip_ops
 from dagpu.errors import PlanError
 from dagpu.layout import contiguous
@@ -22,7 +23,6 @@ from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Fill, Instr
 from dagpu.lowering.schedule import schedule
 from dagpu.lowering.verify import verify
 from dagpu.ops.recipes import Constant
-from support.makespan_bound import lower_bound
 from tests.dag_results import expected, run
 from tests.expressions import Expr
 from tests.programs import (

@@ -1,8 +1,5 @@
 """The larger examples by their parts: what must hold for any picture, matrix, length, board and load."""
 
-import importlib
-import sys
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,23 +12,9 @@ from numpy.typing import NDArray
 
 from dagpu import from_host, plan_of, u8
 from dagpu.lowering.plan import Execute
-from tests.paths import ROOT
+from tests.example_scripts import example
 
-EXAMPLES = ROOT / "examples"
 few = settings(max_examples=15)
-
-
-@cache
-def example(name: str) -> Any:
-    """A script as a module, with the modules beside it found as when it is run.
-
-    Asked for by each test: some scripts import what takes a while, and not every process runs every test.
-    """
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(EXAMPLES))
 
 
 # ---- photo ----------------------------------------------------------------------------------------------
@@ -47,7 +30,7 @@ def example(name: str) -> Any:
 )
 def test_bands_give_the_picture_as_a_whole(rows: int, columns: int, height: int, buffers: int, seed: int) -> None:
     """Whatever the bands and however many at a time, the result is that of plain NumPy, to the bit."""
-    photo = example("photo")
+    photo = example("photo.bands")
     picture = np.random.default_rng(seed).integers(0, 256, (rows, columns, 3), u8)
     curve = photo.tone_curve()
     found = trio.run(photo.streamed, picture, height, buffers, from_host(curve).share().sync())
@@ -57,7 +40,7 @@ def test_bands_give_the_picture_as_a_whole(rows: int, columns: int, height: int,
 @pytest.mark.parametrize(("rows", "height"), [(1, 1), (7, 3), (64, 64), (65, 64), (5, 100)])
 def test_bands_cover_each_row_once(rows: int, height: int) -> None:
     """In order, each with its halo as far as there are rows."""
-    photo = example("photo")
+    photo = example("photo.bands")
     found = list(photo.bands(rows, height))
     assert [row for band in found for row in range(band.first, band.last)] == list(range(rows))
     for band in found:
@@ -70,7 +53,7 @@ def test_bands_cover_each_row_once(rows: int, height: int) -> None:
 @pytest.mark.parametrize("tiles", [1, 2, 4])
 def test_a_tiled_factor_is_numpys(tiles: int) -> None:
     """Of a random matrix; a plan has a kernel for each step of the loop and copies for each lower tile."""
-    cholesky = example("cholesky")
+    cholesky = example("cholesky.factorisation")
     x = np.random.default_rng(tiles).standard_normal((16 * tiles, 16 * tiles))
     matrix = x @ x.T + np.eye(len(x))
     lower = tiles * (tiles + 1) // 2
@@ -98,7 +81,7 @@ def test_attention_is_that_of_numpy(
     heads: int, length: int, width: int, groups: int, causal: bool, size: float
 ) -> None:
     """For any number of keys, and for scores that exp could not take."""
-    flash = example("flash_attention")
+    flash = example("flash_attention.attention")
     random = np.random.default_rng(length)
     q, k, v = (random.standard_normal((heads, length, width), dtype=np.float32) for _ in range(3))
     q *= np.float32(size)
@@ -110,7 +93,7 @@ def test_a_width_without_a_kernel_is_refused() -> None:
     """On the GPU nothing would be written for it: so it is refused where the op is built."""
     x = np.zeros((1, 4, 48), np.float32)
     with pytest.raises(ValueError, match="48 wide; the kernel knows 16, 32, 64"):
-        example("flash_attention").attended(x, x, x, causal=True)
+        example("flash_attention.attention").attended(x, x, x, causal=True)
 
 
 # ---- life -----------------------------------------------------------------------------------------------
@@ -187,7 +170,7 @@ def clocked(main: Any, *arguments: Any) -> Any:
 
 def test_a_batch_goes_when_it_is_full_or_has_waited(model: Model) -> None:
     """Five at once and at most four: four go at once, the fifth after its wait; with what has come until then."""
-    batching = example("server_batching")
+    batching = example("server.batching")
     answers: dict[int, float] = {}
 
     async def main() -> float:
@@ -215,7 +198,7 @@ def test_a_batch_goes_when_it_is_full_or_has_waited(model: Model) -> None:
 
 def test_a_batch_grows_while_there_is_no_room_to_run(model: Model) -> None:
     """One at a time: what comes while the first runs goes together, as soon as that has ended."""
-    batching = example("server_batching")
+    batching = example("server.batching")
 
     async def main() -> None:
         batcher = batching.Batcher(model, 8, 0.1, at_once=1)
@@ -233,7 +216,7 @@ def test_a_batch_grows_while_there_is_no_room_to_run(model: Model) -> None:
 
 def test_who_is_cancelled_leaves_its_batch(model: Model) -> None:
     """Before the batch goes it is not in it; after, its answer is dropped; the others are answered."""
-    batching = example("server_batching")
+    batching = example("server.batching")
 
     async def main() -> None:
         batcher = batching.Batcher(model, 8, 0.5)
@@ -259,7 +242,7 @@ def test_who_is_cancelled_leaves_its_batch(model: Model) -> None:
 
 def test_a_failing_pipeline_ends_the_service() -> None:
     """Its error arrives in the scope that runs the service, and nobody waits for ever."""
-    batching = example("server_batching")
+    batching = example("server.batching")
 
     async def broken(images: Floats) -> Floats:
         raise ValueError("no such model")
@@ -278,7 +261,7 @@ def test_a_failing_pipeline_ends_the_service() -> None:
 
 async def talk(port: int, number: int, keep: bool) -> bytes | None:
     """Send an image; read its answer, or hang up at once."""
-    batching = example("server_batching")
+    batching = example("server.batching")
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(image(number).tobytes())
         found: bytes | None = await batching.read_exactly(stream, batching.ANSWER_BYTES) if keep else None
@@ -287,7 +270,7 @@ async def talk(port: int, number: int, keep: bool) -> bytes | None:
 
 def test_clients_that_hang_up_do_no_harm() -> None:
     """Over real sockets: some leave before their answer, one amid its image; the others get theirs, and it ends."""
-    batching = example("server_batching")
+    batching = example("server.batching")
 
     async def forward(images: Floats) -> Floats:
         await trio.lowlevel.checkpoint()
@@ -319,7 +302,7 @@ def test_clients_that_hang_up_do_no_harm() -> None:
 @given(count=st.integers(1, 70))
 def test_batches_are_padded_to_powers_of_two(count: int) -> None:
     """With blank images at the end, to fewer than twice as many."""
-    batching = example("server_batching")
+    batching = example("server.batching")
     images = np.ones((count, 64), np.float32)
     found = batching.padded(images)
     assert len(found) in {2**k for k in range(8)}

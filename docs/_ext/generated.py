@@ -21,7 +21,7 @@ def benchmarks() -> str:
     parts = [
         "# Benchmarks\n",
         "Each table was measured in one run, its peers and the floor beside it. Medians and ratios count; the machine",
-        "is named with each. Run them again with the scripts of the same names under `benchmarks/`.\n",
+        "is named with each. Run them again with the modules of the same names: `python -m benchmarks.launch`.\n",
         *map(_section, sorted(RESULTS.glob("*.md"))),
     ]
     return "\n".join(parts)

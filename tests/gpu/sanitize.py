@@ -1,6 +1,6 @@
 """Every example and the random DAGs under compute-sanitizer, with one line for each; ends with 1 unless all are clean.
 
-    python tests/gpu/sanitize.py [--tool memcheck --tool racecheck] [--jobs 4] [--dags 40] [--only NAME]
+    python -m tests.gpu.sanitize [--tool memcheck --tool racecheck] [--jobs 4] [--dags 40] [--only NAME]
 
 memcheck finds accesses outside of what is allocated, and misaligned ones; racecheck finds races in shared
 memory. Both slow kernels down 10 to 100 times, so the sizes here are small: the examples', and `--quick` where there is
@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").exists())
+from tests.example_scripts import SCRIPTS, texts
+from tests.paths import ROOT
+
 FOUND = 86
 """The exit code with which compute-sanitizer says that it found something; no program here ends with it."""
 
@@ -47,10 +49,9 @@ class Outcome:
 def programs(dags: int) -> dict[str, list[str]]:
     """Name and command line of each."""
     found = {"random DAGs": ["-m", "tests.gpu.dags", str(dags)]}
-    for script in sorted((ROOT / "examples").glob("*.py")):
-        text = script.read_text(encoding="utf-8")
-        if "__main__" in text:
-            found[script.stem] = [str(script), *(["--quick"] if "--quick" in text else [])]
+    for script in SCRIPTS:
+        program = ["-m", f"examples.{script.name}"] if script.is_dir() else [str(script)]
+        found[script.stem] = [*program, *(["--quick"] if "--quick" in texts(script) else [])]
     return found
 
 

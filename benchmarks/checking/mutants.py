@@ -1,0 +1,232 @@
+"""How many small mistakes in the code that orders, places and owns do the tests notice?
+
+    python -m benchmarks.checking.mutants --mutants 300     keeps results/mutants.json and mutants.md
+    python -m benchmarks.checking.mutants --only verify     mutants of modules with this in their name; keeps nothing
+
+Cosmic Ray (https://cosmic-ray.readthedocs.io) makes the mutants: one comparison, number, boolean, `and`, operator, loop
+or exception changed. A random sample of places is drawn, and one mutant at each. Each is tried in a clone of this
+repository by the tests that execute its line, quickest first, until one of them fails; a module's top level is tried by
+those that execute any line of it. Needs `pip install cosmic-ray pytest-cov`, and the tests in order of time: one run
+of the suite under coverage, some minutes, before the first mutant.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, final
+
+from benchmarks.support.table import RESULTS, machine
+
+ROOT: Final = Path(__file__).parents[2]
+
+MODULES: Final = ("dagpu/lowering", "dagpu/runtime", "dagpu/storage.py", "dagpu/handles")
+
+SLOW: Final = re.compile(
+    "mypy|docs|examples|readme|typing|interrupt|dropped_runs|stubs|stand_in|gpu_suite|parity|showpieces|digits"
+)
+"""Tests that start processes of their own, or are about what users read: they would notice too, but take too long."""
+
+SECONDS: Final = 25.0
+"""How long the tests of one mutant took without it, at most. A line that everything executes has hundreds of tests, and
+trying them all would take minutes for each mutant that they do not notice; so one that survives may still be noticed by
+a test that takes longer."""
+
+LIMIT: Final = 400.0
+"""Seconds after which a mutant counts as noticed: it hangs."""
+
+ALIKE: Final = re.compile(r"ReplaceBinaryOperator_BitOr|Replace\w+_(Is|IsNot)_\w+|_Eq_Is|_NotEq_IsNot|VariableInserter")
+"""Mutants that are no mistakes: `X | None` in an annotation, and `==` for `is` where there is one of each."""
+
+TYPING: Final = re.compile(r"\s*@(final|overload|override)\b")
+"""Lines that only type checkers read."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change at one place."""
+
+    module: str
+    line: int
+    operator: str
+    occurrence: int
+    arguments: dict[str, object]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a mutant fared."""
+
+    mutant: Mutant
+    outcome: str
+    tests: int
+    """How many there were to try it."""
+    diff: str
+
+
+@final
+class Tests:
+    """Which tests execute a line, and how long each takes."""
+
+    def __init__(self, coverage: Path, times: Path) -> None:
+        from coverage import CoverageData
+
+        self._data = CoverageData(str(coverage))
+        self._data.read()
+        self._files = {Path(file).as_posix().rpartition("/dagpu/")[2]: file for file in self._data.measured_files()}
+        self._seconds = {
+            f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}": float(case.get("time", 0))
+            for case in ET.parse(times).getroot().iter("testcase")
+        }
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """Those that execute its line, quickest first."""
+        file = self._files.get(mutant.module.removeprefix("dagpu/"))
+        by_line = self._data.contexts_by_lineno(file) if file else {}
+        names = {context.rpartition("|")[0] for context in by_line.get(mutant.line, ())} - {""}
+        if not names:
+            names = {context.rpartition("|")[0] for contexts in by_line.values() for context in contexts} - {""}
+        chosen, total = list[str](), 0.0
+        for name in sorted(names & self._seconds.keys(), key=lambda name: (self._seconds[name], name)):
+            total += self._seconds[name]
+            if total > SECONDS and chosen:
+                break
+            chosen.append(name)
+        return chosen
+
+
+def mutants(only: str, count: int, seed: int) -> list[Mutant]:
+    """A sample: places drawn alike, one mutant of each."""
+    from cosmic_ray.commands import init
+    from cosmic_ray.modules import find_modules
+    from cosmic_ray.work_db import WorkDB, use_db
+
+    places = dict[tuple[str, tuple[int, int], str], list[Mutant]]()
+    with TemporaryDirectory() as folder, use_db(f"{folder}/session.sqlite", WorkDB.Mode.create) as database:
+        init([path for path in find_modules([Path(module) for module in MODULES]) if only in str(path)], database, {})
+        for item in database.work_items:
+            (change,) = item.mutations
+            line = change.module_path.read_text(encoding="utf-8").splitlines()[change.start_pos[0] - 1]
+            if not ALIKE.search(change.operator_name) and not TYPING.match(line):
+                family = change.operator_name.split("_")[0]
+                mutant = Mutant(
+                    change.module_path.as_posix(),
+                    change.start_pos[0],
+                    change.operator_name,
+                    change.occurrence,
+                    dict(change.operator_args),
+                )
+                places.setdefault((mutant.module, change.start_pos, family), []).append(mutant)
+    chance = random.Random(seed)
+    drawn = chance.sample(sorted(places), min(count, len(places)))
+    return [chance.choice(sorted(places[place], key=lambda mutant: mutant.operator)) for place in drawn]
+
+
+def tried(clone: Path, work: Sequence[Mutant], tests: Tests) -> Iterable[Verdict]:
+    """Each of them, in a clone of the repository."""
+    from cosmic_ray.mutating import mutate_and_test
+    from cosmic_ray.work_item import MutationSpec
+
+    os.chdir(clone)
+    for mutant in work:
+        chosen = tests.of(mutant)
+        Path("chosen.txt").write_text("\n".join(chosen), encoding="utf-8")
+        spec = MutationSpec(
+            mutant.module, mutant.operator, mutant.occurrence, (mutant.line, 0), (mutant.line, 1), mutant.arguments
+        )
+        command = f"{sys.executable} -m pytest -x -q -p no:cacheprovider -p no:randomly @chosen.txt"
+        result = mutate_and_test([spec], command, LIMIT)
+        outcome = "not executed" if not chosen else str(result.test_outcome.value if result.test_outcome else "none")
+        yield Verdict(mutant, outcome, len(chosen), result.diff or "")
+
+
+def worker(number: int, folder: Path, work: Sequence[Mutant], coverage: Path, times: Path) -> list[Verdict]:
+    """One worker's share, in a clone of its own."""
+    clone = folder / f"clone{number}"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    os.environ["PYTHONPATH"] = str(clone)
+    verdicts = list[Verdict]()
+    for verdict in tried(clone, work, Tests(coverage, times)):
+        verdicts.append(verdict)
+        mutant = verdict.mutant
+        print(
+            f"{verdict.outcome:13}{mutant.module}:{mutant.line} {mutant.operator} ({verdict.tests} tests)", flush=True
+        )
+        if verdict.outcome == "survived":
+            print(verdict.diff, flush=True)
+    return verdicts
+
+
+def record(folder: Path) -> tuple[Path, Path]:
+    """Run the suite once, and keep what each test executes and how long it takes."""
+    coverage, times = folder / ".coverage", folder / "times.xml"
+    files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if not SLOW.search(path.name)]
+    options = ["--cov=dagpu", "--cov-context=test", "--cov-report=", f"--junitxml={times}", "-q", "-n", "2"]
+    environment = {**os.environ, "COVERAGE_FILE": str(coverage), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", "pytest", *options, *files], cwd=ROOT, env=environment, check=True)
+    return coverage, times
+
+
+def report(verdicts: Sequence[Verdict], about: dict[str, str]) -> str:
+    """The score by module, and each mutant that nobody noticed."""
+    modules = sorted({verdict.mutant.module for verdict in verdicts})
+    count = Counter((verdict.mutant.module, verdict.outcome) for verdict in verdicts)
+    lines = ["# Mutants", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
+    noticed = sum(verdict.outcome == "killed" for verdict in verdicts)
+    lines += [f"{noticed} of {len(verdicts)} noticed ({noticed / len(verdicts):.1%}).", ""]
+    lines += ["| module | mutants | noticed |", "| --- | ---: | ---: |"]
+    for module in modules:
+        total = sum(found for (name, _), found in count.items() if name == module)
+        lines.append(f"| {module} | {total} | {count[module, 'killed']} |")
+    for verdict in verdicts:
+        if verdict.outcome != "killed":
+            lines += ["", f"{verdict.outcome}: {verdict.mutant.module}:{verdict.mutant.line}", ""]
+            lines += ["```diff", verdict.diff.strip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Draw, try, report."""
+    parser = argparse.ArgumentParser(description="How many mutants do the tests notice?")
+    parser.add_argument("--mutants", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", default="", help="modules with this in their path")
+    parser.add_argument("--recorded", type=Path, help="a folder with .coverage and times.xml of an earlier run")
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    start = time.perf_counter()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        earlier: Path | None = arguments.recorded
+        coverage, times = record(folder) if earlier is None else (earlier / ".coverage", earlier / "times.xml")
+        drawn = mutants(arguments.only, arguments.mutants, arguments.seed)
+        shares = [
+            (number, folder, drawn[number :: arguments.workers], coverage, times) for number in range(arguments.workers)
+        ]
+        with get_context("spawn").Pool(arguments.workers) as pool:
+            verdicts = [verdict for share in pool.starmap(worker, shares, chunksize=1) for verdict in share]
+    verdicts.sort(key=lambda verdict: (verdict.mutant.module, verdict.mutant.line))
+    about = {**machine(["cosmic-ray", "pytest"]), "minutes": f"{(time.perf_counter() - start) / 60:.0f}"}
+    print(report(verdicts, about))
+    if not arguments.only:
+        (RESULTS / "mutants.md").write_text(report(verdicts, about), encoding="utf-8")
+        data = {"machine": about, "verdicts": [asdict(verdict) for verdict in verdicts]}
+        (RESULTS / "mutants.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

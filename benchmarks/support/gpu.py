@@ -1,0 +1,272 @@
+"""What the GPU benchmarks share: their arguments, the GPU they run on, how they time, and the floor in C++."""
+
+import argparse
+import ctypes
+import gc
+import hashlib
+import importlib
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.support.gpu_kernels import FLOOR, check_dagpu
+from benchmarks.support.table import Grid, Span, Table, load_average, machine, measure, now, save, show
+from dagpu import DagpuError, Device, device, f32
+from dagpu.device import INSTALL_CUDA
+
+PACKAGES = ("numpy", "trio", "pycuda", "cuda-bindings", "cuda-core", "cupy-cuda13x", "cupy-cuda12x", "torch")
+Measure = Callable[[], dict[str, Span]]
+"""Does one round of one contender: what it names -> what that took."""
+
+
+def optional(module: str) -> ModuleType:
+    """A peer's module. It has no types here, so all that comes from it is `Any`.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    return importlib.import_module(module)
+
+
+# ---- timing
+
+
+def medians(spans: Sequence[Span]) -> Span:
+    """The median of each clock."""
+    return Span(statistics.median(span.wall for span in spans), statistics.median(span.cpu for span in spans))
+
+
+def rounds(name: str, call: Callable[[], object], count: int, warmups: int = 2) -> dict[str, Span]:
+    """The median over `count` calls in a row, after `warmups` that do not count.
+
+    What a call returns is freed after its clock has stopped.
+    """
+    spans = []
+    for turn in range(warmups + count):
+        start = now()
+        result = call()
+        span = now().since(start)
+        del result
+        if turn >= warmups:
+            spans.append(span)
+    return {name: medians(spans)}
+
+
+# ---- the floor
+
+
+@final
+class Floor:
+    """floor/floor.cu as a shared library in this process, in the primary context that every contender uses.
+
+    Args:
+        nvcc: the compiler; the build is kept in floor/build until the sources change.
+    """
+
+    def __init__(self, nvcc: str) -> None:
+        library, self.kernels = _build(nvcc)
+        self._calls = ctypes.CDLL(str(library))
+        self._calls.floor_open.restype = self._calls.floor_answer.restype = ctypes.c_char_p
+        self._calls.floor_ones.restype = ctypes.c_uint64
+        self._calls.floor_read.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int]
+        self._calls.floor_submit.argtypes = [ctypes.c_float]
+        self._calls.floor_begin.argtypes = [ctypes.c_uint64, ctypes.c_float]
+        self._calls.floor_end.argtypes = [ctypes.c_uint64]
+        self._calls.floor_end.restype = ctypes.c_float
+        _answer(self._calls.floor_open(str(self.kernels).encode()))
+        self.submit: Callable[[float], int] = self._calls.floor_submit
+        self.close_after: Callable[[int], int] = self._calls.floor_close_after
+        self.mark: Callable[[], int] = self._calls.floor_mark
+        self.reached: Callable[[], int] = self._calls.floor_reached
+        self.wait: Callable[[], int] = self._calls.floor_wait
+
+    def rounds(self, name: str, request: str, count: int) -> dict[str, Span]:
+        """The median of `count` times that floor.cu measures on its own clock; see there for requests."""
+        seconds = _answer(self._calls.floor_answer(f"{request} {count}".encode()))
+        middle = statistics.median(seconds)
+        return {name: Span(middle, math.nan)}
+
+    def ones(self, n: int) -> int:
+        """Device memory of `n` floats, all 1. It stays until the process ends."""
+        memory: int = self._calls.floor_ones(n)
+        if not memory:
+            raise RuntimeError(f"the floor found no {n * 4:,} bytes of device memory")
+        return memory
+
+    def read(self, memory: int, n: int) -> NDArray[f32]:
+        """`n` floats of device memory."""
+        found = np.empty(n, np.float32)
+        if self._calls.floor_read(memory, found.ctypes.data, n):
+            raise RuntimeError("the floor could not read device memory")
+        return found
+
+    def device_seconds(self, stream: int, submit: Callable[[], object], hold: float) -> float:
+        """Seconds on the GPU's clock that what `submit` puts on the stream takes.
+
+        The stream is kept busy for `hold` seconds first, and the clock starts on the GPU when that ends: so that the
+        time that the host needs to submit does not count, provided that it is less.
+        """
+        if self._calls.floor_begin(stream, hold * 1e6):
+            raise RuntimeError("the floor could not start the GPU's clock")
+        submit()
+        milliseconds: float = self._calls.floor_end(stream)
+        if milliseconds < 0:
+            raise RuntimeError("the floor could not read the GPU's clock")
+        return milliseconds * 1e-3
+
+
+def _answer(text: bytes) -> list[float]:
+    """The seconds in an answer of the floor; none in an empty one."""
+    found = json.loads(text or b"{}")
+    if "error" in found:
+        raise RuntimeError(f"the C++ floor failed: {found['error']}")
+    seconds: list[float] = found.get("seconds", [])
+    return seconds
+
+
+def _build(nvcc: str) -> tuple[Path, Path]:
+    """The library and the kernels' cubin, built unless they are there. One process at a time may build."""
+    capability = _query_gpu("compute_cap")
+    arch = f"sm_{capability.replace('.', '')}" if capability else "native"
+    sources = [FLOOR / name for name in ("floor.cu", "driver.h", "kernels.cu")]
+    key = hashlib.sha256(b"".join(source.read_bytes() for source in sources) + arch.encode()).hexdigest()[:12]
+    library, cubin = FLOOR / "build" / f"floor-{key}.so", FLOOR / "build" / f"kernels-{key}.cubin"
+    library.parent.mkdir(exist_ok=True)
+    _compile(cubin, [nvcc, "-O3", f"-arch={arch}", "-cubin"], sources[2])
+    # as plain C++: it has no device code, and needs no CUDA runtime
+    shared = [nvcc, "-x", "c++", "-cudart", "none", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-ldl"]
+    _compile(library, shared, sources[0])
+    return library, cubin
+
+
+def _compile(target: Path, command: list[str], source: Path) -> None:
+    if target.exists():
+        return
+    unfinished = target.with_suffix(f".{os.getpid()}.tmp")
+    done = subprocess.run([*command, "-o", str(unfinished), str(source)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"nvcc could not build {source.name}:\n{done.stdout}{done.stderr}")
+    unfinished.replace(target)
+
+
+def _find_nvcc() -> str | None:
+    """$NVCC, else nvcc on the path, else where NVIDIA's installer puts it."""
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    return os.environ.get("NVCC") or shutil.which("nvcc") or shutil.which(f"{home}/bin/nvcc")
+
+
+def _query_gpu(what: str) -> str:
+    """One thing that nvidia-smi knows of the first GPU; empty where it is silent."""
+    command = ["nvidia-smi", "--id=0", f"--query-gpu={what}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+# ---- a benchmark
+
+
+@final
+@dataclass(slots=True)
+class Bench:
+    """One benchmark on one device. On the host there is no floor, and nothing is kept: that is to see that it is right.
+
+    `left_out` says which peers are missing, and why.
+    """
+
+    name: str
+    where: Device
+    floor: Floor | None
+    about: dict[str, str]
+    quick: bool
+    left_out: list[str] = field(default_factory=list)
+
+    def many(self, count: int, quick: int = 2) -> int:
+        """How often something is repeated."""
+        return count if self.floor is not None and not self.quick else min(count, quick)
+
+    def measure(self, contenders: Sequence[Measure], repeats: int) -> dict[str, list[Span]]:
+        """Medians of rounds that the contenders take in turns, after one round that does not count.
+
+        What is there by now is hidden from the collector, which else would walk every peer's modules before each round.
+        """
+        gc.collect()
+        gc.freeze()
+        return measure(contenders, self.many(repeats))
+
+    def missing(self) -> str:
+        """A sentence for a table's note on the peers that are not in it."""
+        return f" Left out: {'; '.join(self.left_out)}." if self.left_out else ""
+
+    def finish(self, title: str, tables: Sequence[Table | Grid]) -> None:
+        """Print the tables, and keep them."""
+        self.about["load average after"] = load_average()
+        print(show(tables, self.about))
+        if self.floor is None or self.quick:
+            print("\na dry run: nothing is kept")
+            return
+        for path in save(self.name, title, tables, self.about):
+            print(f"kept {path}")
+
+
+def start(name: str, description: str, argv: Sequence[str] | None = None) -> Bench:
+    """Read the arguments and find the GPU; where there is none, say what is needed and exit with status 2.
+
+    The kernels that dagpu launches are held against NumPy first.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--device", default="cuda:0", help="cuda:0; host makes a dry run, of which nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="few repeats; nothing is kept")
+    options = parser.parse_args(argv)
+    about = machine(PACKAGES)
+    try:
+        where = device(options.device)
+        floor = None
+        if where.kind == "cuda":
+            nvcc = _find_nvcc()
+            if nvcc is None:
+                _refuse(name, "there is no nvcc: it is not on the path, nor in $CUDA_HOME/bin, nor named by $NVCC")
+            floor = Floor(nvcc)
+            about = {
+                "gpu": _query_gpu("name"),
+                "gpu memory": _query_gpu("memory.total"),
+                "driver": _query_gpu("driver_version"),
+                "nvcc": _release(nvcc),
+            } | about
+    except DagpuError as error:
+        _refuse(name, str(error))
+    check_dagpu(where)
+    return Bench(name, where, floor, about, options.quick)
+
+
+def _refuse(name: str, reason: str) -> NoReturn:
+    print(
+        f"benchmarks.{name} needs an NVIDIA GPU with its driver, PyCUDA and cuda-bindings "
+        f"({INSTALL_CUDA}), and nvcc for the C++ floor. Here: {reason}\n"
+        "With --device host it runs on the CPU, which shows that it is right and measures nothing.",
+        file=sys.stderr,
+    )
+    raise SystemExit(2)
+
+
+def _release(nvcc: str) -> str:
+    done = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False)
+    words = [line for line in done.stdout.splitlines() if "release" in line]
+    return words[0].partition("release ")[2] if words else "unknown"
+
+
+__all__ = ["Bench", "Floor", "Measure", "medians", "optional", "rounds", "start"]

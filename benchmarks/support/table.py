@@ -1,0 +1,291 @@
+"""What every benchmark prints and keeps: a table of measured numbers, and the machine they were measured on."""
+
+import gc
+import json
+import math
+import os
+import platform
+import statistics
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple, final
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+@final
+class Span(NamedTuple):
+    """Seconds that something took: on the clock, and of processor time (all threads of this process together).
+
+    On one core the two differ by what other processes took of it, and by waits in which the core was idle. `cpu` is nan
+    where nobody measured it: on a clock that is not this process's own.
+    """
+
+    wall: float
+    cpu: float
+
+    def since(self, start: "Span") -> "Span":
+        """From `start` until this one."""
+        return Span(self.wall - start.wall, self.cpu - start.cpu)
+
+
+def now() -> Span:
+    """The two clocks, to be subtracted."""
+    return Span(time.perf_counter(), time.process_time())
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing measured, `samples` times over.
+
+    `median` and `best` are of the clock, `cpu` is the median of processor time; all in the table's unit. `target` is
+    the most that `median` should be, where one is set. `ratio` is `median` divided by the median of the row that the
+    table compares with, where that makes sense. `remark` is one more thing to show, under the table's `remarks`.
+    """
+
+    name: str
+    median: float
+    best: float
+    cpu: float | None
+    samples: int
+    target: float | None = None
+    ratio: float | None = None
+    remark: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Does it keep its target? Empty where there is none."""
+        if self.target is None:
+            return ""
+        return "yes" if self.median <= self.target else f"no, {self.median / self.target:.2f}x"
+
+
+@final
+@dataclass(slots=True)
+class Table:
+    """Rows of one unit. `note` says what the numbers mean; `ratio_to` what the column of ratios divides by.
+
+    `remarks` heads the column of the rows' remarks.
+    """
+
+    title: str
+    unit: str
+    note: str = ""
+    ratio_to: str = ""
+    remarks: str = ""
+    rows: list[Row] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str,
+        spans: Sequence[Span],
+        scale: float,
+        *,
+        target: float | None = None,
+        base: Sequence[Span] | None = None,
+        remark: str = "",
+    ) -> None:
+        """Append a row of `spans` times `scale`, with its ratio to `base`."""
+        walls = [span.wall for span in spans]
+        median, cpu = statistics.median(walls), statistics.median(span.cpu for span in spans)
+        ratio = None if base is None else median / statistics.median(span.wall for span in base)
+        best = min(walls) * scale
+        processor = None if math.isnan(cpu) else cpu * scale
+        self.rows.append(Row(name, median * scale, best, processor, len(spans), target, ratio, remark))
+
+    def cells(self) -> list[list[str]]:
+        """Header and rows as text; columns that no row fills are left out."""
+        header = ["", self.unit, "best", "cpu", "samples", "target", "met", f"/ {self.ratio_to}", self.remarks]
+        rows = [
+            [
+                row.name,
+                _number(row.median),
+                _number(row.best),
+                "" if row.cpu is None else _number(row.cpu),
+                str(row.samples),
+                "" if row.target is None else f"<= {row.target:g}",
+                row.verdict,
+                "" if row.ratio is None else f"{_number(row.ratio)}x",
+                row.remark,
+            ]
+            for row in self.rows
+        ]
+        kept = [column for column in range(len(header)) if any(row[column] for row in rows)]
+        return [[row[column] for column in kept] for row in [header, *rows]]
+
+    def text(self) -> str:
+        """For a terminal."""
+        return _text(self.title, self.note, self.cells())
+
+    def markdown(self) -> str:
+        """For a page."""
+        return _markdown(self.title, self.note, self.cells())
+
+
+@final
+@dataclass(slots=True)
+class Grid:
+    """Medians of what was measured at several sizes: a row for each name, a column for each size, all of one unit."""
+
+    title: str
+    columns: list[str]
+    note: str = ""
+    rows: dict[str, list[float]] = field(default_factory=dict)
+
+    def cells(self) -> list[list[str]]:
+        """Header and rows as text."""
+        return [["", *self.columns], *([name, *map(_number, row)] for name, row in self.rows.items())]
+
+    def text(self) -> str:
+        """For a terminal."""
+        return _text(self.title, self.note, self.cells())
+
+    def markdown(self) -> str:
+        """For a page."""
+        return _markdown(self.title, self.note, self.cells())
+
+
+def _text(title: str, note: str, cells: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [_aligned(row, widths) for row in cells]
+    lines.insert(1, "-" * len(lines[0]))
+    return "\n".join([title, *textwrap.wrap(note, 100), "", *lines])
+
+
+def _markdown(title: str, note: str, cells: Sequence[Sequence[str]]) -> str:
+    header, *rows = cells
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    lines = [f"| {' | '.join(row)} |" for row in [header, rule, *rows]]
+    return "\n".join([f"## {title}", "", *([note, ""] if note else []), *lines])
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    name, *numbers = (
+        cell.ljust(width) if column == 0 else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+    )
+    return "  ".join([name, *numbers]).rstrip()
+
+
+def measure(
+    contenders: Iterable[Callable[[], Mapping[str, Span]]], repeats: int, warmups: int = 1
+) -> dict[str, list[Span]]:
+    """Call each contender `repeats` times, after calls that do not count, and gather what each names and measures.
+
+    They take turns, so that whatever else slows the machine for a while slows all of them. The collector runs before
+    each call and stays on during it: users have it on.
+    """
+    samples: dict[str, list[Span]] = {}
+    contenders = list(contenders)
+    for turn in range(warmups + repeats):
+        for contender in contenders:
+            gc.collect()
+            for name, sample in contender().items():
+                if turn >= warmups:
+                    samples.setdefault(name, []).append(sample)
+    return samples
+
+
+def machine(packages: Iterable[str]) -> dict[str, str]:
+    """Where the numbers come from: processor, system, Python, the versions of these packages, and the load."""
+    found = {
+        "cpu": _cpu(),
+        "cores": str(os.cpu_count()),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+    }
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    found["date"] = time.strftime("%Y-%m-%d")
+    found["load average before"] = load_average()
+    return found
+
+
+def load_average() -> str:
+    """Over 1, 5 and 15 minutes: what else the machine was doing."""
+    if not hasattr(os, "getloadavg"):
+        return "unknown"
+    return " ".join(f"{load:.2f}" for load in os.getloadavg())
+
+
+def _cpu() -> str:
+    """Model, and what tells apart models that a hypervisor gives one name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    about: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        about.setdefault(key.strip(), value.strip())
+    name = about.get("model name") or platform.machine()
+    details = [f"{key} {about[key]}" for key in ("cpu family", "model", "stepping") if key in about]
+    return f"{name} ({', '.join(details)})" if details else name
+
+
+def pin_to_one_core() -> str:
+    """Keep this process, its threads and its children on the idlest core. Says which; or that it can't."""
+    if sys.platform != "linux":
+        return "not pinned: this system cannot pin a process"
+    before = _busy()
+    time.sleep(0.5)
+    after = _busy()
+    core = min(sorted(os.sched_getaffinity(0)), key=lambda core: after.get(core, 0) - before.get(core, 0))
+    os.sched_setaffinity(0, {core})
+    return f"core {core}"
+
+
+def _busy() -> dict[int, int]:
+    """Ticks that each core has spent on anything but being idle or waiting for a disk (proc_stat(5))."""
+    ticks = {}
+    for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
+        name, *fields = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            ticks[int(name[3:])] = sum(map(int, fields[:3])) + sum(map(int, fields[5:8]))
+    return ticks
+
+
+def show(tables: Iterable[Table | Grid], about: dict[str, str]) -> str:
+    """The tables and the machine, for a terminal."""
+    facts = "\n".join(f"{key + ':':22}{value}" for key, value in about.items())
+    return "\n\n".join([*(table.text() for table in tables), facts])
+
+
+def save(name: str, title: str, tables: Sequence[Table | Grid], about: dict[str, str]) -> list[Path]:
+    """Keep the results as `results/<name>.json` and `.md`. Gives back their paths."""
+    RESULTS.mkdir(exist_ok=True)
+    data = {"machine": about, "tables": [asdict(table) for table in tables]}
+    facts = "\n".join(f"- {key}: {value}" for key, value in about.items())
+    page = "\n\n".join([f"# {title}", facts, *(table.markdown() for table in tables)])
+    paths = [RESULTS / f"{name}.json", RESULTS / f"{name}.md"]
+    for path, content in zip(paths, (json.dumps(data, indent=2), page), strict=True):
+        path.write_text(content + "\n", encoding="utf-8")
+    return paths
+
+
+__all__ = [
+    "Grid",
+    "Row",
+    "Span",
+    "Table",
+    "load_average",
+    "machine",
+    "measure",
+    "now",
+    "pin_to_one_core",
+    "save",
+    "show",
+]

@@ -1,0 +1,1 @@
+"""Programs that show dagpu: README.md beside this file says what each teaches."""

@@ -1,0 +1,269 @@
+"""The attention of examples/decode: grouped queries against a cache of keys and values.
+
+A key-value head serves a `group` of queries. The positions of the cache are cut into `splits`, each a block's work, so
+that one query keeps the whole GPU busy (flash-decoding).
+"""
+
+from typing import Generic, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu import In, Out, Tile, f32, i32, kernel
+from examples.decode.parts import NORM, PADDING, Floats, Sizes, W, head_of, normalised, single
+
+PAIR = 2
+"""Coordinates that are turned together, which a block of `project_qkv` has of each row."""
+
+# A block has one pair of coordinates of one key-value head: of each of the group's queries, of the key and of the
+# value. So it rotates what it has computed, and writes the key and the value where they are kept.
+PROJECT_QKV = """
+__global__ void project_qkv(
+    Tile<float, 5> q, Tile<Weight, 5> cache, View<const float, 1> x, View<const float, 2> gains,
+    View<const Weight, 5> w, View<const float, 1> frequencies, View<const int, 1> at, int layer
+) {
+    const int head = q.origin(1), group = q.extent(3), pair = q.origin(4), columns = x.extent(0), job = warp();
+    Products<2> rows;
+    rows.row[0] = &w(layer, head, job, pair, 0);
+    rows.row[1] = rows.row[0] + columns;
+    rows.begin(columns);
+    const int position = at[0];
+    const float scale = stage_normalised(x, gains, layer);
+    rows.finish(columns);
+    if (lane() != 0) return;
+    const float a = rows.sum[0] * scale, b = rows.sum[1] * scale;
+    if (job > group) {
+        cache(layer, head, 1, position, pair) = Weight(a);
+        cache(layer, head, 1, position, pair + 1) = Weight(b);
+        return;
+    }
+    float sine, cosine;
+    sincosf(static_cast<float>(position) * frequencies[pair / 2], &sine, &cosine);
+    const float turned = a * cosine - b * sine, across = b * cosine + a * sine;
+    if (job == group) {
+        cache(layer, head, 0, position, pair) = Weight(turned);
+        cache(layer, head, 0, position, pair + 1) = Weight(across);
+    } else {
+        q(0, head, 0, job, pair) = turned;
+        q(0, head, 0, job, pair + 1) = across;
+    }
+}
+"""
+
+# The threads that hold one row of keys, `width` of them, go through their share of the positions by themselves, with a
+# running maximum (arXiv:1805.02867). What the teams of a block have found is merged at its end; what the blocks have
+# found, by the kernel that uses it.
+ATTEND = """
+constexpr float LEAST = -1e30f;  // a finite number, so that the difference of two is one
+constexpr int BATCH = 4;         // positions whose keys and values a thread has in flight
+
+struct Softmax {
+    float top = LEAST, total = 0.0f, sum[WIDE] = {};
+
+    __device__ void merge(float other_top, float other_total, const float (&other)[WIDE]) {
+        const float highest = fmaxf(top, other_top);
+        const float mine = expf(top - highest), theirs = expf(other_top - highest);
+        top = highest;
+        total = total * mine + other_total * theirs;
+#pragma unroll
+        for (int j = 0; j < WIDE; ++j) sum[j] = sum[j] * mine + other[j] * theirs;
+    }
+};
+
+__global__ void attend(
+    Tile<float, 5> partial, Tile<Weight, 5> cache, View<const float, 5> q, View<const int, 1> at, int layer,
+    View<const Weight, 2> coming, int which, int tiles, int stretch
+) {
+    const int head = cache.origin(1), begin = cache.origin(3), group = q.extent(3), dim = q.extent(4);
+    const int end = min(begin + static_cast<int>(cache.tile_extent(3)), at[0] + 1);
+    const int width = dim / WIDE, teams = 32 / width, part = lane() % width, team = lane() / width;
+    const int member = warp() % group, turn = warp() / group, turns = warps() / group;
+    const size_t rows = cache.extent(3);
+    const Weight* keys = &cache(layer, head, 0, begin, 0) - begin * dim + part * WIDE;
+    const Weight* values = keys + rows * dim;
+
+    float query[WIDE];
+#pragma unroll
+    for (int j = 0; j < WIDE; ++j) query[j] = q(0, head, 0, member, part * WIDE + j) * rsqrtf(static_cast<float>(dim));
+    Softmax softmax;
+    for (int first = begin + turn * teams; first < end; first += BATCH * turns * teams) {  // the same for a warp
+        uint4 key[BATCH], value[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            const int place = min(first + i * turns * teams + team, end - 1);
+            key[i] = load_once(keys + static_cast<size_t>(place) * dim);
+            value[i] = load_once(values + static_cast<size_t>(place) * dim);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            float k[WIDE], v[WIDE], score = 0.0f;
+            widen(key[i], keys, k);
+            widen(value[i], values, v);
+#pragma unroll
+            for (int j = 0; j < WIDE; ++j) score = fmaf(query[j], k[j], score);
+            for (int offset = 1; offset < width; offset *= 2) score += __shfl_xor_sync(0xffffffffu, score, offset);
+            if (first + i * turns * teams + team < end) softmax.merge(score, 1.0f, v);
+        }
+    }
+    bring_ahead(coming, which, tiles, stretch);
+    for (int offset = width; offset < 32; offset *= 2) {
+        float other[WIDE];
+#pragma unroll
+        for (int j = 0; j < WIDE; ++j) other[j] = __shfl_xor_sync(0xffffffffu, softmax.sum[j], offset);
+        const float top = __shfl_xor_sync(0xffffffffu, softmax.top, offset);
+        softmax.merge(top, __shfl_xor_sync(0xffffffffu, softmax.total, offset), other);
+    }
+
+    // Of each warp: dim sums, then the maximum and the total; four more floats in all, to keep to 16 bytes.
+    float* found = reinterpret_cast<float*>(staged);
+    float* mine = found + warp() * (dim + 4);
+    if (team == 0) {
+#pragma unroll
+        for (int j = 0; j < WIDE; ++j) mine[part * WIDE + j] = softmax.sum[j];
+        mine[dim] = softmax.top;
+        mine[dim + 1] = softmax.total;
+    }
+    __syncthreads();
+    if (turn != 0 || team != 0) return;
+    for (int later = 1; later < turns; ++later) {
+        const float* theirs = mine + later * group * (dim + 4);
+        float other[WIDE];
+#pragma unroll
+        for (int j = 0; j < WIDE; ++j) other[j] = theirs[part * WIDE + j];
+        softmax.merge(theirs[dim], theirs[dim + 1], other);
+    }
+    const int split = partial.origin(3), out = member * (dim + 4);
+#pragma unroll
+    for (int j = 0; j < WIDE; ++j) partial(0, head, 0, split, out + part * WIDE + j) = softmax.sum[j];
+    float4* rest = reinterpret_cast<float4*>(&partial(0, head, 0, split, out + dim));
+    if (part == 0) *rest = {softmax.top, softmax.total, 0.0f, 0.0f};
+}
+"""
+
+# Every block merges the splits of all heads for itself, while its first weights are on their way. A kernel of its own
+# would take longer for that: its launch alone does.
+ADD_ATTENTION = """
+__global__ void add_attention(
+    Tile<float, 1> x, View<const float, 5> partial, View<const Weight, 3> w, int layer,
+    View<const Weight, 2> coming, int which, int tiles, int stretch
+) {
+    const int columns = w.extent(2), heads = partial.extent(1), splits = partial.extent(3);
+    const int end = x.origin(0) + x.tile_extent(0);
+    int row = x.origin(0) + warp();
+    Products<1, 8> products;  // with as many threads as a block has here, there are no registers for more
+    if (row < end) {
+        products.row[0] = &w(layer, row, 0);
+        products.begin(columns);
+    }
+    const int stride = partial.extent(4), own = columns / heads;  // floats of a split; columns of a key-value head
+    const int group = (stride - own) / 4, dim = own / group;
+    for (int quad = threadIdx.x; quad < columns / 4; quad += blockDim.x) {
+        const int head = 4 * quad / own, member = 4 * quad % own / dim, place = 4 * quad % dim;
+        const float* found = partial.data() + head * splits * stride + member * (dim + 4);
+        float top = -1e30f, total = 0.0f;
+        float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 8
+        for (int split = 0; split < splits; ++split, found += stride) {
+            const float4 theirs = *reinterpret_cast<const float4*>(found + place);
+            const float highest = fmaxf(top, found[dim]), a = expf(top - highest), b = expf(found[dim] - highest);
+            top = highest;
+            total = total * a + found[dim + 1] * b;
+            sum.x = sum.x * a + theirs.x * b, sum.y = sum.y * a + theirs.y * b;
+            sum.z = sum.z * a + theirs.z * b, sum.w = sum.w * a + theirs.w * b;
+        }
+        staged[place_of(quad, columns)] = float4{sum.x / total, sum.y / total, sum.z / total, sum.w / total};
+    }
+    __syncthreads();
+    for (; row < end; row += warps()) {
+        products.finish(columns);
+        if (lane() == 0) x[row] += products.sum[0];
+        if (row + warps() < end) {
+            products.row[0] = &w(layer, row + warps(), 0);
+            products.begin(columns);
+        }
+    }
+    bring_ahead(coming, which, tiles, stretch);
+}
+"""
+
+
+def turned(x: Floats, frequencies: Floats, position: int) -> Floats:
+    """Rotary embedding of vectors (..., head): each pair of neighbours by its angle (arXiv:2104.09864, 3.2.2)."""
+    angle = np.float32(position) * frequencies
+    sine, cosine = np.sin(angle), np.cos(angle)
+    a, b = x[..., 0::2], x[..., 1::2]
+    return np.stack([a * cosine - b * sine, b * cosine + a * sine], axis=-1).reshape(x.shape)
+
+
+@final
+class Attention(Generic[W]):
+    """Its three kernels, for weights and cache of element type `W`. `coming` and the rest: see `model.Ahead`."""
+
+    def __init__(self, element: type[W], sizes: Sizes) -> None:
+        head, group, turns, found = sizes.head, sizes.group, sizes.turns, sizes.head + PADDING
+
+        @kernel(cuda=head_of(element) + NORM + PROJECT_QKV, block=32 * (group + 2))
+        def project_qkv(
+            q: Out[f32], cache: Out[W], x: In[f32], gains: In[f32], w: In[W], frequencies: In[f32], at: In[i32],
+            layer: int,
+        ) -> None:  # fmt: skip
+            """Queries, key and value of the position at[0], from the normalised x (hidden,); all but the value turned.
+
+            q (1, kv_heads, 1, group, head) is written whole, cache (layers, kv_heads, 2, positions, head) at the layer
+            and the position: the key at 0 of its third axis, the value at 1. w (layers, kv_heads, group + 2, head,
+            hidden) has the rows of a group's queries, then of its key, then of its value; frequencies (head / 2,).
+            """
+
+        @project_qkv.host(whole=True)
+        def _(
+            q: Tile[f32], cache: Tile[W], x: Floats, gains: Floats, w: NDArray[W], frequencies: Floats,
+            at: NDArray[i32], layer: int,
+        ) -> None:  # fmt: skip
+            position = int(at[0])
+            rows = single(w[layer]) @ normalised(x, gains[layer])
+            q[0, :, 0] = turned(rows[:, :group], frequencies, position)
+            cache[layer, :, 0, position] = turned(rows[:, group], frequencies, position)
+            cache[layer, :, 1, position] = rows[:, group + 1]
+
+        @kernel(cuda=head_of(element, products=False) + ATTEND, block=32 * turns * group)
+        def attend(
+            partial: Out[f32], cache: Out[W], q: In[f32], at: In[i32], layer: int,
+            coming: In[W], which: int, tiles: int, stretch: int,
+        ) -> None:  # fmt: skip
+            """What the queries find in each split of a layer's cache, up to at[0]; nothing is written to the cache.
+
+            Of each query, partial (1, kv_heads, 1, splits, group * (head + 4)) has the sum of the values, each weighted
+            with exp(score - maximum), then that maximum, then the sum of the weights. The cache stands among the
+            outputs for being lent: what is written through a loan is read through the same loan.
+            """
+
+        @attend.host
+        def _(partial: Tile[f32], cache: Tile[W], q: Floats, at: NDArray[i32], layer: int, *_ahead: object) -> None:
+            kv_head, begin, end = cache.at[1].start, cache.at[3].start, min(cache.at[3].stop, int(at[0]) + 1)
+            out = partial.reshape(group, found)
+            out[:] = 0
+            out[:, head] = -1e30
+            if end > begin:
+                keys, values = (single(cache[layer, 0, part, : end - begin]) for part in (0, 1))
+                scores = q[0, kv_head, 0] @ keys.T / np.sqrt(np.float32(head))
+                out[:, head] = scores.max(axis=1)
+                weights = np.exp(scores - out[:, head, None])
+                out[:, :head], out[:, head + 1] = weights @ values, weights.sum(axis=1)
+
+        @kernel(cuda=head_of(element) + ADD_ATTENTION, block=512)
+        def add_attention(
+            x: Out[f32], partial: In[f32], w: In[W], layer: int, coming: In[W], which: int, tiles: int, stretch: int
+        ) -> None:
+            """x += w[layer] a, for w (layers, hidden, heads * head) and an a that is merged from `partial`."""
+
+        @add_attention.host(whole=True)
+        def _(x: Tile[f32], partial: Floats, w: NDArray[W], layer: int, *_ahead: object) -> None:
+            parts = partial.reshape(sizes.kv_heads, sizes.splits, group, found)
+            tops, totals = parts[..., head : head + 1], parts[..., head + 1 : head + 2]
+            weights = np.exp(tops - tops.max(axis=1, keepdims=True))
+            merged = (parts[..., :head] * weights).sum(axis=1) / (totals * weights).sum(axis=1)
+            x += single(w[layer]) @ merged.reshape(-1)
+
+        self.project_qkv = project_qkv.shared_memory(4 * sizes.hidden)
+        self.attend = attend.shared_memory(4 * turns * group * found)
+        self.add_attention = add_attention.shared_memory(4 * sizes.heads * head)

@@ -1,0 +1,196 @@
+"""The transformer of examples/decode: its weights, and one decode step as one op.
+
+Llama's layers (arXiv:2407.21783, section 3.2): RMSNorm, rotary embedding, grouped-query attention, SwiGLU, and one
+table for both ends. A step is five launches a layer and three more, in a row: each needs what the one before it found.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from dagpu import (
+    Borrowed,
+    DeviceOp,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    empty,
+    f32,
+    from_host,
+    i32,
+    randn,
+    value,
+    zeros,
+)
+from examples.decode.attention import PAIR, Attention
+from examples.decode.layers import FeedForward, Vocabulary, pick
+from examples.decode.parts import Sizes, W
+
+Stream: TypeAlias = DeviceOp[Tensor[f32], Borrowed]
+"""What runs through the layers: (hidden,)."""
+Cache: TypeAlias = DeviceOp[Any, Borrowed]
+"""The cache that is lent to a step: each launch has it from the one before."""
+Place: TypeAlias = DeviceOp[SharedTensor[i32], Borrowed]
+"""The position of the token, on the device: (1,)."""
+Step: TypeAlias = Callable[[SharedTensor[i32], TensorMut[W], int], DeviceOp[Tensor[i32], Borrowed]]
+"""From a token (1,), the cache and the token's position to the next token."""
+
+ATTENTION_ROWS, FFN_ROWS, DOWN_ROWS = 16, 32, 8
+"""Rows of a block, a multiple of its warps: for 2,048 and 8,192 rows about one or two blocks for each of the 132
+multiprocessors of an H200, so that no block waits for another one to end."""
+
+
+class Weights(NamedTuple, Generic[W]):
+    """Of all layers, which are the first axis; the kernels say what the others are."""
+
+    table: SharedTensor[W]
+    attention_gains: SharedTensor[f32]
+    qkv: SharedTensor[W]
+    output: SharedTensor[W]
+    ffn_gains: SharedTensor[f32]
+    gate_up: SharedTensor[W]
+    down: SharedTensor[W]
+    last_gain: SharedTensor[f32]
+    frequencies: SharedTensor[f32]
+
+
+@final
+@dataclass(frozen=True)
+class Model(Generic[W]):
+    """`element` is the type of weights and cache; `prefetching` says whether kernels ask for the next one's weights."""
+
+    sizes: Sizes
+    element: type[W]
+    weights: Weights[W]
+    attention: Attention[W]
+    feed_forward: FeedForward[W]
+    vocabulary: Vocabulary[W]
+    prefetching: bool = True
+
+
+def frequencies_of(sizes: Sizes) -> "np.ndarray[Any, np.dtype[f32]]":
+    """Radians by which each pair of coordinates turns from one position to the next (arXiv:2104.09864, 3.2.2)."""
+    return (sizes.theta ** (-np.arange(0, sizes.head, 2) / sizes.head)).astype(np.float32)
+
+
+def random_model(sizes: Sizes, element: type[W], seed: int) -> Model[W]:
+    """Weights from a normal distribution: what a matrix gives is about as large as what it is given.
+
+    But for the table, which is small, as Llama's is at first: else a token would be the likeliest to follow itself.
+    """
+    s = sizes
+    attended = s.heads * s.head
+
+    def matrix(number: int, *shape: int, std: float | None = None) -> SharedTensor[W]:
+        std = shape[-1] ** -0.5 if std is None else std
+        return randn(shape, element, std=std, seed=16 * seed + number).sync().share()
+
+    def gains(number: int, *shape: int) -> SharedTensor[f32]:
+        return randn(shape, mean=1.0, std=0.1, seed=16 * seed + number).sync().share()
+
+    weights = Weights(
+        table=matrix(0, s.vocabulary, s.hidden, std=0.02),
+        attention_gains=gains(1, s.layers, s.hidden),
+        qkv=matrix(2, s.layers, s.kv_heads, s.group + 2, s.head, s.hidden),
+        output=matrix(3, s.layers, s.hidden, attended),
+        ffn_gains=gains(4, s.layers, s.hidden),
+        gate_up=matrix(5, s.layers, s.ffn, 2, s.hidden),
+        down=matrix(6, s.layers, s.hidden, s.ffn),
+        last_gain=gains(7, 1, s.hidden),
+        frequencies=from_host(frequencies_of(s)).sync().share(),
+    )
+    kernels = Attention(element, s), FeedForward(element, s), Vocabulary(element, s)
+    return Model(s, element, weights, *kernels)
+
+
+def empty_cache(model: Model[W]) -> Tensor[W]:
+    """Room for the keys and values of all layers: (layers, kv_heads, 2, positions, head)."""
+    s = model.sizes
+    return zeros((s.layers, s.kv_heads, 2, s.positions, s.head), model.element).sync()
+
+
+class Ahead(NamedTuple, Generic[W]):
+    """What a kernel asks for at its end, as its last arguments: of each of `tiles` equal parts of weights[which], the
+    first `stretch` elements."""
+
+    weights: SharedTensor[W]
+    which: int
+    tiles: int
+    stretch: int
+
+
+def ahead_of(model: Model[W], weights: SharedTensor[W], which: int, tiles: int, part: int = 1) -> Ahead[W]:
+    """The first of so many parts of each tile: a tile is what a block of the next kernel reads, or what a warp does.
+
+    About 8 MB in all, at the sizes of Llama 3.2 1B: what memory could deliver between the end of one kernel and the
+    start of the next.
+    """
+    matrices = weights.shape[0]
+    flat = weights.reshape((matrices, weights.size // matrices))
+    return Ahead(flat, which, tiles, flat.shape[1] // tiles // part if model.prefetching else 0)
+
+
+def attended(model: Model[W], layer: int, x: Stream, cache: Cache, at: Place) -> tuple[Stream, Cache]:
+    """x, plus what attention finds in the layer's cache, to which this position is added first.
+
+    A tile of the cache spans the layers, of which a launch works on one: all of them are one tensor, lent once a step.
+    """
+    s, w, kernels = model.sizes, model.weights, model.attention
+    q, cache, x, *_ = kernels.project_qkv(
+        empty((1, s.kv_heads, 1, s.group, s.head)).partition((1, 1, 1, s.group, PAIR)),
+        cache.partition((s.layers, 1, 2, s.positions, PAIR)),
+        x,
+        w.attention_gains,
+        w.qkv,
+        w.frequencies,
+        at,
+        layer,
+    ).unzip()
+    splits = cache.unpartition().partition((s.layers, 1, 2, s.positions // s.splits, s.head))
+    blank = empty((1, s.kv_heads, 1, s.splits, s.partial)).partition((1, 1, 1, 1, s.partial))
+    ahead = ahead_of(model, w.output, layer, -(-s.hidden // ATTENTION_ROWS))
+    found, splits, *_ = kernels.attend(blank, splits, q.unpartition(), at, layer, *ahead).unzip()
+    rows = x.partition((ATTENTION_ROWS,), partial=True)
+    ahead = ahead_of(model, w.gate_up, layer, -(-s.ffn // FFN_ROWS), 8)
+    x = kernels.add_attention(rows, found.unpartition(), w.output, layer, *ahead).first().unpartition()
+    return x, splits.unpartition()
+
+
+def fed_forward(model: Model[W], layer: int, x: Stream) -> Stream:
+    """x, plus what the two layers of SwiGLU make of it."""
+    s, w, kernels = model.sizes, model.weights, model.feed_forward
+    blank = empty((s.ffn,)).partition((FFN_ROWS,), partial=True)
+    ahead = ahead_of(model, w.down, layer, s.hidden, 4)
+    h, x, *_ = kernels.gate_up(blank, x, w.ffn_gains, w.gate_up, layer, *ahead).unzip()
+    rows = x.partition((DOWN_ROWS,), partial=True)
+    if layer + 1 < s.layers:
+        ahead = ahead_of(model, w.qkv, layer + 1, s.kv_heads * s.head // PAIR)
+    else:
+        ahead = ahead_of(model, w.table.reshape((1, s.vocabulary, s.hidden)), 0, model.vocabulary.blocks, 64)
+    return kernels.add_down(rows, h.unpartition(), w.down, layer, *ahead).first().unpartition()
+
+
+def next_token(model: Model[W], x: Stream) -> DeviceOp[Tensor[i32], Borrowed]:
+    """(1,): the token of the largest logit, found in two steps: in each block of the table, then among the blocks."""
+    w, blocks = model.weights, model.vocabulary.blocks
+    largest, rows = empty((blocks,)).partition((1,)), empty((blocks,), i32).partition((1,))
+    best, where, *_ = model.vocabulary.score(largest, rows, x, w.last_gain, w.table).unzip()
+    return pick(empty((1,), i32).partition((1,)), best.unpartition(), where.unpartition()).first().unpartition()
+
+
+def step(
+    model: Model[W], token: SharedTensor[i32], cache: TensorMut[W], position: int
+) -> DeviceOp[Tensor[i32], Borrowed]:
+    """The next token (1,) after `token`, which stands at `position`. The cache is added to."""
+    blank = empty((model.sizes.hidden,)).partition((model.sizes.hidden,))
+    place = empty((1,), i32).partition((1,))
+    row, where, *_ = model.vocabulary.embed(blank, place, token, model.weights.table, position).unzip()
+    x: Stream = row.unpartition()
+    at = where.unpartition().shared()
+    kept: Cache = value(cache)
+    for layer in range(model.sizes.layers):
+        x, kept = attended(model, layer, x, kept, at)
+        x = fed_forward(model, layer, x)
+    return next_token(model, x)

@@ -1,0 +1,234 @@
+"""What the kernels of examples/decode share: sizes, and how rows of weights are read and multiplied in CUDA.
+
+A decode step reads every weight once and uses it once, so its time is that of reading them. What follows from it: a
+warp owns a row of weights (or two, used together), and each of its threads has 16 loads of 16 bytes in flight. The
+first of them are on their way before the block reads what it multiplies them by, so that the two waits are one.
+Between two kernels memory would be idle for longer than some of them take: so each ends by asking for the weights
+that the next one begins with. Sums are taken in one fixed order: the same numbers come out of every run.
+
+Weights and the cache have elements of one type, float32 or bfloat16; everything else is float32. The weights of all
+layers lie in one array, whose first axis is the layer: a step has nine arrays of weights, not a hundred.
+"""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypeVar
+
+from dagpu import bf16, f32
+
+W = TypeVar("W", bound=np.generic)
+Floats: TypeAlias = NDArray[f32]
+
+EPSILON = 1e-5  # of the norms, in CUDA too
+PADDING = 4  # floats after the sums of a query: their maximum, their total, and two zeros, to keep to 16 bytes
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of a model, and of its cache. `head` is the size of a head; `positions` are cut into `splits`."""
+
+    layers: int = 2
+    hidden: int = 64
+    heads: int = 4
+    kv_heads: int = 2
+    head: int = 16
+    ffn: int = 192
+    vocabulary: int = 512
+    positions: int = 64
+    splits: int = 4
+    theta: float = 10_000.0
+
+    @property
+    def group(self) -> int:
+        """Queries of a key-value head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def turns(self) -> int:
+        """Warps that share the positions of a split, for each query: together with the others' they are a block."""
+        return max(1, 16 // self.group)
+
+    @property
+    def partial(self) -> int:
+        """Floats that attention finds in one split of the cache, for one key-value head."""
+        return self.group * (self.head + PADDING)
+
+    def check(self, positions: int) -> None:
+        """Do they go together, and is there room for so many positions?
+
+        Raises:
+            ValueError: no; it says why.
+        """
+        rules = {
+            "--heads must be a multiple of --kv-heads": self.heads % self.kv_heads == 0,
+            "--hidden, --ffn and --head must be multiples of 8": (self.hidden | self.ffn | self.head) % 8 == 0,
+            "--head must be a power of two, at most 128": self.head in (8, 16, 32, 64, 128),
+            "--heads must be at most 16 times --kv-heads": self.group <= 16,
+            f"--positions must be at least {positions}, which are to be decoded": self.positions >= positions,
+            "--positions must be a multiple of --splits": self.positions % self.splits == 0,
+            "--hidden, --ffn and --heads times --head must be at most 12,288": max(
+                self.hidden, self.ffn, self.heads * self.head
+            )
+            <= 12_288,  # floats: 48 KiB, which is the shared memory that a block may have
+        }
+        broken = [rule for rule, holds in rules.items() if not holds]
+        if broken:
+            raise ValueError("; ".join(broken))
+
+
+def single(x: "NDArray[Any]") -> Floats:
+    """The elements as float32."""
+    return x.astype(np.float32)
+
+
+def normalised(x: Floats, gain: Floats) -> Floats:
+    """RMSNorm (arXiv:1910.07467, equation 4)."""
+    scale = 1 / np.sqrt(np.mean(x * x, dtype=np.float32) + np.float32(EPSILON))
+    return np.asarray(x * gain * scale)
+
+
+WARPS = """
+__device__ inline int lane() { return threadIdx.x % 32; }
+__device__ inline int warp() { return threadIdx.x / 32; }
+__device__ inline int warps() { return blockDim.x / 32; }
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+    for (int offset = 16; offset; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+    return x;
+}
+"""
+
+LOADS = """
+constexpr int WIDE = 16 / sizeof(Weight);  // elements of a 16-byte load
+
+extern __shared__ float4 staged[];  // see place_of
+
+// Elements as float, from the bits of a 16-byte load: a bfloat16 is the upper half of a float.
+__device__ inline void widen(uint4 bits, const float*, float (&out)[4]) {
+    out[0] = __uint_as_float(bits.x), out[1] = __uint_as_float(bits.y);
+    out[2] = __uint_as_float(bits.z), out[3] = __uint_as_float(bits.w);
+}
+template <class Bfloat16> __device__ inline void widen(uint4 bits, const Bfloat16*, float (&out)[8]) {
+    const unsigned int pairs[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        out[2 * i] = __uint_as_float(pairs[i] << 16);
+        out[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
+    }
+}
+
+// Weights and the cache are read once in a step: they need no place in the caches.
+__device__ inline uint4 load_once(const Weight* from) { return __ldcs(reinterpret_cast<const uint4*>(from)); }
+"""
+
+PRODUCTS = """
+// Where four consecutive elements of a vector lie in `staged`. A thread takes WIDE of them at a time, four by four; in
+// planes of four the threads of a warp read neighbouring words, without bank conflicts.
+__device__ inline int place_of(int quad, int columns) {
+    constexpr int planes = WIDE / 4;
+    return quad % planes * (columns / WIDE) + quad / planes;
+}
+
+// Scalar products of ROWS rows with the staged vector, by one warp; every thread of it has the sums. A thread has DEPTH
+// loads of each row in flight.
+template <int ROWS, int DEPTH = 16 / ROWS> struct Products {
+    static constexpr int CHUNK = 32 * DEPTH * WIDE;  // elements that the warp reads of a row at a time
+
+    const Weight* row[ROWS];
+    uint4 ahead[ROWS][DEPTH];
+    float sum[ROWS];
+
+    __device__ void load(int from, int columns) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int i = 0; i < DEPTH; ++i) {
+                const int column = from + (32 * i + lane()) * WIDE;
+                ahead[r][i] = column < columns ? load_once(row[r] + column) : uint4{0, 0, 0, 0};
+            }
+    }
+    __device__ void begin(int columns) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) sum[r] = 0.0f;
+        load(0, columns);
+    }
+    __device__ void add(int from, int columns) {
+#pragma unroll
+        for (int i = 0; i < DEPTH; ++i) {
+            const int column = from + (32 * i + lane()) * WIDE;
+            if (column >= columns) break;
+            float x[WIDE];
+#pragma unroll
+            for (int j = 0; j < WIDE; j += 4) {
+                const float4 four = staged[place_of((column + j) / 4, columns)];
+                x[j] = four.x, x[j + 1] = four.y, x[j + 2] = four.z, x[j + 3] = four.w;
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                float w[WIDE];
+                widen(ahead[r][i], row[r], w);
+#pragma unroll
+                for (int j = 0; j < WIDE; ++j) sum[r] = fmaf(w[j], x[j], sum[r]);
+            }
+        }
+    }
+    __device__ void finish(int columns) {
+        add(0, columns);
+        for (int from = CHUNK; from < columns; from += CHUNK) {
+            load(from, columns);
+            add(from, columns);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) sum[r] = warp_sum(sum[r]);
+    }
+};
+"""
+
+NORM = """
+constexpr float EPSILON = 1e-5f;
+
+// Stages x * gain, and gives what it is to be multiplied by: 1 / rms(x). That factor comes last, when the products are
+// there, so that the threads of a block wait for each other once and not twice.
+__device__ inline float stage_normalised(View<const float, 1> x, View<const float, 2> gains, int layer) {
+    __shared__ float squares[32];
+    const int columns = x.extent(0);
+    const float4* given = reinterpret_cast<const float4*>(x.data());
+    const float4* gain = reinterpret_cast<const float4*>(gains.data() + static_cast<size_t>(layer) * columns);
+    float sum = 0.0f;
+    for (int quad = threadIdx.x; quad < columns / 4; quad += blockDim.x) {
+        const float4 a = given[quad], g = gain[quad];
+        sum += a.x * a.x + a.y * a.y + a.z * a.z + a.w * a.w;
+        staged[place_of(quad, columns)] = float4{a.x * g.x, a.y * g.y, a.z * g.z, a.w * g.w};
+    }
+    sum = warp_sum(sum);
+    if (lane() == 0) squares[warp()] = sum;
+    __syncthreads();
+    float total = 0.0f;
+    for (int w = 0; w < warps(); ++w) total += squares[w];
+    return rsqrtf(total / columns + EPSILON);
+}
+"""
+
+AHEAD = """
+// Starts to bring to the L2 cache what the next kernel reads first, while this one ends and that one starts: of each of
+// `tiles` equal parts of its weights the first `stretch` elements. It asks for lines, and nobody waits for them.
+__device__ inline void bring_ahead(View<const Weight, 2> coming, int which, int tiles, int stretch) {
+    constexpr int line = 128 / sizeof(Weight);
+    const size_t part = coming.extent(1) / tiles;
+    const Weight* weights = coming.data() + static_cast<size_t>(which) * coming.extent(1);
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+        for (int from = threadIdx.x * line; from < stretch; from += blockDim.x * line)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(weights + tile * part + from));
+}
+"""
+
+
+def head_of(element: type[Any], products: bool = True) -> str:
+    """What the CUDA text of a kernel begins with."""
+    name = {np.dtype(f32): "float", np.dtype(bf16): "__nv_bfloat16"}[np.dtype(element)]
+    return f"using Weight = {name};\n{WARPS}{LOADS}{AHEAD}{PRODUCTS if products else ''}"

@@ -1,0 +1,8 @@
+"""Computes attention: `python -m examples.flash_attention`; attention.py says more."""
+
+import sys
+
+from examples.flash_attention.attention import main
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

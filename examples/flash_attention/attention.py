@@ -1,0 +1,127 @@
+"""The forward pass of attention without the matrix of scores: an online softmax over blocks of keys.
+
+    python -m examples.flash_attention [--quick] [--heads 8] [--length 1024] [--width 64] [--full] [--groups 4]
+                                       [--seed 0]
+
+softmax(q k^T / sqrt(width)) v, of each head, where every query sees the keys up to its own place (all of them with
+--full). The scores of one head alone are `length` x `length`; the kernel never has more than a block of them, and
+corrects what it has summed so far whenever a higher score turns up. Heads have nothing to do with each other, so they
+go in groups, each a branch of one op: the copies of one group overlap with the kernel of another.
+Held against NumPy, which takes the long way in double precision.
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+import dagpu
+from dagpu import CostModel, DeviceOp, ListSchedule, current_device, empty, f32, from_host, plan_of, zip_ops
+from examples.flash_attention.kernels import ROWS, WIDTHS, attention
+
+Floats: TypeAlias = NDArray[np.float32]
+
+# ---- the pipeline ------------------------------------------------------------------------------------
+
+
+def attended(q: Floats, k: Floats, v: Floats, *, causal: bool) -> DeviceOp[Floats]:
+    """The attention of some heads, all arrays (heads, length, width).
+
+    Raises `ValueError` for a width that the kernel is not compiled for.
+    """
+    width = q.shape[2]
+    if width not in WIDTHS:
+        raise ValueError(f"heads are {width} wide; the kernel knows {', '.join(map(str, WIDTHS))}")
+    o = empty(q.shape, f32).partition((1, ROWS, width), partial=True)
+    launch = attention(o, from_host(q), from_host(k), from_host(v), 1 / math.sqrt(width), causal)
+    result: DeviceOp[Floats] = launch.first().unpartition().to_host()
+    return result
+
+
+def in_groups(q: Floats, k: Floats, v: Floats, causal: bool, groups: int) -> DeviceOp[tuple[Floats, ...]]:
+    """The same, with the heads in so many groups that overlap; one array for each."""
+    parts = zip(*(np.array_split(x, groups) for x in (q, k, v)), strict=True)
+    return zip_ops(*(attended(*group, causal=causal) for group in parts))
+
+
+# ---- the same in plain NumPy -------------------------------------------------------------------------
+
+
+def by_numpy(q: Floats, k: Floats, v: Floats, causal: bool) -> NDArray[np.float64]:
+    """By the definition, one head at a time, in double precision."""
+    heads: list[NDArray[np.float64]] = []
+    for query, keys, values in zip(*(x.astype(np.float64) for x in (q, k, v)), strict=True):
+        scores = query @ keys.T / math.sqrt(query.shape[1])
+        if causal:
+            scores[np.triu_indices_from(scores, 1)] = -np.inf
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        heads.append(weights / weights.sum(axis=1, keepdims=True) @ values)
+    return np.stack(heads)
+
+
+# ---- the job -----------------------------------------------------------------------------------------
+
+
+def job(given: argparse.Namespace) -> None:
+    random, shape = np.random.default_rng(given.seed), (given.heads, given.length, given.width)
+    q, k, v = (random.standard_normal(shape, dtype=np.float32) for _ in range(3))
+    q *= 3  # a few high scores and many low ones, as attention has when it is trained
+    groups, causal = min(given.groups, given.heads), not given.full
+    each = -(-given.heads // groups)
+    with dagpu.trace() as probe:  # of one group: what the kernel takes cannot be told from its bytes
+        attended(q[:each], k[:each], v[:each], causal=causal).sync()
+    policy = ListSchedule(costs=CostModel().learn(probe.kernel_times()))
+    op = in_groups(q, k, v, causal, groups).schedule(policy)
+    plan = plan_of(op)
+    start = time.perf_counter()
+    with dagpu.trace() as trace:
+        found = np.concatenate(op.sync())
+    seconds = time.perf_counter() - start
+    error = float(np.abs(found - by_numpy(q, k, v, causal)).max())
+
+    pairs = given.length * (given.length + 1) // 2 if causal else given.length**2
+    work = 4 * given.heads * pairs * given.width
+    scores = 4 * given.heads * given.length**2
+    seen = "the keys up to its own" if causal else "all keys"
+    print(f"{given.heads} heads x {given.length} x {given.width} on {current_device().name}; a query sees {seen}")
+    print(f"{groups} groups in {seconds * 1e3:.1f} ms with all copies: {work / seconds / 1e9:,.1f} GFLOP/s")
+    print(f"overlap: {trace.overlap:.0%} of the work hidden behind other; the plan allows {trace.planned_overlap:.0%}")
+    print(f"memory: {plan.peak_bytes / 2**20:.1f} MiB in all; the scores alone would be {scores / 2**20:.1f} MiB")
+    print(f"largest error against NumPy in double precision: {error:.1e}")
+
+    assert np.isfinite(found).all()
+    assert error < 1e-5
+    if causal:
+        np.testing.assert_allclose(found[:, 0], v[:, 0], rtol=1e-6)  # the first query sees one key
+
+
+def at_least_one(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return int(text)
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.flash_attention",
+        description="Attention with an online softmax over blocks of keys, on dagpu.",
+    )
+    parser.add_argument("--quick", action="store_true", help="2 heads of 200 x 32")
+    parser.add_argument("--heads", type=at_least_one, help="(8)")
+    parser.add_argument("--length", type=at_least_one, help="queries, and keys, of a head (1024)")
+    parser.add_argument("--width", type=int, choices=WIDTHS, help="of a head (64)")
+    parser.add_argument("--full", action="store_true", help="a query sees all keys, not just those up to its own")
+    parser.add_argument("--groups", type=at_least_one, default=4, help="of heads, that overlap (4)")
+    parser.add_argument("--seed", type=int, default=0, help="of the input (0)")
+    given = parser.parse_args(arguments)
+    heads, length, width = (2, 200, 32) if given.quick else (8, 1024, 64)
+    given.heads, given.length, given.width = given.heads or heads, given.length or length, given.width or width
+    return given
+
+
+def main(arguments: Sequence[str]) -> None:
+    job(parsed(arguments))

@@ -1,0 +1,8 @@
+"""Develops a photograph: `python -m examples.photo`; bands.py says more."""
+
+import sys
+
+from examples.photo.bands import main
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
