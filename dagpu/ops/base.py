@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Borrowed:
-    """Phantom: the op may hold a borrow of somebody's tensor."""
+    """Phantom: the op may hold a borrow of a tensor."""
 
 
 class Static(Borrowed):
@@ -90,9 +90,9 @@ def check_stream(stream: object, call: str, where: Origin) -> None:
 
 
 def has_op(made: Any) -> bool:
-    """Whether the result of a function of `map` or `host_map` is an op, or has one in it.
+    """True if the result of a function of `map` or `host_map` is an op, or has one in it.
 
-    All items of a tuple are looked at, and the first one of a list or dict: these may be long, and are of one kind.
+    All items of a tuple are examined, and the first one of a list or dict: these may be long, and are of one kind.
     """
     items: Iterable[object] = (made,)
     if isinstance(made, tuple):
@@ -132,8 +132,8 @@ def check_op(op: object, call: str, cure: str = "Pass one that is there, or make
 
 
 def _fixed(extents: Any) -> Any:
-    """A list of extents as a tuple: an op does not change when somebody changes what it was built of. What is no list
-    of extents the trace refuses."""
+    """A list of extents as a tuple, so that a later change of the list does not change the op. The trace refuses
+    anything else that is not a tuple of extents."""
     return tuple(extents) if isinstance(extents, list | np.ndarray) else extents
 
 
@@ -147,7 +147,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     __slots__ = ("__weakref__", "_kept")
     origin: Origin
     _kept: Any
-    """What its runs leave for later ones; unset until dagpu.runtime sets it, as `keep_for_later_runs`."""
+    """The plans that its runs leave for later runs. The slot is unset until `keep_for_later_runs` sets it."""
 
     # ---- running
 

@@ -77,7 +77,7 @@ class Zip(DeviceOp[_T_co, _L_co, _G_co]):
 @final
 @frozen
 class Split:
-    """What the components of one `unzip()` have in common."""
+    """The state that the components of one `unzip()` share."""
 
     source: DeviceOp[Any, Any, Any]
     n: int
@@ -138,7 +138,7 @@ class On(DeviceOp[_T_co, _L_co, _G_co]):
 
 @final
 class _Taken:
-    """Stands where a component of an `Unzip` was: who took it."""
+    """Replaces a component of an `Unzip` that was taken; `by` is the place where that was."""
 
     __slots__ = ("by",)
 
@@ -153,7 +153,7 @@ Taken = _Taken
 
 
 class Builtin(Protocol):
-    """A function of ours on handles. It knows where the user's code stands, and raises errors of ours."""
+    """A built-in function on handles. It is given the place of the user's call, for its errors."""
 
     def apply(self, x: Any, where: Origin, /) -> Any: ...
 
@@ -227,7 +227,7 @@ class Inspect:
 @final
 @plain
 class Pure:
-    """A function of the user's of which he says that its result follows from its arguments: a pipeline's.
+    """The function of a pipeline. The user promises that its result follows from its arguments.
 
     `owner` is the pipeline. A trace of it may be kept for other arguments.
     """
@@ -359,7 +359,7 @@ def shared(op: DeviceOp[Any, Any, Any], origin: Origin) -> Shared[Any]:
 
 
 def arity(op: DeviceOp[Any, Any, Any]) -> int | None:
-    """How many components an op's tuple has, as far as its structure shows."""
+    """The number of components in the tuple that an op gives; None where its structure does not show it."""
     while True:
         match op:
             case Zip():
@@ -377,14 +377,14 @@ def arity(op: DeviceOp[Any, Any, Any]) -> int | None:
 
 
 def yields_host_data(op: DeviceOp[Any, Any, Any]) -> bool:
-    """Is the result of an op seen to be data of the host?"""
+    """True if the structure of an op shows that its result is host data."""
     while isinstance(op, Shared | On) or (isinstance(op, Map) and isinstance(op.f, Inspect)):
         op = op.source
     return isinstance(op, ToHost | HostCall)
 
 
 def _yields_one_value(op: DeviceOp[Any, Any, Any]) -> bool:
-    """Is the result of an op seen to be no tuple?"""
+    """True if the structure of an op shows that its result is not a tuple."""
     while isinstance(op, Shared | On) or (isinstance(op, Map) and isinstance(op.f, Inspect)):
         op = op.source
     match op:
@@ -459,7 +459,7 @@ def nodes_of(root: DeviceOp[Any, Any, Any]) -> list[DeviceOp[Any, Any, Any]]:
 
 
 _IN_DOT: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
-"""How a label's characters are written between quotation marks (Graphviz: the DOT language, escString)."""
+"""Escapes for the characters of a label between quotation marks (Graphviz: the DOT language, escString)."""
 
 
 def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
@@ -475,7 +475,7 @@ def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
 
 
 def label_of(op: DeviceOp[Any, Any, Any]) -> str:
-    """What an op is, in a word or two."""
+    """A label for an op, of a word or two: `Launch saxpy`."""
     match op:
         case Launch():
             return f"Launch {op.kernel.name}"

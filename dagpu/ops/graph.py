@@ -88,7 +88,7 @@ class Captured:
                 )
 
     def locks(self) -> dict[Storage, bool]:
-        """What a launch locks, exclusively where true."""
+        """The memory that a launch locks; true for an exclusive lock."""
         return {**self.storages, self._token: True}
 
     def __repr__(self) -> str:
@@ -106,14 +106,14 @@ class GraphLaunch(DeviceOp[None, Borrowed, NoAlloc]):
 
 @final
 class CudaGraph(Generic[_T_co]):
-    """What an op did, ready to be launched again as a whole, on the same memory: `op.graph()`.
+    """A captured op, to be launched again as a whole on the same memory: `op.graph()`.
 
-    It keeps alive whatever its nodes point at, until its last launch is complete. Everything in it was fixed when it
-    was captured: closures are not called again, numbers and seeds stay; random numbers without a seed are others in
-    each launch. New data goes into the memory that it reads, with `update`.
+    It keeps the memory that its nodes use alive until its last launch is complete. The capture fixes everything in it:
+    closures are not called again, numbers and seeds stay. Random numbers without a seed differ in each launch. New data
+    goes into the memory that it reads, with `update`.
 
-    What the `shared()` ops in it had remembered before the capture is a constant. What the capture has made of them for
-    the first time each launch makes anew, in the graph's memory; they themselves have run, and remember a copy.
+    A value that a `shared()` op had remembered before the capture is a constant. A value that the capture made first is
+    made again by each launch, in the graph's memory; the `shared()` op itself has run, and remembers a copy.
     """
 
     def __init__(self, captured: Captured, output: _T_co) -> None:
@@ -122,7 +122,7 @@ class CudaGraph(Generic[_T_co]):
         self._taken: Origin | bool = False
 
     def take_output(self) -> _T_co:
-        """The result of the op, once. It lies in the graph's memory: every launch writes it anew.
+        """The result of the op, once. It lies in the graph's memory, and every launch overwrites it.
 
         Raises:
             MovedError: it was taken before.
@@ -137,7 +137,7 @@ class CudaGraph(Generic[_T_co]):
         return cast(_T_co, output)
 
     def launch(self) -> DeviceOp[None, Borrowed, NoAlloc]:
-        """An op that does it all again, on the graph's stream, after what `update` has put there."""
+        """An op that launches the graph on its stream, after the work that `update` has put there."""
         return GraphLaunch(self._captured, here())
 
     @leaves_run
@@ -145,25 +145,25 @@ class CudaGraph(Generic[_T_co]):
         """Put work into the graph's stream, before the next launch, and return at once: most often
         `graph.update(memcpy(input.borrow_mut(), new))`.
 
-        What it locks stays locked until the launch is over, or where none comes, until it is done. If it fails, the
-        next launch raises that.
+        Its memory stays locked until the next launch is complete, or, if there is none, until the work is complete. If
+        the work fails, the next launch raises its error.
 
         Raises:
             CaptureError: the op makes memory, or waits for the host.
-            BorrowError: a run is using what it is to use.
-            NestedRunError: it stands in a closure, or in a scope.
+            BorrowError: a run is using the same memory.
+            NestedRunError: it is called in a closure, or in a scope.
         """
         check_op(op, "update", "Pass an op that writes what the graph reads: memcpy(t.borrow_mut(), new)")
         return RUNNER.value.update(self._captured, op)
 
     @property
     def plan(self) -> "Plan":
-        """What it does, and which of it side by side: print it, or draw its lanes with `save_svg(path)`."""
+        """The plan that a launch replays: print it, or draw its lanes with `save_svg(path)`."""
         return self._captured.plan
 
     @property
     def stream(self) -> Stream:
-        """Where it is launched."""
+        """The stream that it is launched on."""
         return self._captured.stream
 
     @classmethod
@@ -210,7 +210,7 @@ class ScopeState:
 
 @final
 class Scope:
-    """What `CudaGraph.scope(stream)` gives."""
+    """Records ops into a graph: `with CudaGraph.scope(stream) as scope`."""
 
     def __init__(self, state: ScopeState, origin: Origin) -> None:
         self._state = state

@@ -23,23 +23,23 @@ class Param:
     check: Callable[[object], object] | None
     """For a scalar: holds a value against the declared C type; gives back what is passed, or raises."""
     lazy: bool
-    """May a scalar be an op?"""
+    """True for a scalar that may be an op."""
 
 
 @final
 @dataclass(slots=True, eq=False)
 class HostBody:
-    """What the host backend runs. Set once, by `@kernel.host`, after the kernel has been declared."""
+    """The function that the host backend runs. `@kernel.host` sets it once, after the kernel has been declared."""
 
     function: Callable[..., None] | None = None
     whole: bool = False
-    """Called once with whole outputs, not once for each tile?"""
+    """True if it is called once with whole outputs, and not once for each tile."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelSpec:
-    """All that is known of a kernel; `kernel.grid(...)` and the like make a changed copy."""
+    """The declaration of a kernel. `kernel.grid(...)` and its sister methods make a changed copy."""
 
     name: str
     params: tuple[Param, ...]
@@ -56,13 +56,13 @@ class KernelSpec:
     grid: tuple[int, ...] | None = None
     shared_bytes: int = 0
     in_place: bool = False
-    """May an output take the memory of an input of its shape and element size that nobody reads any more?"""
+    """True if an output may take the memory of an input of its shape and element size that is not read later."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
-    """The parameters that are tensors, with their places: of `params`, picked out once."""
+    """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)
-    """The places of the scalars that an op may yield, with their checks; likewise."""
+    """Indices of the scalars in `params` that may be ops, with their checks."""
     open_places: tuple[int, ...] = field(init=False, repr=False)
-    """The places where an op or a handle may stand; likewise."""
+    """Indices of the parameters in `params` that take an op or a handle."""
 
     def __post_init__(self) -> None:
         params = list(enumerate(self.params))

@@ -9,7 +9,7 @@ from dagpu.origin import Origin
 
 
 class KernelOp(DeviceOp[Any, Any, Any]):
-    """What a kernel call is to a checker without the plugin; with it, an exact `DeviceOp[tuple[...]]`."""
+    """The type of a kernel call for a checker without the plugin. The plugin gives an exact `DeviceOp[tuple[...]]`."""
 
     __slots__ = ()
 

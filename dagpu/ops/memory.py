@@ -96,7 +96,7 @@ def _alloc(shape: object, dtype: Any, recipe: Recipe | None, what: str) -> Alloc
 
 
 def _check(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape, origin: Origin, what: str) -> None:
-    """Can these elements be written? Refused where the op is built, not where it runs."""
+    """Raise a ShapeError if the recipe cannot write these elements: where the op is built, not where it runs."""
     try:
         check(recipe, dtype, shape)
     except (TypeError, ValueError, OverflowError) as error:
@@ -250,8 +250,8 @@ def _seed(seed: Any, what: str) -> int | None:
 def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
     """A new tensor with the contents of `array`, of any strides.
 
-    The array is read when the op runs, anew in each run: leave it unchanged until then. Of a subclass (`np.memmap`,
-    `np.matrix`) the elements are taken, and nothing else: what comes back from `to_host()` is a plain array.
+    The array is read when the op runs, in each run again: leave it unchanged until then. A subclass (`np.memmap`,
+    `np.matrix`) gives its elements only: `to_host()` returns a plain array.
 
     Raises:
         ShapeError: it is no NumPy array, its element type is none of a tensor's, or it is a masked array, whose mask
@@ -274,7 +274,7 @@ def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
 
 
 def _conversion(dtype: "np.dtype[Any]") -> str:
-    """How an array of elements that no tensor has becomes one, or several, that can be copied."""
+    """The cure for an array whose elements no tensor has: a conversion to arrays that can be copied."""
     if not dtype.isnative and element_type(dtype.newbyteorder("=")) is not None:
         return 'Its bytes are in the order of other machines. Swap them: array.astype(array.dtype.newbyteorder("="))'
     if dtype.kind == "c":
@@ -315,7 +315,7 @@ def _kind(t: object) -> str:
 
 
 def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTensor, TensorRef or TensorMut") -> str:
-    """How to come by a handle: that of an op is there once it has run, and inside a closure."""
+    """The cure for a value that is not a handle. An op gives its handle once it has run, and inside a closure."""
     if isinstance(t, DeviceOp):
         return f"Run it before, t = op.sync() or t = await op, or go on inside a closure: op.then(lambda t: {call})"
     if isinstance(t, np.ndarray):

@@ -5,8 +5,8 @@ States and how they change, always under the lock:
     EMPTY --claim--> CLAIMED --publish--> DONE
                      CLAIMED --abandon--> EMPTY        (the run failed or was cancelled: nothing is remembered)
 
-Whoever finds it CLAIMED leaves a wake-up and comes back when it is called. A claim does not survive a fork: in the
-child nobody is left to keep it.
+A run that finds it CLAIMED leaves a wake-up, and tries again when that is called. A claim does not survive a fork: the
+child does not have the thread that would keep it.
 """
 
 import itertools
@@ -33,11 +33,11 @@ class Once:
         self.owner: object = None
         """The run that is making the value."""
         self._claimed_after = 0
-        """How many forks there had been when that claimed it."""
+        """The number of forks before `owner` claimed it."""
         self.value: Any = NOTHING
 
     def claim(self, run: object) -> Claim:
-        """Become the one that makes the value ("claimed"), or learn that it is there, or that another is at it."""
+        """Claim the value ("claimed"), unless it is complete ("done") or claimed by another run ("busy")."""
         with BOOKKEEPING:
             if self.value is not NOTHING:
                 return "done"
@@ -68,15 +68,15 @@ class Once:
         return old
 
     def remembers(self) -> bool:
-        """Is the value there?"""
+        """True if the value is complete and remembered."""
         return self.value is not NOTHING
 
     def settled(self) -> bool:
-        """Is nobody making it just now?"""
+        """True if no run is making the value now."""
         return self.owner is None or self._claimed_after != forks()
 
     def when_settled(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called once, when nobody is making the value any more; at once if nobody is."""
+        """Have `wake` called once, as soon as no run is making the value; at once if none is."""
         with BOOKKEEPING:
             if not self.settled():
                 self._waiting.append(wake)

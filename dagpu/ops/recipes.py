@@ -81,7 +81,7 @@ class Linspace:
 @final
 @dataclass(frozen=True, slots=True)
 class Eye:
-    """Of a tensor of shape (n, m), element i is 1 where i // m == i % m (its row is its column), else 0."""
+    """In a tensor of shape (n, m), element i is 1 where i // m == i % m (its row is its column), else 0."""
 
 
 @final

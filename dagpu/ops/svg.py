@@ -99,7 +99,7 @@ def group(parts: Sequence[str], tooltip: str) -> str:
 
 
 def clean(words: str) -> str:
-    """Text that XML can hold: characters that it forbids become `?`."""
+    """The text, escaped for XML. Characters that XML forbids become `?`."""
     return escape(_FORBIDDEN.sub("?", words), quote=False)
 
 
@@ -108,7 +108,7 @@ _FORBIDDEN = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def fitting(words: str, width: float) -> str:
-    """As much of a text as fits `width`, the cut shown by a point; nothing where not even three letters fit."""
+    """The text, cut to `width` with an ellipsis; empty if three letters do not fit."""
     most = int(width / LETTER)
     if len(words) <= most:
         return words

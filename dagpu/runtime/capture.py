@@ -34,11 +34,11 @@ _LAUNCHERS = 16
 def capture(
     op: DeviceOp[Any, Any, Any], stream: Stream | None, settings: Settings, origin: Origin
 ) -> tuple[Captured, Any]:
-    """Run an op, and make a graph of the plan, on the memory of that run. Gives the graph and the op's result.
+    """Run an op, and make a graph of the plan, on the memory of that run. Returns the graph and the op's result.
 
-    What the `shared()` ops in it had remembered before is a constant. What the capture makes of them for the first time
-    is part of the graph: each launch makes it anew, in the graph's memory. So they remember a copy of what they have
-    made now; they have run, and do not run a second time.
+    A value that a `shared()` op had remembered before is a constant. A value that the capture makes first is part of
+    the graph: each launch makes it again, in the graph's memory. So the `shared()` op remembers a copy of it; the op
+    has run, and does not run a second time.
 
     Raises:
         CaptureError: part of it cannot be in a graph. Nothing has run then.
@@ -92,9 +92,9 @@ def _own_stream(where: Device) -> Stream:
 
 
 def _constants(remembered: list[Any], written: set[Storage], settings: Settings) -> Callable[[Any], Any]:
-    """What makes of a remembered value one that no launch writes: with copies of the handles to what launches write.
+    """A function that replaces the handles in a remembered value whose memory the launches write, by copies.
 
-    They are made here, all in one run.
+    All copies are made here, in one run.
     """
     changing = [handle for handle in remembered if live(handle).storage in written]
     if not changing:

@@ -3,7 +3,7 @@
 A run is one coroutine, written once, that waits through a `Waits`. Under trio that suspends the task; in a plain
 program `BlockingWaits` never suspends, so the coroutine is driven to its end by one `send`.
 
-Under trio one pipe wakes all waiting tasks of a loop: whoever finishes work appends to a queue and makes the pipe
+Under trio one pipe wakes all waiting tasks of a loop: a thread that finishes work appends to a queue and makes the pipe
 readable, and one system task hands the wake-ups out. A thousand waiting runs cost two file descriptors.
 """
 
@@ -31,14 +31,14 @@ TURN_SECONDS = 0.01
 
 
 class Waits(Protocol):
-    """How a run waits."""
+    """The ways in which a run waits."""
 
     async def slowly(self, work: Callable[[], None]) -> None:
         """Do work that takes long, such as compiling."""
         ...
 
     def due(self) -> bool:
-        """Must a trace pause before it calls the next function of the user's?"""
+        """True if a trace must pause before it calls the next function of the user's."""
         ...
 
     async def pause(self) -> None:
@@ -50,15 +50,15 @@ class Waits(Protocol):
         ...
 
     async def replay(self, replay: Replay, spin: float) -> None:
-        """Until the replay is done. If cancelled: skip what has not begun, drain, then raise."""
+        """Wait until the replay is done. If cancelled: skip the steps that have not begun, drain, then raise."""
         ...
 
     async def drain(self, replay: Replay) -> None:
-        """Until a replay is done that others have started. Nothing of it is skipped, whatever is cancelled."""
+        """Wait until a replay of another run is done. None of its steps is skipped, whatever is cancelled."""
         ...
 
     async def once(self, onces: list[Once]) -> None:
-        """Until nobody is making at least one of these values."""
+        """Wait until at least one of these values is being made by no run."""
         ...
 
     async def finish(self, waited: bool) -> None:
@@ -285,7 +285,7 @@ async def _drained(descriptor: int) -> None:
 
 
 def _has_to_end() -> bool:
-    """Would a checkpoint of this task raise, since it is cancelled, or the main task and Ctrl-C was pressed?
+    """True if a checkpoint of this task would raise: it is cancelled, or it is the main task and Ctrl-C was pressed.
 
     Trio tells of the second in no other way than by a checkpoint, whose first step is taken here and no more of it: a
     task that need not end comes through without suspending. 0.6 us.
@@ -303,8 +303,8 @@ def _has_to_end() -> bool:
 class TrioWaits:
     """Suspends the trio task: for `await`.
 
-    A Ctrl-C may be raised in a frame of the user's just as the task goes on, and then nobody awaits the run any more:
-    its coroutine is closed. No loop will come back to it, so what is under way is waited for by blocking.
+    A Ctrl-C may be raised in a frame of the user's just as the task goes on, and then no task awaits the run any more:
+    its coroutine is closed. No loop will resume it, so the work under way is waited for by blocking.
     """
 
     def __init__(self) -> None:

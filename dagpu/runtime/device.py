@@ -1,4 +1,4 @@
-"""Which devices there are, and which is the current one."""
+"""The devices of this machine, and the current one."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,7 +22,7 @@ _SHIPPED = {
     "cuda": "dagpu.backends.cuda:CudaBackend",
     "explore": "dagpu.backends.explore:ExploreBackend",
 }
-"""Where the backends of this package are when its metadata cannot be read: run from a source tree."""
+"""The backends of this package, for a run from a source tree, whose metadata cannot be read."""
 
 _current: ContextVar[Device | None] = ContextVar("dagpu_device", default=None)
 
@@ -92,7 +92,7 @@ def device(name: str = "auto") -> Device:
 
 
 def find(name: str) -> Device:
-    """`device(name)` for a caller that says himself where the name stands.
+    """`device(name)` for a caller that adds the place of the name to the error itself.
 
     Raises:
         NoDeviceError: there is no such device here.
@@ -131,7 +131,7 @@ def current_device() -> Device:
 
 
 def devices() -> list[Device]:
-    """Every device that is here, one by one."""
+    """All devices of this machine."""
     found = []
     for kind in backend_names():
         try:

@@ -157,7 +157,7 @@ class StreamInterpreter:
 
 
 def _policy_of(op: DeviceOp[Any, Any, Any], otherwise: Any) -> Any:
-    """What places an op: the innermost `.schedule(...)` or `.on(policy)` around it."""
+    """The policy that places an op: the innermost `.schedule(...)` or `.on(policy)` around it, else `otherwise`."""
     while isinstance(op, On):
         if not isinstance(op.place, Device | Stream | str):
             otherwise = op.place
@@ -177,7 +177,7 @@ _warned: set[object] = set()
 
 
 def _warn_in_task(call: str, cure: str) -> None:
-    """What waits in a trio task without `await` blocks all others: say so, once for each place."""
+    """Warn, once for each place, of a call that waits in a trio task without `await`: it blocks all other tasks."""
     if not trio.lowlevel.in_trio_task():
         return
     origin = here()
@@ -238,7 +238,7 @@ def _planner(method: str) -> PlanningInterpreter:
 
 @final
 class _CurrentInterpreter:
-    """What ops call to be run."""
+    """Passes the calls of ops on to the current interpreter."""
 
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         try:

@@ -29,7 +29,7 @@ class Submitted(NamedTuple):
 
 @final
 class Kept:
-    """What a run leaves: the plan, made ready by its backend, and how to run it again."""
+    """A plan that a run leaves for later runs, prepared by its backend."""
 
     __slots__ = (
         "_fixed", "_graph_from", "_reads", "_runs", "device", "driver", "policy", "prepared", "repeat", "verify",
@@ -45,18 +45,18 @@ class Kept:
         self._runs = 1
         self._reads = reads
         self._fixed: list[tuple[int, Hashable]] = []
-        """The numbers among the leaves for whose values alone it is right, with these."""
+        """The indices of the leaves whose values the plan is specialised for, with these values."""
         self.repeat = repeat
         self.driver = driver
         self.prepared = prepared
 
     def of(self, inputs: Inputs, graph_from: int | None) -> None:
-        """Tell of the leaves that it was traced with, and where a pipeline says so, from which run on it is a graph."""
+        """Record the argument values that this plan is specialised for, and the run from which on it is a graph."""
         self._fixed = [(index, exact(inputs.leaves[index])) for index in sorted(self._reads)]
         self._graph_from = graph_from
 
     def suits(self, settings: Settings, leaves: Sequence[Any] = ()) -> bool:
-        """Would these settings give the same plan? A policy of the user's is asked once; it is known by identity."""
+        """True if these settings would give the same plan. A user-defined policy is compared by identity."""
         policy = settings.policy
         return (
             self.device is settings.device
@@ -66,22 +66,22 @@ class Kept:
         )
 
     def wants_graph(self) -> bool:
-        """Count one more run. Is this one to be launched as a graph?"""
+        """Count one more run. True if this run is to be launched as a graph."""
         self._runs += 1
         return self._graph_from is not None and self._runs >= self._graph_from
 
 
 _BY_VALUE: Final = frozenset((SingleStream, RoundRobin, ListSchedule))
-"""Policies that are told apart by what they say; any other, which is the user's, by identity."""
+"""Policies that are compared by value. User-defined policies are compared by identity."""
 _KEPT_PER_OP: Final = 8
-"""For how many devices and policies an op keeps a plan, and a cache a structure: the latest."""
+"""The most plans, for different devices and policies, that an op keeps, and a cache for one structure: the latest."""
 
 
 # ---- by the same op
 
 
 def kept_by(op: DeviceOp[Any, Any, Any], settings: Settings) -> tuple[Kept, Sequence[Any]] | None:
-    """What a run of this very op has left, with its leaves."""
+    """The plan that a run of this same op object has left, with its leaves; None if there is none that suits."""
     found: tuple[Kept, Sequence[Any]]
     for found in kept_from_earlier_runs(op) or ():
         if found[0].suits(settings):
@@ -111,7 +111,7 @@ def keep(
 
 
 class CacheInfo(NamedTuple):
-    """As that of functools.lru_cache."""
+    """The statistics of a cache, as functools.lru_cache has them."""
 
     hits: int
     misses: int
@@ -126,14 +126,14 @@ class PlanCache:
     def __init__(self, maxsize: int, graph_from: int | EllipsisType | None = ..., *, of_pipeline: bool = False) -> None:
         self._maxsize = maxsize
         self._graph_from = graph_from
-        """As the settings of a run have it where it is an ellipsis."""
+        """The run from which on a plan is a graph; an ellipsis for the number in the run's settings."""
         self._of_pipeline = of_pipeline
-        """Are misses counted by the calls of a function?"""
+        """True if a miss is a call of the pipeline's function, counted by `called`."""
         self._plans: OrderedDict[Hashable, tuple[list[Kept], object]] = OrderedDict()
         self._hits = self._misses = 0
 
     def graph_from(self, settings: Settings) -> int | None:
-        """From which run of a plan on it is a graph."""
+        """The run of a plan, counted from 1, from which on it is a graph; None for never."""
         return settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
 
     def find(self, inputs: Inputs, settings: Settings) -> Kept | None:
@@ -170,26 +170,26 @@ class PlanCache:
             self._hits = self._misses = 0
 
     def info(self) -> CacheInfo:
-        """How often a plan was found, and how often not: of a pipeline, how often its function was called."""
+        """The numbers of hits and misses. A miss of a pipeline is a call of its function."""
         with Bookkeeping():
             return CacheInfo(self._hits, self._misses, self._maxsize, len(self._plans))
 
 
 _PLANS: Final = 256
-"""How many structures of plain ops have a plan at once. One of 1,000 launches takes 1.5 MB on the host."""
+"""The most structures of plain ops that have a plan at once. A plan of 1,000 launches takes 1.5 MB on the host."""
 
 plans: Final = PlanCache(_PLANS)
-"""Of plain ops, whatever built them."""
+"""The plans of plain ops: those outside pipelines and graphs."""
 
 
 _FEW_NODES: Final = 64
 _places: dict[tuple[int, int], CodeType] = {}
-"""Where ops were built that have run: the id of the code object, which is kept, and the place in it."""
+"""The places at which ops that have run were built: the id of the code object, which is kept alive, and the offset."""
 
 
 def most_nodes(op: DeviceOp[Any, Any, Any]) -> int:
-    """How large a DAG may be to get a key. Most large ones are built once, and a key costs nearly what a trace
-    does: so one that is larger than some nodes gets none where it runs for the first time."""
+    """The most nodes that a DAG may have to get a key. Most large DAGs are built once, and a key costs nearly as much
+    as a trace: so an op from a place where none has run yet gets a key only if it is small."""
     if op.origin is None:
         return MOST_NODES
     code, at = op.origin
@@ -224,9 +224,9 @@ def refused(owner: Any, origin: Origin, what: str) -> None:
 
 
 def cache_of(inputs: Inputs, settings: Settings) -> PlanCache | None:
-    """The cache of the pipeline that is called, or of the graph that is launched, else the one for all.
+    """The cache of the pipeline that is called, or of the graph that is launched, else the global one.
 
-    None where that would keep alive what is somebody else's: another pipeline or graph, a stream, a policy.
+    None where a kept plan would keep a foreign object alive: another pipeline or graph, a stream, a policy.
     """
     owners: set[Any] = {*inputs.graphs, *inputs.owners}
     if len(owners) > 1:

@@ -1,4 +1,4 @@
-"""Where no op may run: in dagpu's own sections, in a closure of another run, and in a `with` block that records."""
+"""Refuses runs inside dagpu's own sections, inside a closure of another run, and in a `with` block that records."""
 
 import weakref
 from contextvars import ContextVar

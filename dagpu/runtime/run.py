@@ -46,7 +46,7 @@ def quiet_collector() -> Iterator[None]:
 
 
 def plan_program(program: Program, check: bool) -> Plan:
-    """Schedule the program, and verify the plan if `check`."""
+    """Schedule the program, and verify the plan if `check` is set."""
     plan = schedule(program)
     if check:
         verify(plan)
@@ -54,7 +54,7 @@ def plan_program(program: Program, check: bool) -> Plan:
 
 
 def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
-    """The plan of the op's first stage, with nothing run: what the op owns, it owns still."""
+    """The plan of the op's first stage. Nothing is run, and the op still owns its handles."""
     tracer = Tracer(op, settings.device, settings.policy, find, inputs_of(op))
     try:
         return plan_program(tracer.stage().program, settings.verify)
@@ -201,7 +201,7 @@ async def _run_again(kept: Kept, bindings: Bindings, bound: Bound, settings: Set
 
 
 async def _drain(updates: Enqueued, waits: Waits) -> None:
-    """Until what was enqueued before a graph's launch is done; empties it. Raises its failures."""
+    """Wait for the work that was enqueued before a graph's launch, and empty `updates`. Raises its failures."""
     while updates.replays:
         replay = updates.replays.pop(0)
         await waits.drain(replay)
@@ -211,7 +211,7 @@ async def _drain(updates: Enqueued, waits: Waits) -> None:
 
 
 def tell(settings: Settings, op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
-    """Give a new plan to whoever asked for it; that may run ops itself."""
+    """Call `on_plan` with a new plan, if there is one. It may run ops itself."""
     if settings.on_plan is not None:
         before = pause()
         try:
@@ -249,17 +249,17 @@ def kind_of(plan: Plan) -> str:
 
 
 def _spin(driver: Backend, settings: Settings) -> float:
-    """For how long to poll before sleeping."""
+    """Seconds for which to poll before sleeping."""
     return driver.spin() if settings.spin is None else settings.spin
 
 
 async def settled(submitted: Submitted, settings: Settings, waits: Waits) -> None:
-    """Until a stage is done, or has been drained; raises its failures."""
+    """Wait until a stage is done, or has been drained; raises its failures."""
     await _replay(submitted.replay, _spin(submitted.driver, settings), waits)
 
 
 async def _replay(replay: Replay, spin: float, waits: Waits) -> None:
-    """Until it is done, or has been drained."""
+    """Wait until a replay is done, or has been drained; raises its failures."""
     try:
         await waits.replay(replay, spin)
     finally:

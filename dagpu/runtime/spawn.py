@@ -26,9 +26,9 @@ _T_co = TypeVar("_T_co", covariant=True)
 class Pending(Generic[_T_co]):
     """An op that was started by `spawn`. Await it for its result, any number of times and in any number of tasks.
 
-    A result that owns handles goes to the first who awaits it, its sole taker; a second gets a `MovedError`. Any other
-    goes to all: so NumPy arrays in it are read-only, also for one who is alone with it (`array.copy()` can be written).
-    Whoever runs the op itself, with `await op`, is the sole taker of its result, and may write to its arrays.
+    A result that owns handles goes to the first task that awaits it; a second one gets a `MovedError`. Any other result
+    goes to all tasks: so NumPy arrays in it are read-only, even if one task alone awaits it (`array.copy()` can be
+    written). A task that runs the op itself, with `await op`, is the sole taker of its result, and may write to it.
     """
 
     def __init__(self, op: DeviceOp[_T_co, Static, Any], origin: Origin) -> None:
@@ -45,7 +45,7 @@ class Pending(Generic[_T_co]):
         self._scope.cancel()
 
     def done(self) -> bool:
-        """Has it ended, well or not?"""
+        """True if it has ended, with a result, an error or a cancellation."""
         return self._ended.is_set()
 
     def __await__(self) -> Generator[Any, Any, _T_co]:

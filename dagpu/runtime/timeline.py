@@ -26,7 +26,7 @@ _MOST_ROWS: Final = 40
 
 @final
 class TracedRun:
-    """One measured run of a plan: what was predicted, and what came.
+    """One measured run of a plan: the predicted times, and the measured ones.
 
     `predicted` has the times of the cost model. `possible` is the same plan, each instruction taking as long as it was
     measured to take: what the plan's order allows. `measured` has the times that were measured, in seconds from the
@@ -45,7 +45,7 @@ class TracedRun:
 
     @property
     def begin(self) -> float:
-        """When the first instruction began, in seconds from the trace's start."""
+        """The begin of the first instruction, in seconds from the trace's start."""
         return min([piece.begin for piece in self.measured.pieces], default=0.0)
 
     @property
@@ -54,7 +54,7 @@ class TracedRun:
         return max([piece.end for piece in self.measured.pieces], default=0.0) - self.begin
 
     def spans(self) -> list[tuple[float, float]]:
-        """When each instruction began and ended, in seconds from the trace's start."""
+        """The begin and end of each instruction, in seconds from the trace's start."""
         return [(piece.begin, piece.end) for piece in self.measured.pieces]
 
     def row(self, number: int) -> tuple[str, ...]:
@@ -67,9 +67,9 @@ class TracedRun:
 
 @final
 class Trace:
-    """What `trace` has measured; complete when its `with` block has ended.
+    """The measurements of `trace`, complete when its `with` block has ended.
 
-    `str(trace)` compares, for each run, what the plan promised with what came; `save` writes the timeline.
+    `str(trace)` compares, for each run, the predicted times with the measured ones; `save` writes the timeline.
     """
 
     def __init__(self, mark: Mark | None, costs: CostModel | None) -> None:
@@ -103,7 +103,7 @@ class Trace:
         return recording
 
     def _number(self, device: str, stream: object) -> int:
-        """Of a stream, in the trace; kept while the block is open, so that it stays this stream's."""
+        """The number of a stream in the trace. The open block keeps the stream alive, so no other takes its number."""
         found = self._streams.get(stream)
         if found is None:
             on_device = sum(name == device for _, name, _ in self._names)
@@ -129,14 +129,14 @@ class Trace:
 
     @property
     def planned_overlap(self) -> float:
-        """The same, of what the plans allow: each run by itself, each instruction as long as it was measured."""
+        """The `overlap` that the plans allow: each run by itself, each instruction as long as it was measured."""
         work = [sum([piece.seconds for piece in run.possible.pieces]) for run in self.runs]
         total = sum(work)
         shares = [seconds * run.possible.overlap for seconds, run in zip(work, self.runs, strict=True)]
         return sum(shares) / total if total else 0.0
 
     def kernel_times(self) -> list[tuple[str, int, float]]:
-        """Of each launch that ran: the kernel's name, the bytes that it moved, seconds. For `CostModel.learn`."""
+        """The kernel's name, the bytes moved and the seconds of each launch that ran. For `CostModel.learn`."""
         pieces = [piece for run in self.runs for piece in run.measured.pieces]
         return [
             (piece.name, piece.moved, piece.seconds) for piece in pieces if piece.kind == "Launch" and piece.seconds

@@ -11,7 +11,7 @@ from dagpu.storage import Locks, Storage
 
 @final
 class Enqueued:
-    """What a launch has taken over: what to wait for, and what has failed by then."""
+    """The updates that a launch has taken over: replays to wait for, and failures so far."""
 
     __slots__ = ("failures", "replays")
 
@@ -22,7 +22,7 @@ class Enqueued:
 
 @final
 class Updates:
-    """What `CudaGraph.update` has put into the graph's stream, and what that has locked.
+    """The work that `CudaGraph.update` has put into the graph's stream, and its locks.
 
     The next launch takes both over: it comes after them in the stream, and waits for them. If none comes, the locks go
     back when the work is done.
@@ -67,8 +67,8 @@ class Updates:
         to.failures += enqueued.failures
 
     def _give_back(self) -> None:
-        """Something is done. Of that keep the failures alone: updates that no launch follows take no memory, and an
-        error in the replay that it came of would keep the tensors of both."""
+        """A replay is done: keep its failures only. So updates that no launch follows take no memory. (An error that
+        stayed in its replay would keep the tensors of both alive.)"""
         with self._gate:
             enqueued, going = self._enqueued, list[Replay]()
             for replay in enqueued.replays:
