@@ -104,7 +104,7 @@ def test_an_edited_header_compiles_again_however_it_is_included(how: str, tmp_pa
 
 @pytest.mark.parametrize("text", ["#include HEADER\n", '??=include "h.h"\n', "const char* day = __DATE__;\n"])
 def test_a_source_that_is_not_understood_is_kept_out_of_the_cache(text: str, tmp_path: Path) -> None:
-    """What it depends on cannot be told, so neither can whether that has changed."""
+    """A source whose includes cannot be told is compiled each time: nothing shows whether they have changed."""
     nvrtc = FakeNvrtc()
     compiler = Compiler(nvrtc, "", tmp_path)
     for _ in range(2):
@@ -260,7 +260,8 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
 def test_threads_that_ask_at_once_share_one_compilation(
     fails: bool, waiting: threading.Semaphore, tmp_path: Path
 ) -> None:
-    """And its result, or its error; the cache has no part in it here."""
+    """Threads that ask at the same time get the result of one compilation, or its error; the disk cache has no part
+    in it."""
     (tmp_path / "file").write_text("")
     nvrtc = FakeNvrtc(Refusal("/home/me/saxpy.py(13): error: wrong\n") if fails else None)
 

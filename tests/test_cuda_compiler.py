@@ -117,7 +117,8 @@ def test_a_standard_of_the_users_replaces_ours(tmp_path: Path) -> None:
     ],
 )
 def test_16_bit_floats_are_there_where_they_are_used(code: str, defined: set[str], tmp_path: Path) -> None:
-    """And nowhere else, for their headers are slow to compile; a comment is no use."""
+    """The headers of 16-bit floats are included only for sources that use them, for they are slow to compile; a
+    comment does not count as a use."""
     nvrtc = FakeNvrtc()
     Compiler(nvrtc, "", tmp_path).compile(unit(code + "\n" + TILES, prelude=True))
     assert {option[2:] for option in nvrtc.asked[0][2] if option.startswith("-DDAGPU")} == defined
@@ -174,7 +175,7 @@ def test_a_compiler_that_cannot_be_started_is_a_device_error(tmp_path: Path) -> 
 
 
 def test_options_that_ask_for_other_output_are_refused(tmp_path: Path) -> None:
-    """And nothing is kept of it."""
+    """An option that asks for another output than a cubin is refused, and leaves no files behind."""
     for output in (b"", b".version 9.0"):
         message = refusal(Compiler(FakeNvrtc(output), "", tmp_path), unit(options=("-ptx",)))
         assert "the options ask for other output than a cubin" in message

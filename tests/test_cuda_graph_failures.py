@@ -111,7 +111,7 @@ def test_a_node_that_cannot_be_changed_is_named(machine: Machine) -> None:
 
 
 def test_a_lost_device_ends_the_run(machine: Machine) -> None:
-    """Also where a kernel of the graph has done it."""
+    """A device that is lost ends the run with an error, also when a kernel of the graph has lost it."""
     program, inputs = program_of(wild(empty((4,)).partition((4,))))
     plan = prepared(program)
     (failure,) = failed(plan, bound(plan, inputs))
@@ -184,7 +184,7 @@ def test_a_cancelled_run_is_drained(machine: Machine) -> None:
 
 
 def test_a_measured_run_is_no_graph(machine: Machine) -> None:
-    """What is measured is each instruction."""
+    """A measured run goes through streams, because each instruction is measured by itself."""
     program, inputs = program_of(chain(3, 1).to_host())
     plan = prepared(program)
     with trace():
@@ -195,7 +195,7 @@ def test_a_measured_run_is_no_graph(machine: Machine) -> None:
 def test_a_graph_behind_a_full_stream_is_launched_by_another_thread(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And comes after what is in it."""
+    """A graph behind a full stream is launched by another thread, and runs after the work in that stream."""
     from dagpu.backends.cuda import streams
 
     monkeypatch.setattr(streams, "MARKS", 1)

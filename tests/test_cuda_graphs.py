@@ -62,8 +62,8 @@ def on_one_device(drawn: Program) -> Program | None:
 @settings(max_examples=100)
 @given(programs(max_instructions=30), seeds, st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=7))
 def test_any_plan_gives_what_running_it_in_order_gives(drawn: Program, seed: int, how: list[tuple[bool, bool]]) -> None:
-    """Whether it is launched as a graph or not, and whether or not the run before is still under way, with inputs and
-    outputs elsewhere each time; and what an earlier run gave stays as it is."""
+    """A plan gives the same results as a graph and through streams, whether or not the run before is still under
+    way, with inputs and outputs elsewhere each time; the results of earlier runs stay as they are."""
     program = on_one_device(drawn)
     if program is None:
         return

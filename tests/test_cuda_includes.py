@@ -135,7 +135,8 @@ def read_by_gcc(folder: Path, texts: list[str]) -> list[set[Path] | None]:
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
 def test_a_compiler_reads_no_more(tmp_path: Path) -> None:
-    """Of texts put together at random: whatever gcc reads is found, unless the text is said not to be understood."""
+    """In texts put together at random every file that gcc reads is found, unless the text is reported as not
+    understood."""
     seen = Counter[str]()
 
     @settings(max_examples=8, phases=[Phase.generate])  # the text that fails is short: there is nothing to shrink

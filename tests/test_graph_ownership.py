@@ -49,7 +49,8 @@ from tests.places import place
 
 @pytest.mark.host_only("a kernel's host body waits until it is told to go on")
 def test_a_launch_is_a_borrower() -> None:
-    """Of what was lent to it, of its output, and of itself: while one runs, others are refused."""
+    """A launch borrows what was lent to its graph, its output, and the graph itself: while one runs, others are
+    refused."""
     y, x = tensor(1), tensor(1)
     graph = zip_ops(waits_for_it(y.borrow_mut().partition(S)), scaled(2.0, x.borrow())).last()
     GO.set()
@@ -204,7 +205,7 @@ def test_several_devices_are_refused() -> None:
 
 
 def test_a_refused_capture_keeps_its_arguments() -> None:
-    """What the op owns it owns still; a component that nobody took can still be asked for."""
+    """A refused capture leaves the op its handles; a component that no run has taken can still be taken."""
     op = value(tensor(1)).then(lambda t: zip_ops(t.to_host(), value(None)).first().host_map(lambda a: a))
     with pytest.raises(CaptureError):
         op.graph()

@@ -53,7 +53,7 @@ def test_a_scope_records() -> None:
 
 
 def test_a_scope_takes_owned_tensors() -> None:
-    """What is recorded of them is given back, on the graph's memory."""
+    """Owned tensors that a scope records are given back, on the graph's memory."""
     mine, x = tensor(1), shared(2)
     with CudaGraph.scope(current_device().stream()) as scope:
         t = scope.record(fill(mine, 3))
@@ -77,7 +77,8 @@ def test_a_scope_takes_owned_tensors() -> None:
     ],
 )
 def test_what_a_scope_refuses(op: Callable[[Any], Any], what: str) -> None:
-    """What it is, where it was built and recorded, and the cure; the rest of the scope is not touched."""
+    """A refused op is named with the lines that built and recorded it, and with the cure; the rest of the scope is
+    not touched."""
     x, one = tensor(1), shared(1)
     GRAPHS[:] = [ones(S).graph()]
     with CudaGraph.scope(current_device().stream()) as scope:

@@ -135,7 +135,7 @@ def test_a_tensor_lent_for_writing_and_reading_in_one_op_is_refused() -> None:
 
 
 def test_writes_through_a_mutable_borrow_land_in_the_tensor() -> None:
-    """And reads of the tensor afterwards see them."""
+    """A write through a mutable borrow changes the tensor, and later reads of the tensor see it."""
     t = tensor((4,))
     assert memcpy(t.borrow_mut(), from_host(counted((4,))).sync()).sync() is None
     assert_array_equal(t.borrow().to_host().sync(), counted((4,)))

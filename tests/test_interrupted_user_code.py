@@ -156,7 +156,7 @@ def test_an_interrupt_stops_a_launch_between_two_tiles(cancelled: threading.Even
 
 
 def test_a_cancellation_stops_a_launch_between_two_tiles(cancelled: threading.Event) -> None:
-    """The same for a trio scope."""
+    """A cancelled trio scope stops a launch between two tiles."""
 
     async def main() -> None:
         with trio.CancelScope() as scope:

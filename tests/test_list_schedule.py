@@ -151,7 +151,7 @@ def test_a_policy_of_ones_own_may_ask_another_one() -> None:
 
 
 def test_work_goes_on_where_the_latest_of_its_producers_ran() -> None:
-    """Of several streams that are free, an instruction takes that of a producer: so it waits for the others alone."""
+    """An instruction takes the free stream of one of its producers, so that it waits for the other producers alone."""
     source = program(
         [*[launch((), (n,)) for n in range(3)], launch((0, 1), (3,))], [output()] * 4, ListSchedule(3, COSTS)
     )
@@ -212,7 +212,8 @@ def test_each_branch_stays_on_its_stream(branches: int) -> None:
 
 
 def test_more_branches_than_streams_finish_a_few_at_a_time() -> None:
-    """Of 40 equal chains at most four are under way at once: in program order, so that little memory is held."""
+    """At most four of 40 equal chains are under way at the same time, in program order, so that little memory is
+    held."""
     plan = planned(fork_join(40, ListSchedule(4), depth=5))
     order = [step.instruction.writes[0] for step in plan.steps if isinstance(step, Execute)]
     branch = [(buffer - 1) // 5 for buffer in order[1:-1]]

@@ -175,7 +175,8 @@ def test_an_order_that_goes_depth_first_takes_less() -> None:
 @given(programs(max_instructions=25), st.integers(0, 5000))
 @settings(max_examples=60)
 def test_whatever_the_limit_a_plan_keeps_it_or_is_refused(source: Program, limit: int) -> None:
-    """And verifies: with its instructions in an order that their buffers allow."""
+    """A plan keeps its memory limit or is refused. The plan verifies: its buffers allow the order of its
+    instructions."""
     limited = replace(source, policies=(RoundRobin(4, memory_limit=limit),), policy_of=(0,) * len(source.instructions))
     try:
         plan = schedule(limited)

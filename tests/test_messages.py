@@ -273,7 +273,7 @@ def test_an_op_where_a_handle_is_wanted(call: Callable[[Any], object], name: str
 
 
 def test_fill_of_an_op() -> None:
-    """Likewise, for what is written in place; and the cure works."""
+    """An op is refused as the target of `fill`, and the cure that the message names works."""
     op: Any = zeros((2,))
     text = refused(ShapeError, lambda: fill(op, 1))
     assert re.match(rf"fill at {HERE}: an op cannot be written.", text)

@@ -119,7 +119,7 @@ def test_a_wrong_program_fails_as_mypy_says(program: Program) -> None:
 
 @pytest.mark.parametrize("module", sorted(NOT_CALLED))
 def test_a_wrong_module_fails_when_it_is_imported(module: str) -> None:
-    """So do mistakes at module level."""
+    """A mistake at module level fails when the module is imported."""
     with pytest.raises(MovedError) as caught, dagpu.use_device("host"):
         importlib.import_module(f"{PACKAGE}.wrong.{module}")
     lines = lines_in(str(CORPUS / "wrong" / f"{module}.py"), caught.value.__traceback__)

@@ -88,7 +88,7 @@ def test_only_one_component_is_ever_taken() -> None:
 
 
 def test_shared_in_shared() -> None:
-    """Of nested `shared()` ops each runs once, whichever is asked first."""
+    """Each of several nested `shared()` ops runs once, whichever is run first."""
     inner: Op = marked(1).shared()
     outer: Op = marked(2, inner, inner).shared()
     assert float(outer.to_host().sync()[0]) == 4.0
@@ -230,7 +230,7 @@ def test_a_failure_is_not_remembered(how: str) -> None:
 
 @pytest.mark.parametrize("where", ["map", "then"])
 def test_a_closure_that_fails_is_called_again(where: str) -> None:
-    """The same for a closure that raises while tracing: nothing has run, nothing is remembered."""
+    """A closure that raises while tracing is called again by the next run: nothing has run, nothing is remembered."""
     f = Failing(1)
     source: Op = marked(1)
     shared: Op = (source.map(f) if where == "map" else source.then(lambda t: value(f(t)))).shared()

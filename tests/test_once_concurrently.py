@@ -240,7 +240,7 @@ def test_components_not_taken_die_with_their_node() -> None:
 
 
 def test_a_remembered_object_dies_with_its_node() -> None:
-    """The same for a value of the host."""
+    """A host value that a node remembers dies with the node."""
 
     class Thing:
         pass

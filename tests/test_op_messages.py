@@ -71,7 +71,7 @@ def test_an_op_in_a_value(wrong: Callable[[Any], object], says: str) -> None:
     ],
 )
 def test_an_op_that_a_function_gives(wrong: Callable[[], DeviceOp[Any]], says: str) -> None:
-    """Nor does anybody run one that is inside the result of `map`, or the result of `host_map`."""
+    """An op inside the result of `map`, or in the result of `host_map`, is not run either."""
     text = refused(TypeError, lambda: wrong().sync())
     assert re.match(rf"the (closure of \.map|function of the host_map) at {HERE} ", text)
     assert says in text
@@ -184,7 +184,7 @@ def test_stop_iteration_of_a_function(call: str) -> None:
 
 
 def test_stop_iteration_of_a_host_body() -> None:
-    """The same in a kernel's host body."""
+    """A `StopIteration` that a kernel's host body raises is reported as an error of that body."""
     empty: Iterator[Any] = iter(())
 
     @kernel(cuda="__global__ void first(Tile<float, 1> y) {}")
@@ -254,7 +254,7 @@ def test_a_masked_array() -> None:
 
 
 def test_other_kinds_of_arrays(tmp_path: Path) -> None:
-    """Of a matrix and of a memory-mapped array the elements are taken; what comes back is a plain array."""
+    """The elements of a matrix and of a memory-mapped array are taken; what comes back is a plain array."""
     mapped = np.memmap(tmp_path / "numbers", f32, "w+", shape=(4,))
     mapped[:] = range(4)
     with warnings.catch_warnings():

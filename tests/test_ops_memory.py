@@ -203,7 +203,8 @@ def test_from_host_reads_the_array_when_it_runs() -> None:
     ids=range(5),
 )
 def test_from_host_refuses(wrong: Any, message: str) -> None:
-    """What is no array, or of an element type that no tensor has: where, and the cure."""
+    """`from_host` refuses a value that is no array, and an element type that no tensor has: the error names the line
+    and the cure."""
     with pytest.raises(ShapeError, match=re.escape(message)) as caught:
         from_host(wrong)
     assert f"from_host at {line(1)}" in str(caught.value)
@@ -214,7 +215,7 @@ def test_from_host_refuses(wrong: Any, message: str) -> None:
 
 @given(array=arrays(), data=st.data())
 def test_dup_is_a_copy_of_anything(array: NDArray[Any], data: st.DataObject) -> None:
-    """Of a tensor, a shared one, a borrow, a strided view: contiguous, of its own memory."""
+    """The copy of a tensor, a shared one, a borrow or a strided view is contiguous and has memory of its own."""
     t = from_host(array).sync()
     cut = tuple(slice(None, None, data.draw(st.sampled_from([1, 2, -1]))) for _ in array.shape)
     index: Any = (..., *cut)
@@ -338,7 +339,7 @@ def test_what_creation_and_copies_refuse(wrong: Callable[[], object], message: s
 
 
 def test_a_copy_to_itself_is_a_borrow_error() -> None:
-    """Of the whole or of a part; nothing is moved by it."""
+    """A copy of a tensor to itself, of the whole or of a part, is refused and moves nothing."""
     t = tensor()
     for source in (t.borrow(), t.view((4,)), t.slice(slice(0, 4))):
         with pytest.raises(BorrowError, match="are the same tensor, lent for writing"):

@@ -169,7 +169,8 @@ def test_measured_times_are_those_of_the_devices_events(machine: Machine) -> Non
 
 
 def test_runs_that_go_on_at_once_are_each_measured(machine: Machine, sleepy_spin: None) -> None:
-    """Also of one plan, whose script each needs for itself."""
+    """Each of several runs at the same time is measured, also runs of one plan, each of which needs a script of its
+    own."""
     op: Callable[[], Any] = lambda: chain(40).to_host()  # noqa: E731  # an op for each run
     shared = op()
 

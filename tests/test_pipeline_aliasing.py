@@ -53,7 +53,8 @@ ALIASES: dict[str, tuple[Callable[[float], Any], Callable[[Any], Any], Callable[
 @pytest.mark.parametrize("name", ALIASES)
 @pytest.mark.parametrize("order", [(0, 1, 2, 0, 1), (1, 0, 2, 0, 1)])
 def test_an_argument_may_be_what_the_function_closes_over(name: str, order: tuple[int, ...]) -> None:
-    """And need not be in the next call: what the function has of its own stays its own."""
+    """An argument may be a handle that the function closes over, and another one in the next call: the function
+    keeps its own handle."""
     make, give, f = ALIASES[name]
     handles = [make(number) for number in (1.0, 10.0, 20.0)]
     W[:] = handles[:1]

@@ -40,7 +40,8 @@ from tests.places import place
 
 
 def test_the_function_is_called_once_for_each_combination() -> None:
-    """Of shapes, element types, devices and kinds; never for contents, addresses and numbers that kernels take."""
+    """The function is called once for each combination of shapes, element types, devices and kinds; never for
+    contents, addresses and numbers that kernels take."""
     p = Calls(lambda x, a, h: add(out(x.shape), scale(out(x.shape), a, x).first().unpartition(), from_host(h)).first())
     for k in range(4):
         for n in (2, 4):
@@ -287,7 +288,8 @@ def test_an_argument_by_which_no_plan_is_found_is_no_secret(name: str) -> None:
 
 
 def test_misses_count_the_calls_of_the_function() -> None:
-    """Of the outer function, of one within it, and where closures around the call keep a plan from being found."""
+    """Misses count the calls of the outer function, of one within it, and of one whose closures keep a plan from
+    being found."""
     inner = Calls(lambda x: scaled(2.0, x))
     outer = Calls(lambda x: added(inner(x), inner(x)))
     for k in range(3):
@@ -374,7 +376,7 @@ def test_arguments_that_the_function_does_not_take() -> None:
 
 
 def test_the_signature_of_a_callable_object_counts() -> None:
-    """Of a `functools.partial` and of an object that is called Python knows the arguments too."""
+    """The arguments of a `functools.partial` and of a callable object are known from its signature."""
     part: Any = pipeline(partial(lambda a, b: value(a + b), 1))
     assert part(2).sync() == 3
     with pytest.raises(TypeError, match=r"missing a required .*argument: 'b'"):

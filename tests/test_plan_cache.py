@@ -55,7 +55,7 @@ def test_runs_at_once_in_trio() -> None:
 
 
 def test_runs_at_once_on_threads() -> None:
-    """The same from plain threads, the first runs included."""
+    """Runs of one op on several threads at the same time give the right results, the first runs included."""
     op = zip_ops(twice_scaled(), scaled(value(shared_input())).to_host())
     start = threading.Barrier(8)
 

@@ -19,7 +19,7 @@ def test_a_run_gives_what_numpy_gives(e: Expr, policy: SchedulingPolicy) -> None
 @settings(max_examples=50)
 @given(descriptions, policies)
 def test_await_gives_what_numpy_gives(e: Expr, policy: SchedulingPolicy) -> None:
-    """The same in a trio task."""
+    """In a trio task the result and all that is written outside are NumPy's, to the bit."""
     assert run(e, policy, under_trio=True) == expected(e)
 
 

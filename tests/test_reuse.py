@@ -97,7 +97,7 @@ def test_a_second_run_needs_no_trace(name: str) -> None:
 
 @pytest.mark.parametrize("name", REUSABLE)
 def test_a_second_await_needs_no_trace(name: str) -> None:
-    """The same in a trio task; each is a checkpoint."""
+    """A second `await` in a trio task makes no trace; each `await` is a checkpoint."""
 
     async def body() -> list[Any]:
         found = []

@@ -66,7 +66,7 @@ def test_several_failures_are_one_group(policy: Any) -> None:
 
 
 def test_what_depends_on_a_failure_is_skipped() -> None:
-    """And is not in the group."""
+    """An instruction that depends on a failed one is skipped, and adds no error to the group."""
     ran: list[object] = []
     op = zip_ops(value(1).host_map(boom).host_map(ran.append), value(2).host_map(boom))
     with pytest.raises(ExceptionGroup) as caught:

@@ -52,7 +52,8 @@ def test_bands_cover_each_row_once(rows: int, height: int) -> None:
 
 @pytest.mark.parametrize("tiles", [1, 2, 4])
 def test_a_tiled_factor_is_numpys(tiles: int) -> None:
-    """Of a random matrix; a plan has a kernel for each step of the loop and copies for each lower tile."""
+    """The factor of a random matrix is NumPy's; a plan has a kernel for each step of the loop and copies for each
+    lower tile."""
     cholesky = example("cholesky.factorisation")
     x = np.random.default_rng(tiles).standard_normal((16 * tiles, 16 * tiles))
     matrix = x @ x.T + np.eye(len(x))

@@ -196,8 +196,8 @@ NESTED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", NESTED)
 def test_values_are_looked_into_up_to_a_depth(name: str) -> None:
-    """Of a value, containers in twenty containers. Of a pipeline's arguments, which stand in two tuples, two less. What
-    is nested deeper has no key."""
+    """A value has a key if its containers are nested at most twenty deep; a pipeline's arguments, inside two tuples,
+    at most eighteen. A value that is nested deeper has none."""
     nested: Any = 1
     for depth in range(1, 24):
         nested = NESTED[name](nested)

@@ -197,7 +197,7 @@ def test_a_run_that_outlasts_the_block_is_left_out_and_counted() -> None:
 
 
 def test_of_two_blocks_the_inner_one_measures() -> None:
-    """And after it the outer one again."""
+    """The inner of two nested `trace` blocks measures the runs within it; after it the outer one measures again."""
     with trace() as outer:
         with trace() as inner:
             zeros((4,)).sync()
@@ -207,7 +207,7 @@ def test_of_two_blocks_the_inner_one_measures() -> None:
 
 
 def test_what_fails_or_is_skipped_is_no_span(anywhere: str) -> None:
-    """Nor is what depends on it; the rest is there."""
+    """An instruction that fails has no span, nor have those that depend on it; the others have theirs."""
 
     def fail(x: Any) -> Any:
         raise ValueError

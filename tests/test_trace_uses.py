@@ -249,7 +249,7 @@ def test_planning_leaves_an_op_runnable(kind: str) -> None:
 
 
 def test_errors_of_the_trace_leave_the_op_its_handles() -> None:
-    """The same for what the tracer itself refuses: tiles, kernel arguments, results that are no op."""
+    """An error of the tracer itself (tiles, kernel arguments, results that are no op) leaves the op its handles."""
     tile = [(3,)]
     op = value(ones((2,)).sync()).map(lambda t: t.partition(tile[0])).unpartition().to_host()
     with pytest.raises(PartitionError):
