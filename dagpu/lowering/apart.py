@@ -76,7 +76,7 @@ def branches_apart(plan: Forecast) -> Branches:
         pairs += 1
         first, second = sorted((branches[one], branches[other]), key=lambda branch: (branch.begin, branch.end))
         if second.begin >= first.end:
-            cause, why = reasons.of(first, second)
+            cause, why = reasons.find(first, second)
             lost = min(_work(plan, first.pieces), _work(plan, second.pieces))
             found.append(Apart(first, second, cause, why, lost))
     found.sort(key=lambda apart: (apart.cause == "input", -apart.lost))
@@ -148,7 +148,7 @@ class _Reasons:
             self._engine.append(-1 if piece.engine == COMPUTE else latest.get(engine, -1))
             latest[engine] = index
 
-    def of(self, first: Branch, second: Branch) -> tuple[str, str]:
+    def find(self, first: Branch, second: Branch) -> tuple[str, str]:
         """Return the cause, and the reason in words."""
         pieces = self._plan.pieces
         last, head = first.pieces[-1], second.pieces[0]

@@ -22,7 +22,7 @@ def least_bytes(plan: Plan) -> int:
     devices share no memory.
     """
     walk = _Walk(plan)
-    return sum([walk.most(device) for device in range(len(plan.devices))])
+    return sum([walk.most_alive(device) for device in range(len(plan.devices))])
 
 
 @final
@@ -53,7 +53,7 @@ class _Walk:
             if self._first[buffer] < 0:
                 self._first[buffer] = at
 
-    def most(self, device: int) -> int:
+    def most_alive(self, device: int) -> int:
         """Return the most bytes of one device that are alive while one instruction runs."""
         changes = [[0] * (len(steps) + 1) for steps in self._of_lane]
         results = 0

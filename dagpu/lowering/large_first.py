@@ -49,17 +49,17 @@ def large_first(lives: Sequence[Lifetime], lanes: int, enough: float) -> tuple[l
 
     Time (vectorised) and memory are the square of the number of lifetimes; `PLACINGS` limits the time of the tries.
     """
-    apart = _apart(lives, lanes)
+    disjoint = _disjoint(lives, lanes)
     sizes: _Numbers = np.array([live.nbytes for live in lives], dtype=np.int64)
     best: _Numbers = np.zeros(len(lives), dtype=np.int64)
     top = int(sizes.sum()) + 1
-    orders = _orders(lives, apart, sizes)
+    orders = _orders(lives, disjoint, sizes)
     random = Random(0)  # a fixed seed, so that a program always has the same plan
     order: list[int] = []
     for _ in range(min(TRIES, PLACINGS // max(len(lives), 1))):
         given = next(orders, None)
         tried = _moved_forward(order, best + sizes, random) if given is None else given
-        starts = _place(tried, apart, sizes)
+        starts = _place(tried, disjoint, sizes)
         end = int((starts + sizes).max(initial=0))
         if end <= top:
             best, top, order = starts, end, tried
@@ -68,9 +68,9 @@ def large_first(lives: Sequence[Lifetime], lanes: int, enough: float) -> tuple[l
     return [int(start) for start in best], top
 
 
-def _orders(lives: Sequence[Lifetime], apart: "NDArray[np.bool_]", sizes: _Numbers) -> Iterator[list[int]]:
+def _orders(lives: Sequence[Lifetime], disjoint: "NDArray[np.bool_]", sizes: _Numbers) -> Iterator[list[int]]:
     """Yield the orders to try first, each as indices of the lifetimes."""
-    beside = (~apart) @ sizes
+    beside = (~disjoint) @ sizes
     ranks: Iterable[Callable[[int], int]] = (
         lambda number: -lives[number].nbytes,
         lambda number: -lives[number].nbytes * (lives[number].end - lives[number].begin),
@@ -90,26 +90,26 @@ def _moved_forward(order: Sequence[int], ends: _Numbers, random: Random) -> list
     return moved
 
 
-def _place(order: Sequence[int], apart: "NDArray[np.bool_]", sizes: _Numbers) -> _Numbers:
+def _place(order: Sequence[int], disjoint: "NDArray[np.bool_]", sizes: _Numbers) -> _Numbers:
     """Return the offset of each buffer, placed in this order, each at the lowest free offset."""
     starts = np.zeros(len(order), dtype=np.int64)
     placed = np.zeros(len(order), dtype=bool)
     for number in order:
-        others = np.flatnonzero(placed & ~apart[number])
+        others = np.flatnonzero(placed & ~disjoint[number])
         starts[number] = _lowest(starts[others], starts[others] + sizes[others], int(sizes[number]))
         placed[number] = True
     return starts
 
 
-def _apart(lives: Sequence[Lifetime], lanes: int) -> "NDArray[np.bool_]":
+def _disjoint(lives: Sequence[Lifetime], lanes: int) -> "NDArray[np.bool_]":
     """Return, for each pair, whether one ends before the other begins in every execution."""
     begin = np.array([live.begin for live in lives])
     end = np.array([live.end for live in lives])
     clocks = np.array([live.clock for live in lives], dtype=np.int64).reshape(len(lives), lanes)
     # A clock covers all steps of its own lane, also later ones, so the order of the steps is checked as well.
     before = (clocks[:, [live.lane for live in lives]] >= end) & (end < begin[:, None])
-    apart: NDArray[np.bool_] = before | before.T
-    return apart
+    disjoint: NDArray[np.bool_] = before | before.T
+    return disjoint
 
 
 def _lowest(starts: "NDArray[Any]", ends: "NDArray[Any]", nbytes: int) -> int:

@@ -114,16 +114,16 @@ def _ask(policy: SchedulingPolicy, program: Program) -> Placement:
     for key in keys:
         if type(key) is not int and not isinstance(key, Hashable):
             raise PlanError(
-                f"the policy {policy} gave the lane key {key!r}, which cannot be one: keys are compared. Return a "
-                "number for each instruction."
+                f"the policy {policy} gave the lane key {key!r}, but a lane key must be hashable. Return a number for "
+                "each instruction."
             )
     return placement
 
 
 def placed_by(program: Program, policy: SchedulingPolicy) -> list[bool]:
-    """Return, for each instruction, whether `policy` places it; True for all if the program does not have the policy.
+    """Return, for each instruction, whether `policy` places it.
 
-    The latter is the case where a user-defined policy calls another one.
+    A policy that is not one of the program's places all instructions: a user-defined policy may have called it.
     """
     own = [candidate is policy for candidate in program.policies]
     if all(own) or not any(own):
