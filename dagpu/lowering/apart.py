@@ -1,7 +1,7 @@
-"""Independent branches of a plan that are not predicted to overlap, and why.
+"""Independent branches of a plan that are predicted not to overlap, with the reasons.
 
-A *branch* is a chain of instructions in which each is all that the one before it leads to, and needs nothing else. Two
-branches are independent if neither needs anything of the other.
+A *branch* is a chain of instructions: each is the only successor of the one before it, and has no other predecessor.
+Two branches are independent if neither depends on the other.
 """
 
 from bisect import bisect_right
@@ -14,47 +14,54 @@ from dagpu.lowering.cost import COMPUTE
 from dagpu.lowering.forecast import Forecast
 
 MOST_BRANCHES: Final = 400
-"""The longest branches, which are held against each other; 400 give some 80,000 pairs, a second's work."""
+"""Most branches that are compared with each other, longest first; 400 give about 80,000 pairs, a second's work."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Pieces of a forecast, in order, and when the first begins and the last ends, in seconds."""
+    """A chain of pieces of a forecast."""
 
     pieces: tuple[int, ...]
+    """Indices of the pieces, in order."""
     begin: float
+    """Begin of the first piece, in seconds from the start of the run."""
     end: float
+    """End of the last piece, in seconds from the start of the run."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Two independent branches, the second of which begins only when the first has ended."""
+    """Two independent branches that do not overlap: the second begins after the first has ended."""
 
     first: Branch
     second: Branch
     cause: str
     """`same stream`, `wait`, `memory`, `copy engine`, `busy stream` or `input`."""
     why: str
+    """The reason in words, with the numbers of the steps."""
     lost: float
-    """Seconds that they could have run side by side: what the shorter one takes."""
+    """Seconds that they could have overlapped: the work of the shorter one."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """What was found: the longest branches, how many there are in all, the independent pairs among the longest."""
+    """Branches of a plan, and the independent pairs among the longest that do not overlap."""
 
     longest: tuple[Branch, ...]
+    """The longest branches, at most `MOST_BRANCHES`, in the plan's order."""
     count: int
+    """Number of all branches."""
     pairs: int
+    """Number of independent pairs among the longest branches."""
     apart: tuple[Apart, ...]
-    """Those pairs that do not overlap: most lost first, those last whose second begins as soon as it can."""
+    """The independent pairs that do not overlap, most lost first. Pairs of cause `input` come last."""
 
 
 def branches_apart(plan: Forecast) -> Branches:
-    """Hold the branches of a plan against each other."""
+    """Find the independent branches of a plan that do not overlap."""
     chains, of_piece = _chains(plan)
     by_length = sorted(range(len(chains)), key=lambda chain: -_work(plan, chains[chain]))
     chosen = sorted(by_length[:MOST_BRANCHES])
@@ -69,7 +76,7 @@ def branches_apart(plan: Forecast) -> Branches:
         pairs += 1
         first, second = sorted((branches[one], branches[other]), key=lambda branch: (branch.begin, branch.end))
         if second.begin >= first.end:
-            cause, why = reasons.of(first, second)
+            cause, why = reasons.find(first, second)
             lost = min(_work(plan, first.pieces), _work(plan, second.pieces))
             found.append(Apart(first, second, cause, why, lost))
     found.sort(key=lambda apart: (apart.cause == "input", -apart.lost))
@@ -77,6 +84,7 @@ def branches_apart(plan: Forecast) -> Branches:
 
 
 def _work(plan: Forecast, pieces: Sequence[int]) -> float:
+    """Return the sum of the durations of pieces, in seconds."""
     return sum([plan.pieces[piece].seconds for piece in pieces])
 
 
@@ -85,7 +93,7 @@ def _branch(plan: Forecast, pieces: Sequence[int]) -> Branch:
 
 
 def _chains(plan: Forecast) -> tuple[list[list[int]], list[int]]:
-    """All branches, and which one each piece is in."""
+    """Return all branches, and for each piece the index of its branch."""
     followers = [0] * len(plan.pieces)
     for piece in plan.pieces:
         for earlier in piece.inputs:
@@ -104,8 +112,11 @@ def _chains(plan: Forecast) -> tuple[list[list[int]], list[int]]:
 
 
 def _above(plan: Forecast, chains: list[list[int]], of_piece: list[int], chosen: Sequence[int]) -> list[int]:
-    """Of each branch the chosen ones that it needs, as a set of bits. Branches are numbered in the plan's order, and
-    one is needed at its end alone, and needs others at its beginning alone."""
+    """Return, for each branch, the chosen branches that it depends on, as a set of bits.
+
+    Branches are numbered in the plan's order. Others depend only on the last piece of a branch, and only its first
+    piece depends on others.
+    """
     bit = {chain: 1 << number for number, chain in enumerate(chosen)}
     above: list[int] = []
     for pieces in chains:
@@ -119,14 +130,16 @@ def _above(plan: Forecast, chains: list[list[int]], of_piece: list[int], chosen:
 
 @final
 class _Reasons:
-    """Why the second of two branches begins so late."""
+    """Finds the reason why the second of two branches begins after the first."""
 
     def __init__(self, plan: Forecast) -> None:
         self._plan = plan
         self._of_lane: list[list[int]] = [[] for _ in plan.lanes]
+        """For each lane, its pieces in order."""
         self._place: list[int] = []
+        """For each piece, its position on its lane."""
         self._engine: list[int] = []
-        """Of each piece the copy before it on its copy engine; -1 for none."""
+        """For each piece, the previous copy on its copy engine; -1 if there is none."""
         latest: dict[tuple[int, int], int] = {}
         for index, piece in enumerate(plan.pieces):
             self._place.append(len(self._of_lane[piece.lane]))
@@ -135,8 +148,8 @@ class _Reasons:
             self._engine.append(-1 if piece.engine == COMPUTE else latest.get(engine, -1))
             latest[engine] = index
 
-    def of(self, first: Branch, second: Branch) -> tuple[str, str]:
-        """The cause, in a word and in a sentence."""
+    def find(self, first: Branch, second: Branch) -> tuple[str, str]:
+        """Return the cause, and the reason in words."""
         pieces = self._plan.pieces
         last, head = first.pieces[-1], second.pieces[0]
         piece = pieces[head]
@@ -155,7 +168,7 @@ class _Reasons:
         return "busy stream", f"nothing orders them, but {self._plan.lanes[piece.lane]} is busy {busy} until then"
 
     def _elsewhere(self, head: int) -> str:
-        """Could the piece have begun earlier on another lane of its device?"""
+        """Say whether the piece could have begun earlier on another lane of its device."""
         plan, piece = self._plan, self._plan.pieces[head]
         device = plan.device_of_lane[piece.lane]
         ready = max([plan.pieces[other].end for other in piece.inputs], default=0.0)
@@ -166,13 +179,13 @@ class _Reasons:
         return "and every other stream is busy when it could begin" if others else "the only one"
 
     def _idle(self, lane: int, begin: float, end: float) -> bool:
-        """Does nothing run on a lane in this time?"""
+        """Return whether a lane is idle for this time."""
         pieces, of_lane = self._plan.pieces, self._of_lane[lane]
         later = bisect_right(of_lane, begin, key=lambda piece: pieces[piece].end)
         return later == len(of_lane) or pieces[of_lane[later]].begin >= end
 
     def _wait(self, last: int, head: int) -> tuple[str, str]:
-        """The latest wait, at or before `head` in its lane, that puts it after `last`."""
+        """Name the latest wait on the lane of `head`, at or before it, that orders it after `last`."""
         pieces = self._plan.pieces
         of_lane = self._of_lane[pieces[head].lane]
         for place in range(self._place[head], -1, -1):
@@ -180,7 +193,7 @@ class _Reasons:
             for earlier in piece.waits:
                 if self._comes_after(earlier, last):
                     if earlier not in piece.inputs:
-                        return "memory", f"memory: #{piece.step} waits for #{pieces[earlier].step} to let go of bytes"
+                        return "memory", f"memory: #{piece.step} waits for #{pieces[earlier].step} to release bytes"
                     name = self._plan.lanes[pieces[earlier].lane]
                     return "wait", f"a wait through #{piece.step}, which needs #{pieces[earlier].step} on {name}"
         return "wait", "a wait of the stream"

@@ -1,9 +1,9 @@
-"""One device's arena while buffers are put into it.
+"""The arena of one device, while buffers are placed in it.
 
-Bytes that a lane has released are kept whole, by lane and size, with the number of the step that released them: mostly
-they go to a buffer of that very size next, which takes no search. A lane takes its own latest first (they may still be
-in a cache), else the earliest of another lane, if its clock covers that. Only where there are none for a buffer, and
-bytes of several sizes are free, does all that is free become holes, which `Space` joins and cuts.
+A released block is kept whole, by lane and size, with the number of the step that released it: the next buffer usually
+has the same size, and then no search is needed. A lane first takes its own latest block, which may still be in a cache,
+else the earliest block of another lane whose release its clock covers. Only if there is no such block, and blocks of
+several sizes are free, do all free blocks become holes, which `Space` merges and splits.
 """
 
 from collections import deque
@@ -13,12 +13,12 @@ from dagpu.lowering.holes import Space
 from dagpu.lowering.order import Clock
 
 _Freed: TypeAlias = dict[int, deque[tuple[int, int]]]
-"""By bytes: the step of each release and where it lies, in the order of the releases."""
+"""Free blocks of one lane by size: step of the release and offset, in the order of the releases."""
 
 
 @final
 class Arena:
-    """The bytes of one arena. Sizes given and taken are aligned."""
+    """The bytes of one arena. All sizes are multiples of the alignment."""
 
     __slots__ = ("_freed", "_has_freed", "_one_size", "_space")
 
@@ -26,17 +26,17 @@ class Arena:
         self._space = Space(lanes)
         self._freed: list[_Freed] = [{} for _ in range(lanes)]
         self._has_freed = [False] * lanes
-        """Has this lane ever released anything?"""
+        """For each lane, whether it has released a block."""
         self._one_size = 0
-        """Of all that is free, while no hole has been made of it; -1 for several, 0 for none."""
+        """Common size of all released blocks while there are no holes; 0 for no blocks, -1 for several sizes."""
 
     @property
     def top(self) -> int:
-        """Where the arena ends."""
+        """Size of the arena so far: the end of its last block."""
         return self._space.top
 
     def take(self, lane: int, clock: Clock, nbytes: int) -> int:
-        """Bytes for a buffer that `lane`, whose clock is given, allocates; their offset."""
+        """Take bytes for a buffer that `lane` allocates while its clock is `clock`, and return their offset."""
         own = self._freed[lane].get(nbytes)
         if own:
             return own.pop()[1]
@@ -47,7 +47,7 @@ class Arena:
                 there = freed.get(nbytes)
                 if there and there[0][0] <= known:
                     return there.popleft()[1]
-        # A stream of copies in waits for nobody: no hole is for it.
+        # The stream of copies from the host waits for no other lane, so it may use no hole.
         if not usable or self._one_size == nbytes:
             self._space.top += nbytes
             return self._space.top - nbytes
@@ -57,7 +57,7 @@ class Arena:
         return self._space.take(lane, clock, nbytes)
 
     def give(self, start: int, nbytes: int, lane: int, number: int) -> None:
-        """Step `number` of `lane` releases these bytes."""
+        """Give bytes back that step `number` of `lane` releases."""
         self._has_freed[lane] = True
         if nbytes != self._one_size:
             self._one_size = -1 if self._one_size else nbytes
@@ -69,7 +69,7 @@ class Arena:
             there.append((number, start))
 
     def _give_all(self, lane: int, freed: _Freed) -> None:
-        """Let what a lane has released become holes."""
+        """Turn all blocks that a lane has released into holes."""
         for nbytes, released in freed.items():
             for number, start in released:
                 self._space.give(start, nbytes, lane, number)

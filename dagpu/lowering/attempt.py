@@ -1,4 +1,4 @@
-"""One attempt of list scheduling: a program run in the cost model, on the streams that there are."""
+"""One attempt of list scheduling: a simulation of a program in the cost model, on a given number of streams."""
 
 import math
 from heapq import heappop, heappush
@@ -8,15 +8,15 @@ from dagpu.lowering.cost import COMPUTE, ENGINES, UPLOAD
 from dagpu.lowering.dependences import ANYWHERE, Dependences, streams_of
 
 _LOOK: Final = 64
-"""After how many starts an attempt looks again whether it can still keep its limit."""
+"""Number of starts after which an attempt checks again whether it can still keep its limit."""
 
 
 @final
 class Attempt:
-    """The program run in the model. `ranked` holds the instructions, the first to go first.
+    """A simulated run of the program. `ranked` holds the instructions, highest priority first.
 
-    It is given up, with a makespan of `inf`, once it is sure to take longer than `limit`: where streams stand idle for
-    want of copies, that is so in the first third.
+    The attempt stops with a makespan of `inf` once it is certain to take longer than `limit`. If streams are idle
+    because copies are late, that is certain within the first third.
     """
 
     __slots__ = (
@@ -52,26 +52,26 @@ class Attempt:
         self._gate = on.gate.copy() if hold_back else {}
         self._feeds = on.feeds if hold_back else {}
         self._toward = [-1] * on.count
-        """The place in `order` of the latest producer in the same pool."""
+        """For each instruction, the position in `order` of its latest producer in the same pool; -1 if none."""
         self._events: list[tuple[float, int]] = []
-        """When what is under way ends, with its place in `order`."""
+        """A heap of the running instructions: end time, and position in `order`."""
         self._ready: list[list[int]] = [[] for _ in range(on.devices * ENGINES)]
-        """For each pool a heap of ranks."""
+        """For each pool, a heap of the ranks of its ready instructions."""
         self._idle = [_keys_of(pool % ENGINES, streams) for pool in range(on.devices * ENGINES)]
-        """For each pool its free streams; the last to come free is the next to be taken, so that few are used."""
+        """For each pool, a stack of its free streams: the last freed is the first taken, so that few are used."""
         self._unbound: list[int] = []
-        """What is ready and belongs to no pool."""
+        """Ready instructions that belong to no pool."""
         self._streams = streams
         self._limit = limit * (1 + 1e-9)  # sums in another order end in other last bits
         self._left = on.work.copy()
-        """For each pool the seconds of what had not started when `_counted` instructions had."""
+        """For each pool, the seconds of the instructions after the first `_counted` starts."""
         self._counted = 0
         self.keys = [0] * on.count
         self.order: list[int] = []
         self.makespan = self._run()
 
     def _run(self) -> float:
-        """Seconds until all is done."""
+        """Simulate the run, and return its makespan in seconds; `inf` if it exceeds the limit."""
         gated = {leaf for index in self._gate for leaf in self._on.leaves_of[index]}
         for index, producers in enumerate(self._missing):
             if not producers and index not in gated:
@@ -93,7 +93,7 @@ class Attempt:
                 self._finish(heappop(events)[1], now)
 
     def _is_late(self, now: float) -> bool:
-        """Has some pool more left to do than its streams can within the limit?"""
+        """Return whether some pool has more work left than its streams can do within the limit."""
         left, pool_of, times = self._left, self._on.pool, self._on.times
         for index in self.order[self._counted :]:
             if pool_of[index] != ANYWHERE:
@@ -102,7 +102,7 @@ class Attempt:
         return any(now + seconds / streams_of(pool, self._streams) > self._limit for pool, seconds in left.items())
 
     def _offer(self, index: int) -> None:
-        """It is ready."""
+        """Add an instruction to the ready instructions of its pool."""
         pool = self._on.pool[index]
         if pool == ANYWHERE:
             self._unbound.append(index)
@@ -110,6 +110,7 @@ class Attempt:
             heappush(self._ready[pool], self._rank[index])
 
     def _start(self, index: int, key: int, now: float) -> None:
+        """Start an instruction on a stream, and offer the leaves that were held back for its start."""
         on = self._on
         heappush(self._events, (now + on.times[index], len(self.order)))
         self.order.append(index)
@@ -122,7 +123,7 @@ class Attempt:
                         self._offer(leaf)
 
     def _finish(self, position: int, now: float) -> None:
-        """Free its stream, or go on with it."""
+        """End the instruction at `position` in `order`. Pass its stream on to its only consumer, or free the stream."""
         on, missing, toward = self._on, self._missing, self._toward
         index, pools = self.order[position], on.pool
         pool, followers = pools[index], on.after[index]
@@ -140,11 +141,11 @@ class Attempt:
             self._idle[pool].append(self.keys[index])
 
     def _dispatch(self, pool: int, now: float) -> None:
-        """Start as much of what is ready as there are free streams: by rank, and then each where it fits best."""
+        """Start ready instructions by rank while streams are free, each on its producer's stream if that is free."""
         ready, idle = self._ready[pool], self._idle[pool]
         ranked, toward, order, keys = self._ranked, self._toward, self.order, self.keys
         while ready and idle:
-            if len(idle) == 1:  # mostly; there is nothing to choose
+            if len(idle) == 1:  # the usual case; there is no choice
                 self._start(ranked[heappop(ready)], idle.pop(), now)
                 continue
             elsewhere: list[int] = []
@@ -161,7 +162,7 @@ class Attempt:
 
 
 def _keys_of(engine: int, streams: int) -> list[int]:
-    """The keys of the streams of a pool, the first to be used last."""
+    """Return the keys of the streams of a pool, as a stack: the last is used first."""
     if engine == COMPUTE:
         return list(range(streams - 1, -1, -1))
     return [streams if engine == UPLOAD else streams + 1]

@@ -1,8 +1,8 @@
-"""How long instructions take, by a model, and what that says of a plan.
+"""The cost model: predicts the time of each instruction, and the times of a plan.
 
-The model knows bytes and bandwidths, and kernel times where somebody has declared or measured them. It is for
-choosing between schedules, and for comparing them: it knows nothing of how kernels on several streams share a
-device, of the host's time to submit them, or of the cost of an event.
+The model has bytes and bandwidths, and the kernel times that were declared or measured. It serves to choose between
+schedules and to compare them. It leaves out how kernels on several streams share a device, the host's time to submit
+them, and the cost of an event.
 """
 
 import math
@@ -32,15 +32,16 @@ from dagpu.origin import here
 from dagpu.wrong_arguments import wrong_argument
 
 COMPUTE: Final = 0
-"""Kernels, fills, copies within a device and between devices, host calls: on any stream, beside each other."""
+"""Engine of kernels, fills, copies within a device and between devices, and host calls: they run concurrently."""
 UPLOAD: Final = 1
-"""Copies from the host: one engine a device, so one at a time."""
+"""Engine of copies from the host: each device has one, so they run one at a time."""
 DOWNLOAD: Final = 2
-"""Copies to the host: the same."""
+"""Engine of copies to the host: each device has one, so they run one at a time."""
 ENGINES: Final = 3
+"""Number of engines of a device."""
 
 _Learnt: TypeAlias = tuple[tuple[str, tuple[tuple[int, float, int], ...]], ...]
-"""For each kernel, by name: bytes, mean seconds and how many were measured, by growing bytes."""
+"""For each kernel name: bytes, mean seconds and number of measurements, sorted by bytes."""
 
 
 class _Buffered(Protocol):
@@ -51,7 +52,7 @@ class _Buffered(Protocol):
 
 
 def engine_of(instruction: Instruction) -> int:
-    """Which part of its device an instruction keeps busy: `COMPUTE`, `UPLOAD` or `DOWNLOAD`."""
+    """Return the engine of its device that an instruction occupies: `COMPUTE`, `UPLOAD` or `DOWNLOAD`."""
     kind = type(instruction)
     return UPLOAD if kind is CopyHtoD else DOWNLOAD if kind is CopyDtoH else COMPUTE
 
@@ -59,26 +60,29 @@ def engine_of(instruction: Instruction) -> int:
 @final
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Seconds that an instruction takes: `launch`, and its bytes at a bandwidth, or a kernel's own time.
+    """Predicts the seconds of an instruction: `launch`, and its bytes at a bandwidth or a kernel's own time.
 
-    A kernel's time is the declared one; else, where it has been measured, the mean at the same bytes, or that at
-    the nearest bytes (by ratio) scaled by the bytes; else its bytes, each view read or written counted whole and
-    once, at `bandwidth`. Immutable, and compared by value: `declare` and `learn` give another model.
+    A kernel's time is the declared one. If none is declared but the kernel was measured, it is the mean at the same
+    bytes, or the mean at the nearest bytes (by ratio) scaled by the bytes. Else it is the kernel's bytes at
+    `bandwidth`, with each view that is read or written counted whole and once. A model is immutable and compared by
+    value; `declare` and `learn` return another model.
 
     The defaults are medians measured on one H200 (driver 580, CUDA 13.0, 21 November 2026). Only a copy between two
-    devices has not been measured: it is taken to be as slow as one to the host.
+    devices was not measured: it is assumed to be as slow as a copy to the host.
     """
 
     launch: float = 2.4e-6
-    """Seconds for each instruction on a device: of a chain of 1,000 tiny launches, submitted in C++."""
+    """Seconds of overhead for each instruction on a device: measured in a chain of 1,000 tiny launches from C++."""
     bandwidth: float = 4.29e12
-    """Bytes a second on a device, read plus written: a copy within it."""
+    """Bytes per second on a device, read plus written: measured for a copy within a device."""
     host_bandwidth: float = 55e9
-    """Bytes a second between page-locked host memory and a device, either way."""
+    """Bytes per second between page-locked host memory and a device, in either direction."""
     host_call: float = 107e-6
-    """Seconds of a `HostCall`: handing work to a thread and back. What the function takes is not known."""
+    """Seconds of a `HostCall`: handing work to a thread and back. The time of the function itself is not included."""
     declared: tuple[tuple[str, float], ...] = ()
+    """Kernel names with declared seconds, sorted; `declare` adds to them."""
     learnt: _Learnt = ()
+    """Measured kernel times; `learn` adds to them."""
 
     def __post_init__(self) -> None:
         number: Any  # whatever the user gave
@@ -90,10 +94,10 @@ class CostModel:
             _check_seconds("CostModel", name, number)
 
     def declare(self, kernels: Mapping[str, float]) -> "CostModel":
-        """With these seconds on the device for each launch of the kernels of these names.
+        """Return a model with these seconds on the device for each launch of the kernels of these names.
 
         Raises:
-            TypeError: it is no mapping of names to numbers.
+            TypeError: `kernels` is not a mapping of names to numbers.
             ValueError: a time is negative or not finite.
         """
         if not isinstance(kernels, Mapping):
@@ -104,12 +108,12 @@ class CostModel:
         return replace(self, declared=tuple(sorted({**dict(self.declared), **kernels}.items())))
 
     def learn(self, measured: Iterable[tuple[str, int, float]]) -> "CostModel":
-        """With these times of earlier runs: kernel's name, bytes as `nbytes` counts them, seconds on the device.
+        """Return a model with times of earlier runs: kernel name, bytes as `nbytes` counts them, seconds on the device.
 
-        Equal kernels and bytes are averaged, with what was learnt before.
+        Times of equal kernel and bytes are averaged, together with those learnt before.
 
         Raises:
-            TypeError: it is no list of such triples.
+            TypeError: `measured` is not a list of such triples.
             ValueError: a time is negative or not finite.
         """
         try:
@@ -130,15 +134,18 @@ class CostModel:
         return replace(self, learnt=tuple(found))
 
     def nbytes(self, instruction: Instruction, program: _Buffered) -> int:
-        """Bytes that an instruction reads and writes on a device; across the host, bytes that it moves."""
+        """Return the bytes that an instruction reads and writes on a device; for a copy from or to the host, its bytes.
+
+        `program` is the program or the plan that the instruction belongs to.
+        """
         return _bytes_of(instruction, program.buffers)
 
     def seconds(self, instruction: Instruction, program: _Buffered) -> float:
-        """How long the instruction takes; `program` is the program or the plan that it belongs to."""
+        """Return the seconds of an instruction; `program` is the program or the plan that it belongs to."""
         return _Clock(self, program).seconds(instruction)
 
     def times(self, program: Program) -> list[float]:
-        """`seconds` of each instruction."""
+        """Return the seconds of each instruction of a program."""
         return list(map(_Clock(self, program).seconds, program.instructions))
 
 
@@ -151,7 +158,7 @@ def _check_seconds(call: str, name: object, seconds: object) -> None:
 
 @final
 class _Clock:
-    """A cost model with its tables unfolded, for the instructions of one program."""
+    """A cost model with its tables as dicts, for the instructions of one program."""
 
     __slots__ = ("_buffers", "_byte", "_declared", "_host_byte", "_learnt", "_model")
 
@@ -206,7 +213,7 @@ def _bytes_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
             else:
                 continue
             total += prod(layout.shape) * layout.dtype.itemsize
-        if not instruction.args:  # a program written by hand may leave them out
+        if not instruction.args:  # a program that is not from a trace may leave them out
             for buffer in (*instruction.reads, *instruction.writes):
                 total += buffers[buffer].nbytes
         return total
@@ -221,24 +228,26 @@ def _bytes_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
     return 0
 
 
-# ---- what the model says of a plan
+# ---- simulation of a plan
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How a plan runs in the model. Seconds from its start."""
+    """Simulated times of a plan, in seconds from its start."""
 
     starts: tuple[float, ...]
-    """Of each step. A step that is no `Execute` takes no time."""
+    """Start of each step. Only `Execute` steps take time."""
     ends: tuple[float, ...]
+    """End of each step."""
     makespan: float
+    """End of the last step."""
 
 
 def simulate(plan: Plan, costs: CostModel) -> Timing:
-    """Run a plan by the model: lanes beside each other, waits for events, one copy at a time each way a device.
+    """Simulate a plan: lanes run concurrently, waits block on events, each copy engine runs one copy at a time.
 
-    Copies of one direction take turns in the order of the steps.
+    Copies of one direction run in the order of the steps.
     """
     clock = _Clock(costs, plan)
     lane_free = [0.0] * len(plan.lanes)

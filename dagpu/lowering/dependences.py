@@ -1,4 +1,4 @@
-"""What depends on what in a program, by whole buffers, and how long it takes: what list scheduling goes by."""
+"""Dependences between the instructions of a program, by whole buffers, and the graph that list scheduling uses."""
 
 from collections.abc import Sequence
 from operator import neg
@@ -8,7 +8,7 @@ from dagpu.lowering.cost import COMPUTE, ENGINES, engine_of
 from dagpu.lowering.program import Instruction, Program
 
 ANYWHERE: Final = -1
-"""The pool of what another policy places, on a stream that is not known here: it starts as soon as it can."""
+"""Pool of an instruction that another policy places, on an unknown stream: it starts as soon as it is ready."""
 
 
 @final
@@ -57,7 +57,10 @@ class AccessHistory:
 
 @final
 class Dependences:
-    """What depends on what, and where it may run: each engine of a device has a *pool* of streams."""
+    """Dependence graph of a program, with the time and the pool of each instruction.
+
+    Each engine of a device has a *pool* of streams.
+    """
 
     __slots__ = (
         "after", "count", "devices", "feeds", "gate", "leaves_of", "pool", "producers", "rest", "times", "work",
@@ -66,28 +69,31 @@ class Dependences:
     def __init__(self, program: Program, times: list[float], own: Sequence[bool] | None = None) -> None:
         """`own` says for each instruction whether the policy places it; None if it places all."""
         self.times = times
+        """Seconds of each instruction."""
         self.count = count = len(times)
         self.devices = len(program.devices)
         self.pool = [i.device * ENGINES + engine_of(i) for i in program.instructions]
         if own is not None:
             self.pool = [pool if is_own else ANYWHERE for pool, is_own in zip(self.pool, own, strict=True)]
         self.after: list[list[int]] = [[] for _ in range(count)]
-        """The instructions that depend on each one, directly; without those that only follow from others, mostly."""
+        """For each instruction, its direct successors; most transitive ones are left out."""
         self.producers = [0] * count
-        """How many instructions each depends on, directly."""
+        """Number of direct predecessors of each instruction."""
         self.leaves_of: dict[int, list[int]] = {}
-        """The leaves that are held back for an instruction."""
+        """For an instruction, the leaves that are held back for it."""
         self.feeds: dict[int, list[int]] = {}
-        """The instructions with leaves that an instruction is a producer of."""
+        """For an instruction, its consumers that have leaves held back."""
         self.gate: dict[int, int] = {}
-        """How many such producers an instruction with leaves has."""
+        """For an instruction with leaves held back, the number of its other producers."""
         self.rest: list[float] = []
+        """For each instruction, the seconds of the longest path from its start."""
         self.work: dict[int, float] = {}
-        """Of each pool with something to do, the seconds that it takes."""
+        """For each pool that has work, the sum of its seconds."""
         self._connect(program)
         self._measure()
 
     def _connect(self, program: Program) -> None:
+        """Fill in `after`, `producers`, and the tables of leaves."""
         after, producers = self.after, self.producers
         add = AccessHistory(len(program.buffers)).add
         for index, instruction in enumerate(program.instructions):
@@ -101,9 +107,9 @@ class Dependences:
                 after[earlier].append(index)
 
     def _hold_back(self, index: int, before: list[int]) -> None:
-        """Note which of the producers `before` of an instruction are leaves that wait for the others to start.
+        """Note the leaves among the producers `before` of an instruction: they wait until the others start.
 
-        A leaf belongs to the first that takes it. Copies are no leaves: they have a stream to run ahead on.
+        A leaf belongs to its first consumer. A copy is not a leaf, because it has a stream of its own to run ahead on.
         """
         producers, pool = self.producers, self.pool
         leaves = [leaf for leaf in before if not producers[leaf] and not self.after[leaf] and pool[leaf] % ENGINES == 0]
@@ -116,7 +122,7 @@ class Dependences:
                     self.feeds.setdefault(earlier, []).append(index)
 
     def _measure(self) -> None:
-        """`rest`: for each instruction, the seconds of the longest path from its start. And `work`."""
+        """Fill in `rest` and `work`."""
         work = dict.fromkeys(sorted(set(self.pool) - {ANYWHERE}), 0.0)
         for pool, seconds in zip(self.pool, self.times, strict=True):
             if pool >= 0:
@@ -132,11 +138,12 @@ class Dependences:
             rest[index] += longest
 
     def bounds(self, streams: int) -> tuple[float, float]:
-        """What no schedule can beat, and what list scheduling never passes; seconds.
+        """Return a lower bound on every makespan, and Graham's upper bound on that of list scheduling, in seconds.
 
-        The first: the critical path, or what one pool has to do, shared out over its streams. The second: Graham's
-        argument with several pools. At any moment either the longest chain goes on, or the pool that it needs is
-        full; so it is the sum of the pools' shares, and of the path what a pool's other streams leave over.
+        The lower bound is the larger of the critical path and the largest work of a pool, shared out over its streams.
+        The upper bound applies Graham's argument to several pools. At any moment either the longest chain proceeds, or
+        the pool that it needs is full. So it is the sum of the pools' shares and of the part (1 - 1 / `streams`) of the
+        critical path.
         """
         shares = [total / streams_of(pool, streams) for pool, total in self.work.items()]
         path = max(self.rest, default=0.0)
@@ -144,10 +151,10 @@ class Dependences:
         return max([path, *shares]), sum(shares) + path * (1 - alone)
 
     def by_path(self) -> list[int]:
-        """The instructions by falling `rest`, then in program order."""
+        """Return the instructions sorted by descending `rest`, then in program order."""
         return sorted(range(self.count), key=list(map(neg, self.rest)).__getitem__)
 
 
 def streams_of(pool: int, streams: int) -> int:
-    """How many streams a pool has: one for the copies of each direction, which take turns on their engine."""
+    """Return the number of streams of a pool: `streams` for kernels, one for the copies of each direction."""
     return streams if pool % ENGINES == COMPUTE else 1

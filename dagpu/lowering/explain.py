@@ -1,4 +1,4 @@
-"""A plan in words: what runs where, what it waits for, how long it is predicted to take, and what does not overlap."""
+"""The text report of a plan: its instructions and waits, predicted times, memory, and branches that do not overlap."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,20 +12,23 @@ from dagpu.lowering.plan import Plan
 from dagpu.lowering.show import Places, table
 
 MOST_ROWS: Final = 400
+"""Most instructions in the table, by default."""
 MOST_PAIRS: Final = 40
+"""Most pairs of branches in the report, by default."""
 _ON_A_LINE: Final = 12
-"""Steps of the critical path, or of a branch, that are named one by one."""
+"""Most steps of the critical path that are named one by one."""
 
 
 def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS, pairs: int = MOST_PAIRS) -> str:
-    """The plan as text. Times are predictions of `costs`, `CostModel()` unless given.
+    """Return a report of the plan. Times are predictions of `costs`, `CostModel()` unless given.
 
     - A table of the instructions, in the plan's order: the number of the step (as in `print(plan)`), the lane
       (`device/stream`), the instructions of other lanes that it waits for, the bytes that it writes on devices, and
-      where in the user's code it was built. At most `rows` of them.
-    - The critical path; the makespan against the lower bound max(critical path, work / lanes); the peak of memory
-      beyond the inputs against the most that every execution of the plan holds at once.
-    - Each pair of independent branches that is predicted not to overlap, and why; at most `pairs`, most lost first.
+      the place in the user's code that built it. At most `rows` instructions are shown.
+    - The critical path; the makespan compared with the lower bound max(critical path, work / lanes); the peak of memory
+      beyond the inputs compared with the bytes that every execution of the plan holds at once.
+    - Each pair of independent branches that is predicted not to overlap, with the reason. At most `pairs` pairs are
+      shown, those that lose most time first.
     """
     found = forecast(plan, costs)
     parts = [_count(len(found.pieces), "instruction"), _count(len(found.lanes), "lane"), _count(plan.events, "event")]
@@ -110,7 +113,7 @@ def _pair(found: Forecast, first: Branch, second: Branch) -> str:
 
 
 def _branch(found: Forecast, branch: Branch) -> str:
-    """`#3 gemm`, or `#3..#9 gemm..add`."""
+    """Name a branch: `#3 gemm`, or `#3..#9 gemm..add`."""
     first: Piece = found.pieces[branch.pieces[0]]
     last: Piece = found.pieces[branch.pieces[-1]]
     return f"#{first.step} {first.name}" if first is last else f"#{first.step}..#{last.step} {first.name}..{last.name}"
@@ -132,7 +135,7 @@ def _ratio(amount: float, least: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`12.3 us`, `4.56 ms`, `1.23 s`."""
+    """Format seconds: `12.3 us`, `4.56 ms`, `1.23 s`."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"

@@ -1,9 +1,9 @@
-"""The least memory that a plan's order allows, whatever the memory plan: what `explain` holds the peak against.
+"""A lower bound on the memory of a plan, for every memory plan; `explain` compares the peak with it.
 
 While an instruction runs, a buffer is alive in every execution exactly if its first write happens before that
 instruction (or is it), and the instruction happens before a use of the buffer (or is one). On each lane such
-instructions are consecutive, so each buffer is one interval for each lane, and the most bytes over any one
-instruction are found by adding up where intervals begin and end.
+instructions are consecutive, so each buffer is one interval on each lane. The largest sum of bytes over any one
+instruction is a prefix sum over the begins and ends of the intervals.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,17 +16,18 @@ from dagpu.lowering.program import HOST, Instruction, Role
 
 
 def least_bytes(plan: Plan) -> int:
-    """The most bytes beyond the inputs that every execution of the plan holds at once; no `peak_bytes` is lower.
+    """Return the most bytes beyond the inputs that every execution of the plan holds at once; `peak_bytes` is no lower.
 
-    Counted while one instruction runs, for each device alone, and added up: arenas of two devices share nothing.
+    The bytes of each device are counted alone, while one instruction runs, and added up, because the arenas of two
+    devices share no memory.
     """
     walk = _Walk(plan)
-    return sum([walk.most(device) for device in range(len(plan.devices))])
+    return sum([walk.most_alive(device) for device in range(len(plan.devices))])
 
 
 @final
 class _Walk:
-    """When each instruction runs, as clocks, and who uses each buffer."""
+    """The clock of each instruction, and the uses of each buffer."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -52,8 +53,8 @@ class _Walk:
             if self._first[buffer] < 0:
                 self._first[buffer] = at
 
-    def most(self, device: int) -> int:
-        """Bytes on one device."""
+    def most_alive(self, device: int) -> int:
+        """Return the most bytes of one device that are alive while one instruction runs."""
         changes = [[0] * (len(steps) + 1) for steps in self._of_lane]
         results = 0
         for buffer, about in enumerate(self._plan.buffers):
@@ -70,7 +71,7 @@ class _Walk:
         return max([results, *[max(accumulate(change)) for change in changes]])
 
     def _begin(self, buffer: int, lane: int) -> int:
-        """The first place on a lane that comes after the buffer's first write, or is it."""
+        """Return the first position on a lane that happens after the buffer's first write, or is it."""
         first, steps = self._first[buffer], self._of_lane[lane]
         home = self._plan.steps[first].lane
         if home == lane:
@@ -78,7 +79,7 @@ class _Walk:
         return bisect_left(steps, first, key=lambda at: self._clock[at][home])
 
     def _end(self, buffer: int, lane: int) -> int:
-        """Behind the last place on a lane that comes before a use of the buffer, or is one."""
+        """Return the position after the last one on a lane that happens before a use of the buffer, or is one."""
         steps, last = self._of_lane[lane], 0
         for home, (use, written_over) in self._uses[buffer].items():
             if home == lane:

@@ -1,8 +1,8 @@
-"""Overlap for memory: what is done with a program whose plan takes more than its policy's `memory_limit`.
+"""The memory limit of a policy: trades overlap for memory if a plan takes more bytes than the limit.
 
-What overlaps cannot share memory, so lanes are folded together, half of them each time; and an order that goes depth
-first ends what it has begun before it begins more, so less is alive at once. At each number of lanes the given order is
-tried first: it is the one that the policy has chosen for speed.
+Buffers of instructions that overlap cannot share memory, so the number of lanes is halved until the plan fits. A
+depth-first order ends a branch before it begins the next one, so fewer buffers are alive at once. For each number of
+lanes the policy's own order is tried first, because it was chosen for speed.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -18,12 +18,13 @@ from dagpu.lowering.program import Program
 def fit(
     program: Program, keys: Sequence[Hashable], plan: Plan, make: Callable[[Program, Sequence[Hashable]], Plan]
 ) -> Plan:
-    """The plan, or the first that keeps the limits of the program's policies; `make` makes one of a placement.
+    """Return the plan if it keeps the limits of the program's policies, or else the first variant that does.
 
-    Only what a policy with a limit has placed changes lanes, and streams of the user's own stay theirs.
+    `make` schedules a program with one lane key for each instruction. Only instructions that a policy with a limit has
+    placed change lanes. Streams of the user stay as they are.
 
     Raises:
-        PlanError: the last of them takes more as well.
+        PlanError: no variant keeps the limits.
     """
     limits = [getattr(policy, "memory_limit", None) for policy in program.policies]
     limit = min([limit for limit in limits if limit is not None], default=None)
@@ -53,7 +54,7 @@ def fit(
 
 
 def _depth_first(program: Program) -> list[int]:
-    """The instructions, each right behind what it needs and nobody has needed before."""
+    """Return the instructions in depth-first postorder: each follows its predecessors that are not yet in the order."""
     needs = _needs(program)
     needed = bytearray(len(needs))
     for each in needs:
@@ -79,8 +80,7 @@ def _depth_first(program: Program) -> list[int]:
 
 
 def _needs(program: Program) -> list[list[int]]:
-    """For each instruction: the last writers of its buffers, in the order in which it names these, then the others
-    that it depends on."""
+    """Return the predecessors of each instruction: first the last writers of its buffers, then those that read them."""
     history = AccessHistory(len(program.buffers))
     needs: list[list[int]] = []
     for at, instruction in enumerate(program.instructions):
@@ -91,6 +91,7 @@ def _needs(program: Program) -> list[list[int]]:
 
 
 def _too_large(plan: Plan, limit: int) -> PlanError:
+    """Build the error for the smallest plan that was found."""
     most = max(range(len(plan.devices)), key=plan.arena_bytes.__getitem__)
     return PlanError(
         f"this takes {plan.peak_bytes:,} bytes, and the policy's memory_limit is {limit:,}: no order and no number of "

@@ -1,7 +1,7 @@
-"""What a plan is predicted to do: when each instruction begins and ends, given a cost for each.
+"""The predicted timeline of a plan: begin and end of each instruction, from a cost for each.
 
-The times are those of `cost.simulate`; here each instruction also knows what it needs and waits for, so that what a
-plan does can be told, drawn, and held against what was measured.
+The times are those of `cost.simulate`. Here each instruction also has its dependences and waits, so that the timeline
+can be reported, drawn and compared with measured times.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,71 +20,81 @@ from dagpu.origin import Origin
 @final
 @plain
 class Piece:
-    """One instruction of a plan, and when it is predicted to run. Holds nothing of the user's."""
+    """One instruction of a plan with its predicted times. It references no object of the user."""
 
     step: int
-    """Its number among the plan's steps."""
+    """Index of its step in the plan."""
     label: str
+    """Name of the instruction in texts: its kind, and the name of its kernel or function."""
     name: str
-    """The label's last word: a kernel's or function's own name."""
+    """Name of the kernel or function; else the label."""
     kind: str
     """`Launch`, `Fill`, `CopyHtoD`, `CopyDtoH`, `CopyDtoD`, `HostCall` or `GraphLaunch`."""
     lane: int
+    """Index of its lane in the plan."""
     engine: int
-    """Which part of its device it keeps busy: see `cost.engine_of`."""
+    """Engine of its device that it occupies: see `cost.engine_of`."""
     origin: Origin
+    """Place in the user's code that built it."""
     nbytes: int
-    """What it writes on devices."""
+    """Bytes of the buffers that it writes on devices."""
     moved: int
-    """What it reads and writes, as `CostModel.nbytes` counts."""
+    """Bytes that it reads and writes, as `CostModel.nbytes` counts them."""
     begin: float
-    """Seconds from the start of the run; so is `end`."""
+    """Start in seconds from the start of the run."""
     end: float
+    """End in seconds from the start of the run."""
     inputs: tuple[int, ...]
-    """The pieces that it has to come after for what they and it read and write: the direct ones."""
+    """Its direct predecessors by the buffers that they and it read and write, as indices of pieces."""
     waits: tuple[int, ...]
-    """The pieces of other lanes that its lane waits for between the piece before it and this one."""
+    """Pieces of other lanes that its lane waits for between the previous piece of the lane and this one."""
 
     @property
     def seconds(self) -> float:
+        """Duration in seconds."""
         return self.end - self.begin
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The pieces in the plan's order; elsewhere a piece is named by its index in `pieces`."""
+    """Predicted timeline of a plan. Other tables refer to a piece by its index in `pieces`."""
 
     pieces: tuple[Piece, ...]
+    """The instructions, in the plan's order."""
     lanes: tuple[str, ...]
-    """`device/key` of each lane."""
+    """Name of each lane, as `device/key`."""
     device_of_lane: tuple[int, ...]
+    """Index of the device of each lane."""
     clocks: tuple[Clock, ...]
     """For each piece, the vector clock of its lane when the piece starts; work is numbered by the plan's steps."""
     critical: tuple[int, ...]
-    """The pieces of a longest chain of dependencies, in order."""
+    """Critical path: the pieces of a longest chain of dependences, in order."""
     critical_seconds: float
+    """Length of the critical path in seconds."""
     work_seconds: float
-    """The least time that the work takes: the most that one device's lanes with kernels, or one of its two copy
-    engines, has to do, shared out evenly."""
+    """Largest work of one device's lanes with kernels (shared out evenly over them), or of one of its copy engines."""
 
     @property
     def makespan(self) -> float:
-        """Seconds from the start to the end of the last piece."""
+        """Seconds from the start of the run to the end of the last piece."""
         return max((piece.end for piece in self.pieces), default=0.0)
 
     @property
     def bound(self) -> float:
-        """Seconds that no schedule on so many lanes can go below: max(critical path, work / lanes)."""
+        """Lower bound in seconds for every schedule on these lanes: max(critical path, work / lanes)."""
         return max(self.critical_seconds, self.work_seconds)
 
     @property
     def overlap(self) -> float:
-        """See `overlap_of`."""
+        """Part of the work that is hidden behind other work: see `overlap_of`."""
         return overlap_of((piece.begin, piece.end) for piece in self.pieces)
 
     def timed(self, seconds: Sequence[float], *, engines: bool = True) -> "Forecast":
-        """The same plan, where each piece takes so long. `engines`: a device has one copy engine each way."""
+        """Return the timeline of the same plan with other durations of the pieces, in seconds.
+
+        With `engines`, each device has one copy engine for each direction. Without, copies overlap freely.
+        """
         free = [0.0] * len(self.lanes)
         busy: dict[tuple[int, int], float] = {}
         spans: list[tuple[float, float]] = []
@@ -98,7 +108,7 @@ class Forecast:
         return self.at(spans)
 
     def at(self, spans: Sequence[tuple[float, float]]) -> "Forecast":
-        """The same plan, where each piece begins and ends at these times, predicted or measured."""
+        """Return the timeline of the same plan with these begins and ends of the pieces, predicted or measured."""
         pieces = [replace(piece, begin=begin, end=end) for piece, (begin, end) in zip(self.pieces, spans, strict=True)]
         critical, length = _critical(pieces)
         work = _work(pieces, self.device_of_lane)
@@ -106,10 +116,10 @@ class Forecast:
 
 
 def overlap_of(spans: Iterable[tuple[float, float]]) -> float:
-    """The part of the work that was hidden behind other work: 1 - (time in which anything runs) / (sum of all
-    durations).
+    """Return the part of the work that is hidden behind other work, from the begin and end of each piece of work.
 
-    0 where nothing overlaps; (k - 1) / k where k spans run side by side throughout.
+    It is 1 - (time in which anything runs) / (sum of all durations): 0 if nothing overlaps, (k - 1) / k if k spans run
+    concurrently throughout.
     """
     total, covered, until = 0.0, 0.0, float("-inf")
     for begin, end in sorted(spans):
@@ -121,13 +131,13 @@ def overlap_of(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def program_of(plan: Plan) -> Program:
-    """The program that a plan carries out; whose policy placed what is not known any more."""
+    """Return the program that a plan executes, without its policies."""
     instructions = tuple([step.instruction for step in plan.steps if type(step) is Execute])
     return Program(plan.devices, plan.buffers, instructions, (None,), (0,) * len(instructions))
 
 
 def forecast(plan: Plan, costs: CostModel | None = None) -> Forecast:
-    """Predict a plan, its instructions costed by `costs` (`CostModel()` unless given)."""
+    """Predict the timeline of a plan, with instruction times from `costs` (`CostModel()` unless given)."""
     inputs = dependencies(plan)
     latest = [-1] * len(plan.lanes)
     pending: list[list[int]] = [[] for _ in plan.lanes]
@@ -166,18 +176,18 @@ def _piece(
 
 
 _COUNT = CostModel()
-"""Every cost model counts bytes in the same way."""
+"""Counts bytes, which every cost model counts in the same way."""
 
 
 def dependencies(plan: Plan) -> list[tuple[int, ...]]:
-    """Of each instruction the earlier ones that it has to come after: read after write, write after read or write."""
+    """Return the direct predecessors of each executed instruction: read after write, write after read or write."""
     history = AccessHistory(len(plan.buffers))
     executed = [step.instruction for step in plan.steps if type(step) is Execute]
     return [tuple(sorted(history.add(index, instruction))) for index, instruction in enumerate(executed)]
 
 
 def _critical(pieces: Sequence[Piece]) -> tuple[tuple[int, ...], float]:
-    """A longest chain of dependencies, and its length in seconds."""
+    """Return a longest chain of dependences, and its length in seconds."""
     finish: list[float] = []
     before: list[int] = []
     for piece in pieces:
@@ -194,6 +204,7 @@ def _critical(pieces: Sequence[Piece]) -> tuple[tuple[int, ...], float]:
 
 
 def _work(pieces: Sequence[Piece], device_of_lane: Sequence[int]) -> float:
+    """Return the largest work of one engine, shared out over its lanes, in seconds."""
     work: dict[tuple[int, int], float] = {}
     lanes: dict[tuple[int, int], set[int]] = {}
     for piece in pieces:

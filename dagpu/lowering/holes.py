@@ -1,13 +1,13 @@
-"""One device's arena while buffers are put into it: which bytes are free, and for which lanes.
+"""The free list of one device's arena: free bytes, and the lanes that may use them.
 
-A hole is free bytes and the release that freed them, as a lane and the number of a step. A lane may use the hole once
-its clock covers that step. Neighbouring holes of one lane are one hole, with the later of the two releases.
+A hole is a range of free bytes with the release that freed it, as a lane and the number of a step. A lane may use the
+hole once its clock covers that step. Neighbouring holes of one lane are merged, with the later of the two releases.
 
 Invariants:
     holes do not overlap, and none reaches beyond `top`
     _ends[start + nbytes] == start          for each hole
     (number, start) in _heaps[lane][nbytes] for each hole, and nbytes in _sizes[lane], which is sorted
-What lies in a heap and is no hole of that number any more is thrown out when it is met.
+An entry of a heap whose hole has gone or changed is deleted when it comes to the top.
 """
 
 from bisect import bisect_left, insort
@@ -17,27 +17,27 @@ from typing import Final, TypeAlias, final
 from dagpu.lowering.order import Clock
 
 SEARCH: Final = 8
-"""How many sizes of holes are looked at on each lane before bytes are taken elsewhere."""
+"""Number of sizes of holes that are tried on each lane before bytes are taken elsewhere."""
 
 
 _Hole: TypeAlias = tuple[int, int, int]
-"""Bytes, and the lane and number of the release."""
+"""Size in bytes, and the lane and the step of the release."""
 
 
 @final
 class Space:
-    """The bytes of one arena. Sizes given and taken are aligned."""
+    """The free bytes of one arena. All sizes are multiples of the alignment."""
 
     def __init__(self, lanes: int) -> None:
         self.top = 0
-        """Where the arena ends."""
+        """Size of the arena so far: the end of its last block."""
         self._holes: dict[int, _Hole] = {}
         self._ends: dict[int, int] = {}
         self._sizes: list[list[int]] = [[] for _ in range(lanes)]
         self._heaps: list[dict[int, list[tuple[int, int]]]] = [{} for _ in range(lanes)]
 
     def take(self, lane: int, clock: Clock, nbytes: int) -> int:
-        """Bytes for a buffer that `lane`, whose clock is given, allocates; their offset."""
+        """Take bytes for a buffer that `lane` allocates while its clock is `clock`, and return their offset."""
         if not self._holes:
             self.top += nbytes
             return self.top - nbytes
@@ -54,7 +54,7 @@ class Space:
         return self._span(clock, nbytes)
 
     def give(self, start: int, nbytes: int, lane: int, number: int) -> None:
-        """Step `number` of `lane` has released these bytes: a hole, together with its neighbours of that lane."""
+        """Add bytes that step `number` of `lane` has released, merged with neighbouring holes of that lane."""
         holes = self._holes
         after = holes.get(start + nbytes)
         if after is not None and after[1] == lane:
@@ -67,7 +67,7 @@ class Space:
         self._add(start, (nbytes, lane, number))
 
     def _fit(self, lane: int, known: int, nbytes: int) -> tuple[int, int] | None:
-        """Size and start of the smallest hole of `lane`, freed by step `known` of it at the latest."""
+        """Return size and start of the smallest hole of `lane` that its steps up to `known` have freed, if any."""
         sizes, heaps, holes = self._sizes[lane], self._heaps[lane], self._holes
         at = bisect_left(sizes, nbytes)
         looked = 0
@@ -90,7 +90,10 @@ class Space:
         return None
 
     def _span(self, clock: Clock, nbytes: int) -> int:
-        """No hole is large enough: neighbouring ones together, or those before the arena's end and what is missing."""
+        """Take bytes where no hole is large enough: from several neighbouring holes, or by extending the arena.
+
+        The arena is extended from the usable holes at its end, by the bytes that are missing.
+        """
         for lane, sizes in enumerate(self._sizes if len(self._sizes) > 1 else ()):
             for size in sizes[: -SEARCH - 1 : -1]:
                 heap = self._heaps[lane][size]
@@ -107,11 +110,12 @@ class Space:
         return start
 
     def _usable(self, start: int, clock: Clock) -> bool:
+        """Return whether a hole starts there that a lane with this clock may use."""
         hole = self._holes.get(start)
         return hole is not None and clock[hole[1]] >= hole[2]
 
     def _join(self, start: int, clock: Clock, nbytes: int) -> int:
-        """Take bytes out of this hole and its neighbours that are usable; -1 where they are too few together."""
+        """Take bytes from this hole and its usable neighbours, and return the offset; -1 if these are too small."""
         last = end = start
         while end - start < nbytes and self._usable(end, clock):
             last, end = end, end + self._holes[end][0]
@@ -132,12 +136,13 @@ class Space:
         return end - nbytes
 
     def _carve(self, start: int, nbytes: int) -> None:
-        """Take the first bytes of a hole."""
+        """Take the first bytes of a hole, and leave the rest as a hole."""
         hole = self._remove(start)
         if hole[0] > nbytes:
             self._add(start + nbytes, (hole[0] - nbytes, hole[1], hole[2]))
 
     def _clear(self, start: int, end: int) -> None:
+        """Remove all holes of a range that consists of holes."""
         while start < end:
             start += self._remove(start)[0]
 

@@ -1,20 +1,20 @@
-"""`ListSchedule`: places and orders a program by running it, in a cost model, on the streams that there are.
+"""`ListSchedule`: list scheduling, which simulates the program in a cost model on a given number of streams.
 
-List scheduling: whenever a stream is free and something is ready, something starts. What is ready goes by rank:
+Whenever a stream is free and an instruction is ready, an instruction starts. Ready instructions start by rank:
 
-1. The first attempt ranks by program order. A trace goes depth first, so this finishes one branch before it
-   begins the next, and holds little memory. It stands if it comes within `_GOOD` of the lower bound.
-2. The second ranks by the longest path that remains (critical path first), and the faster of the two stands.
-3. In both of these a *leaf* (something with no producer, such as the `zeros` of the next step of a loop) is held back
-   until the other producers of what takes it have started: sooner, it would only hold memory. Where that is too slow,
-   a third attempt does not, and stands if that pays.
+1. The first attempt ranks by program order. A trace goes depth first, so this order finishes one branch before it
+   begins the next, and holds little memory. The attempt is taken if it comes within `_GOOD` of the lower bound.
+2. The second attempt ranks by the longest remaining path (critical path first). The faster of the two is taken.
+3. Both of these hold back each *leaf*, an instruction with no producer, such as the `zeros` of the next step of a loop.
+   A leaf waits until the other producers of its consumer have started, because until then it would only hold memory.
+   If the result is too slow, a third attempt holds back nothing, and is taken if it gains enough.
 
-In all, an instruction whose one follower has no other producer hands its stream on to that follower: a chain stays
-on one stream, with no wait.
+In all attempts, an instruction whose only consumer has no other producer passes its stream on to that consumer. So a
+chain stays on one stream and needs no wait.
 
 With chains taken as single tasks, list scheduling on m equal machines is within 2 - 1/m of max(critical path,
-work / m): R. L. Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969). Holding leaves
-back is no part of his argument, so where his bound is passed, the third attempt stands if it is any faster.
+work / m): R. L. Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969). His proof does not
+cover holding leaves back. So if a schedule exceeds his bound, the third attempt is taken if it is any faster.
 """
 
 from dataclasses import dataclass, field
@@ -30,26 +30,28 @@ from dagpu.origin import here
 from dagpu.wrong_arguments import wrong_argument
 
 _GOOD: Final = 1.05
-"""Of the lower bound: a schedule that is as fast as this needs no further attempt. Also by how much one that holds more
-memory has to be faster."""
+"""Factor of the lower bound within which a schedule needs no further attempt. Also the factor by which a schedule that
+holds more memory has to be faster."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ListSchedule:
-    """Critical path first, over `streams` streams of each device; the default policy.
+    """List scheduling by critical path, on `streams` streams of each device; the default policy.
 
-    Kernels, fills and host calls run on streams 0 to `streams - 1`. Where a program is more than one chain, copies
-    from the host have stream `streams` to themselves, and copies to the host the one after it, so that they overlap
-    with the rest. Work goes on where one of its producers ran, if that is free.
+    Kernels, fills and host calls run on streams 0 to `streams - 1`. If a program is more than one chain, copies from
+    the host have stream `streams` to themselves, and copies to the host the next one, so that they overlap with the
+    rest. An instruction runs on the stream of one of its producers if that is free.
 
-    `costs` says how long instructions take: `CostModel().declare({"gemm": 3e-5})` where you know better.
+    `costs` gives the times of instructions. Declare the times that you know: `CostModel().declare({"gemm": 3e-5})`.
     """
 
     streams: int = 4
+    """Streams of each device, besides those for copies."""
     costs: CostModel = field(default_factory=CostModel)
+    """The cost model that predicts the time of each instruction."""
     memory_limit: int | None = None
-    """Bytes that a run may take beyond its inputs: streams are given up until it fits."""
+    """Most bytes that a run may take beyond its inputs: overlap is given up until the plan fits."""
 
     def __post_init__(self) -> None:
         check_settings("ListSchedule", self.streams, self.memory_limit)
@@ -81,8 +83,7 @@ class ListSchedule:
 
 
 def _is_chain(program: Program) -> bool:
-    """Does each instruction take up what the one before has written, all on one device? Gives up at the first that
-    does not."""
+    """Return whether each instruction reads or writes a buffer that the one before has written, all on one device."""
     if len(set(program.policy_of)) > 1:
         return False
     for before, instruction in pairwise(program.instructions):

@@ -1,18 +1,18 @@
-"""Where the temporaries of a plan lie: one arena for each device, in which bytes are used again.
+"""The memory planner: places the temporaries of a plan in one arena for each device, and reuses their bytes.
 
-Lifetimes are `Allocate` and `Release`, and the only order that counts is happens-before: bytes of a buffer go to
-another one if the release of the first happens before the allocation of the second in *every* execution. Where the two
-are on different lanes, that is so through waits which the data flow has put there anyway: none is ever added for the
-sake of memory. What comes later in the plan's steps alone may well run earlier.
+A lifetime lasts from `Allocate` to `Release`, and only happens-before counts: a buffer may take the bytes of another
+one if the release of the other happens before its allocation in *every* execution. If the two are on different lanes,
+that order comes from waits that the data flow needs. The planner never adds a wait. The order of the steps alone proves
+nothing, because a later step on another lane may run earlier.
 
-Freed bytes are kept by size first, since mostly a buffer takes the place of one of its own size. Where there is none
-that its lane may use, all that is free becomes *holes*, which are joined and cut: see `dagpu.lowering.holes`. A buffer
-goes into the smallest hole that its lane may use, best fit; else over neighbouring holes that it may use; else to the
-arena's end. Best fit meets buffers in the plan's order, so a large one may come to find its bytes cut up. Where that
-has cost memory and the plan is small, all are placed anew, large first, and the better of the two is kept.
+Freed bytes are first kept by size, because a buffer usually takes the place of one of its own size. If its lane may use
+none of that size, all free bytes become *holes*, which are merged and split: see `dagpu.lowering.holes`. A buffer goes
+into the smallest hole that its lane may use (best fit), else over neighbouring holes that it may use, else to the end
+of the arena. Best fit takes buffers in the plan's order, so it may fragment the bytes that a large buffer needs later.
+If that has cost memory and the plan is small, all buffers are placed again by size, and the better result is taken.
 
-Cost: a look at each lane for each buffer, and a binary search over the sizes of its holes where none has the same size.
-Placing anew is the square of the number of temporaries, which is why it is bounded.
+Cost: a look at each lane for each buffer, and a binary search over the sizes of the lane's holes if no freed bytes have
+the same size. Placing all buffers again takes the square of their number, so it is limited to small plans.
 """
 
 from collections.abc import Sequence
@@ -26,22 +26,22 @@ from dagpu.lowering.program import Buffer, Instruction, Launch, Role, label
 from dagpu.origin import describe
 
 _SMALL: Final = 1024
-"""Up to how many temporaries of a device are placed anew. See `dagpu.lowering.large_first` for what that takes."""
+"""Most temporaries of a device that are placed again by size. `dagpu.lowering.large_first` gives the cost."""
 
 _ENOUGH: Final = 1.02
-"""Best fit stands where it takes no more than this times the bytes that are alive at once in the plan's order."""
+"""Best fit is kept if it takes at most this factor of the bytes that are alive at once in the plan's order."""
 
 _WASTE: Final = 256 * 1024
-"""And where it takes no more bytes than this above them: saving less is not worth the time."""
+"""Best fit is kept if it takes at most these bytes more than are alive at once: saving less is not worth the time."""
 
 
 def lay_out(
     buffers: Sequence[Buffer], steps: Sequence[Step], devices: int, lanes: int, events: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """`Plan.offsets` and `Plan.arena_bytes` for steps as `schedule` makes them.
+    """Return `Plan.offsets` and `Plan.arena_bytes` for the steps of `schedule`.
 
-    In them the `Allocate`s of an instruction stand right before it, and the `Release`s of what ends with it right
-    after it. Where a kernel may work in place, an output takes the bytes of an input that ends there.
+    In those steps, the `Allocate`s of an instruction come right before it, and the `Release`s of the buffers that end
+    with it come right after it. If a kernel may work in place, an output takes the bytes of an input that ends there.
     """
     clocks = step_clocks(steps, lanes, events)
     walk = _Walk(buffers, devices, lanes)
@@ -51,7 +51,7 @@ def lay_out(
     for device, arena in enumerate(walk.arenas):
         top, most = arena.top, walk.most[device]
         if top > max(_ENOUGH * most, most + _WASTE) and walk.count[device] <= _SMALL:
-            if lives is None:  # hardly ever asked for: to note them the first time would be a tenth of the walk
+            if lives is None:  # rarely needed: to collect them in the first walk would cost a tenth of it
                 again = _Walk(buffers, devices, lanes, lifetimes=True)
                 again.run(steps, clocks)
                 lives = again.lives
@@ -69,22 +69,24 @@ def lay_out(
 
 @final
 class _Walk:
-    """One walk over the steps, which places each temporary where it is allocated."""
+    """One walk over the steps, which places each temporary when it is allocated."""
 
     def __init__(self, buffers: Sequence[Buffer], devices: int, lanes: int, *, lifetimes: bool = False) -> None:
         self._buffers = buffers
         self._held = [0] * devices
-        self._lost = bytearray(len(buffers))  # true of a buffer that another one has been written over
+        self._lost = bytearray(len(buffers))  # true for a buffer that another one has been written over
         self._lifetimes = lifetimes
         self._live: dict[int, Lifetime] = {}
         self.most = [0] * devices
-        """The most bytes that are held at once in the plan's order."""
+        """For each device, the most bytes that are held at once in the plan's order."""
         self.offsets = [-1] * len(buffers)
+        """For each buffer, its offset in the arena of its device; -1 if it has none."""
         self.arenas = [Arena(lanes) for _ in range(devices)]
+        """The arena of each device."""
         self.count = [0] * devices
-        """How many temporaries each device has."""
+        """For each device, the number of its temporaries."""
         self.lives: list[list[Lifetime]] = [[] for _ in range(devices)]
-        """Theirs, where they were asked for."""
+        """For each device, the lifetimes of its temporaries, if `lifetimes` was set."""
 
     def run(self, steps: Sequence[Step], clocks: Sequence[Clock]) -> None:
         """Fill in the public attributes; `clocks` holds the clock of each step's lane."""
@@ -105,6 +107,7 @@ class _Walk:
                 self._release(step.buffer, step.lane, at)
 
     def _place(self, buffer: int, lane: int, clock: Clock, at: int) -> None:
+        """Take bytes for a buffer that `lane` allocates before step `at`."""
         about = self._buffers[buffer]
         device, nbytes = about.device, -(-about.nbytes // ALIGNMENT) * ALIGNMENT
         self.offsets[buffer] = self.arenas[device].take(lane, clock, nbytes) if nbytes else 0
@@ -117,6 +120,7 @@ class _Walk:
             self.lives[device].append(live)
 
     def _release(self, buffer: int, lane: int, at: int) -> None:
+        """Give the bytes of a buffer back, unless another one was written over it."""
         if self._lost[buffer]:
             return
         about = self._buffers[buffer]
@@ -129,7 +133,7 @@ class _Walk:
             live.lane, live.end = lane, at
 
     def _write_over(self, fresh: list[int], launch: Launch, steps: Sequence[Step], at: int) -> list[int]:
-        """Let outputs take the bytes of inputs that end with this launch; gives back the others."""
+        """Let outputs take the bytes of inputs that end with this launch; return the outputs that take none."""
         ending: list[int] = []
         lane = steps[at].lane
         for step in steps[at + 1 :]:
@@ -153,9 +157,9 @@ class _Walk:
 
 
 def alive_at_peak(plan: Plan, device: int) -> list[tuple[Buffer, Instruction | None]]:
-    """What is alive on a device where the plan's order holds most of it: the largest first, with what first writes it.
+    """Return the buffers of a device that are alive at its peak in the plan's order, largest first.
 
-    Outputs count from where they are allocated, inputs not at all.
+    Each comes with the instruction that first writes it. Outputs count from their allocation, inputs do not count.
     """
     held = most = 0
     alive: set[int] = set()
@@ -187,16 +191,16 @@ def alive_at_peak(plan: Plan, device: int) -> list[tuple[Buffer, Instruction | N
 
 
 _NAMED: Final = 5
-"""How many of what is alive at the peak a message names."""
+"""Number of buffers alive at the peak that a message names."""
 
 
 def describe_peak(plan: Plan, device: int) -> str:
-    """The same for a message: `Fill at file.py:3 (1,024 bytes), ... and 7 more (90 bytes)`; empty if nothing is."""
+    """Name the buffers of `alive_at_peak` for a message: `Fill at file.py:3 (1,024 bytes), and 7 more (90 bytes)`."""
     alive = alive_at_peak(plan, device)
-    named = [
-        f"{'nobody' if writer is None else f'{label(writer)} at {describe(writer.origin)}'} ({buffer.nbytes:,} bytes)"
-        for buffer, writer in alive[:_NAMED]
-    ]
+    named: list[str] = []
+    for buffer, writer in alive[:_NAMED]:
+        name = "an unwritten output" if writer is None else f"{label(writer)} at {describe(writer.origin)}"
+        named.append(f"{name} ({buffer.nbytes:,} bytes)")
     rest = alive[_NAMED:]
     if rest:
         named.append(f"and {len(rest)} more ({sum(buffer.nbytes for buffer, _ in rest):,} bytes)")

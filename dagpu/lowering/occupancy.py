@@ -1,7 +1,7 @@
-"""Who had the bytes of an arena last, while a verifier walks over a plan.
+"""The last holder of each byte of an arena, while the verifier walks over a plan.
 
 Invariant: `_starts` is sorted, and `_spans[start]` is the end of the span that begins there, and its holder; spans do
-not overlap. To put a holder somewhere removes what lay there, so the work is linear in the spans that are put.
+not overlap. A new span removes the spans that it covers, so the total work is linear in the number of spans put.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -10,7 +10,7 @@ from typing import final
 
 @final
 class Occupancy:
-    """The latest holder of each byte of one arena."""
+    """The last holder of each byte of one arena."""
 
     __slots__ = ("_spans", "_starts")
 
@@ -19,14 +19,17 @@ class Occupancy:
         self._spans: dict[int, tuple[int, int]] = {}
 
     def put(self, start: int, end: int, holder: int) -> list[tuple[int, bool]]:
-        """Give bytes to a holder, who takes them from those that are given back; is it just their whole span?"""
+        """Give bytes to a holder, and return their previous holders.
+
+        Each comes with True if the bytes are exactly the span that it held.
+        """
         spans, starts = self._spans, self._starts
         there = spans.get(start)
         if there is not None:
-            if there[0] == end:  # mostly: a place is used again by one of the same size
+            if there[0] == end:  # the usual case: a buffer of the same size reuses the place
                 spans[start] = end, holder
                 return [(there[1], True)]
-            if there[0] > end:  # a smaller one takes the first of its bytes
+            if there[0] > end:  # a smaller buffer takes its first bytes
                 spans[start] = end, holder
                 spans[end] = there
                 insort(starts, end)
@@ -38,7 +41,7 @@ class Occupancy:
         return self._put_over(start, end, holder)
 
     def _put_over(self, start: int, end: int, holder: int) -> list[tuple[int, bool]]:
-        """Whatever lies there: what sticks out at either end stays whose it is."""
+        """Put a span over any other spans; the parts of those outside it keep their holders."""
         spans, starts = self._spans, self._starts
         low = bisect_right(starts, start) - 1
         if low < 0 or spans[starts[low]][0] <= start:

@@ -1,12 +1,12 @@
-"""Vector clocks: which work lies before which, over a few lanes.
+"""Vector clocks: the happens-before order of work on several lanes.
 
-Work is numbered by one counter that grows along every lane (the index of an instruction, or of a step). A
-lane's clock holds, for each lane, the last number of that lane that lies before whatever the first lane does
-next: -1 for none, `END` for itself. So work `a` of lane `m` lies before the next work of lane `n` exactly
-when `of[n][m] >= a`.
+Work is numbered by one counter that grows along every lane (the index of an instruction, or of a step). A lane's clock
+holds, for each lane, the number of the last work of that lane that happens before the first lane's next work: -1 for
+none, `END` for the lane itself. So work `a` of lane `m` happens before the next work of lane `n` exactly when
+`of[n][m] >= a`.
 
-A clock changes only where a lane waits, and is then replaced, never changed in place: the clock of a piece of
-work is a reference to the list that was its lane's at the time, and costs nothing to keep.
+A clock changes only when a lane waits. Then the list is replaced, and never changed in place. So the clock at a
+piece of work can be kept as a reference to the list that its lane had at the time.
 """
 
 import sys
@@ -18,24 +18,25 @@ from dagpu.lowering.plan import Record, Step, Wait
 Clock: TypeAlias = list[int]
 
 END = sys.maxsize
-"""Later than any number."""
+"""Greater than any number of work."""
 
 
 @final
 class Clocks:
-    """The clock of each lane, in `of`. Memory is the square of the number of lanes, which are few."""
+    """The current clock of each lane. Memory is the square of the number of lanes, which is small."""
 
     __slots__ = ("_first", "of")
 
     def __init__(self, lanes: int) -> None:
         self.of: list[Clock] = [[-1] * lanes for _ in range(lanes)]
+        """The clock of each lane."""
         for lane, clock in enumerate(self.of):
             clock[lane] = END
         self._first = self.of.copy()
-        """The clock of each lane before its first wait: it knows of itself alone, as the stream of copies in does."""
+        """The clock of each lane before its first wait, which covers the lane itself alone."""
 
     def join(self, lane: int, other: int, at: int, clock: Clock) -> Clock:
-        """`lane` waits for number `at` of lane `other`, whose clock was `clock` then. Gives its new clock."""
+        """Make `lane` wait for work `at` of lane `other`, whose clock was `clock` then; return its new clock."""
         before = self.of[lane]
         if other == lane:
             return before
@@ -44,7 +45,7 @@ class Clocks:
         else:
             # Calls of `max` take twice as long, and this is a tenth of planning.
             after = [known if known > news else news for known, news in zip(before, clock, strict=True)]  # noqa: FURB136
-        after[other] = max(before[other], at)  # clock[other] is END: `other` may have gone on since
+        after[other] = max(before[other], at)  # clock[other] is END, but later work of `other` is not covered
         self.of[lane] = after
         return after
 

@@ -1,5 +1,5 @@
-"""The picture of a plan: a row for each lane, a bar for each instruction from its predicted begin to its end, an arrow
-for each wait."""
+"""The drawing of a plan: a row for each lane, a bar for each instruction from its predicted begin to its end, and an
+arrow for each wait."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ from dagpu.ops import svg
 from dagpu.origin import describe
 
 MOST_PIECES: Final = 400
-"""Instructions in a picture: the first ones. More cannot be told apart."""
+"""Most instructions in a drawing: only the first ones are drawn, because more could not be distinguished."""
 
 _LEFT: Final = 96.0
 _RIGHT: Final = 24.0
@@ -20,13 +20,13 @@ _ROW: Final = 34.0
 _BAR: Final = 22.0
 _TICKS: Final = 8
 _NARROWEST: Final = 1.5
-"""Width of a bar that would be narrower."""
+"""Least width of a bar."""
 
 
 def picture(plan: Plan, costs: CostModel | None = None) -> str:
-    """The lanes of a plan as SVG, by the times that `costs` predicts (`CostModel()` unless given).
+    """Draw the lanes of a plan as SVG, with the times that `costs` predicts (`CostModel()` unless given).
 
-    Only the first `MOST_PIECES` instructions are drawn; how many are not is said.
+    Only the first `MOST_PIECES` instructions are drawn; the drawing states the number of the others.
     """
     found = forecast(plan, costs)
     shown = found.pieces[:MOST_PIECES]
@@ -86,7 +86,7 @@ def _rows(found: Forecast, width: float) -> list[str]:
 
 
 def _axis(until: float, scale: float, height: float) -> list[str]:
-    """Round times, some `_TICKS` of them, under the rows."""
+    """Draw an axis with about `_TICKS` round times under the rows."""
     step = 1e-9
     while until / step > _TICKS:
         mantissa = f"{step:e}"[0]

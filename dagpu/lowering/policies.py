@@ -1,4 +1,4 @@
-"""Scheduling policies: which stream each instruction goes to. `schedule` then orders the streams."""
+"""Scheduling policies: they choose the stream of each instruction. `schedule` then orders the streams by events."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -113,16 +113,16 @@ def _ask(policy: SchedulingPolicy, program: Program) -> Placement:
     for key in keys:
         if type(key) is not int and not isinstance(key, Hashable):
             raise PlanError(
-                f"the policy {policy} gave the lane key {key!r}, which cannot be one: keys are compared. Return a "
-                "number for each instruction."
+                f"the policy {policy} gave the lane key {key!r}, but a lane key must be hashable. Return a number for "
+                "each instruction."
             )
     return placement
 
 
 def placed_by(program: Program, policy: SchedulingPolicy) -> list[bool]:
-    """Return, for each instruction, whether `policy` places it; True for all if the program does not have the policy.
+    """Return, for each instruction, whether `policy` places it.
 
-    The latter is the case where a user-defined policy calls another one.
+    A policy that is not one of the program's places all instructions: a user-defined policy may have called it.
     """
     own = [candidate is policy for candidate in program.policies]
     if all(own) or not any(own):
@@ -133,18 +133,18 @@ def placed_by(program: Program, policy: SchedulingPolicy) -> list[bool]:
 @final
 @dataclass(frozen=True, slots=True)
 class SingleStream:
-    """Everything on one stream for each device, in program order: no overlap, and on one device no event."""
+    """Runs everything on one stream of each device, in program order: no overlap, and on one device no event."""
 
     def place(self, program: Program) -> Sequence[Hashable]:
         return (0,) * len(program.instructions)
 
 
 def check_settings(policy: str, streams: object, memory_limit: object) -> None:
-    """Refuse what means nothing, where the policy is made.
+    """Check the arguments of a policy when it is constructed.
 
     Raises:
-        TypeError: `streams` is no whole number.
-        ValueError: there are no streams, or `memory_limit` is no number of bytes.
+        TypeError: `streams` is not a whole number.
+        ValueError: `streams` is less than 1, or `memory_limit` is not a number of bytes.
     """
     origin = here()
     check_count(streams, policy, origin, "streams")
@@ -158,17 +158,18 @@ def check_settings(policy: str, streams: object, memory_limit: object) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class RoundRobin:
-    """Over `streams` streams of each device, in turn.
+    """Takes the `streams` streams of each device in turn.
 
-    An instruction that is the first to go on from one of its producers (the last writers of what it reads and
-    writes) stays on that producer's stream: chains stay together and need no event, and one branch of a fork
-    needs none. Of several such producers it takes the latest, which is likely the last to be done. Everything
-    else goes to the device's next stream in turn.
+    The producers of an instruction are the last writers of the buffers that it reads and writes. The first consumer of
+    a producer stays on the producer's stream. So chains stay together and need no event, and neither does one branch of
+    a fork. An instruction that is the first consumer of several producers takes the stream of the latest, which is
+    likely to finish last. Every other instruction goes to the next stream of its device.
     """
 
     streams: int = 4
+    """Streams of each device."""
     memory_limit: int | None = None
-    """Bytes that a run may take beyond its inputs: streams are given up until it fits."""
+    """Most bytes that a run may take beyond its inputs: overlap is given up until the plan fits."""
 
     def __post_init__(self) -> None:
         check_settings("RoundRobin", self.streams, self.memory_limit)
@@ -178,7 +179,7 @@ class RoundRobin:
         instructions = program.instructions
         keys = [0] * len(instructions)
         history = AccessHistory(len(program.buffers))
-        # The device of each instruction while nothing has gone on from it, then -1.
+        # The device of each instruction while it has no consumer, then -1.
         open_on = [-1] * len(instructions)
         turn = [0] * len(program.devices)
         for index, instruction in enumerate(instructions):
@@ -189,7 +190,7 @@ class RoundRobin:
                     producer = last
             history.add(index, instruction)
             if not own[index]:
-                continue  # another policy places it, on a stream that is not known here
+                continue  # another policy places it, on an unknown stream
             if producer >= 0:
                 open_on[producer] = -1
                 keys[index] = keys[producer]
@@ -204,13 +205,17 @@ class RoundRobin:
 @final
 @dataclass(frozen=True, slots=True)
 class OnStream:
-    """Everything on the one stream `key` of the device `device_name`: what `op.sync_on(stream)` uses."""
+    """Runs everything on the one stream `key` of the device `device_name`; `op.sync_on(stream)` uses this policy."""
 
     device_name: str
     key: Hashable
 
     def place(self, program: Program) -> Sequence[Hashable]:
-        """Raises `DagpuError` where an instruction that this policy places is on another device."""
+        """Return the key of that stream for each instruction.
+
+        Raises:
+            DagpuError: an instruction that this policy places is on another device.
+        """
         own = placed_by(program, self)
         here = program.devices.index(self.device_name) if self.device_name in program.devices else None
         for instruction, is_own in zip(program.instructions, own, strict=True):

@@ -1,11 +1,10 @@
-"""From a `Program` to a `Plan`: streams by the policies' choice, and the fewest events that keep the results
-right.
+"""The scheduler: turns a `Program` into a `Plan`, with streams from the policies and as few events as possible.
 
-Dependencies are by whole buffers: read after write, write after read, write after write. An instruction waits
-for one on another lane only where its lane's clock does not cover it yet, and not where another wait of the
-same instruction covers it. So every wait orders a pair of accesses that nothing else orders.
+Dependences are by whole buffers: read after write, write after read, write after write. An instruction waits for an
+earlier one on another lane only if neither its lane's clock nor another wait of the same instruction covers that one.
+So every wait orders a pair of accesses that nothing else orders.
 
-Everything here is linear in instructions and accesses, times the lanes where a lane waits.
+Time is linear in instructions and accesses; each wait also takes time linear in the number of lanes.
 """
 
 from bisect import bisect_right
@@ -23,20 +22,23 @@ from dagpu.lowering.program import HOST, Program, Role
 
 
 def schedule(program: Program, placement: Placement | None = None) -> Plan:
-    """Place and order a program: its instructions in program order, with the steps they need around them.
+    """Schedule a program: its instructions in the order of the placement, with the steps that they need around them.
 
-    - `Allocate` stands before the first write of a buffer, on that lane; an output that nothing writes is
+    `placement` is the result of `place_program(program)`, which is called unless it is given.
+
+    - `Allocate` comes right before the first write of a buffer, on the same lane. An output that nothing writes is
       allocated at the start. A temporary that nothing uses is not allocated.
-    - `Record` stands after the instruction that somebody waits for, and the releases of what ends with it: one event
-      for it, however many wait.
-    - `Release` stands after the last use, where that lies after all the other uses; else at the first point
-      that lies after all of them anyway, on a lane of one of them or, where none has such a point, on any
-      other; else at the end, behind waits of its own, where it holds up nothing.
+    - `Record` comes after an instruction that other lanes wait for, and after the releases of the buffers that end with
+      it. One event serves all waits.
+    - `Release` comes after the last use of a buffer, if that happens after all other uses. Else it comes at the first
+      point that happens after all uses without further waits: on a lane of one of the uses or, if these have no such
+      point, on any other lane. Else it comes at the end, behind waits of its own, where it delays nothing.
 
-    Where the plan takes more bytes than the `memory_limit` of a policy, overlap is given up for memory: see
+    If the plan takes more bytes than the `memory_limit` of a policy, overlap is given up for memory: see
     `dagpu.lowering.fold`.
 
-    Raises `PlanError` where a policy does not place every instruction, and where no way is found within a limit.
+    Raises:
+        PlanError: a policy does not place every instruction, or no plan is found within a limit.
     """
     placement = place_program(program) if placement is None else placement
     keys = placement.keys
@@ -46,7 +48,7 @@ def schedule(program: Program, placement: Placement | None = None) -> Plan:
 
 
 def _schedule(program: Program, keys: Sequence[Hashable]) -> Plan:
-    """Order what has been placed."""
+    """Schedule the instructions in program order on the lanes that `keys` names, one key for each instruction."""
     number: dict[tuple[int, Hashable], int] = {}
     lane_of: list[int] = []
     for instruction, key in zip(program.instructions, keys, strict=True):
@@ -62,23 +64,26 @@ def _schedule(program: Program, keys: Sequence[Hashable]) -> Plan:
 @final
 @dataclass(slots=True)
 class _Order:
-    """What stands around the instructions, each named by its index; sparse, since most have nothing."""
+    """Steps around the instructions, by the indices of these; sparse, since most instructions have none."""
 
     waits: dict[int, list[int]] = field(default_factory=dict)
-    """Before instruction i: the instructions that its lane waits for."""
+    """For an instruction, the earlier instructions that its lane waits for before it."""
     recorded: set[int] = field(default_factory=set)
+    """Instructions after which an event is recorded."""
     release_before: dict[int, list[int]] = field(default_factory=dict)
+    """For an instruction, the buffers that its lane releases before it."""
     release_after: dict[int, list[int]] = field(default_factory=dict)
+    """For an instruction, the buffers that its lane releases after it."""
     tail: list[tuple[int, list[int], int]] = field(default_factory=list)
-    """At the end: lane, instructions that it waits for, buffer to release."""
+    """Releases at the end of the plan: lane, instructions that it waits for, buffer."""
 
     def wait(self, clocks: Clocks, lane: int, late: list[int], lane_of: list[int], at: list[Clock]) -> list[int]:
-        """Have `lane` wait for the instructions `late`, leaving out those that the others cover.
+        """Make `lane` wait for the instructions `late`, and return those that need a wait of their own.
 
-        Latest first: an instruction can be covered only by a later one, so each is held against all that
-        might.
+        An instruction whose completion another wait implies needs none. Only a later instruction can imply an earlier
+        one, so the latest are joined first.
         """
-        if len(late) == 1:  # mostly
+        if len(late) == 1:  # the usual case
             clocks.join(lane, lane_of[late[0]], late[0], at[late[0]])
             self.recorded.add(late[0])
             return late
@@ -94,6 +99,7 @@ class _Order:
 
 
 def _temporaries(program: Program) -> list[int]:
+    """Return the buffers of device memory that begin and end within the program."""
     return [
         number
         for number, buffer in enumerate(program.buffers)
@@ -102,7 +108,7 @@ def _temporaries(program: Program) -> list[int]:
 
 
 def _order_one_lane(program: Program) -> _Order:
-    """On one lane program order is all the order there is: only the last uses are needed."""
+    """Find the releases of a program on one lane, where no wait is needed: each comes after the buffer's last use."""
     last = [-1] * len(program.buffers)
     for index, instruction in enumerate(program.instructions):
         for buffer in instruction.reads:
@@ -117,18 +123,18 @@ def _order_one_lane(program: Program) -> _Order:
 
 
 def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
-    """Waits and releases over several lanes."""
+    """Find the waits and releases of a program on several lanes."""
     order, clocks = _Order(), Clocks(lanes)
     history = AccessHistory(len(program.buffers))
     add = history.add
     clock_at: list[Clock] = []
-    joins: list[list[int]] = [[] for _ in range(lanes)]  # instructions before which the lane waits
+    joins: list[list[int]] = [[] for _ in range(lanes)]  # for each lane, the instructions before which it waits
     for index, (instruction, lane) in enumerate(zip(program.instructions, lane_of, strict=True)):
         clock = clocks.of[lane]
         late: list[int] = []
         for earlier in add(index, instruction):
             if clock[lane_of[earlier]] < earlier:
-                late.append(earlier)  # noqa: PERF401  # mostly there is one, and it is not late
+                late.append(earlier)  # noqa: PERF401  # there is usually one, and it is rarely late
         if late:
             order.waits[index] = order.wait(clocks, lane, late, lane_of, clock_at)
             joins[lane].append(index)
@@ -150,12 +156,12 @@ def _release(
     joins: list[list[int]],
     clocks: Clocks,
 ) -> None:
-    """Put the release of `buffer` where all `users`, the last ones in program order, lie before it."""
+    """Put the release of `buffer` at a point that happens after all of its last `users`, given in program order."""
     last = users[-1]
     if len(users) == 1:
         order.release_after.setdefault(last, []).append(buffer)
         return
-    needs = {lane_of[user]: user for user in users}  # the latest on each lane stands for those before it
+    needs = {lane_of[user]: user for user in users}  # the latest on each lane implies those before it
     pairs = list(needs.items())
     if _covers(clock_at[last], pairs):
         order.release_after.setdefault(last, []).append(buffer)
@@ -172,6 +178,7 @@ def _release(
 
 
 def _covers(clock: Clock, pairs: list[tuple[int, int]]) -> bool:
+    """Return whether a clock covers each pair of a lane and an instruction on it."""
     for lane, user in pairs:  # noqa: SIM110  # all() with a generator takes twice as long, and this is hot
         if clock[lane] < user:
             return False
@@ -185,17 +192,16 @@ def _first_covering(
     last: int,
     pairs: list[tuple[int, int]],
 ) -> int:
-    """The first instruction of any of `lanes` whose clock covers `pairs`, the latest of which is `last`; -1
-    for none.
+    """Return the first instruction on any of `lanes` whose clock covers `pairs`, the latest of which is `last`.
 
-    Only where a lane has waited after `last` can it have come to cover them. A lane's clock only grows, so
-    this is a search: in steps that double, since the place mostly is among the first few, and only up to the
-    best found so far.
+    The result is -1 if there is none. A lane can come to cover them only by a wait after `last`, so only the
+    instructions in `joins` are searched. A lane's clock only grows, so the search is exponential and then binary. It
+    begins in small steps because the result is usually among the first few, and it ends at the best result so far.
     """
     found = -1
     for lane in lanes:
         points = joins[lane]
-        low = bisect_right(points, last)  # everything before `low` falls short
+        low = bisect_right(points, last)  # no point before `low` covers
         end = len(points) if found < 0 else bisect_right(points, found, low)
         step = 1
         while low + step <= end and not _covers(clock_at[points[low + step - 1]], pairs):
@@ -214,7 +220,7 @@ def _first_covering(
 
 
 def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hashable], int], order: _Order) -> Plan:
-    """The steps in program order, events numbered as they are recorded, and where memory lies."""
+    """Build the plan: steps in program order, events numbered in the order of their records, and the memory plan."""
     buffers = program.buffers
     steps: list[Step] = []
     event_of: dict[int, int] = {}
@@ -242,7 +248,7 @@ def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hash
         if index in after:
             for buffer in after[index]:
                 put(Release(buffer, lane))
-        if index in recorded:  # behind the releases: who waits for it may have that memory
+        if index in recorded:  # after the releases, so that a waiting lane may reuse that memory
             event = event_of[index] = len(event_of)
             put(Record(event, lane))
     for lane, late, buffer in order.tail:
@@ -257,7 +263,7 @@ def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hash
 def _allocate_unwritten(
     program: Program, fresh: list[bool], number: dict[tuple[int, Hashable], int]
 ) -> list[tuple[int, int]]:
-    """Outputs that no instruction writes, each with a lane of its device; adds lanes to `number`."""
+    """Return the outputs that no instruction writes, each with a lane of its device; adds missing lanes to `number`."""
     outputs = {b for b, buffer in enumerate(program.buffers) if fresh[b] and buffer.role is Role.OUTPUT}
     if not outputs:
         return []

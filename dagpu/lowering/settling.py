@@ -1,4 +1,4 @@
-"""Which of several waits it is that brings word of an earlier step."""
+"""Finds the one `Wait` of a group that orders an earlier step before the next step of its lane."""
 
 from dataclasses import dataclass
 from typing import TypeAlias, final
@@ -6,20 +6,23 @@ from typing import TypeAlias, final
 from dagpu.lowering.order import Clock
 
 Moment: TypeAlias = tuple[int, int, Clock]
-"""Lane and number of a step, and what its lane's clock was."""
+"""Lane and number of a step, and the clock of its lane at that step."""
 
 
 @final
 @dataclass(slots=True)
 class Group:
-    """Waits of one lane, some not settled yet. `base` is the lane's clock before the first of them."""
+    """Waits of one lane, some of which are not yet proved to be needed."""
 
     base: Clock
+    """Clock of the lane before the first of the waits."""
     waits: dict[int, Moment]
+    """For each wait, by its step, the record of its event."""
     unsettled: set[int]
+    """Waits that are not yet proved to be needed."""
 
     def credit(self, lane: int, earlier: int) -> None:
-        """A step here needs step `earlier` of `lane`: settle the wait that brings it, if it is one."""
+        """Settle the wait that orders step `earlier` of `lane` before this lane's next step, if exactly one does."""
         if not self.unsettled or self.base[lane] >= earlier:
             return
         found = -1

@@ -1,4 +1,4 @@
-"""Steps of a plan as the verifier's messages name them."""
+"""Names of the steps of a plan in the verifier's messages."""
 
 from typing import Final
 
@@ -13,10 +13,11 @@ CURE: Final = (
 
 
 def name_of(plan: Plan, at: int) -> str:
-    """A step for a message: `step 7 (Launch saxpy, lane 1, at file.py:12)`.
+    """Name a step for a message: `step 7 (Launch saxpy, lane 1, at file.py:12)`.
 
-    A step that is no instruction has no origin of its own: it has that of the instruction it serves, which
-    is, for a buffer, the first that uses it, and for an event, the one before the record or behind the wait.
+    A step that executes no instruction has no origin of its own, so the message names the instruction that it serves.
+    For a buffer this is the first instruction that uses it. For an event it is the one before the record or after the
+    wait, on the same lane.
     """
     step = plan.steps[at]
     served: Execute | None = None

@@ -1,4 +1,4 @@
-"""What can be said of a plan without walking over its steps: its numbers refer to something, and its sums are right."""
+"""Checks of a plan that need no walk over its steps: the indices are in range, and the sums of bytes are right."""
 
 from dagpu.errors import PlanError
 from dagpu.lowering.plan import ALIGNMENT, Plan
@@ -7,7 +7,11 @@ from dagpu.lowering.step_names import CURE
 
 
 def check_tables(plan: Plan) -> None:
-    """The numbers in `lanes` and `buffers` refer to devices of the plan, and the sums of bytes are right."""
+    """Check that `lanes` and `buffers` refer to devices of the plan, and that the sums of bytes are right.
+
+    Raises:
+        PlanError: an index is out of range, or a sum is wrong.
+    """
     for index, lane in enumerate(plan.lanes):
         if not 0 <= lane.device < len(plan.devices):
             raise PlanError(f"lane {index} is on device {lane.device} of {len(plan.devices)}. {CURE}")
@@ -40,4 +44,5 @@ def check_tables(plan: Plan) -> None:
 
 
 def _a(buffer: Buffer) -> str:
+    """Name the kind of a buffer for a message."""
     return "a cell" if buffer.device == HOST else "a temporary" if buffer.role is Role.TEMPORARY else "not a temporary"

@@ -1,33 +1,33 @@
-"""Proof that a plan is right, from its steps alone: nothing here knows how the scheduler reasons.
+"""The verifier: proves that a plan is right, from its steps alone, independently of the scheduler.
 
-Steps stand in an order in which they may be submitted, and every `Record` before its `Wait`s, so one walk
-over the steps meets each after all that happens before it. What is proved of every plan that passes:
+Steps are in an order in which they may be submitted, with every `Record` before its `Wait`s. So one walk over the steps
+meets each step after all that happens before it. Every plan that passes has these properties:
 
-1. Two accesses to one buffer, one of them a write, are ordered by happens-before. `Allocate` and `Release`
-   count as writes. It is enough to hold each access against the *direct* ones before it: a read against the
-   last write, a write against the reads since the last write, or that write where there are none. Any earlier
-   one lies before these, as was found when they were met.
-2. Nothing is read that has not been written, but for inputs. Device memory of temporaries and outputs is
-   allocated once, before all its accesses; that of temporaries is released once, after all of them; outputs
-   and inputs are not released, inputs not allocated. An output cell has been written.
-3. Two temporaries that share bytes are one after the other in every execution: the release of the first happens
-   before the allocation of the second. It is enough to hold an allocation against the last holder of each of its
-   bytes. Only a launch whose kernel may work in place writes over what it reads: then the two are of one size, at
-   one place, and the launch counts as a write of both: the last access of the one, the first of the other.
-4. Each event is recorded once, before every wait for it. So happens-before has no cycle. Every wait is needed:
-   without it, some pair of (1) is unordered, or (2) is broken.
-5. Every temporary that is allocated lies inside its device's arena, nothing else in any; the arenas end where their
-   last temporary ends; and `peak_bytes` is what they and the outputs take together.
+1. Two accesses to one buffer, one of them a write, are ordered by happens-before. `Allocate` and `Release` count as
+   writes. It is enough to check each access against its *direct* predecessors: a read against the last write, a write
+   against the reads since the last write, or against that write if there are none. Any earlier access happens before
+   these, which was proved when they were met.
+2. Every read of a buffer other than an input follows a write. Device memory of temporaries and outputs is allocated
+   once, before all its accesses. That of temporaries is released once, after all accesses. Outputs and inputs are not
+   released, and inputs are not allocated. An output cell has been written.
+3. Two temporaries that share bytes follow each other in every execution: the release of the first happens before the
+   allocation of the second. It is enough to check an allocation against the last holder of each of its bytes. Only a
+   launch whose kernel may work in place writes over a buffer that it reads. Then the two buffers have the same size and
+   offset, and the launch counts as a write of both: the last access of the one, the first access of the other.
+4. Each event is recorded once, before every wait for it. So happens-before has no cycle. Every wait is needed: without
+   it, some pair of (1) is unordered, or (2) is violated.
+5. Every temporary that is allocated lies inside its device's arena, and no other buffer lies in an arena. Each arena
+   ends where its last temporary ends. `peak_bytes` is the sum of the arenas and the outputs.
 
-For (4), a wait is *settled* as needed where a direct access pair (a, b) meets these: b's lane does not know
-of `a` when the wait's group begins, and of the waits in the group this one alone brings word of it. Every
-path from `a` to b then leads through that wait. A group is the waits of one lane since the last of them were
-all settled. This settles every wait that some step of its own lane needs, as all those are that `schedule`
-makes. A wait that only passes word on to other lanes, or that is not needed, is left over, and decided
-exactly: the proof is done again without it.
+For (4), a direct access pair (a, b) *settles* a wait, which means that it proves the wait to be needed, under two
+conditions: the clock of b's lane does not cover `a` when the wait's group begins, and only this wait of the group
+covers it. Then every path from `a` to b leads through that wait. A group is the waits of one lane since all earlier
+ones were settled. This settles every wait that some step of its own lane needs, which all waits of `schedule` are. A
+wait that orders steps of other lanes only, or that is not needed, is left over. For each of these, the proof is
+repeated without the wait.
 
-Cost: linear in steps and accesses, times lanes for each wait, with a binary search for each temporary that does not lie
-just where one lay before; each wait that is left over costs another walk.
+Cost: linear in steps and accesses, times lanes for each wait. A temporary that does not lie exactly where one lay
+before takes a binary search, and each wait that is left over takes another walk.
 """
 
 from typing import Final, assert_never, final
@@ -41,7 +41,7 @@ from dagpu.lowering.settling import Group, Moment
 from dagpu.lowering.step_names import CURE, name_of
 from dagpu.lowering.tables import check_tables
 
-# What a buffer is, as the walk goes on.
+# State of a buffer during the walk.
 _ABSENT: Final = 0  # device memory that is not allocated yet
 _BLANK: Final = 1  # has memory, nothing written
 _DEFINED: Final = 2
@@ -50,14 +50,18 @@ _RELEASED: Final = 4
 
 
 def verify(plan: Plan) -> None:
-    """Return if the plan keeps the invariants above; raise `PlanError`, naming the steps, if not."""
+    """Check the properties above.
+
+    Raises:
+        PlanError: the plan violates one of them; the message names the steps.
+    """
     check_tables(plan)
     walk = _Walk(plan)
     for wait in walk.run():
         try:
             _Walk(plan, without=wait, in_place=walk.in_place).run()
         except PlanError:
-            continue  # without it something is unordered: it is needed
+            continue  # without the wait a pair is unordered: it is needed
         raise PlanError(f"{name_of(plan, wait)} is not needed: all is ordered without it. {CURE}")
 
 
@@ -97,18 +101,22 @@ class _Walk:
         self._groups: list[Group | None] = [None] * len(plan.lanes)
         self._leftover: list[int] = []
         self._holders = [Occupancy() for _ in plan.devices] if without < 0 else []
-        self._over: dict[int, int] = {}  # a buffer that has taken the bytes of a living one, until it is written
-        self._under: dict[int, int] = {}  # likewise, from then on
+        self._over: dict[int, int] = {}  # buffer to the living one whose bytes it takes, until its first write
+        self._under: dict[int, int] = {}  # buffer to the one that it was written over, until its release
         self.in_place: dict[int, list[int]] = in_place or {}
-        """For each step: the buffers that it writes over in place."""
+        """For each step that works in place, the buffers that it writes over."""
 
     def run(self) -> list[int]:
-        """Raises `PlanError`, or gives back the waits that are not settled as needed."""
+        """Walk over all steps, and return the waits that are not settled.
+
+        Raises:
+            PlanError: the plan violates a property.
+        """
         lanes, lane_of = len(self._plan.lanes), self._lane_of
         if lane_of and not 0 <= min(lane_of) <= max(lane_of) < lanes:
             at = next(at for at, lane in enumerate(lane_of) if not 0 <= lane < lanes)
             raise PlanError(f"{name_of(self._plan, at)} is on lane {lane_of[at]} of {lanes}. {CURE}")
-        for at, step in enumerate(self._plan.steps):  # `match` takes twice as long to tell the kinds apart
+        for at, step in enumerate(self._plan.steps):  # `match` takes twice as long to dispatch on the class
             if type(step) is Execute:
                 self._execute(at, step)
             elif type(step) is Wait:
@@ -129,6 +137,7 @@ class _Walk:
         return sorted(self._leftover)
 
     def _execute(self, at: int, step: Execute) -> None:
+        """Check the accesses of an instruction."""
         instruction, lane = step.instruction, step.lane
         state, writer, readers, lane_of = self._state, self._writer, self._readers, self._lane_of
         if instruction.device != self._plan.lanes[lane].device:
@@ -149,11 +158,11 @@ class _Walk:
         for buffer in instruction.writes:
             if not 0 <= buffer < count or not _BLANK <= state[buffer] <= _DEFINED:
                 raise self._no_access(at, "writes", buffer)
-            if readers[buffer] or lane_of[writer[buffer]] != lane:  # else the lane's own order is enough
+            if readers[buffer] or lane_of[writer[buffer]] != lane:  # else the order of the lane is enough
                 self._after_all(at, lane, buffer)
         if self._over or at in self.in_place:
             self._write_over(at, lane, instruction)
-        # Only now: an instruction that reads what it writes has nothing to wait for in itself.
+        # Noted after the checks, because an instruction that reads a buffer it writes does not depend on itself.
         for buffer in instruction.reads:
             readers[buffer].append(at)
         for buffer in instruction.writes:
@@ -163,10 +172,10 @@ class _Walk:
                 readers[buffer] = []
 
     def _after_all(self, at: int, lane: int, buffer: int) -> None:
-        """Step `at` writes or releases a buffer: every access so far must lie before it.
+        """Check that every access to a buffer so far happens before step `at`, which writes or releases it.
 
-        The reads since the last write lie after that: where there are any, they stand for it. What brings word of one
-        of them brings word of the write as well, so they stand for it in what they settle, too.
+        The reads since the last write happen after it, so if there are any, only they are checked. A wait that covers
+        one of them also covers the write. So checking the reads alone settles the same waits.
         """
         lane_of, clock, group = self._lane_of, self._clocks.of[lane], self._groups[lane]
         for earlier in self._readers[buffer] or (self._writer[buffer],):
@@ -177,6 +186,7 @@ class _Walk:
                     group.credit(other, earlier)
 
     def _record(self, at: int, step: Record) -> None:
+        """Note the clock of an event."""
         if not 0 <= step.event < len(self._events):
             raise PlanError(f"{name_of(self._plan, at)}: the plan has {len(self._events)} events. {CURE}")
         before = self._events[step.event]
@@ -188,6 +198,7 @@ class _Walk:
         self._events[step.event] = (step.lane, at, self._clocks.of[step.lane])
 
     def _wait(self, at: int, step: Wait) -> None:
+        """Join the clock of an event, and add the wait to the group of its lane."""
         lane = step.lane
         moment = self._events[step.event] if 0 <= step.event < len(self._events) else None
         if moment is None:
@@ -202,6 +213,7 @@ class _Walk:
         self._clocks.join(lane, other, recorded, clock)
 
     def _allocate(self, at: int, step: Allocate) -> None:
+        """Check that a buffer is allocated once, and that its bytes are free."""
         buffer, plan = step.buffer, self._plan
         if not 0 <= buffer < len(self._state) or self._state[buffer] != _ABSENT:
             raise self._no_access(at, "allocates", buffer)
@@ -218,7 +230,7 @@ class _Walk:
                     self._take_over(at, step, before)
 
     def _take_over(self, at: int, step: Allocate, before: list[tuple[int, bool]]) -> None:
-        """A temporary takes its bytes from whoever had them last."""
+        """Check that the last holders of a temporary's bytes are released before, or may be written over in place."""
         state, clock = self._state, self._clocks.of[step.lane]
         for other, whole in before:
             if state[other] == _RELEASED:
@@ -228,12 +240,12 @@ class _Walk:
                         at, step.buffer, f"and nothing orders {name_of(self._plan, released)} before that", other
                     )
             elif whole:
-                self._over[step.buffer] = other  # in place: the launch that writes it must be one that may
+                self._over[step.buffer] = other  # in place: the launch that writes the buffer must allow that
             else:
                 raise self._shared(at, step.buffer, "which is still alive", other)
 
     def _write_over(self, at: int, lane: int, instruction: Instruction) -> None:
-        """Outputs that are written for the first time, where an input of the same instruction lies: its end."""
+        """Check outputs that are first written over an input of the same instruction, which ends that input."""
         for buffer in instruction.writes:
             other = self._over.pop(buffer, -1)
             if other < 0:
@@ -252,6 +264,7 @@ class _Walk:
             self._state[other] = _OVERWRITTEN
 
     def _release(self, at: int, step: Release) -> None:
+        """Check that a temporary is released once, after all its accesses."""
         buffer = step.buffer
         if not 0 <= buffer < len(self._state) or not _BLANK <= self._state[buffer] <= _OVERWRITTEN:
             raise self._no_access(at, "releases", buffer)
@@ -265,7 +278,10 @@ class _Walk:
         self._writer[buffer] = at
 
     def _end_in_place(self, at: int, step: Release) -> None:
-        """What lay under this has been released: so whoever comes next needs to look at this alone."""
+        """Check that the buffer under this one is released before it.
+
+        So a later holder of the bytes has to be checked against this buffer alone.
+        """
         buffer = step.buffer
         other = self._over.get(buffer, -1)
         if other >= 0:
@@ -281,7 +297,7 @@ class _Walk:
                 )
 
     def _check_end(self) -> None:
-        """What can be said only when all steps have been met."""
+        """Check the properties that hold only after all steps."""
         for event, moment in enumerate(self._events):
             if moment is None:
                 raise PlanError(f"event {event} is never recorded. {CURE}")
@@ -299,11 +315,12 @@ class _Walk:
                 )
 
     def _allocation(self, buffer: int) -> int:
+        """Return the step that allocates a buffer."""
         steps = self._plan.steps
         return next(at for at, step in enumerate(steps) if isinstance(step, Allocate) and step.buffer == buffer)
 
     def _shared(self, at: int, buffer: int, why: str, other: int) -> PlanError:
-        """Step `at` allocates a buffer in bytes of another one."""
+        """Build the error for step `at`, which allocates a buffer in the bytes of another one."""
         plan = self._plan
         low = max(plan.offsets[buffer], plan.offsets[other])
         high = min(plan.offsets[b] + plan.buffers[b].nbytes for b in (buffer, other))
@@ -314,13 +331,14 @@ class _Walk:
         )
 
     def _unordered(self, earlier: int, at: int, buffer: int) -> PlanError:
+        """Build the error for two accesses that are not ordered."""
         return PlanError(
             f"{name_of(self._plan, earlier)} and {name_of(self._plan, at)} both use buffer {buffer}, "
             f"not both to read it, and nothing orders them. {CURE}"
         )
 
     def _no_access(self, at: int, verb: str, buffer: int) -> PlanError:
-        """Why step `at` may not read, write, allocate or release a buffer that is as it is now."""
+        """Build the error for step `at`, which may not access, allocate or release a buffer in its present state."""
         step = f"{name_of(self._plan, at)} {verb} buffer {buffer}"
         if not 0 <= buffer < len(self._state):
             return PlanError(f"{step}, but the plan has {len(self._state)} buffers. {CURE}")
