@@ -1,6 +1,6 @@
 """Dependences between the instructions of a program, by whole buffers, and the graph that list scheduling uses."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import neg
 from typing import Final, final
 
@@ -13,7 +13,7 @@ ANYWHERE: Final = -1
 
 @final
 class AccessHistory:
-    """Latest accesses to each buffer of a program, while its instructions are added in order.
+    """Latest accesses to each buffer of a program, while its instructions are scanned in order.
 
     Dependences are by whole buffers: read after write, write after read, write after write.
     """
@@ -31,28 +31,30 @@ class AccessHistory:
         writer = self.writer
         return [writer[buffer] for buffer in (*instruction.reads, *instruction.writes) if writer[buffer] >= 0]
 
-    def add(self, index: int, instruction: Instruction) -> list[int]:
-        """Add the next instruction, and return its direct predecessors, each once.
+    def scan(self, instructions: Iterable[Instruction]) -> Iterator[list[int]]:
+        """Yield the direct predecessors of each instruction, then note its accesses; one may occur more than once.
 
         The readers of a buffer come after its last write. So a write depends on the readers, and on the last writer
         only if there are no readers.
         """
-        reads, writer, readers = instruction.reads, self.writer, self.readers
-        before: list[int] = []
-        for buffer in reads:
-            if writer[buffer] >= 0:
-                before.append(writer[buffer])  # noqa: PERF401  # a comprehension takes longer for so few
-        for buffer in instruction.writes:
-            if readers[buffer]:
-                before += readers[buffer]
-                readers[buffer] = []
-            elif -1 < writer[buffer] < index:
-                before.append(writer[buffer])
-            writer[buffer] = index
-        for buffer in reads:
-            if writer[buffer] != index:
+        writer, readers = self.writer, self.readers
+        for index, instruction in enumerate(instructions):
+            before: list[int] = []
+            for buffer in instruction.reads:
+                if writer[buffer] >= 0:
+                    before.append(writer[buffer])  # noqa: PERF401  # a comprehension takes longer for so few
+            for buffer in instruction.writes:
+                if readers[buffer]:
+                    before += readers[buffer]
+                elif writer[buffer] >= 0:
+                    before.append(writer[buffer])
+            yield before
+            for buffer in instruction.reads:
                 readers[buffer].append(index)
-        return list(dict.fromkeys(before)) if len(before) > 1 else before
+            for buffer in instruction.writes:
+                writer[buffer] = index
+                if readers[buffer]:
+                    readers[buffer] = []
 
 
 @final
@@ -95,12 +97,12 @@ class Dependences:
     def _connect(self, program: Program) -> None:
         """Fill in `after`, `producers`, and the tables of leaves."""
         after, producers = self.after, self.producers
-        add = AccessHistory(len(program.buffers)).add
-        for index, instruction in enumerate(program.instructions):
-            before = add(index, instruction)
-            if not before:
+        for index, found in enumerate(AccessHistory(len(program.buffers)).scan(program.instructions)):
+            if not found:
                 continue
-            if len(before) > 1:
+            before = found
+            if len(found) > 1:
+                before = list(dict.fromkeys(found))
                 self._hold_back(index, before)
             producers[index] = len(before)
             for earlier in before:

@@ -82,12 +82,10 @@ def _depth_first(program: Program) -> list[int]:
 def _needs(program: Program) -> list[list[int]]:
     """Return the predecessors of each instruction: first the last writers of its buffers, then those that read them."""
     history = AccessHistory(len(program.buffers))
-    needs: list[list[int]] = []
-    for at, instruction in enumerate(program.instructions):
-        before = history.last_writers(instruction)
-        before += history.add(at, instruction)
-        needs.append(list(dict.fromkeys(before)))
-    return needs
+    return [
+        list(dict.fromkeys([*history.last_writers(instruction), *before]))
+        for instruction, before in zip(program.instructions, history.scan(program.instructions), strict=True)
+    ]
 
 
 def _too_large(plan: Plan, limit: int) -> PlanError:

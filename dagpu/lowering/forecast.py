@@ -183,7 +183,7 @@ def dependencies(plan: Plan) -> list[tuple[int, ...]]:
     """Return the direct predecessors of each executed instruction: read after write, write after read or write."""
     history = AccessHistory(len(plan.buffers))
     executed = [step.instruction for step in plan.steps if type(step) is Execute]
-    return [tuple(sorted(history.add(index, instruction))) for index, instruction in enumerate(executed)]
+    return [tuple(sorted(set(before))) for before in history.scan(executed)]
 
 
 def _critical(pieces: Sequence[Piece]) -> tuple[tuple[int, ...], float]:

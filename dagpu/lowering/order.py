@@ -62,10 +62,10 @@ def step_clocks(steps: Sequence[Step], lanes: int, events: int) -> list[Clock]:
     found: list[Clock] = []
     now = clocks.of
     for at, step in enumerate(steps):
-        lane = step.lane
-        found.append(now[lane])
+        clock = now[step.lane]
+        found.append(clock)
         if type(step) is Record:
-            recorded[step.event] = lane, at, now[lane]
+            recorded[step.event] = step.lane, at, clock
         elif type(step) is Wait:
-            clocks.join(lane, *recorded[step.event])
+            clocks.join(step.lane, *recorded[step.event])
     return found

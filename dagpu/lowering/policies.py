@@ -188,7 +188,8 @@ class RoundRobin:
             for last in history.last_writers(instruction):
                 if last > producer and open_on[last] == device:
                     producer = last
-            history.add(index, instruction)
+            for buffer in instruction.writes:
+                history.writer[buffer] = index
             if not own[index]:
                 continue  # another policy places it, on an unknown stream
             if producer >= 0:

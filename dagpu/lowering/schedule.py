@@ -126,13 +126,12 @@ def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
     """Find the waits and releases of a program on several lanes."""
     order, clocks = _Order(), Clocks(lanes)
     history = AccessHistory(len(program.buffers))
-    add = history.add
     clock_at: list[Clock] = []
     joins: list[list[int]] = [[] for _ in range(lanes)]  # for each lane, the instructions before which it waits
-    for index, (instruction, lane) in enumerate(zip(program.instructions, lane_of, strict=True)):
+    for index, (before, lane) in enumerate(zip(history.scan(program.instructions), lane_of, strict=True)):
         clock = clocks.of[lane]
         late: list[int] = []
-        for earlier in add(index, instruction):
+        for earlier in before:
             if clock[lane_of[earlier]] < earlier:
                 late.append(earlier)  # noqa: PERF401  # there is usually one, and it is rarely late
         if late:
