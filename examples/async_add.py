@@ -1,4 +1,4 @@
-"""Vector addition, awaited: shared inputs, a lazy output, and a trio task that sleeps until it is done."""
+"""Vector addition that is awaited: shared inputs, a lazy output, and a trio task that sleeps until the run is done."""
 
 import numpy as np
 import trio

@@ -1,8 +1,8 @@
-"""Borrowed inputs and outputs: what a run may use without owning it, and what is refused.
+"""Borrowed inputs and outputs: a run uses tensors without owning them, and conflicting uses are errors.
 
-A borrow is a lock for the length of a run: `borrow()` a read lock, of which there may be many, `borrow_mut()`
-a write lock, which is alone. Both are let go when the run ends, and the tensor is its owner's all the while.
-A run that outlives its owner's scope must own what it uses: that is what a `SharedTensor` is for.
+A borrow is a lock for the duration of a run. `borrow()` is a read lock, which several runs may hold. `borrow_mut()` is
+a write lock, which excludes all others. Both are released when the run ends, and the caller remains the owner.
+A run that may outlive the owner's scope must own its tensors: a `SharedTensor` makes this possible.
 """
 
 from typing import Any
@@ -49,7 +49,7 @@ def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
 
 
 async def lend(weights: Tensor[f32]) -> None:
-    """One tensor lent to two branches of a run, whose outputs are lent too; after it, all are ours again."""
+    """Lend one tensor, and two outputs, to the two branches of a run. After the run the caller can use all of them."""
     y = await zeros((N,))
     z = await zeros((N,))
     await zip_ops(
@@ -63,7 +63,7 @@ async def lend(weights: Tensor[f32]) -> None:
 
 
 async def refuse_conflict(x: Tensor[f32]) -> None:
-    """A tensor that one branch writes and another reads, in no order: refused before any launch."""
+    """Write a tensor in one branch and read it in another, unordered. This is an error before any launch."""
     y = await zeros((N,))
     try:
         await zip_ops(
@@ -74,13 +74,13 @@ async def refuse_conflict(x: Tensor[f32]) -> None:
         print(f"conflict: {error}")
     else:
         raise AssertionError("a conflicting borrow was let through")
-    assert (await x.borrow().to_host() == 1).all()  # nothing ran, and no lock is left behind
+    assert (await x.borrow().to_host() == 1).all()  # nothing ran, and no lock is held
 
 
 async def refuse_spawn(weights: Tensor[f32]) -> None:
-    """A spawned op may outlive the tensor that it borrows, so it may hold none.
+    """Spawn an op that borrows. This is an error, because the op may outlive the borrowed tensor.
 
-    `Any` hides the mistake from the type checker, to show that the run refuses it as well.
+    `Any` hides the mistake from the type checker, to show that the run rejects it as well.
     """
     async with trio.open_nursery() as nursery:
         borrowing: Any = saxpy(zeros((N,)).partition(TILE), 2.0, weights.borrow())
@@ -98,7 +98,7 @@ def scaled(a: float, x: SharedTensor[f32]) -> DeviceOp[NDArray[f32]]:
 
 
 async def share_instead(weights: Tensor[f32]) -> None:
-    """The cure: share the tensor, spawn as often as you like, and take it back with the last share."""
+    """Share the tensor, which is the cure: spawn any number of readers, and take it back from the last handle."""
     shared: SharedTensor[f32] = weights.share()
     async with trio.open_nursery() as nursery:
         results = [spawn(nursery, scaled(a, shared.clone())) for a in (2.0, 3.0)]
@@ -116,7 +116,7 @@ async def share_instead(weights: Tensor[f32]) -> None:
         raise AssertionError("a tensor was unwrapped that somebody else shares")
     assert (await other.to_host() == 1).all()
 
-    del other  # now `shared` is the last
+    del other  # now `shared` is the last handle
     owned = shared.try_unwrap()
     await saxpy(owned.borrow_mut().partition(TILE), 1.0, from_host(np.arange(N, dtype=f32)))
     assert np.array_equal(await owned.to_host(), 1 + np.arange(N, dtype=f32))

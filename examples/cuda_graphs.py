@@ -1,9 +1,9 @@
 """CUDA graphs, three ways: capture an op, record into a scope, and a module that owns its graph.
 
-A graph is made once and launched any number of times, for less than half of what launching its kernels one by one
-costs. The addresses that its kernels were captured with stay: to give a graph another input, copy it into the tensor
-that it reads. `@pipeline` (see decode.py) does all of this by itself; this is for where you want it in your own hands.
-On the host everything is the same, but that the kernels are launched one by one.
+A graph is made once and launched any number of times, at less than half the cost of launching its kernels one by one.
+The addresses of the captured kernels are fixed: to give a graph another input, copy it into the tensor that the graph
+reads. `@pipeline` (see decode.py) does all of this automatically; this example controls the graph explicitly.
+On the host the behaviour is the same, but the kernels are launched one by one.
 """
 
 from typing import Any, final
@@ -77,7 +77,7 @@ def _(y: Tile[f32], x: NDArray[f32], w: NDArray[f32]) -> None:
 
 @final
 class Weights:
-    """Of one layer, (WIDTH,) and (WIDTH, WIDTH): on the device, and what they should compute."""
+    """The weights of one layer, (WIDTH,) and (WIDTH, WIDTH), on the device, and the layer in NumPy as a reference."""
 
     def __init__(self, seed: int) -> None:
         random = np.random.default_rng(seed)
@@ -92,7 +92,7 @@ class Weights:
 
 
 def forward(weights: Weights, x: TensorRef[f32]) -> DeviceOp[Tensor[f32], Borrowed]:
-    """One layer as an op: its tensors are made for it, by the op itself."""
+    """Return one layer as an op, which allocates its own tensors."""
     norm = rms_norm(empty((WIDTH,)).partition((WIDTH,)), x, weights.gain).first().unpartition()
     result: DeviceOp[Tensor[f32], Borrowed] = (
         matvec(empty((WIDTH,)).partition((ROWS,)), norm, weights.matrix).first().unpartition()
@@ -109,10 +109,10 @@ def inputs(count: int) -> list[NDArray[f32]]:
 
 
 def capture() -> None:
-    """`op.graph()` runs the op once and keeps its plan as a graph, with the memory of everything in it."""
+    """Capture an op: `op.graph()` runs it once and keeps its plan as a graph, with the memory of all its tensors."""
     weights, x = Weights(1), zeros((WIDTH,)).sync()
     graph = forward(weights, x.borrow()).graph()
-    output = graph.take_output()  # of the first run; every launch writes it anew
+    output = graph.take_output()  # the output of the first run; every launch overwrites it
     for given in inputs(4):
         fresh = from_host(given).sync()
         graph.update(memcpy(x.borrow_mut(), fresh.borrow()))  # on the graph's stream: before the next launch
@@ -126,9 +126,9 @@ def capture() -> None:
 
 
 def record() -> None:
-    """In a scope, each op is recorded and gives back what it borrowed at once: the next may read what it writes.
+    """Record ops in a scope. Each op releases its borrows as soon as it is recorded, so the next may read its output.
 
-    All memory is there before the scope begins, so an op that allocates is refused: by a type checker, and at run time.
+    All memory is allocated before the scope begins. An op that allocates is a type error, and an error at run time.
     """
     weights = Weights(2)
     x, norm, y = (zeros((WIDTH,)).sync() for _ in range(3))
@@ -156,7 +156,7 @@ def record() -> None:
 
 @final
 class Layer(Module[SharedTensor[f32], NDArray[f32]]):
-    """A model that owns its graph: captured when it is made, launched by each `forward`."""
+    """A model that owns its graph. The constructor captures the graph, and each `forward` launches it."""
 
     def __init__(self, weights: Weights) -> None:
         self._input = zeros((WIDTH,)).sync()
@@ -164,14 +164,14 @@ class Layer(Module[SharedTensor[f32], NDArray[f32]]):
         self._output = self._graph.take_output()
 
     def forward(self, given: SharedTensor[f32], /) -> DeviceOp[NDArray[f32], Borrowed]:
-        """Copy the input in, launch, and bring the output to the host: one run, with no wait in between."""
+        """Copy the input, launch the graph, and copy the output to the host: one run, without a wait in between."""
         copied = memcpy(self._input.borrow_mut(), given)
         launched = copied.then(lambda _: self._graph.launch())
         return launched.then(lambda _: self._output.borrow().to_host())
 
 
 async def run_module(layer: Module[SharedTensor[f32], NDArray[f32]], weights: Weights) -> None:
-    """`launch()` is an op like any other: it composes, and other tasks run while it is awaited."""
+    """Await a launch. `launch()` returns an op like any other: it composes, and other tasks run while it is awaited."""
     for given in inputs(3):
         found = await layer.forward((await from_host(given)).share())
         np.testing.assert_allclose(found, weights.expected(given), rtol=1e-4, atol=1e-5)

@@ -6,7 +6,7 @@
     \\    /           \\ | | /
      sum               tuple
 
-A non-shared op may be used once in a run; a second use is a `MovedError`, never a silent second evaluation.
+An op that is not shared may be used once in a run; a second use is a `MovedError`, never a silent second evaluation.
 `shared()` is the cure: its source runs once, and every consumer gets the same immutable tensor.
 """
 
@@ -93,7 +93,7 @@ def product(x: In[f32], y: In[f32]) -> DeviceOp[Tensor[f32]]:
 
 
 def diamond(source: DeviceOp[SharedTensor[f32]]) -> DeviceOp[tuple[NDArray[f32], NDArray[f32]]]:
-    """2x + x^2 and 2x - x^2: two branches off one source, free to overlap, meet in one kernel."""
+    """Return 2x + x^2 and 2x - x^2: two branches of one source, which may overlap, join in one kernel."""
     plus_out, minus_out = empty((N,)).partition(TILE), empty((N,)).partition(TILE)
     both = sum_and_difference(plus_out, minus_out, scaled(2.0, source), product(source, source))
     plus, minus, _, _ = both.unzip()  # one op for each argument; the kernel still runs once
@@ -101,7 +101,7 @@ def diamond(source: DeviceOp[SharedTensor[f32]]) -> DeviceOp[tuple[NDArray[f32],
 
 
 def broadcast(source: DeviceOp[SharedTensor[f32]]) -> DeviceOp[tuple[NDArray[f32], ...]]:
-    """1x, 2x, 3x and 4x: four branches off one source, free to overlap."""
+    """Return 1x, 2x, 3x and 4x: four branches of one source, which may overlap."""
     return zip_ops(*(scaled(float(a), source).to_host() for a in range(1, 5)))
 
 
@@ -115,7 +115,7 @@ def main() -> None:
     print(f"at x = 3: 1x, 2x, 3x, 4x = {[int(multiple[3]) for multiple in multiples]}")
     print(f"the source ran {len(made)} time for 7 uses in 2 runs")
 
-    twice = arange(N)  # the same mistake without shared()
+    twice = arange(N)  # the mistake: two uses without shared()
     try:
         product(twice, twice).sync()
     except MovedError as error:

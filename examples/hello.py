@@ -1,7 +1,7 @@
 """Hello, world: a kernel, its grid, and one run.
 
 A kernel's output is always a partition, and its grid is the partition's: one block for each tile. Here
-every tile of a 2 x 2 grid signs its elements with its own number.
+every tile of a 2 x 2 grid writes its own number into its elements.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def _(out: Tile[i32]) -> None:
 
 
 def main() -> None:
-    # An op is a recipe: nothing is allocated or launched on this line.
+    # An op is a description of work: nothing is allocated or launched on this line.
     out = empty((4, 6), i32).partition((2, 3))
     greeting: DeviceOp[NDArray[i32]] = hello(out).first().unpartition().to_host()
 

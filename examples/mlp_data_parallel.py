@@ -2,10 +2,9 @@
 
     weights on the first device --copy--> every device: forward, backward on its part --copy--> average, step
 
-The data decide where a kernel runs: on its output's device. `.on(device)` places what has no place yet, so
-`dup(w).on(d)` is a copy to `d`. One step of training on all devices is one op: nothing orders the parts among
-themselves, so they overlap. Two GPUs take part, or the one there is; without any, two host devices stand
-in for them.
+The data determine where a kernel runs: on its output's device. `.on(device)` places ops that have no placement, so
+`dup(w).on(d)` is a copy to `d`. One training step on all devices is one op: its parts are not ordered, so they
+overlap. The example uses two GPUs, or one if there is only one; without a GPU it uses two host devices.
 Only `DEVICES` names them.
 """
 
@@ -148,7 +147,7 @@ Gradients = tuple[DeviceOp[Tensor[f32]], DeviceOp[Tensor[f32]]]
 
 
 def replica(place: str, weights: Weights, x: NDArray[f32], t: NDArray[f32]) -> Gradients:
-    """Both layers' gradients from one part of the batch, computed on `place`."""
+    """Return both layers' gradients from one part of the batch, computed on `place`."""
 
     def out(*shape: int) -> DeviceOp[Partition[Tensor[f32]]]:
         return empty(shape).on(place).partition(TILE)
@@ -170,7 +169,7 @@ def descend(
     weight: SharedTensor[f32],
     gradients: Iterable[DeviceOp[Tensor[f32]]],
 ) -> DeviceOp[SharedTensor[f32]]:
-    """weight - RATE * mean(gradients), on the first device, whichever devices the gradients come from."""
+    """Return weight - RATE * mean(gradients) on the first device; the gradients may be on any devices."""
     home = DEVICES[0]
     new: DeviceOp[Partition[Tensor[f32]]] = dup(weight).on(home).partition(TILE)
     for each in gradients:
@@ -179,14 +178,14 @@ def descend(
 
 
 def step(weights: Weights, x: NDArray[f32], t: NDArray[f32]) -> DeviceOp[Weights]:
-    """One step of gradient descent over all devices, as one op."""
+    """Return one step of gradient descent over all devices, as one op."""
     parts = zip(DEVICES, np.split(x, len(DEVICES)), np.split(t, len(DEVICES)), strict=True)
     first, second = zip(*(replica(place, weights, *part) for place, *part in parts), strict=True)
     return zip_ops(descend(weights[0], first), descend(weights[1], second))
 
 
 def numpy_step(w1: Floats, w2: Floats, x: Floats, t: Floats) -> tuple[Floats, Floats]:
-    """The same step on the whole batch at once, in plain NumPy."""
+    """Compute the same step on the whole batch at once, in plain NumPy."""
     h = np.maximum(x @ w1, 0)
     e = (h @ w2 - t) / len(x)
     return w1 - RATE * (x.T @ ((e @ w2.T) * (h > 0))), w2 - RATE * (h.T @ e)

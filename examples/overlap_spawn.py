@@ -1,8 +1,8 @@
 """Overlap with `spawn`: the next batch is prepared while the one before it is being processed.
 
-`await` holds up the task that awaits; `spawn` starts an op in a nursery and gives a `Pending` to await later.
-Prints how long the batches take one after another and overlapped. How much is gained depends on the machine's
-cores, so only the values are asserted.
+`await` suspends the task that awaits; `spawn` starts an op in a nursery and returns a `Pending` to await later.
+Prints the time of the batches one after another and overlapped. The gain depends on the machine's cores, so only the
+values are asserted.
 """
 
 import time
@@ -34,7 +34,7 @@ def process(y: Out[f32], x: In[f32], rounds: int) -> None:
 
 @process.host
 def _(y: Tile[f32], x: NDArray[f32], rounds: int) -> None:
-    # NumPy lets go of the GIL inside each of these calls, which is what makes overlap possible on the host.
+    # NumPy releases the GIL inside each of these calls, which makes overlap possible on the host.
     y[...] = 0
     for _ in range(rounds):
         np.multiply(y, f32(0.5), out=y)
@@ -43,7 +43,7 @@ def _(y: Tile[f32], x: NDArray[f32], rounds: int) -> None:
 
 
 def load(number: int) -> NDArray[f32]:
-    """What a data loader does: make batch `number` on the host, here the mean of some random images."""
+    """Make batch `number` on the host, as a data loader does; here it is the mean of some random images."""
     rng = np.random.default_rng(number)
     image = np.zeros(SHAPE, f32)
     for _ in range(DRAWS):
@@ -64,7 +64,7 @@ def process_batch(batch: Tensor[f32]) -> DeviceOp[NDArray[f32]]:
 
 
 def one_after_another() -> list[NDArray[f32]]:
-    """The thread waits for each of the 2 * BATCHES runs before it starts the next."""
+    """Wait for each of the 2 * BATCHES runs before starting the next."""
     return [process_batch(prepare_batch(number).sync()).sync() for number in range(BATCHES)]
 
 
@@ -72,7 +72,7 @@ async def overlapped_batches() -> list[NDArray[f32]]:
     async with trio.open_nursery() as nursery:
         results = []
         for number in range(BATCHES):
-            batch = await prepare_batch(number)  # while the one before it is processed
+            batch = await prepare_batch(number)  # while the batch before it is processed
             results.append(spawn(nursery, process_batch(batch)))  # started, not waited for
         return [await result for result in results]
 

@@ -1,6 +1,6 @@
-"""Four tensors made in parallel: `zip_ops` says that its branches do not depend on one another.
+"""Four tensors made in parallel: `zip_ops` declares that its branches do not depend on one another.
 
-So the scheduler may put each on a stream of its own, and the whole of it is one run, with one wait.
+So the scheduler may put each branch on a separate stream, and all of them are one run, with one wait.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ async def create() -> None:
     assert (zeros_ == 0).all()
     assert np.array_equal(ramp, np.arange(10_000))
 
-    # 10,000 draws: the mean's standard error is 0.01 and the deviation's 0.007, so these are 5 of each.
+    # With 10,000 draws the standard error of the mean is 0.01 and of the deviation 0.007; the bounds are 5 of each.
     assert abs(noise.mean()) < 0.05
     assert abs(noise.std() - 1) < 0.035
 

@@ -1,4 +1,4 @@
-"""SAXPY in both its forms: an owned output that comes back, and a borrowed one, written in place."""
+"""SAXPY in both its forms: an owned output that the run returns, and a borrowed output, written in place."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,10 @@ def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
 
 
 def owned() -> NDArray[f32]:
-    """The tensors are made, moved into the kernel and handed back, all in one op and one run.
+    """Make the tensors, move them into the kernel and return the output, all in one op and one run.
 
-    The kernel yields all its arguments: `first()` picks the output, which is still the partition it was
-    put in as, and `unpartition()` gives the tensor back.
+    The kernel returns all its arguments. `first()` picks the output, which is still a partition, and `unpartition()`
+    returns the tensor.
     """
     x = from_host(np.arange(256, dtype=f32).reshape(16, 16))
     y = ones((16, 16)).partition((4, 4))
@@ -35,7 +35,7 @@ def owned() -> NDArray[f32]:
 
 
 def borrowed() -> NDArray[f32]:
-    """The tensors stay ours: the run borrows them, and afterwards z already has the result."""
+    """Lend the tensors to the run. The caller remains their owner, and z has the result afterwards."""
     z = zeros((16, 16)).sync()
     x = ones((16, 16)).sync()
 

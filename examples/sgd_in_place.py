@@ -1,8 +1,8 @@
-"""Stochastic gradient descent in place: each step reads the weights, and then writes them where they lie.
+"""Stochastic gradient descent in place: each step reads the weights, and then writes them in the same memory.
 
-The weights are lent to the step once, for writing: `weights.borrow_mut()`. A kernel takes what is lent for writing as
-an input too, and gives it back among its results; cut into tiles, it is the output of the kernel that updates it. So
-data flow alone says that the gradient reads the weights before the update writes them. No step allocates weights.
+The weights are lent to the step once, for writing: `weights.borrow_mut()`. A kernel accepts such a borrow as an input
+and returns it among its results; partitioned, it is the output of the kernel that updates the weights. So the data
+flow orders the read by the gradient before the write by the update. No step allocates weights.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ __global__ void residuals(Tile<float, 1> r, View<const float, 2> x, View<const f
 """
 )
 def residuals(r: Out[f32], x: In[f32], w: In[f32], y: In[f32]) -> None:
-    """r = x w - y: by how much each row's prediction is off."""
+    """r = x w - y: the error of each row's prediction."""
 
 
 @residuals.host
@@ -85,7 +85,7 @@ def _(w: Tile[f32], rate: float, g: NDArray[f32]) -> None:
 
 @pipeline
 def step(w: TensorMut[f32], x: NDArray[f32], y: NDArray[f32], rate: float) -> DeviceOp[NDArray[f32], Borrowed]:
-    """One step of descent on one batch; gives the residuals before it."""
+    """Return one step of descent on one batch; its result is the residuals before the step."""
     rows = from_host(x).shared()
     r, _, lent, _ = residuals(empty(y.shape).partition(ROW_TILE), rows, w, from_host(y)).unzip()
     off = r.unpartition().shared()

@@ -16,7 +16,7 @@ __global__ void brighten(Tile<float, 2> y, float gain, View<const float, 2> x) {
 """
 )
 def brighten(y: Out[f32], gain: float, x: In[f32]) -> None:
-    """y = gain * x, and white where that is more than white."""
+    """y = gain * x, at most white."""
 
 
 # docs: host

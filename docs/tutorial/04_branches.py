@@ -1,4 +1,4 @@
-"""Step 4: two branches off one picture, which overlap, and meet again."""
+"""Step 4: two branches from one picture, which overlap and join again."""
 
 # docs: imports
 import numpy as np
@@ -12,7 +12,7 @@ SHAPE, TILE = (1024, 1536), (64, 512)
 
 # docs: pieces
 def new() -> DeviceOp[Tensor[f32]]:
-    """Memory for one picture, to be written whole."""
+    """Return memory for one picture, which a kernel writes whole."""
     return empty(SHAPE)
 
 
@@ -29,7 +29,7 @@ def lines_of(x: In[f32]) -> DeviceOp[Tensor[f32]]:
 
 # docs: branches
 def cartoon(x: DeviceOp[SharedTensor[f32]]) -> DeviceOp[Tensor[f32]]:
-    """Flat colours with black outlines: the picture blurred twice, and its edges drawn on that."""
+    """Draw flat colours with black outlines: blur the picture twice and draw its edges on the result."""
     colours = blurred(blurred(x))
     outlines = lines_of(x)
     result: DeviceOp[Tensor[f32]] = overlay(new().partition(TILE), colours, outlines).first().unpartition()

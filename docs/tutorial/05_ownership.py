@@ -18,7 +18,7 @@ try:
 except MovedError as error:
     print(error)
 # docs: back
-partition, _, tensor = launch.sync()  # what was put in comes out
+partition, _, tensor = launch.sync()  # the kernel returns its arguments
 print(tensor)
 # docs: lend
 for gain in (2.0, 3.0):

@@ -1,4 +1,4 @@
-"""Step 7: your own data in and out, picture after picture, and a timeline of what ran."""
+"""Step 7: a stream of your own pictures, in and out, and a timeline of the runs."""
 
 # docs: imports
 import numpy as np
@@ -13,7 +13,7 @@ SHAPE, TILE = (256, 384), (64, 384)
 
 
 def cartoon(picture: Tensor[f32]) -> DeviceOp[NDArray[f32]]:
-    """Step 4's, of a picture that is on the device already."""
+    """Draw the cartoon of step 4 from a picture that is on the device already."""
     x = value(picture).shared()
     soft = blur(empty(SHAPE).partition(TILE), x).first().unpartition()
     found = edges(empty(SHAPE).partition(TILE), x).first().unpartition()
@@ -24,7 +24,7 @@ def cartoon(picture: Tensor[f32]) -> DeviceOp[NDArray[f32]]:
 
 # docs: load
 def load(number: int) -> NDArray[f32]:
-    """Read one picture: here it is made; yours comes from a file."""
+    """Load one picture. This example computes it; your program reads a file."""
     rows, columns = np.mgrid[0 : SHAPE[0], 0 : SHAPE[1]]
     picture: NDArray[f32] = (0.5 + 0.5 * np.sin((rows + 20 * number) / 30) * np.cos(columns / 40)).astype(np.float32)
     return picture

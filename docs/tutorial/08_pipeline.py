@@ -13,7 +13,7 @@ calls: list[tuple[int, ...]] = []
 
 @pipeline
 def cartoon(picture: NDArray[f32], strength: float) -> DeviceOp[NDArray[f32]]:
-    """Flat colours with black outlines."""
+    """Draw flat colours with black outlines."""
     calls.append(picture.shape)
     rows, columns = picture.shape
     tile = (rows // 4, columns)

@@ -10,7 +10,7 @@ SHAPE, TILE = (64, 96), (16, 96)
 
 
 def cartoon(x: SharedTensor[f32] | TensorRef[f32]) -> DeviceOp[Tensor[f32], Borrowed]:
-    """Step 4's, of a picture that is shared or lent: it is read twice."""
+    """Draw the cartoon of step 4 from a picture that is shared or lent, because it is read twice."""
     soft = blur(empty(SHAPE).partition(TILE), x).first().unpartition()
     found = edges(empty(SHAPE).partition(TILE), x).first().unpartition()
     lines = brighten(empty(SHAPE).partition(TILE), 3.0, found).first().unpartition()
@@ -36,7 +36,7 @@ screen = zeros(SHAPE).sync()
 on_device = cartoon(screen.borrow()).graph()
 shown = on_device.take_output()
 
-frame = from_host(np.full(SHAPE, 0.5, np.float32)).sync()  # what an earlier op may have left
+frame = from_host(np.full(SHAPE, 0.5, np.float32)).sync()  # in practice, the result of an earlier op
 on_device.update(memcpy(screen.borrow_mut(), frame.borrow()))
 on_device.launch().sync()
 print(shown.borrow().to_host().sync().max())

@@ -15,7 +15,7 @@ __global__ void brighten(Tile<float, 2> y, float gain, View<const float, 2> x) {
 """
 )
 def brighten(y: Out[f32], gain: float, x: In[f32]) -> None:
-    """y = gain * x, and white where that is more than white."""
+    """y = gain * x, at most white."""
 
 
 @brighten.host
@@ -62,7 +62,7 @@ __global__ void edges(Tile<float, 2> y, View<const float, 2> x) {
 """
 )
 def edges(y: Out[f32], x: In[f32]) -> None:
-    """How much x changes from each element to the next one down and to the next one right."""
+    """y = the absolute differences of each element of x to the next one down and to the next one right, added."""
 
 
 @edges.host(whole=True)

@@ -1,14 +1,14 @@
-"""Factors a symmetric positive definite matrix, A = L L^T, in tiles: one op of a hundred and more kernels.
+"""Factors a symmetric positive definite matrix, A = L L^T, in tiles: one op of more than a hundred kernels.
 
     python -m examples.cholesky [--quick] [--tiles 8] [--edge 96] [--streams 4] [--out cholesky.svg]
 
     for k:  factor (k, k);  for r > k: solve (r, k);  for r >= c > k: update (r, c) with (r, k) and (c, k)
 
-That loop is all there is: it builds the DAG, and says nothing of what may run beside what. Of the first steps most
-updates are independent, of the last hardly any; which of them hold up the rest is for the scheduler to find out. It
-is told what the kernels cost by a run on one stream under `dagpu.trace`, and plans the next by it: critical path first.
-Prints what the plan is predicted to take against what no plan can beat, and what was measured; writes the lanes as a
-picture. The factor is held against numpy.linalg.cholesky, and has the same bits on one stream as on several.
+This loop builds the DAG and does not state which kernels may overlap. In the first steps most updates are independent,
+in the last steps hardly any. The scheduler finds the critical ones: a run on one stream under `dagpu.trace` measures
+the costs of the kernels, and the next plan uses them, critical path first.
+Prints the predicted time of the plan, its lower bound and the measured time; writes the lanes as a picture. The factor
+is compared with numpy.linalg.cholesky, and has the same bits on one stream as on several.
 """
 
 import argparse
@@ -39,9 +39,9 @@ from examples.cholesky.kernels import factor, solve, update
 Matrix: TypeAlias = NDArray[np.float64]
 Place: TypeAlias = tuple[int, int]
 
-STEP = 16  # the kernels' own tile: edges are multiples of it
+STEP = 16  # the tile of the kernels; edges are multiples of it
 TOLD = ("Plan:", "Critical path", "Makespan", "Memory", "Overlap", "Branches")
-"""How the lines of `explain` begin that are printed."""
+"""The beginnings of the lines of `explain` that are printed."""
 
 
 # ---- the pipeline ------------------------------------------------------------------------------------
@@ -50,9 +50,9 @@ TOLD = ("Plan:", "Critical path", "Makespan", "Memory", "Overlap", "Branches")
 def cholesky(matrix: Matrix, tiles: int) -> DeviceOp[tuple[Matrix, ...]]:
     """The lower tiles of L, row by row, of a matrix (n, n) in `tiles` x `tiles` tiles (right-looking).
 
-    A tile is a tensor of its own, so what two kernels have to do with each other is which tiles they share. It is
-    owned while it is updated, which is in place, and shared once it is final and others read it. (A `shared()` op
-    remembers what it gave: build anew to compute anew.)
+    Each tile is a separate tensor, so two kernels depend on each other only through common tiles. A tile is owned while
+    it is updated in place, and shared once it is final and other kernels read it. (A `shared()` op remembers its
+    result: to compute again, build the op again.)
     """
     edge = len(matrix) // tiles
     rest: dict[Place, DeviceOp[Tensor[f64]]] = {}
@@ -79,14 +79,14 @@ def lower(tiles: int) -> list[Place]:
 
 
 def covariance(points: int) -> Matrix:
-    """What a Gaussian process has to factor: exp(-d^2 / 2) of random points in a plane, with noise on the diagonal."""
+    """Return a Gaussian process's covariance: exp(-d^2 / 2) of random points in a plane, with noise on the diagonal."""
     at = np.random.default_rng(0).uniform(0, 20, (points, 2))
     distance = np.square(at[:, None] - at[None]).sum(axis=2)
     return np.asarray(np.exp(-distance / 2) + 0.01 * np.eye(points))
 
 
 def assembled(parts: Sequence[Matrix], tiles: int) -> Matrix:
-    """The whole of L."""
+    """Return the whole matrix L."""
     edge = len(parts[0])
     whole = np.zeros((tiles * edge, tiles * edge))
     for (r, c), part in zip(lower(tiles), parts, strict=True):
@@ -95,14 +95,14 @@ def assembled(parts: Sequence[Matrix], tiles: int) -> Matrix:
 
 
 def check(matrix: Matrix, found: Matrix) -> tuple[float, float]:
-    """The residual |A - L L^T| / |A| and the distance from NumPy's factor, in Frobenius norm; asserts that both are
-    small. Units: the n eps by which the residual is bounded (Higham, Accuracy and Stability, theorem 10.3)."""
+    """Return the residual |A - L L^T| / |A| and the distance from NumPy's factor, in Frobenius norm; assert that both
+    are small. The unit is n eps, which bounds the residual (Higham, Accuracy and Stability, theorem 10.3)."""
     unit = len(matrix) * float(np.finfo(np.float64).eps)
     residual = float(np.linalg.norm(matrix - found @ found.T) / np.linalg.norm(matrix)) / unit
     expected = np.linalg.cholesky(matrix)
     distance = float(np.linalg.norm(found - expected) / np.linalg.norm(expected)) / unit
     assert residual < 1, residual
-    # The factor itself may be off by as much as the matrix is badly conditioned, times that.
+    # The error of the factor itself is bounded by the condition number of the matrix times that.
     assert distance < float(np.linalg.cond(matrix)), distance
     assert not np.triu(found, 1).any()
     return residual, distance
@@ -110,8 +110,8 @@ def check(matrix: Matrix, found: Matrix) -> tuple[float, float]:
 
 def job(given: argparse.Namespace) -> None:
     tiles, matrix = given.tiles, covariance(given.tiles * given.edge)
-    first = cholesky(matrix, tiles).sync()  # compiles the kernels, where there is something to compile
-    with dagpu.trace() as probe:  # what each kernel takes when nothing runs beside it
+    first = cholesky(matrix, tiles).sync()  # on a GPU this compiles the kernels
+    with dagpu.trace() as probe:  # the time of each kernel when no other kernel runs
         alone = cholesky(matrix, tiles).schedule(SingleStream()).sync()
     costs = CostModel().learn(probe.kernel_times())
     op = cholesky(matrix, tiles).schedule(ListSchedule(given.streams, costs))

@@ -1,4 +1,4 @@
-"""The kernels of examples/cholesky: each once in CUDA C++, and once in NumPy for machines without a GPU.
+"""The kernels of examples/cholesky, each in CUDA C++ and in NumPy for machines without a GPU.
 
 Tiles are square, f64, and their edge is a multiple of 16. A block has 256 threads, 16 rows of 16.
 """
@@ -39,8 +39,8 @@ __global__ void solve(Tile<double, 2> x, View<const double, 2> t) {
 }
 """
 
-# Each thread has one element of c. What a block needs of a and b goes through shared memory, 16 columns at a time, so
-# that it is read from global memory once for 16 uses. Rows have 17 elements: else a column would lie in one bank.
+# Each thread has one element of c. A block loads its part of a and b into shared memory, 16 columns at a time, so that
+# 16 uses share one read of global memory. Rows have 17 elements: otherwise a column would lie in one bank.
 UPDATE_CU = """
 __global__ void update(Tile<double, 2> c, View<const double, 2> a, View<const double, 2> b) {
     __shared__ double left[16][17], right[16][17];

@@ -1,7 +1,7 @@
 """The attention of examples/decode: grouped queries against a cache of keys and values.
 
-A key-value head serves a `group` of queries. The positions of the cache are cut into `splits`, each a block's work, so
-that one query keeps the whole GPU busy (flash-decoding).
+A key-value head serves a `group` of queries. The positions of the cache are cut into `splits`, each the work of one
+block, so that one query keeps the whole GPU busy (flash-decoding).
 """
 
 from typing import Generic, final
@@ -13,10 +13,10 @@ from dagpu import In, Out, Tile, f32, i32, kernel
 from examples.decode.parts import NORM, PADDING, Floats, Sizes, W, head_of, normalised, single
 
 PAIR = 2
-"""Coordinates that are turned together, which a block of `project_qkv` has of each row."""
+"""The number of coordinates that are rotated together. A block of `project_qkv` computes this many of each row."""
 
-# A block has one pair of coordinates of one key-value head: of each of the group's queries, of the key and of the
-# value. So it rotates what it has computed, and writes the key and the value where they are kept.
+# A block computes one pair of coordinates of one key-value head: of each of the group's queries, of the key and of the
+# value. So it can rotate its own results, and it writes the key and the value directly into the cache.
 PROJECT_QKV = """
 __global__ void project_qkv(
     Tile<float, 5> q, Tile<Weight, 5> cache, View<const float, 1> x, View<const float, 2> gains,
@@ -50,9 +50,9 @@ __global__ void project_qkv(
 }
 """
 
-# The threads that hold one row of keys, `width` of them, go through their share of the positions by themselves, with a
-# running maximum (arXiv:1805.02867). What the teams of a block have found is merged at its end; what the blocks have
-# found, by the kernel that uses it.
+# The `width` threads that hold one row of keys form a team, which processes its share of the positions independently,
+# with a running maximum (arXiv:1805.02867). Each block merges the results of its teams at its end. The kernel that uses
+# the results of the blocks merges those.
 ATTEND = """
 constexpr float LEAST = -1e30f;  // a finite number, so that the difference of two is one
 constexpr int BATCH = 4;         // positions whose keys and values a thread has in flight
@@ -140,8 +140,8 @@ __global__ void attend(
 }
 """
 
-# Every block merges the splits of all heads for itself, while its first weights are on their way. A kernel of its own
-# would take longer for that: its launch alone does.
+# Every block merges the splits of all heads itself, while its first weights are being loaded. A separate kernel would
+# take longer: its launch alone does.
 ADD_ATTENTION = """
 __global__ void add_attention(
     Tile<float, 1> x, View<const float, 5> partial, View<const Weight, 3> w, int layer,
@@ -188,7 +188,7 @@ __global__ void add_attention(
 
 
 def turned(x: Floats, frequencies: Floats, position: int) -> Floats:
-    """Rotary embedding of vectors (..., head): each pair of neighbours by its angle (arXiv:2104.09864, 3.2.2)."""
+    """Apply the rotary embedding to vectors (..., head): rotate each pair of neighbours (arXiv:2104.09864, 3.2.2)."""
     angle = np.float32(position) * frequencies
     sine, cosine = np.sin(angle), np.cos(angle)
     a, b = x[..., 0::2], x[..., 1::2]
@@ -197,7 +197,10 @@ def turned(x: Floats, frequencies: Floats, position: int) -> Floats:
 
 @final
 class Attention(Generic[W]):
-    """Its three kernels, for weights and cache of element type `W`. `coming` and the rest: see `model.Ahead`."""
+    """The three kernels of attention, for weights and cache of element type `W`.
+
+    `model.Ahead` describes the parameter `coming` and those after it.
+    """
 
     def __init__(self, element: type[W], sizes: Sizes) -> None:
         head, group, turns, found = sizes.head, sizes.group, sizes.turns, sizes.head + PADDING
@@ -207,7 +210,7 @@ class Attention(Generic[W]):
             q: Out[f32], cache: Out[W], x: In[f32], gains: In[f32], w: In[W], frequencies: In[f32], at: In[i32],
             layer: int,
         ) -> None:  # fmt: skip
-            """Queries, key and value of the position at[0], from the normalised x (hidden,); all but the value turned.
+            """Compute queries, key and value of position at[0] from the normalised x (hidden,); rotate queries and key.
 
             q (1, kv_heads, 1, group, head) is written whole, cache (layers, kv_heads, 2, positions, head) at the layer
             and the position: the key at 0 of its third axis, the value at 1. w (layers, kv_heads, group + 2, head,
@@ -230,11 +233,11 @@ class Attention(Generic[W]):
             partial: Out[f32], cache: Out[W], q: In[f32], at: In[i32], layer: int,
             coming: In[W], which: int, tiles: int, stretch: int,
         ) -> None:  # fmt: skip
-            """What the queries find in each split of a layer's cache, up to at[0]; nothing is written to the cache.
+            """Attend to each split of a layer's cache, up to position at[0]. The cache is not written.
 
-            Of each query, partial (1, kv_heads, 1, splits, group * (head + 4)) has the sum of the values, each weighted
-            with exp(score - maximum), then that maximum, then the sum of the weights. The cache stands among the
-            outputs for being lent: what is written through a loan is read through the same loan.
+            For each query, partial (1, kv_heads, 1, splits, group * (head + 4)) has the sum of the values, each
+            weighted with exp(score - maximum), then that maximum, then the sum of the weights. The cache is an output
+            because the step borrows it for writing: all its kernels access it through this one borrow.
             """
 
         @attend.host

@@ -1,4 +1,4 @@
-"""The rest of examples/decode's layers: the feed-forward part, and both ends, between tokens and the stream x."""
+"""The feed-forward part of examples/decode's layers, and both ends of the model, between tokens and the stream x."""
 
 from typing import Generic, final
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dagpu import In, Out, Tile, f32, i32, kernel
 from examples.decode.parts import NORM, WARPS, Floats, Sizes, W, head_of, normalised, single
 
-SCORE_BLOCKS = 264  # two for each of the 132 multiprocessors of an H200: all run at once, and as long
+SCORE_BLOCKS = 264  # two for each of the 132 multiprocessors of an H200: all run at once, and equally long
 
 GATE_UP = """
 __global__ void gate_up(
@@ -62,7 +62,7 @@ __global__ void add_down(
 }
 """
 
-# It also puts the position where the other kernels read it: so of a graph's nodes this one alone has to be told.
+# It also writes the position to memory, where the other kernels read it. So only this node of a graph is updated.
 EMBED = """
 __global__ void embed(
     Tile<float, 1> x, Tile<int, 1> at, View<const int, 1> token, View<const Weight, 2> table, int position
@@ -73,7 +73,7 @@ __global__ void embed(
 }
 """
 
-# Of equal logits the first wins, as in np.argmax, in both kernels.
+# Both kernels choose the first of equal logits, as np.argmax does.
 SCORE = """
 __global__ void score(
     Tile<float, 1> best, Tile<int, 1> where, View<const float, 1> x, View<const float, 2> gains,
@@ -129,7 +129,10 @@ __global__ void pick(Tile<int, 1> token, View<const float, 1> best, View<const i
 
 @final
 class FeedForward(Generic[W]):
-    """The two kernels of SwiGLU (arXiv:2002.05202, equation 6). `coming` and the rest: see `model.Ahead`."""
+    """The two kernels of SwiGLU (arXiv:2002.05202, equation 6).
+
+    `model.Ahead` describes the parameter `coming` and those after it.
+    """
 
     def __init__(self, element: type[W], sizes: Sizes) -> None:
         @kernel(cuda=head_of(element) + NORM + GATE_UP, block=256)
@@ -160,7 +163,7 @@ class FeedForward(Generic[W]):
 
 @final
 class Vocabulary(Generic[W]):
-    """From a token to its embedding, and from what came of it to the next token: one table for both."""
+    """The kernels from a token to its embedding, and from the last layer to the next token. Both use one table."""
 
     def __init__(self, element: type[W], sizes: Sizes) -> None:
         @kernel(cuda=f"{head_of(element, products=False)}{EMBED}", block=512)
@@ -174,7 +177,7 @@ class Vocabulary(Generic[W]):
 
         @kernel(cuda=head_of(element) + NORM + SCORE, block=256)
         def score(best: Out[f32], where: Out[i32], x: In[f32], gains: In[f32], table: In[W]) -> None:
-            """The largest logit in each block of rows of the table, and its row: best and where (blocks,)."""
+            """Find the largest logit in each block of rows of the table, and its row: best and where (blocks,)."""
 
         @score.host
         def _(best: Tile[f32], where: Tile[i32], x: Floats, gains: Floats, table: NDArray[W]) -> None:
@@ -185,14 +188,14 @@ class Vocabulary(Generic[W]):
             where[0] = begin + logits.argmax() if len(logits) else 0
 
         self.blocks = blocks = min(SCORE_BLOCKS, -(-sizes.vocabulary // 8))
-        """How many blocks the table is cut into."""
+        """The number of blocks that the table is cut into."""
         self.embed = embed
         self.score = score.shared_memory(4 * sizes.hidden)
 
 
 @kernel(cuda=WARPS + PICK, block=32)
 def pick(token: Out[i32], best: In[f32], where: In[i32]) -> None:
-    """token (1,) = where[i] of the largest best[i], of equal ones the first."""
+    """token (1,) = where[i] of the largest best[i]; the first of equal ones."""
 
 
 @pick.host

@@ -1,7 +1,8 @@
 """The transformer of examples/decode: its weights, and one decode step as one op.
 
 Llama's layers (arXiv:2407.21783, section 3.2): RMSNorm, rotary embedding, grouped-query attention, SwiGLU, and one
-table for both ends. A step is five launches a layer and three more, in a row: each needs what the one before it found.
+table for both ends. A step is a chain of five launches for each layer and three more: each needs the result of the one
+before it.
 """
 
 from collections.abc import Callable
@@ -29,13 +30,13 @@ from examples.decode.layers import FeedForward, Vocabulary, pick
 from examples.decode.parts import Sizes, W
 
 Stream: TypeAlias = DeviceOp[Tensor[f32], Borrowed]
-"""What runs through the layers: (hidden,)."""
+"""The vector that the layers transform: (hidden,)."""
 Cache: TypeAlias = DeviceOp[Any, Borrowed]
-"""The cache that is lent to a step: each launch has it from the one before."""
+"""The cache that is lent to a step: each launch receives it from the launch before."""
 Place: TypeAlias = DeviceOp[SharedTensor[i32], Borrowed]
 """The position of the token, on the device: (1,)."""
 Step: TypeAlias = Callable[[SharedTensor[i32], TensorMut[W], int], DeviceOp[Tensor[i32], Borrowed]]
-"""From a token (1,), the cache and the token's position to the next token."""
+"""A function from a token (1,), the cache and the token's position to the next token."""
 
 ATTENTION_ROWS, FFN_ROWS, DOWN_ROWS = 16, 32, 8
 """Rows of a block, a multiple of its warps: for 2,048 and 8,192 rows about one or two blocks for each of the 132
@@ -43,7 +44,7 @@ multiprocessors of an H200, so that no block waits for another one to end."""
 
 
 class Weights(NamedTuple, Generic[W]):
-    """Of all layers, which are the first axis; the kernels say what the others are."""
+    """The weights of all layers. The first axis is the layer; the docstrings of the kernels describe the other axes."""
 
     table: SharedTensor[W]
     attention_gains: SharedTensor[f32]
@@ -59,7 +60,7 @@ class Weights(NamedTuple, Generic[W]):
 @final
 @dataclass(frozen=True)
 class Model(Generic[W]):
-    """`element` is the type of weights and cache; `prefetching` says whether kernels ask for the next one's weights."""
+    """A model. `element` is the type of weights and cache. `prefetching`: kernels prefetch the next one's weights."""
 
     sizes: Sizes
     element: type[W]
@@ -71,14 +72,14 @@ class Model(Generic[W]):
 
 
 def frequencies_of(sizes: Sizes) -> "np.ndarray[Any, np.dtype[f32]]":
-    """Radians by which each pair of coordinates turns from one position to the next (arXiv:2104.09864, 3.2.2)."""
+    """Return the angle between two positions for each pair of coordinates, in radians (arXiv:2104.09864, 3.2.2)."""
     return (sizes.theta ** (-np.arange(0, sizes.head, 2) / sizes.head)).astype(np.float32)
 
 
 def random_model(sizes: Sizes, element: type[W], seed: int) -> Model[W]:
-    """Weights from a normal distribution: what a matrix gives is about as large as what it is given.
+    """Return weights from a normal distribution, scaled so that a matrix preserves the magnitude of its input.
 
-    But for the table, which is small, as Llama's is at first: else a token would be the likeliest to follow itself.
+    The table is smaller, as Llama's is initially: otherwise each token would be its own likeliest successor.
     """
     s = sizes
     attended = s.heads * s.head
@@ -106,14 +107,14 @@ def random_model(sizes: Sizes, element: type[W], seed: int) -> Model[W]:
 
 
 def empty_cache(model: Model[W]) -> Tensor[W]:
-    """Room for the keys and values of all layers: (layers, kv_heads, 2, positions, head)."""
+    """Return memory for the keys and values of all layers: (layers, kv_heads, 2, positions, head)."""
     s = model.sizes
     return zeros((s.layers, s.kv_heads, 2, s.positions, s.head), model.element).sync()
 
 
 class Ahead(NamedTuple, Generic[W]):
-    """What a kernel asks for at its end, as its last arguments: of each of `tiles` equal parts of weights[which], the
-    first `stretch` elements."""
+    """The last arguments of a kernel, for its prefetch: the first `stretch` elements of each of `tiles` equal parts of
+    weights[which]."""
 
     weights: SharedTensor[W]
     which: int
@@ -122,10 +123,11 @@ class Ahead(NamedTuple, Generic[W]):
 
 
 def ahead_of(model: Model[W], weights: SharedTensor[W], which: int, tiles: int, part: int = 1) -> Ahead[W]:
-    """The first of so many parts of each tile: a tile is what a block of the next kernel reads, or what a warp does.
+    """Return the arguments that prefetch the first part of each tile.
 
-    About 8 MB in all, at the sizes of Llama 3.2 1B: what memory could deliver between the end of one kernel and the
-    start of the next.
+    A tile is the part of the weights that a block or a warp of the next kernel reads. The parts are about 8 MB in
+    total, at the sizes of Llama 3.2 1B: as much as memory can deliver between the end of one kernel and the start of
+    the next.
     """
     matrices = weights.shape[0]
     flat = weights.reshape((matrices, weights.size // matrices))
@@ -133,9 +135,9 @@ def ahead_of(model: Model[W], weights: SharedTensor[W], which: int, tiles: int, 
 
 
 def attended(model: Model[W], layer: int, x: Stream, cache: Cache, at: Place) -> tuple[Stream, Cache]:
-    """x, plus what attention finds in the layer's cache, to which this position is added first.
+    """Return x plus the attention over the layer's cache, after adding this position to the cache.
 
-    A tile of the cache spans the layers, of which a launch works on one: all of them are one tensor, lent once a step.
+    A tile of the cache spans all layers, although a launch works on one: all layers are one tensor, lent once a step.
     """
     s, w, kernels = model.sizes, model.weights, model.attention
     q, cache, x, *_ = kernels.project_qkv(
@@ -159,7 +161,7 @@ def attended(model: Model[W], layer: int, x: Stream, cache: Cache, at: Place) ->
 
 
 def fed_forward(model: Model[W], layer: int, x: Stream) -> Stream:
-    """x, plus what the two layers of SwiGLU make of it."""
+    """Return x plus the output of the two layers of SwiGLU."""
     s, w, kernels = model.sizes, model.weights, model.feed_forward
     blank = empty((s.ffn,)).partition((FFN_ROWS,), partial=True)
     ahead = ahead_of(model, w.down, layer, s.hidden, 4)
@@ -173,7 +175,7 @@ def fed_forward(model: Model[W], layer: int, x: Stream) -> Stream:
 
 
 def next_token(model: Model[W], x: Stream) -> DeviceOp[Tensor[i32], Borrowed]:
-    """(1,): the token of the largest logit, found in two steps: in each block of the table, then among the blocks."""
+    """Return the token of the largest logit, (1,), by two kernels: in each block of the table, then over the blocks."""
     w, blocks = model.weights, model.vocabulary.blocks
     largest, rows = empty((blocks,)).partition((1,)), empty((blocks,), i32).partition((1,))
     best, where, *_ = model.vocabulary.score(largest, rows, x, w.last_gain, w.table).unzip()
@@ -183,7 +185,7 @@ def next_token(model: Model[W], x: Stream) -> DeviceOp[Tensor[i32], Borrowed]:
 def step(
     model: Model[W], token: SharedTensor[i32], cache: TensorMut[W], position: int
 ) -> DeviceOp[Tensor[i32], Borrowed]:
-    """The next token (1,) after `token`, which stands at `position`. The cache is added to."""
+    """Return the next token (1,) after `token`, which is at `position`. The step adds to the cache."""
     blank = empty((model.sizes.hidden,)).partition((model.sizes.hidden,))
     place = empty((1,), i32).partition((1,))
     row, where, *_ = model.vocabulary.embed(blank, place, token, model.weights.table, position).unzip()

@@ -1,10 +1,10 @@
-"""What the kernels of examples/decode share: sizes, and how rows of weights are read and multiplied in CUDA.
+"""The common parts of the kernels of examples/decode: sizes, and CUDA code to read and multiply rows of weights.
 
-A decode step reads every weight once and uses it once, so its time is that of reading them. What follows from it: a
-warp owns a row of weights (or two, used together), and each of its threads has 16 loads of 16 bytes in flight. The
-first of them are on their way before the block reads what it multiplies them by, so that the two waits are one.
-Between two kernels memory would be idle for longer than some of them take: so each ends by asking for the weights
-that the next one begins with. Sums are taken in one fixed order: the same numbers come out of every run.
+A decode step reads every weight once and uses it once, so its time is the time of these reads. Therefore a warp owns a
+row of weights (or two, used together), and each of its threads has 16 loads of 16 bytes in flight. The first loads
+are issued before the block reads their factors, so that the two waits overlap. Between two kernels memory would be
+idle for longer than some of them run: so each kernel ends by prefetching the first weights of the next one. Sums have
+one fixed order, so every run gives the same numbers.
 
 Weights and the cache have elements of one type, float32 or bfloat16; everything else is float32. The weights of all
 layers lie in one array, whose first axis is the layer: a step has nine arrays of weights, not a hundred.
@@ -22,14 +22,14 @@ from dagpu import bf16, f32
 W = TypeVar("W", bound=np.generic)
 Floats: TypeAlias = NDArray[f32]
 
-EPSILON = 1e-5  # of the norms, in CUDA too
+EPSILON = 1e-5  # the epsilon of the norms, also in CUDA
 PADDING = 4  # floats after the sums of a query: their maximum, their total, and two zeros, to keep to 16 bytes
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a model, and of its cache. `head` is the size of a head; `positions` are cut into `splits`."""
+    """The sizes of a model and of its cache. `head` is the size of a head; `positions` are cut into `splits`."""
 
     layers: int = 2
     hidden: int = 64
@@ -44,24 +44,24 @@ class Sizes:
 
     @property
     def group(self) -> int:
-        """Queries of a key-value head."""
+        """The number of queries of a key-value head."""
         return self.heads // self.kv_heads
 
     @property
     def turns(self) -> int:
-        """Warps that share the positions of a split, for each query: together with the others' they are a block."""
+        """The number of warps that share the positions of a split, for each query. All queries' warps are a block."""
         return max(1, 16 // self.group)
 
     @property
     def partial(self) -> int:
-        """Floats that attention finds in one split of the cache, for one key-value head."""
+        """The number of floats in the result of attention for one split of the cache and one key-value head."""
         return self.group * (self.head + PADDING)
 
     def check(self, positions: int) -> None:
-        """Do they go together, and is there room for so many positions?
+        """Check that the sizes are consistent and that the cache has room for the positions.
 
         Raises:
-            ValueError: no; it says why.
+            ValueError: they are not, or it has not. The message says why.
         """
         rules = {
             "--heads must be a multiple of --kv-heads": self.heads % self.kv_heads == 0,
@@ -81,12 +81,12 @@ class Sizes:
 
 
 def single(x: "NDArray[Any]") -> Floats:
-    """The elements as float32."""
+    """Return the elements as float32."""
     return x.astype(np.float32)
 
 
 def normalised(x: Floats, gain: Floats) -> Floats:
-    """RMSNorm (arXiv:1910.07467, equation 4)."""
+    """Apply RMSNorm (arXiv:1910.07467, equation 4)."""
     scale = 1 / np.sqrt(np.mean(x * x, dtype=np.float32) + np.float32(EPSILON))
     return np.asarray(x * gain * scale)
 
@@ -229,6 +229,6 @@ __device__ inline void bring_ahead(View<const Weight, 2> coming, int which, int 
 
 
 def head_of(element: type[Any], products: bool = True) -> str:
-    """What the CUDA text of a kernel begins with."""
+    """Return the beginning of the CUDA source of a kernel."""
     name = {np.dtype(f32): "float", np.dtype(bf16): "__nv_bfloat16"}[np.dtype(element)]
     return f"using Weight = {name};\n{WARPS}{LOADS}{AHEAD}{PRODUCTS if products else ''}"

@@ -1,7 +1,7 @@
-"""The kernels of examples/digits: each once in CUDA C++, and once in NumPy for machines without a GPU.
+"""The kernels of examples/digits, each in CUDA C++ and in NumPy for machines without a GPU.
 
-Every array has two axes (a bias is a row), but for the labels, which have one. Sizes: `n` images in a batch,
-`k` inputs and `m` outputs of a layer. An output is written whole, or updated in place where that is said.
+Every array has two axes (a bias is a row), except the labels, which have one. Sizes: `n` images in a batch,
+`k` inputs and `m` outputs of a layer. An output is written whole, unless the kernel says that it works in place.
 """
 
 import numpy as np
@@ -51,7 +51,7 @@ __global__ void relu_backward(Tile<float, 2> d, View<const float, 2> y) {
 }
 """
 
-# A row of ten is one thread's work: the one that meets its first column. So no thread waits for another.
+# One thread computes a row of ten: the thread that gets its first column. So no thread waits for another.
 SOFTMAX_CU = """
 __global__ void softmax(Tile<float, 2> p, View<const float, 2> bias) {
     for (auto i : p) {
@@ -107,7 +107,7 @@ def gemm(c: Out[f32], a: In[f32], b: In[f32]) -> None:
     """c = a b, for a (n, k) and b (k, m)."""
 
 
-@gemm.host(whole=True)  # one matmul for all of c; tile by tile it would be dozens of small ones
+@gemm.host(whole=True)  # one matmul for all of c instead of dozens of small ones, one for each tile
 def _(c: Tile[f32], a: NDArray[f32], b: NDArray[f32]) -> None:
     np.matmul(a[c.at[0]], b[:, c.at[1]], out=c)
 
@@ -197,7 +197,7 @@ def _(sums: Tile[f32], x: NDArray[f32]) -> None:
 
 @kernel(cuda=SGD_CU, block=256)
 def sgd(w: Out[f32], v: Out[f32], g: In[f32], rate: float, momentum: float, decay: float) -> None:
-    """One step downhill, in place: v = momentum v + g + decay w; then w = w - rate v. All of one shape."""
+    """One step of gradient descent, in place: v = momentum v + g + decay w; then w = w - rate v. All have one shape."""
 
 
 @sgd.host(whole=True)

@@ -1,4 +1,4 @@
-"""What examples/digits shows at its end: two tables and a picture."""
+"""The report of examples/digits: two tables and a picture."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,9 @@ from dagpu.lowering.program import Launch
 
 
 def critical_path(plan: Plan) -> int:
-    """The longest chain of instructions that the plan runs one after the other.
+    """Return the length of the longest chain of instructions that the plan orders.
 
-    Counted by a clock for each lane, on which an instruction is one tick, and a wait moves the clock up to
-    that of its record.
+    Each lane has a clock: an instruction advances it by one tick, and a wait advances it to the clock of its record.
     """
     clock = dict.fromkeys(range(len(plan.lanes)), 0)
     happened: dict[int, int] = {}
@@ -32,7 +31,7 @@ def critical_path(plan: Plan) -> int:
 
 
 def plan_table(plan: Plan, run: dict[str, str]) -> Table:
-    """What an op was lowered to, with the rows of `run` below."""
+    """Return a table of the figures of a plan, with the rows of `run` below."""
     executed = [at.instruction for at in plan.steps if isinstance(at, Execute)]
     path = critical_path(plan)
     table = Table("one training step", title="the plan", title_justify="left")
@@ -51,7 +50,7 @@ def plan_table(plan: Plan, run: dict[str, str]) -> Table:
 
 
 def accuracy_table(right: dict[str, tuple[int, float]]) -> Table:
-    """`right` has the number of images of each kind, and the part of them that the network recognises."""
+    """Return a table of the accuracy. `right` has the number of images of each kind and the recognised share."""
     table = Table("images", title="accuracy", title_justify="left")
     table.add_column("number", justify="right")
     table.add_column("right", justify="right")
@@ -61,7 +60,7 @@ def accuracy_table(right: dict[str, tuple[int, float]]) -> Table:
 
 
 def picture(images: NDArray[np.float32], labels: NDArray[np.int32], answers: NDArray[np.float32]) -> Image.Image:
-    """24 of the images (n, 8, 8), with what the network takes them for: first its mistakes (red, 6 at most).
+    """Draw 24 of the images (n, 8, 8) with the network's answers: the mistakes first (red, 6 at most).
 
     `answers` (n, 10) has the probability of each digit.
     """

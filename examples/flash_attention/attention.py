@@ -3,11 +3,11 @@
     python -m examples.flash_attention [--quick] [--heads 8] [--length 1024] [--width 64] [--full] [--groups 4]
                                        [--seed 0]
 
-softmax(q k^T / sqrt(width)) v, of each head, where every query sees the keys up to its own place (all of them with
---full). The scores of one head alone are `length` x `length`; the kernel never has more than a block of them, and
-corrects what it has summed so far whenever a higher score turns up. Heads have nothing to do with each other, so they
-go in groups, each a branch of one op: the copies of one group overlap with the kernel of another.
-Held against NumPy, which takes the long way in double precision.
+Computes softmax(q k^T / sqrt(width)) v for each head. Every query sees the keys up to its own position (all keys with
+--full). The scores of a single head are `length` x `length`. The kernel never holds more than a block of them, and
+corrects its running sums whenever it finds a higher score. Heads are independent, so they form groups, each a branch
+of one op: the copies of one group overlap with the kernel of another.
+The result is compared with NumPy, which computes the full matrix in double precision.
 """
 
 import argparse
@@ -29,7 +29,7 @@ Floats: TypeAlias = NDArray[np.float32]
 
 
 def attended(q: Floats, k: Floats, v: Floats, *, causal: bool) -> DeviceOp[Floats]:
-    """The attention of some heads, all arrays (heads, length, width).
+    """Return the attention of some heads; all arrays are (heads, length, width).
 
     Raises `ValueError` for a width that the kernel is not compiled for.
     """
@@ -43,7 +43,7 @@ def attended(q: Floats, k: Floats, v: Floats, *, causal: bool) -> DeviceOp[Float
 
 
 def in_groups(q: Floats, k: Floats, v: Floats, causal: bool, groups: int) -> DeviceOp[tuple[Floats, ...]]:
-    """The same, with the heads in so many groups that overlap; one array for each."""
+    """Return the same with the heads in `groups` groups, which overlap; one array for each group."""
     parts = zip(*(np.array_split(x, groups) for x in (q, k, v)), strict=True)
     return zip_ops(*(attended(*group, causal=causal) for group in parts))
 
@@ -52,7 +52,7 @@ def in_groups(q: Floats, k: Floats, v: Floats, causal: bool, groups: int) -> Dev
 
 
 def by_numpy(q: Floats, k: Floats, v: Floats, causal: bool) -> NDArray[np.float64]:
-    """By the definition, one head at a time, in double precision."""
+    """Compute attention by its definition, one head at a time, in double precision."""
     heads: list[NDArray[np.float64]] = []
     for query, keys, values in zip(*(x.astype(np.float64) for x in (q, k, v)), strict=True):
         scores = query @ keys.T / math.sqrt(query.shape[1])
@@ -69,10 +69,10 @@ def by_numpy(q: Floats, k: Floats, v: Floats, causal: bool) -> NDArray[np.float6
 def job(given: argparse.Namespace) -> None:
     random, shape = np.random.default_rng(given.seed), (given.heads, given.length, given.width)
     q, k, v = (random.standard_normal(shape, dtype=np.float32) for _ in range(3))
-    q *= 3  # a few high scores and many low ones, as attention has when it is trained
+    q *= 3  # a few high scores and many low ones, as in trained attention
     groups, causal = min(given.groups, given.heads), not given.full
     each = -(-given.heads // groups)
-    with dagpu.trace() as probe:  # of one group: what the kernel takes cannot be told from its bytes
+    with dagpu.trace() as probe:  # one group: the time of the kernel does not follow from its bytes
         attended(q[:each], k[:each], v[:each], causal=causal).sync()
     policy = ListSchedule(costs=CostModel().learn(probe.kernel_times()))
     op = in_groups(q, k, v, causal, groups).schedule(policy)

@@ -1,4 +1,4 @@
-"""The kernel of examples/flash_attention: once in CUDA C++, and once in NumPy for machines without a GPU."""
+"""The kernel of examples/flash_attention, in CUDA C++ and in NumPy for machines without a GPU."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,15 +6,15 @@ from numpy.typing import NDArray
 from dagpu import In, Out, Tile, f32, kernel
 
 ROWS = 64
-"""Queries of one block, a thread for each."""
+"""The number of queries of one block; each has one thread."""
 KEYS = 128
-"""Keys that the host body looks at at a time; the CUDA code takes 16, so that their scores stay in registers."""
+"""The number of keys that the host body reads at once; the CUDA code reads 16, so their scores stay in registers."""
 WIDTHS = (16, 32, 64)
-"""Of a head, that the CUDA code is compiled for. At 128 a thread's registers no longer hold a query and its sums."""
+"""Widths of a head that the CUDA code is compiled for. At 128 the registers cannot hold a query and its sums."""
 
-# A thread has one query, and its sums, in registers: that is what fixes the width when the code is compiled. Keys and
-# values go through shared memory, a block of them at a time; all threads of a warp read the same four elements,
-# which costs one access. Scores never leave the registers: the (n, n) matrix of them is nowhere.
+# A thread has one query and its sums in registers, so the width is fixed when the code is compiled. Keys and values go
+# through shared memory, a block of them at a time; all threads of a warp read the same four elements, which costs one
+# access. Scores never leave the registers: the (n, n) matrix of scores is never stored.
 ATTENTION_CU = """
 template <int WIDTH>
 __device__ void attend(Tile<float, 3> o, View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
@@ -92,11 +92,11 @@ __global__ void attention(Tile<float, 3> o, View<const float, 3> q, View<const f
 
 @kernel(cuda=ATTENTION_CU, block=ROWS)
 def attention(o: Out[f32], q: In[f32], k: In[f32], v: In[f32], scale: float, causal: bool) -> None:
-    """o = softmax(scale q k^T) v for each head; all are (heads, n, width). Where `causal`, a query sees the keys up to
-    its own place alone. o is cut into (1, ROWS, width), and `width` is one of WIDTHS.
+    """o = softmax(scale q k^T) v for each head; all are (heads, n, width). If `causal`, a query sees the keys up to its
+    own position only. o is cut into (1, ROWS, width), and `width` is one of WIDTHS.
 
-    Keys are taken a block at a time, with a softmax that goes along (Dao et al., FlashAttention, arXiv:2205.14135,
-    algorithm 1): the highest score so far, the sum of exp(score - highest), and the same sum weighted by the values.
+    Keys are read a block at a time, with an online softmax (Dao et al., FlashAttention, arXiv:2205.14135, algorithm 1):
+    the highest score so far, the sum of exp(score - highest), and the same sum weighted by the values.
     """
 
 

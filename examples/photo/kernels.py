@@ -1,7 +1,7 @@
-"""The kernels of examples/photo: each once in CUDA C++, and once in NumPy for machines without a GPU.
+"""The kernels of examples/photo, each in CUDA C++ and in NumPy for machines without a GPU.
 
-Pictures are (rows, columns, 3) of bytes, red first. All arithmetic is in whole numbers, rounded where it is said, so
-every device gives the same bytes. Beyond the edges of its input a kernel sees the nearest pixel of it.
+Pictures are (rows, columns, 3) of bytes, red first. All arithmetic uses integers, with explicit rounding, so every
+device gives the same bytes. Beyond the edges of its input a kernel reads the nearest pixel.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ WEIGHTS = (1, 8, 28, 56, 70, 56, 28, 8, 1)
 """Binomial coefficients, nearly a Gaussian of standard deviation sqrt(2) pixels; their sum is 256."""
 RADIUS = len(WEIGHTS) // 2
 RED, GREEN, BLUE = 77, 150, 29
-"""Parts in 256 of a pixel's lightness, after ITU-R BT.601."""
+"""The weights of the colours in a pixel's lightness, in 256ths (ITU-R BT.601)."""
 
 BLUR_ROWS_CU = """
 __global__ void blur_rows(Tile<uint16_t, 3> y, View<const uint8_t, 3> x) {
@@ -100,7 +100,7 @@ def _(y: Tile[u8], x: NDArray[u16]) -> None:
 
 @kernel(cuda=SOBEL_CU, block=256)
 def sobel(edges: Out[u8], x: In[u8], gain: int) -> None:
-    """How fast lightness changes at each pixel, (rows, columns): gain / 8 of |Gx| + |Gy| (Sobel), 255 at most."""
+    """Compute the gradient of lightness, (rows, columns): gain / 8 of |Gx| + |Gy| (Sobel), 255 at most."""
 
 
 @sobel.host(whole=True)
@@ -115,9 +115,9 @@ def _(edges: Tile[u8], x: NDArray[u8], gain: int) -> None:
 
 @kernel(cuda=DEVELOP_CU, block=256)
 def develop(y: Out[u8], x: In[u8], soft: In[u8], edges: In[u8], curve: In[u8], above: int) -> None:
-    """The picture: the mean of x and soft through the tone curve (256,), with edges drawn in ink.
+    """Compute the picture: the mean of x and soft through the tone curve (256,), with edges drawn in ink.
 
-    y may have fewer rows than the inputs: its first is their row `above`.
+    y may have fewer rows than the inputs: its first row is their row `above`.
     """
 
 

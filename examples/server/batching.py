@@ -1,7 +1,7 @@
 """The service of examples/server: requests from many connections become batches on one pipeline.
 
-The protocol is as plain as it can be. A client sends an image, 64 float32 in [0, 1]; it gets ten float32, the
-probability of each digit; and so on, until it closes its side. Answers come in the order of the images.
+A client sends an image, 64 float32 in [0, 1], and receives ten float32, the probability of each digit. It repeats this
+until it closes its side. Answers come in the order of the images.
 """
 
 import math
@@ -18,13 +18,13 @@ IMAGE_BYTES, ANSWER_BYTES = 4 * PIXELS, 4 * CLASSES
 
 Floats: TypeAlias = NDArray[np.float32]
 Forward: TypeAlias = Callable[[Floats], Awaitable[Floats]]
-"""From images (n, 64) to probabilities (n, 10): a function that gives an op, for one."""
+"""A function from images (n, 64) to probabilities (n, 10), such as one that returns an op."""
 
 
 @final
 @dataclass(eq=False)
 class Request:
-    """One image, until it is answered; `wanted` is false once nobody waits for the answer any more."""
+    """One image, until it is answered; `wanted` is false once no task waits for the answer."""
 
     image: Floats
     answered: trio.Event = field(default_factory=trio.Event)
@@ -36,11 +36,11 @@ class Request:
 class Batcher:
     """Gathers requests into batches of at most `most`, and runs each through `forward`.
 
-    A batch goes when it is full, or `patience` seconds after its first request. While it runs the next one gathers;
-    at most `at_once` run at a time, and while so many do, the one that gathers goes on growing.
+    A batch is run when it is full, or `patience` seconds after its first request. While it runs the next one is
+    collected. At most `at_once` batches run at a time; while that many run, the next one continues to grow.
 
     Cancellation: a caller of `ask` that is cancelled leaves its batch, and the others in it are answered. If `run` is
-    cancelled, or `forward` fails, so does everything in the nursery that `run` was started in, the callers among them.
+    cancelled, or `forward` fails, so do all tasks in the nursery that `run` was started in, including the callers.
     """
 
     def __init__(self, forward: Forward, most: int, patience: float, at_once: int = 2) -> None:
@@ -48,13 +48,13 @@ class Batcher:
         self._most = most
         self._patience = patience
         self._free = trio.Semaphore(at_once)
-        # No bound is needed: each is the one request of a connection, so no more wait than there are of those.
+        # No bound is needed: each connection has one request, so no more requests wait than there are connections.
         self._entrance, self._queue = trio.open_memory_channel[Request](math.inf)
         self.sizes: list[int] = []
-        """Of the batches that ran, in order."""
+        """The sizes of the batches that ran, in order."""
 
     async def ask(self, image: Floats) -> Floats:
-        """The answer to one image (64,), once its batch has run: (10,)."""
+        """Return the answer to one image (64,), once its batch has run: (10,)."""
         request = Request(image)
         self._entrance.send_nowait(request)
         try:
@@ -65,7 +65,7 @@ class Batcher:
         return request.answer
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Run batches until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 batch = [await self._queue.receive()]
@@ -76,13 +76,13 @@ class Batcher:
                 nursery.start_soon(self._answer, batch)
 
     async def _fill(self, batch: list[Request]) -> None:
-        """Add requests as they come, until the batch is full. Nothing is lost where this is cancelled: a `receive` of
-        trio's either gives a request or is cancelled."""
+        """Add requests as they come, until the batch is full. A cancellation loses no request: `receive` in
+        trio either returns a request or is cancelled."""
         while len(batch) < self._most:
             batch.append(await self._queue.receive())
 
     def _fill_at_once(self, batch: list[Request]) -> None:
-        """Add what has come in while there was no room to run."""
+        """Add the requests that arrived while no further batch could run."""
         try:
             while len(batch) < self._most:
                 batch.append(self._queue.receive_nowait())
@@ -95,7 +95,7 @@ class Batcher:
             if wanted:
                 answers = await self._forward(padded(np.stack([request.image for request in wanted])))
                 self.sizes.append(len(wanted))
-                for request, answer in zip(wanted, answers, strict=False):  # without those of the padding
+                for request, answer in zip(wanted, answers, strict=False):  # without the answers to the padding
                     request.answer = answer
                     request.answered.set()
         finally:
@@ -103,14 +103,14 @@ class Batcher:
 
 
 def padded(images: Floats) -> Floats:
-    """With blank images at the end, up to the next power of two: a pipeline sees as few shapes as that, and what is
-    made for a shape once (a plan, a graph) is there for all that follow."""
+    """Pad with blank images up to the next power of two. So a pipeline sees few shapes, and the plan and the graph of a
+    shape are reused."""
     count = 1 << (len(images) - 1).bit_length()
     return np.pad(images, ((0, count - len(images)), (0, 0)))
 
 
 async def read_exactly(stream: trio.abc.ReceiveStream, count: int) -> bytes | None:
-    """The next `count` bytes, or None at the end of the stream; what was cut off before its end is dropped."""
+    """Return the next `count` bytes, or None at the end of the stream; an incomplete message is dropped."""
     data = bytearray()
     while len(data) < count:
         part = await stream.receive_some(count - len(data))
@@ -123,9 +123,9 @@ async def read_exactly(stream: trio.abc.ReceiveStream, count: int) -> bytes | No
 async def serve(
     batcher: Batcher, port: int = 0, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Serve on this machine until cancelled; tells the port to whoever started it with `nursery.start`.
+    """Serve on this machine until cancelled; `nursery.start` returns the port.
 
-    0 takes a free port. A client that goes away, at whatever moment, ends its own connection alone.
+    Port 0 takes a free port. A client that disconnects, at any moment, ends only its own connection.
     """
 
     async def talk(stream: trio.SocketStream) -> None:

@@ -5,13 +5,13 @@
 
     connections --image--> batch of at most --batch, waiting --wait ms for more --> one op --> answers
 
-Trains the network of examples/digits for a moment, then serves it. Every connection is a task of its own that
-asks and waits; the device sees batches. `forward` is all there is of the device: a function from a batch to an op.
-While one batch is on the device the next one gathers, so the busier the service, the larger the batches.
+Trains the network of examples/digits for a short time, then serves it. Every connection is a separate task that
+sends requests and waits; the device gets batches. `forward`, a function from a batch to an op, is the only code for
+the device. While one batch is on the device the next one is collected, so batches grow with the load.
 
-By itself it runs service and load generator in one process, on a free port, and ends: first a few clients, then many,
-then many with no batching, for comparison. Prints how long answers took; holds each against NumPy. With --serve it
-serves that port of this machine until Ctrl-C; batching.py has the protocol.
+Without --serve it runs the service and a load generator in one process, on a free port, and ends: first with a few
+clients, then with many, then with many and no batching, for comparison. Prints the latency of the answers and compares
+each with NumPy. With --serve it serves that port of this machine until Ctrl-C; server_batching.py has the protocol.
 """
 
 import argparse
@@ -34,14 +34,14 @@ from examples.digits.training import Digits, Options, blank, load, train
 from examples.server.batching import ANSWER_BYTES, CLASSES, Batcher, Floats, Forward, read_exactly, serve
 
 Weights: TypeAlias = tuple[SharedTensor[f32], SharedTensor[f32], SharedTensor[f32], SharedTensor[f32]]
-"""Of the hidden layer (64, m) and (1, m), and of the last (m, 10) and (1, 10)."""
+"""Weights and biases of the hidden layer, (64, m) and (1, m), and of the last layer, (m, 10) and (1, 10)."""
 
 
 # ---- the pipeline ------------------------------------------------------------------------------------
 
 
 def forward(weights: Weights, images: Floats) -> DeviceOp[Floats]:
-    """The probability of each digit, (n, 10), for images (n, 64) in [0, 1]."""
+    """Return the probability of each digit, (n, 10), for images (n, 64) in [0, 1]."""
     w1, b1, w2, b2 = weights
     rows = len(images)
     z = gemm(blank(rows, w1.shape[1]), from_host(images), w1).first()
@@ -52,9 +52,9 @@ def forward(weights: Weights, images: Floats) -> DeviceOp[Floats]:
 
 
 async def trained(digits: Digits, epochs: int) -> list[Floats]:
-    """The weights of the network, as `Weights` has them, on the host.
+    """Return the weights of the network, in the form of `Weights`, on the host.
 
-    It is trained on images less their mean, scaled. That is put into the first layer, so that clients need not know.
+    The network is trained on normalised images. The first layer includes the normalisation, so clients send raw images.
     """
     options = Options(epochs=epochs, hidden=32, batch=64, seed=0, bar=0.0, out=Path("digits.png"))
     (w1, b1, *_), (w2, b2, *_) = (await train(digits, options, Progress(disable=True))).model
@@ -64,7 +64,7 @@ async def trained(digits: Digits, epochs: int) -> list[Floats]:
 
 
 def by_numpy(weights: Sequence[Floats], images: Floats) -> Floats:
-    """What `forward` gives, in double precision."""
+    """Compute the result of `forward` in NumPy, in double precision."""
     w1, b1, w2, b2 = (each.astype(np.float64) for each in weights)
     logits = np.maximum(images @ w1 + b1, 0) @ w2 + b2
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -77,7 +77,7 @@ def by_numpy(weights: Sequence[Floats], images: Floats) -> Floats:
 @final
 @dataclass(frozen=True)
 class Measured:
-    """A load, and what came of it: `answers` (n, 10) to its images in order, `latencies` (n,) in seconds."""
+    """A load and its results: `answers` (n, 10) to its images in order, `latencies` (n,) in seconds."""
 
     clients: int
     most: int
@@ -94,8 +94,8 @@ class Measured:
 
 
 async def ask(port: int, images: Floats, answers: Floats, latencies: Floats) -> None:
-    """One client: an image, its answer, the next image. Fills in `answers` and `latencies`, which it shares with no
-    other."""
+    """Run one client, which sends an image and waits for the answer before the next. Fill in `answers` and `latencies`,
+    which no other client uses."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         for number, image in enumerate(images):
             start = time.perf_counter()
@@ -107,9 +107,9 @@ async def ask(port: int, images: Floats, answers: Floats, latencies: Floats) -> 
 
 
 async def under_load(model: Forward, images: Floats, clients: int, most: int, patience: float) -> Measured:
-    """Start the service, put all images to it from so many clients at once, and stop it.
+    """Start the service, send it all images from this many concurrent clients, and stop it.
 
-    Both share one thread, so what the clients take is in the numbers.
+    Service and clients share one thread, so the latencies include the time of the clients.
     """
     batcher = Batcher(model, most, patience)
     answers, latencies = np.zeros((len(images), CLASSES), np.float32), np.zeros(len(images), np.float32)
@@ -126,7 +126,7 @@ async def under_load(model: Forward, images: Floats, clients: int, most: int, pa
 
 
 def table(loads: Sequence[Measured], patience: float) -> Table:
-    """Batches: the most they may hold; what they did hold in the mean, and at most."""
+    """Return a table of latencies, with the limit, the mean and the maximum of the batch sizes."""
     title = f"how long an answer takes, with batches that wait {patience * 1e3:g} ms"
     heads = ("clients", "batch", "p50", "p99", "throughput", "mean", "largest")
     found = Table(title=title, title_justify="left")
@@ -147,7 +147,7 @@ async def serve_until_interrupted(model: Forward, given: argparse.Namespace) -> 
 
 
 async def under_all_loads(model: Forward, images: Floats, given: argparse.Namespace) -> list[Measured]:
-    """From one client, a few, and all, in batches; and from all with no batching."""
+    """Measure the load of one client, of a few, and of all, with batches; and of all without batching."""
     most, few = given.batch, max(given.clients // 8, 1)
     cases = (1, most), (few, most), (given.clients, most), (given.clients, 1)
     return [await under_load(model, images, clients, size, given.wait) for clients, size in cases]
