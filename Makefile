@@ -66,9 +66,9 @@ GPU_BENCHMARKS := launch forkjoin wake copies graph decoding
 gpu:
 	"$(PYTHON)" -m pytest -q -n 8 -m "not exclusive" tests/gpu
 	"$(PYTHON)" -m pytest -q -m exclusive tests/gpu
-	"$(PYTHON)" -m tests.gpu.stress 60
-	"$(PYTHON)" -m tests.gpu.soak 100000
-	"$(PYTHON)" -m tests.gpu.sanitize
+	"$(PYTHON)" -m tests.gpu.long.stress 60
+	"$(PYTHON)" -m tests.gpu.long.soak 100000
+	"$(PYTHON)" -m tests.gpu.long.sanitize
 	DAGPU_DEVICE=cuda:0 "$(PYTHON)" -m examples.digits
 	for each in $(GPU_BENCHMARKS); do "$(PYTHON)" -m benchmarks.$$each || exit 1; done
 

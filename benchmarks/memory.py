@@ -22,13 +22,13 @@ from typing import Any
 
 from benchmarks.support.table import Grid, load_average, machine, save, show
 from dagpu import ListSchedule, RoundRobin, SingleStream, StreamInterpreter, plan_of, use_interpreter
-from dagpu.lowering.floor import least_bytes
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import HOST, Role
-from dagpu.lowering.schedule import schedule
-from tests.alive import most_alive
-from tests.named_dags import NAMED
-from tests.programs import layers, scattered, sized
+from dagpu.lowering.report.memory_bound import least_bytes
+from dagpu.lowering.schedule.scheduler import schedule
+from tests.programs.alive import most_alive
+from tests.programs.named_dags import NAMED
+from tests.programs.plain_programs import layers, scattered, sized
 
 SIZES: dict[str, dict[str, int]] = {
     "fork_join": {"branches": 8, "depth": 6, "size": 1 << 18},

@@ -26,12 +26,12 @@ import trio
 from benchmarks.support.table import Span, Table, load_average, machine, measure, now, pin_to_one_core, save, show
 from benchmarks.support.workloads import BUILDS, HAND, PEERS, WORKERS, Op
 from dagpu import RoundRobin, current_device, device, value
-from dagpu.backends.base import Bindings
-from dagpu.lowering.schedule import schedule
-from dagpu.lowering.trace import Tracer
-from dagpu.lowering.verify import verify
-from dagpu.runtime.completion import BlockingWaits
-from dagpu.runtime.device import backend
+from dagpu.backends.protocol import Bindings
+from dagpu.lowering.schedule.scheduler import schedule
+from dagpu.lowering.tracing.tracer import Tracer
+from dagpu.lowering.verify.verifier import verify
+from dagpu.runtime.device_lookup import backend
+from dagpu.runtime.waiting import BlockingWaits
 
 TOTAL, BUILD, AWAIT, IMPORT = 40.0, 6.0, 30.0, 0.3
 """Targets: us a launch, us a launch, us, s."""

@@ -23,15 +23,15 @@ from benchmarks.support.makespan_bound import lower_bound
 from benchmarks.support.table import Grid, Span, load_average, machine, now, pin_to_one_core, save, show
 from benchmarks.support.workloads import BUILDS
 from dagpu import CostModel, DeviceOp, ListSchedule, RoundRobin, SchedulingPolicy, SingleStream, current_device, device
-from dagpu.lowering.cost import simulate
 from dagpu.lowering.plan import Execute, Wait
-from dagpu.lowering.policies import place_program
 from dagpu.lowering.program import Program
-from dagpu.lowering.schedule import schedule
-from dagpu.lowering.trace import Tracer
-from dagpu.lowering.verify import verify
-from dagpu.runtime.run import quiet_collector
-from tests.named_dags import NAMED  # the tests' DAGs, which are not installed
+from dagpu.lowering.schedule.cost_model import simulate
+from dagpu.lowering.schedule.policies import place_program
+from dagpu.lowering.schedule.scheduler import schedule
+from dagpu.lowering.tracing.tracer import Tracer
+from dagpu.lowering.verify.verifier import verify
+from dagpu.runtime.execute import quiet_collector
+from tests.programs.named_dags import NAMED  # the tests' DAGs, which are not installed
 
 ROOT = Path(__file__).resolve().parents[1]
 

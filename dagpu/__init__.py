@@ -28,11 +28,6 @@ else:
             except KeyError:
                 raise AttributeError(f"module 'dagpu' has no attribute {name!r}") from None
 
-        def __setattr__(self, name: str, value: object) -> None:
-            """Two functions have the names of submodules: importing those must not put them in the functions' place."""
-            if not (isinstance(value, ModuleType) and name in ("device", "kernel")):
-                super().__setattr__(name, value)
-
         def __dir__(self) -> list[str]:
             self.__getattr__("__all__")
             return sorted(vars(self))

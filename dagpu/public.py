@@ -1,8 +1,7 @@
 """Every public name. `dagpu` has them all; it loads this module when one of them is first asked for."""
 
-from dagpu.device import Device, Stream
-from dagpu.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from dagpu.errors import (
+from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from dagpu.common.errors import (
     BorrowError,
     CaptureError,
     CompileError,
@@ -22,16 +21,17 @@ from dagpu.errors import (
     PlanError,
     ShapeError,
 )
+from dagpu.common.origin import record_origins
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
-from dagpu.kernel import In, Kernel, Lazy, Out, kernel
-from dagpu.lowering.cost import CostModel
-from dagpu.lowering.list_schedule import ListSchedule
-from dagpu.lowering.policies import RoundRobin, SchedulingPolicy, SingleStream
+from dagpu.handles.device_handles import Device, Stream
+from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
+from dagpu.kernels.tile import Tile
+from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.lowering.schedule.list_schedule import ListSchedule
+from dagpu.lowering.schedule.policies import RoundRobin, SchedulingPolicy, SingleStream
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
 from dagpu.ops.compose import value, zip_ops
-from dagpu.ops.graph import CudaGraph, Module, Scope
-from dagpu.ops.launch import KernelOp
-from dagpu.ops.memory import (
+from dagpu.ops.creation import (
     arange,
     convert,
     dup,
@@ -47,13 +47,13 @@ from dagpu.ops.memory import (
     randn,
     zeros,
 )
-from dagpu.origin import record_origins
-from dagpu.runtime.device import current_device, device, devices, use_device
+from dagpu.ops.graph import CudaGraph, Module, Scope
+from dagpu.ops.launch import KernelOp
+from dagpu.runtime.device_lookup import current_device, device, devices, use_device
 from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
-from dagpu.runtime.pipeline import Pipeline, pipeline
-from dagpu.runtime.spawn import Pending, spawn
+from dagpu.runtime.pipelines import Pipeline, pipeline
+from dagpu.runtime.spawning import Pending, spawn
 from dagpu.runtime.timeline import Trace, trace
-from dagpu.tile import Tile
 
 __all__ = [
     "BorrowError", "Borrowed", "CaptureError", "CompileError", "CostModel", "CudaGraph", "DagpuError", "Device",

@@ -4,10 +4,10 @@
     python -m benchmarks.checking.explore_campaign --interleavings 2000    a short look: keeps nothing below 100,000
 
 Each execution is one interleaving on an `explore` device: real host bodies over poisoned memory, lanes in an order
-drawn from a seed. Named DAGs (tests/named_dags.py) and random ones (tests/trials.py) are planned and verified once for
-each policy, and their plans executed many times. Each result is held against the one of the plan's own order, and that
-against NumPy's (named) or the host backend's (random). A share goes through the whole interpreter, each run traced and
-planned anew. Orders are counted as distinct by a hash of 64 bits of the lanes of all steps.
+drawn from a seed. Named DAGs (tests/programs/named_dags.py) and random ones (tests/programs/trials.py) are planned and
+verified once for each policy, and their plans executed many times. Each result is held against the one of the plan's
+own order, and that against NumPy's (named) or the host backend's (random). A share goes through the whole interpreter,
+each run traced and planned anew. Orders are counted as distinct by a hash of 64 bits of the lanes of all steps.
 """
 
 import argparse
@@ -35,8 +35,8 @@ from dagpu import (
 )
 from dagpu.backends.explore import exploring
 from dagpu.backends.explore.trial import Trial
-from tests.named_dags import EXPECTED, NAMED, Op
-from tests.trials import random_dag, trial
+from tests.programs.named_dags import EXPECTED, NAMED, Op
+from tests.programs.trials import random_dag, trial
 
 POLICIES: Final[dict[str, SchedulingPolicy]] = {
     "RoundRobin(4)": RoundRobin(4),

@@ -31,7 +31,7 @@ from benchmarks.support.table import RESULTS, machine
 
 ROOT: Final = Path(__file__).parents[2]
 
-MODULES: Final = ("dagpu/lowering", "dagpu/runtime", "dagpu/storage.py", "dagpu/handles")
+MODULES: Final = ("dagpu/lowering", "dagpu/runtime", "dagpu/handles/storage.py", "dagpu/handles")
 
 SLOW: Final = re.compile(
     "mypy|docs|examples|readme|typing|interrupt|dropped_runs|stubs|stand_in|gpu_suite|parity|showpieces|digits"

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.support.gpu_kernels import FLOOR, check_dagpu
 from benchmarks.support.table import Grid, Span, Table, load_average, machine, measure, now, save, show
 from dagpu import DagpuError, Device, device, f32
-from dagpu.device import INSTALL_CUDA
+from dagpu.handles.device_handles import INSTALL_CUDA
 
 PACKAGES = ("numpy", "trio", "pycuda", "cuda-bindings", "cuda-core", "cupy-cuda13x", "cupy-cuda12x", "torch")
 Measure = Callable[[], dict[str, Span]]

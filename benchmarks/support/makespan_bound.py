@@ -20,9 +20,9 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.lowering.cost import CostModel
-from dagpu.lowering.dependences import Dependences, streams_of
 from dagpu.lowering.program import Program
+from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.lowering.schedule.dependences import Dependences, streams_of
 
 _Seconds: TypeAlias = NDArray[np.float64]
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 import dagpu
 from dagpu import Device, In, NoDeviceError, Out, Tile, arange, f32, kernel, use_device, zip_ops
-from dagpu.env_vars import VARIABLES
-from dagpu.lowering.show import table
-from dagpu.runtime.device import backend
+from dagpu.common.env_vars import VARIABLES
+from dagpu.lowering.text import table
+from dagpu.runtime.device_lookup import backend
 
 _PACKAGES: Final = ("numpy", "trio", "pycuda", "cuda-bindings", "mypy")
 _DRIVER: Final = Path("/proc/driver/nvidia/version")

@@ -9,9 +9,9 @@ from typing import Any
 
 import dagpu
 from dagpu import DeviceOp, StreamInterpreter, use_interpreter
-from dagpu.lowering.explain import explain as in_words
+from dagpu.common.origin import describe
 from dagpu.lowering.plan import Plan
-from dagpu.origin import describe
+from dagpu.lowering.report.explanation import explain as in_words
 
 
 def explain(script: str, arguments: Sequence[str]) -> int:

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, cast
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.device import Device
-from dagpu.dtypes import Shape
-from dagpu.errors import NotReadyError
+from dagpu.common.dtypes import Shape
+from dagpu.common.errors import NotReadyError
+from dagpu.common.origin import describe
+from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_errors import refuse_await, refuse_copy, refuse_name
 from dagpu.handles.handle_state import HandleBase, live
-from dagpu.origin import describe
 
 D_co = TypeVar("D_co", bound=np.generic, covariant=True)
 S_co = TypeVar("S_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])

@@ -2,10 +2,10 @@
 
 from typing import Any, Final, NoReturn
 
-from dagpu.errors import OwnershipError
+from dagpu.common.errors import OwnershipError
+from dagpu.common.origin import Origin, describe, here, here_but_for
+from dagpu.common.wrong_arguments import no_attribute
 from dagpu.handles.handle_state import HANDLE_NAMES, HandleBase, made_at
-from dagpu.origin import Origin, describe, here, here_but_for
-from dagpu.wrong_arguments import no_attribute
 
 ARRAY_NAMES = frozenset(
     ("T", "all", "any", "argmax", "argmin", "astype", "copy", "cpu", "dot", "flatten", "get", "item", "max", "mean",

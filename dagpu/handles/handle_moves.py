@@ -2,11 +2,11 @@
 
 from typing import Any, Final, TypeAlias
 
+from dagpu.common.origin import Origin
 from dagpu.handles.handle_errors import wrong_kind
 from dagpu.handles.handle_state import live, take
 from dagpu.handles.partitions import Partition, cut, cut_of, whole
 from dagpu.handles.tensors import SharedTensor, Tensor, TensorMut, TensorRef
-from dagpu.origin import Origin
 
 Handle: TypeAlias = (
     Tensor[Any, Any] | SharedTensor[Any, Any] | TensorRef[Any, Any] | TensorMut[Any, Any] | Partition[Any, Any]

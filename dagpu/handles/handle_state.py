@@ -11,11 +11,11 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final, TypeAlias, final
 
-from dagpu.errors import MovedError
+from dagpu.common.errors import MovedError
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin, describe
 from dagpu.handles.holders import Holders
-from dagpu.layout import Layout
-from dagpu.origin import Origin, describe
-from dagpu.storage import Storage
+from dagpu.handles.storage import Storage
 
 Moved: TypeAlias = tuple[str, Origin, Layout, Origin]
 """The note that a move leaves in the old handle: how it was moved, where, its layout, and where it was made."""

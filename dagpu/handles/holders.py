@@ -2,7 +2,7 @@
 
 from typing import final
 
-from dagpu.reference_queue import Reference
+from dagpu.common.reference_queue import Reference
 
 
 @final

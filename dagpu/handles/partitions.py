@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, cast
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.dtypes import Shape
-from dagpu.errors import NotReadyError, PartitionError
+from dagpu.common.dtypes import Shape
+from dagpu.common.errors import NotReadyError, PartitionError
+from dagpu.common.layout import tiling
+from dagpu.common.origin import Origin, describe, here
 from dagpu.handles.array_handle import ArrayHandle
 from dagpu.handles.handle_errors import refuse_await, refuse_copy, refuse_name
 from dagpu.handles.handle_state import HandleBase, HandleState, live, take
-from dagpu.layout import tiling
-from dagpu.origin import Origin, describe, here
 
 Cut: TypeAlias = tuple[Shape, Shape]
 """Extents of one tile, in elements, and the number of tiles along each axis."""

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast, final
 
-from dagpu.critical import Bookkeeping
-from dagpu.dtypes import Shape
-from dagpu.errors import OwnershipError, ShapeError
+from dagpu.common.critical import Bookkeeping
+from dagpu.common.dtypes import Shape
+from dagpu.common.errors import OwnershipError, ShapeError
+from dagpu.common.layout import Layout, reshaped, sliced
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.slot import Slot
 from dagpu.handles.array_handle import ArrayHandle, D_co, S_co
 from dagpu.handles.handle_errors import wrong_kind
 from dagpu.handles.handle_state import HandleState, Loan, live, made_at, take
 from dagpu.handles.holders import Holders
 from dagpu.handles.partitions import Partition, cut
-from dagpu.layout import Layout, reshaped, sliced
-from dagpu.origin import Origin, describe, here
-from dagpu.slot import Slot
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -249,5 +249,5 @@ def _sliced(layout: Layout, ranges: tuple[slice, ...], where: Origin) -> Layout:
         raise ShapeError(f"slice() at {describe(where)}: {error}") from None
 
 
-TO_HOST: Final = Slot[Callable[[Any], object]]("dagpu.ops.memory")
+TO_HOST: Final = Slot[Callable[[Any], object]]("dagpu.ops.creation")
 """Builds the op of `handle.to_host()`: handles cannot import ops."""

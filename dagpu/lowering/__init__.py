@@ -1,3 +1,6 @@
-"""From an op to a plan. Loading any module of this package loads dagpu.lowering.picture, so that plans can be drawn."""
+"""From an op to a plan.
 
-from dagpu.lowering import picture as _picture  # noqa: F401  # reason: it sets dagpu.lowering.plan.DRAWING
+Loading any module of this package loads dagpu.lowering.report.plan_drawing, so that plans can be drawn.
+"""
+
+from dagpu.lowering.report import plan_drawing as _picture  # noqa: F401  # reason: it sets dagpu.lowering.plan.DRAWING

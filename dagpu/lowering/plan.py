@@ -10,7 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Final, TypeAlias, final
 
-from dagpu.frozen import plain
+from dagpu.common.frozen import plain
+from dagpu.common.slot import Slot
 from dagpu.lowering.program import (
     Buffer,
     Instruction,
@@ -22,8 +23,7 @@ from dagpu.lowering.program import (
     buffer_table,
     label,
 )
-from dagpu.lowering.show import Places, name_at, table
-from dagpu.slot import Slot
+from dagpu.lowering.text import OriginColumn, name_at, table
 
 ALIGNMENT: Final = 512
 """Bytes, as in a pool: any vector load, and a few cache lines, so that neighbours share none."""
@@ -147,7 +147,7 @@ def may_write_over(launch: Launch, source: int, out: int) -> bool:
 
 def show_plan(plan: Plan) -> str:
     """A table of the steps in order, and one of the buffers. A lane reads `device/key`, an event `e0`."""
-    places = Places()
+    places = OriginColumn()
     lanes = [f"{name_at(plan.devices, lane.device)}/{lane.key}" for lane in plan.lanes]
     rows: list[tuple[str, ...]] = []
     for index, step in enumerate(plan.steps):
@@ -176,5 +176,5 @@ def show_plan(plan: Plan) -> str:
     )
 
 
-DRAWING: Final = Slot[Callable[[Plan], str]]("dagpu.lowering.picture")
+DRAWING: Final = Slot[Callable[[Plan], str]]("dagpu.lowering.report.plan_drawing")
 """Draws a plan by the times that a cost model predicts for it. The model reads plans, so plans cannot import it."""

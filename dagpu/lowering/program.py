@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias, final
 
-from dagpu.frozen import plain
-from dagpu.layout import Layout
-from dagpu.lowering.show import Places, name_at, table
+from dagpu.common.frozen import plain
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin
+from dagpu.lowering.text import OriginColumn, name_at, table
+from dagpu.ops.initializers import Recipe
 from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.ops.recipes import Recipe
-from dagpu.origin import Origin
 
 HOST = -1
 """The device index of a cell."""
@@ -219,7 +219,7 @@ def label(instruction: Instruction) -> str:
 
 def show_program(program: Program) -> str:
     """A table of the instructions in order, and one of the buffers."""
-    places = Places()
+    places = OriginColumn()
     rows = [
         (
             str(index),

@@ -4,10 +4,11 @@ from typing import TypeAlias
 
 from mypy.nodes import FuncDef, MypyFile
 
-from dagpu.mypy_plugin import codes, output_partition
+from dagpu.mypy_plugin import codes
 from dagpu.mypy_plugin.flow.analysis import Analysis
-from dagpu.mypy_plugin.flow.judge import Finding
-from dagpu.mypy_plugin.flow.module import Effect, Types
+from dagpu.mypy_plugin.flow.module_facts import Effect, Types
+from dagpu.mypy_plugin.flow.reporting import Finding
+from dagpu.mypy_plugin.shapes import output_partition
 
 Target: TypeAlias = FuncDef | MypyFile
 """The unit that mypy checks separately: a function or method with its nested functions, or a module's top level."""

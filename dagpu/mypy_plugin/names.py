@@ -14,21 +14,21 @@ STATIC: Final = "dagpu.ops.base.Static"
 BORROWED: Final = "dagpu.ops.base.Borrowed"
 NO_ALLOC: Final = "dagpu.ops.base.NoAlloc"
 MAY_ALLOC: Final = "dagpu.ops.base.MayAlloc"
-KERNEL: Final = "dagpu.kernel.Kernel"
-KERNEL_CALL: Final = "dagpu.kernel.Kernel.__call__"
-KERNEL_DECORATOR: Final = "dagpu.kernel.kernel"
+KERNEL: Final = "dagpu.kernels.decorator.Kernel"
+KERNEL_CALL: Final = "dagpu.kernels.decorator.Kernel.__call__"
+KERNEL_DECORATOR: Final = "dagpu.kernels.decorator.kernel"
 
 VALUE: Final = "dagpu.ops.compose.value"
 THEN: Final = "dagpu.ops.base.DeviceOp.then"
 ZIP_OPS: Final = "dagpu.ops.compose.zip_ops"
-SPAWN: Final = "dagpu.runtime.spawn.spawn"
-PENDING: Final = "dagpu.runtime.spawn.Pending"
+SPAWN: Final = "dagpu.runtime.spawning.spawn"
+PENDING: Final = "dagpu.runtime.spawning.Pending"
 CUDA_GRAPH: Final = "dagpu.ops.graph.CudaGraph"
 SCOPE: Final = "dagpu.ops.graph.Scope"
 MODULE: Final = "dagpu.ops.graph.Module"
-PIPELINE: Final = "dagpu.runtime.pipeline.Pipeline"
+PIPELINE: Final = "dagpu.runtime.pipelines.Pipeline"
 PIPELINE_CALL: Final = f"{PIPELINE}.__call__"
-PIPELINE_DECORATOR: Final = "dagpu.runtime.pipeline.pipeline"
+PIPELINE_DECORATOR: Final = "dagpu.runtime.pipelines.pipeline"
 
 MOVES_SELF: Final = {
     f"{TENSOR}.partition": "partition()",
@@ -114,7 +114,14 @@ PLAIN_MODULES: Final = frozenset(
     {
         *("builtins", "typing", "typing_extensions", "collections", "collections.abc", "abc", "enum", "types"),
         *("functools", "itertools", "contextlib", "pathlib", "re", "os", "io", "threading", "logging", "datetime"),
-        *("numpy", "dagpu.device", "dagpu.dtypes", "dagpu.tile", "dagpu.kernel", "dagpu.runtime.spawn"),
+        *(
+            "numpy",
+            "dagpu.handles.device_handles",
+            "dagpu.common.dtypes",
+            "dagpu.kernels.tile",
+            "dagpu.kernels.decorator",
+            "dagpu.runtime.spawning",
+        ),
     }
 )
 """Modules whose classes hold handles only through their type arguments. Skipping their attributes only saves time."""

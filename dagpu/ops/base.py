@@ -16,9 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.device import Device, Stream
-from dagpu.dtypes import Shape
-from dagpu.errors import NotReadyError
+from dagpu.common.dtypes import Shape
+from dagpu.common.errors import NotReadyError
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.slot import Slot
+from dagpu.common.tracebacks import leaves_run, without_our_frames
+from dagpu.common.wrong_arguments import check_function, check_path, no_attribute, wrong_argument
 from dagpu.handles import (
     ARRAY_NAMES,
     HANDLE_NAMES,
@@ -30,10 +33,7 @@ from dagpu.handles import (
     TensorRef,
     copy_error,
 )
-from dagpu.origin import Origin, describe, here
-from dagpu.slot import Slot
-from dagpu.tracebacks import leaves_run, without_our_frames
-from dagpu.wrong_arguments import check_function, check_path, no_attribute, wrong_argument
+from dagpu.handles.device_handles import Device, Stream
 
 if TYPE_CHECKING:
     from dagpu.ops.graph import Captured, CudaGraph, Scope  # result types; imported by no running code
@@ -74,7 +74,7 @@ _G_co = TypeVar("_G_co", bound=MayAlloc, covariant=True, default=MayAlloc)
 
 
 class Policy(Protocol):
-    """A scheduling policy, as far as an op needs to know one; dagpu.lowering.policies has the whole."""
+    """A scheduling policy, as far as an op needs to know one; dagpu.lowering.schedule.policies has the whole."""
 
     def place(self, program: Any) -> Any: ...
 

@@ -6,17 +6,17 @@ from typing import Any, Final, Protocol, final, overload
 
 from typing_extensions import TypeVar
 
-from dagpu.containers import values_in
-from dagpu.device import Device, Stream
-from dagpu.errors import ShapeError
-from dagpu.frozen import frozen, plain
+from dagpu.common.containers import values_in
+from dagpu.common.errors import ShapeError
+from dagpu.common.frozen import frozen, plain
+from dagpu.common.origin import Origin, describe, here, place_of
+from dagpu.common.wrong_arguments import shown, whole, wrong_argument
 from dagpu.handles import HANDLES, cut_up, put_together, reshape, share
+from dagpu.handles.device_handles import Device, Stream
+from dagpu.handles.handle_trees import moved_in
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static, await_first
 from dagpu.ops.launch import Launch
-from dagpu.ops.once import Once
-from dagpu.origin import Origin, describe, here, place_of
-from dagpu.ownership import moved_in
-from dagpu.wrong_arguments import shown, whole, wrong_argument
+from dagpu.ops.single_flight import Once
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -259,7 +259,7 @@ def value(x: _T) -> "DeviceOp[_T, Static, NoAlloc]":
 
 
 def _op_in(x: object) -> DeviceOp[Any, Any, Any] | None:
-    """The first op in a value; see `dagpu.containers.values_in`."""
+    """The first op in a value; see `dagpu.common.containers.values_in`."""
     return next((item for item in values_in(x) if isinstance(item, DeviceOp)), None)
 
 

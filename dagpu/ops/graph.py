@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, cast,
 
 from typing_extensions import TypeVar
 
-from dagpu.critical import Section
-from dagpu.device import Stream
-from dagpu.errors import CaptureError, MovedError
-from dagpu.frozen import frozen
+from dagpu.common.critical import Section
+from dagpu.common.errors import CaptureError, MovedError
+from dagpu.common.frozen import frozen
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.handles import HandleState, Lender, copy_error, last_move, state_of
+from dagpu.handles.device_handles import Stream
+from dagpu.handles.storage import Storage
 from dagpu.ops.base import RUNNER, Borrowed, DeviceOp, MayAlloc, NoAlloc, check_op, check_stream
-from dagpu.origin import Origin, describe, here
-from dagpu.storage import Storage
-from dagpu.tracebacks import leaves_run
 
 if TYPE_CHECKING:
     from dagpu.lowering.plan import Plan  # the type of `CudaGraph.plan`; imported by no running code
@@ -63,9 +63,9 @@ class Captured:
         """The memory that it uses, its outputs included; true for memory that it writes."""
         self.origin = origin
         self.updates = updates
-        """The work that is enqueued for its next launch; dagpu.runtime.updates."""
+        """The work that is enqueued for its next launch; dagpu.runtime.graphs.graph_updates."""
         self.plans = plans
-        """The plans of the ops that launch it, and of its updates. They die with it; dagpu.runtime.kept."""
+        """The plans of the ops that launch it, and of its updates. They die with it; dagpu.runtime.plan_cache."""
         self.settings = settings
         """The settings that it was captured with; dagpu.runtime.settings."""
         self._lent = tuple(lent)
@@ -187,7 +187,7 @@ class CudaGraph(Generic[_T_co]):
         )
 
 
-class Recorder(Protocol):
+class ScopeRecorder(Protocol):
     """Records the ops of a scope."""
 
     def add(self, op: DeviceOp[Any, Any, Any], /) -> Any: ...
@@ -201,8 +201,8 @@ class ScopeState:
 
     __slots__ = ("graph", "recording")
 
-    def __init__(self, recording: Recorder) -> None:
-        self.recording: Recorder | None = recording
+    def __init__(self, recording: ScopeRecorder) -> None:
+        self.recording: ScopeRecorder | None = recording
         """None after the end of the block."""
         self.graph: CudaGraph[None] | None = None
         """None until the block has ended without an error."""

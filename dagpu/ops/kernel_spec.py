@@ -6,7 +6,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from dagpu.origin import Origin
+from dagpu.common.origin import Origin
 
 
 @final

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any, final
 
-from dagpu.frozen import frozen
+from dagpu.common.frozen import frozen
+from dagpu.common.origin import Origin
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.origin import Origin
 
 
 class KernelOp(DeviceOp[Any, Any, Any]):

@@ -27,10 +27,10 @@ from dagpu.ops.compose import (
     unzip,
     yields_host_data,
 )
+from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
-from dagpu.ops.memory import Alloc, Copy, FromHost
-from dagpu.ops.picture import picture
+from dagpu.ops.op_drawing import picture
 
 Node: TypeAlias = (
     Value[Any]

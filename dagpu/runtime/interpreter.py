@@ -9,27 +9,28 @@ from typing import Any, Final, Protocol, TypeVar, cast, final
 
 import trio
 
-from dagpu.critical import Section
-from dagpu.device import Device, Stream
-from dagpu.env_vars import SPIN_US, VERIFY
-from dagpu.errors import NoDeviceError
-from dagpu.lowering.cost import CostModel
-from dagpu.lowering.explain import explain
-from dagpu.lowering.list_schedule import ListSchedule
+from dagpu.common.critical import Section
+from dagpu.common.env_vars import SPIN_US, VERIFY
+from dagpu.common.errors import NoDeviceError
+from dagpu.common.origin import describe, here, place_of
+from dagpu.common.tracebacks import leaves_run, without_our_frames
+from dagpu.common.wrong_arguments import at_call, check_count, check_flag, check_function, wrong_argument
+from dagpu.handles.device_handles import Device, Stream
 from dagpu.lowering.plan import Plan
-from dagpu.lowering.policies import SchedulingPolicy
+from dagpu.lowering.report.explanation import explain
+from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.lowering.schedule.list_schedule import ListSchedule
+from dagpu.lowering.schedule.policies import SchedulingPolicy
 from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope
-from dagpu.origin import describe, here, place_of
-from dagpu.runtime import cuda_graph, run
-from dagpu.runtime.completion import BlockingWaits, TrioWaits, drive
-from dagpu.runtime.device import current_device, find
+from dagpu.runtime import execute
+from dagpu.runtime.device_lookup import current_device, find
+from dagpu.runtime.graphs import updating
 from dagpu.runtime.nesting import refuse_nested
 from dagpu.runtime.protected import protected
 from dagpu.runtime.settings import Settings
-from dagpu.tracebacks import leaves_run, without_our_frames
-from dagpu.wrong_arguments import at_call, check_count, check_flag, check_function, wrong_argument
+from dagpu.runtime.waiting import BlockingWaits, TrioWaits, drive
 
 _T = TypeVar("_T")
 _RUN: Final = "an op was run"
@@ -117,7 +118,7 @@ class StreamInterpreter:
         refuse_nested(op)
         _need_trio(op)
         settings = self.settings()
-        return await protected(lambda: run.execute(op, settings, TrioWaits()), _RUN)
+        return await protected(lambda: execute.execute(op, settings, TrioWaits()), _RUN)
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op, and block until its result is there."""
@@ -126,20 +127,20 @@ class StreamInterpreter:
         _warn_in_task("sync()", "Use await.")
         settings = self.settings()
         with Section(_RUN):
-            return drive(run.execute(op, settings, BlockingWaits()))
+            return drive(execute.execute(op, settings, BlockingWaits()))
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
         """Run an op, block until its result is there, and keep what it did for later launches."""
         check_op(op, "graph")
         refuse_nested(op)
         _warn_in_task("graph()", "Capture before trio.run(...), or in a thread.")
-        return cuda_graph.graph_of(op, stream, self.settings())
+        return updating.graph_of(op, stream, self.settings())
 
     def scope(self, stream: Stream, /) -> AbstractContextManager[Scope]:
         """Record ops into a graph that is launched on `stream`. The `with` block gives a `Scope`; nothing is run."""
         origin = here()
         check_stream(stream, "scope", origin)
-        return cuda_graph.ScopeBlock(stream, replace(self.settings(), device=stream.device), origin)
+        return updating.ScopeBlock(stream, replace(self.settings(), device=stream.device), origin)
 
     def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan:
         """The plan of the op's first stage: all it does until a closure needs host data. Nothing is run."""
@@ -147,7 +148,7 @@ class StreamInterpreter:
         refuse_nested(op)
         settings = self.settings()
         with Section("an op was planned"):
-            return run.plan_of(op, settings)
+            return execute.plan_of(op, settings)
 
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
         """That plan in words. Its times are by the cost model of the policy that the op as a whole is placed by."""
@@ -261,7 +262,7 @@ class _CurrentInterpreter:
         return _planner("scope").scope(stream)
 
     def update(self, captured: Captured, op: DeviceOp[_T, Any, Any], /) -> _T:
-        return cuda_graph.update(captured, op)
+        return updating.update(captured, op)
 
 
 RUNNER.set(_CurrentInterpreter())

@@ -4,11 +4,11 @@ import weakref
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from dagpu.critical import in_user_code
-from dagpu.critical import refuse_nested as refuse_in_section
-from dagpu.errors import NestedRunError
+from dagpu.common.critical import in_user_code
+from dagpu.common.critical import refuse_nested as refuse_in_section
+from dagpu.common.errors import NestedRunError
+from dagpu.common.origin import Origin, describe, here
 from dagpu.ops.base import DeviceOp
-from dagpu.origin import Origin, describe, here
 
 
 class RecordingBlock(Protocol):

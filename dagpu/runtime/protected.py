@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from dagpu.critical import enter, leave, user_code
+from dagpu.common.critical import enter, leave, user_code
 
 _T = TypeVar("_T")
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 @trio.lowlevel.enable_ki_protection
 @types.coroutine
 def protected(begin: Callable[[], Coroutine[Any, Any, _T]], what: str) -> Generator[Any, Any, _T]:
-    """Await the coroutine that `begin` returns, each of its steps in a section of dagpu.critical.
+    """Await the coroutine that `begin` returns, each of its steps in a section of dagpu.common.critical.
 
     Trio raises a Ctrl-C in no frame that was called from here, but for functions of the user's: it comes at the next
     checkpoint, or wakes the task where that waits. Between two steps other tasks run, which stand in no section.

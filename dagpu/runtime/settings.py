@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, final
 
-from dagpu.device import Device
-from dagpu.frozen import frozen
+from dagpu.common.frozen import frozen
+from dagpu.handles.device_handles import Device
 from dagpu.lowering.plan import Plan
 from dagpu.ops.base import DeviceOp
 

@@ -9,16 +9,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, final
 
-from dagpu.backends.profiler import nvtx_ranges
-from dagpu.backends.recording import Mark, Recording, reset_recorder, set_recorder
-from dagpu.lowering.apart import branches_apart
-from dagpu.lowering.cost import CostModel
-from dagpu.lowering.explain import duration
-from dagpu.lowering.forecast import Piece, forecast, overlap_of
+from dagpu.backends.common.measuring import Mark, MeasuredRun, reset_recorder, set_recorder
+from dagpu.backends.common.profiler import nvtx_ranges
+from dagpu.common.origin import describe, here
+from dagpu.common.wrong_arguments import check_flag, check_path, wrong_argument
 from dagpu.lowering.plan import Plan
-from dagpu.lowering.show import table
-from dagpu.origin import describe, here
-from dagpu.wrong_arguments import check_flag, check_path, wrong_argument
+from dagpu.lowering.report.explanation import duration
+from dagpu.lowering.report.missed_overlap import branches_apart
+from dagpu.lowering.report.prediction import PredictedStep, forecast, overlap_of
+from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.lowering.text import table
 
 _MOST_NAMED: Final = 5
 _MOST_ROWS: Final = 40
@@ -33,7 +33,7 @@ class TracedRun:
     trace's start. What failed, or was skipped after a failure or a cancellation, takes no time in the latter two.
     """
 
-    def __init__(self, recording: Recording, start: float) -> None:
+    def __init__(self, recording: MeasuredRun, start: float) -> None:
         spans = recording.spans()
         self.predicted = recording.forecast
         self.streams = recording.streams
@@ -76,7 +76,7 @@ class Trace:
         self._mark = mark
         self._costs = costs
         self._start = time.perf_counter()
-        self._recordings: list[Recording] = []
+        self._recordings: list[MeasuredRun] = []
         self._streams: dict[Any, tuple[int, str, int]] = {}
         self._names: list[tuple[int, str, int]] = []
         self._lock = threading.RLock()
@@ -88,8 +88,8 @@ class Trace:
 
     # ---- for backends -------------------------------------------------------------------------------------------
 
-    def begin(self, plan: Plan, streams: Sequence[object]) -> Recording | None:
-        """See `dagpu.backends.recording.Recorder`."""
+    def begin(self, plan: Plan, streams: Sequence[object]) -> MeasuredRun | None:
+        """See `dagpu.backends.common.measuring.Recorder`."""
         predicted = forecast(plan, self._costs)
         with self._lock:
             if not self._open:
@@ -98,7 +98,7 @@ class Trace:
                 self._number(plan.devices[lane.device], stream)
                 for lane, stream in zip(plan.lanes, streams, strict=True)
             ]
-            recording = Recording(plan, predicted, numbers, self._mark)
+            recording = MeasuredRun(plan, predicted, numbers, self._mark)
             self._recordings.append(recording)
         return recording
 
@@ -241,7 +241,7 @@ def _complete(run: TracedRun, number: int, index: int) -> dict[str, Any]:
     return {"ph": "X", "name": piece.name, "cat": piece.kind, "args": args} | span
 
 
-def _told(piece: Piece) -> str:
+def _told(piece: PredictedStep) -> str:
     return f"{piece.name} at {describe(piece.origin)}"
 
 

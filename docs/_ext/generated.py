@@ -1,8 +1,9 @@
 """Pages and pictures that are made from the project itself, so that they cannot fall behind it.
 
 - `benchmarks.md` from benchmarks/results/*.md, with the machine that each was measured on;
-- `parity.md` from tests/parity, whose rows are also tests;
-- the pictures under `_static/generated/`: what the code of a page writes with `save_svg` (see tests/doc_pages.py).
+- `parity.md` from tests/project/parity, whose rows are also tests;
+- the pictures under `_static/generated/`, which the code of a page writes with `save_svg` (see
+  `tests/support/doc_pages.py`).
 """
 
 import re
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.doc_pages import DOCS, GENERATED, draw, pages, pictures
+from tests.support.doc_pages import DOCS, GENERATED, draw, pages, pictures
 
 ROOT = DOCS.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -55,12 +56,12 @@ def write_pictures() -> None:
 
 def parity() -> str:
     """The parity table: a part for each document of the originals."""
-    from tests.parity import ROWS
+    from tests.project.parity import ROWS
 
     parts = [
         "# Parity with the Rust originals\n",
         "Every construct, example and exercise that the documentation of cuda-async, cutile and async-cuda-core shows,",
-        "and its counterpart here. `tests/test_parity.py` runs each row.",
+        "and its counterpart here. `tests/project/test_parity.py` runs each row.",
     ]
     for source in dict.fromkeys(row.source for row in ROWS):
         parts += [f"\n## {source}\n", "| there | here |", "| --- | --- |"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dagpu import Device, NoDeviceError, device
-from tests.gpu.again import Suites
-from tests.gpu.support import NAME
+from tests.gpu.suites.again import Suites
+from tests.gpu.support.gpu_support import NAME
 
 HERE = Path(__file__).resolve().parent
 

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from dagpu import Device, Tensor, device, empty, f32, from_host, full, ones, use_device, zeros, zip_ops
-from tests.gpu.kernels import add, give, take
-from tests.gpu.support import NAME, context, theirs
+from tests.gpu.support.gpu_kernels import add, give, take
+from tests.gpu.support.gpu_support import NAME, context, theirs
 
 N, TILE = 1 << 16, (1 << 12,)
 PATIENCE = 60.0

@@ -26,8 +26,8 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from tests.gpu.kernels import add
-from tests.paths import ROOT
+from tests.gpu.support.gpu_kernels import add
+from tests.support.paths import ROOT
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.paths import first_in
+from tests.support.paths import first_in
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

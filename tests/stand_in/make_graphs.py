@@ -11,7 +11,7 @@ from struct import pack
 
 import numpy as np
 
-from dagpu.backends.cuda.driver import (
+from dagpu.backends.cuda.driver.driver_protocol import (
     NOT_READY,
     CopyNode,
     FillNode,
@@ -21,8 +21,8 @@ from dagpu.backends.cuda.driver import (
     KernelLaunch,
     RawStream,
 )
-from dagpu.backends.cuda.pycuda_driver import open_gpus
-from dagpu.errors import DeviceError
+from dagpu.backends.cuda.driver.pycuda_driver import open_gpus
+from dagpu.common.errors import DeviceError
 
 LIBRARY = ctypes.CDLL("libcuda.so.1")
 LIBRARY.stand_in_log.restype = ctypes.c_char_p

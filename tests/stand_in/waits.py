@@ -23,9 +23,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from dagpu.backends.cuda.driver import CopyNode, FillNode, GraphNode, KernelLaunch
-from dagpu.backends.cuda.pycuda_driver import _limits_of, open_gpus
-from tests.driver_calls import driver_calls
+from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, GraphNode, KernelLaunch
+from dagpu.backends.cuda.driver.pycuda_driver import _limits_of, open_gpus
+from tests.support.driver_calls import driver_calls
 
 LIBRARY: Final = ctypes.CDLL("libcuda.so.1")
 LIBRARY.stand_in_meet.argtypes = (ctypes.c_char_p, ctypes.c_double)

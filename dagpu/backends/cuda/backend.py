@@ -5,18 +5,18 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, final
 
-from dagpu.backends.cuda.compiler import Compiler
-from dagpu.backends.cuda.device import CudaDevice
-from dagpu.backends.cuda.driver import Gpu
-from dagpu.backends.cuda.launch_factories import LAUNCH_FACTORIES, LaunchFactories
-from dagpu.backends.cuda.library import CubinCompiler
-from dagpu.backends.cuda.nvrtc import load_nvrtc
-from dagpu.backends.cuda.packing import CHECKED
-from dagpu.backends.cuda.prepared import PreparedPlan
-from dagpu.backends.cuda.pycuda_driver import open_gpus
-from dagpu.device import Device
-from dagpu.errors import NoDeviceError
-from dagpu.kernel import COMPILER
+from dagpu.backends.cuda.compile.compiler import Compiler
+from dagpu.backends.cuda.compile.module_cache import CubinCompiler
+from dagpu.backends.cuda.compile.nvrtc import load_nvrtc
+from dagpu.backends.cuda.driver.driver_protocol import Gpu
+from dagpu.backends.cuda.driver.pycuda_driver import open_gpus
+from dagpu.backends.cuda.executable import Executable
+from dagpu.backends.cuda.kernels.launch_factories import LAUNCH_FACTORIES, LaunchFactories
+from dagpu.backends.cuda.kernels.launch_params import CHECKED
+from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.common.errors import NoDeviceError
+from dagpu.handles.device_handles import Device
+from dagpu.kernels.decorator import COMPILER
 from dagpu.lowering.plan import Plan
 from dagpu.ops.kernel_spec import KernelSpec
 
@@ -29,7 +29,7 @@ def _new_compiler() -> Compiler:
 
 @final
 class CudaBackend:
-    """Plans on CUDA streams and events. Implements `dagpu.backends.base.Backend`.
+    """Plans on CUDA streams and events. Implements `dagpu.backends.protocol.Backend`.
 
     Nothing is imported or initialised before a device is asked for.
 
@@ -73,10 +73,10 @@ class CudaBackend:
         """
         return self._find(index)[0]
 
-    def prepare(self, plan: Plan) -> PreparedPlan:
+    def prepare(self, plan: Plan) -> Executable:
         """See `Backend.prepare`."""
         devices = [self._find(int(name.partition(":")[2]))[1] for name in plan.devices]
-        return PreparedPlan(plan, devices, self._factories)
+        return Executable(plan, devices, self._factories)
 
     def spin(self) -> float:
         """20 us: about the difference between a look at an event and a wake-up by a pipe."""

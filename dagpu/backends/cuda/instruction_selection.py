@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias, assert_never, final
 
-from dagpu.backends.cuda.builtin import Builtin, Memcpy, Memcpy2D, Memset
-from dagpu.backends.cuda.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.device import CudaDevice
-from dagpu.backends.cuda.driver import Function
-from dagpu.backends.cuda.frozen_plan import FrozenPlan, LaunchFrozen
-from dagpu.backends.cuda.launch_factories import LaunchFactories
-from dagpu.backends.cuda.parameters import Place
-from dagpu.backends.cuda.script import Do, Kind
-from dagpu.backends.cuda.transfers import PROMPT_IN, CopyIn, CopyOut, host_call
-from dagpu.backends.cuda.writer import Selected, SelectedBuiltin, SelectedCommand, SelectedKernel
-from dagpu.layout import Layout, contiguous
+from dagpu.backends.cuda.commands.command_list import Do, Kind
+from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.commands.encoder import Selected, SelectedBuiltin, SelectedCommand, SelectedKernel
+from dagpu.backends.cuda.commands.relocation import BaseOffset
+from dagpu.backends.cuda.commands.transfers import PROMPT_IN, CopyIn, CopyOut, host_call
+from dagpu.backends.cuda.driver.driver_protocol import Function
+from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph
+from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset
+from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
+from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.common.layout import Layout, contiguous
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import (
     HOST,
@@ -64,7 +64,7 @@ class _Selector:
         self._factories = factories
         self.wanted: Wanted = {}
         self._bases = len(devices)
-        self._places: list[Place | None] = [None] * len(plan.buffers)
+        self._places: list[BaseOffset | None] = [None] * len(plan.buffers)
         self._outputs: list[tuple[int, int, int, int]] = []
         self._inputs: list[tuple[int, int]] = []
         self._gathers: list[tuple[int, int, int]] = []
@@ -74,7 +74,7 @@ class _Selector:
         self._blocking = False
         for buffer, offset in enumerate(plan.offsets):
             if offset >= 0:
-                self._places[buffer] = Place(plan.buffers[buffer].device, offset)
+                self._places[buffer] = BaseOffset(plan.buffers[buffer].device, offset)
         for buffer, about in enumerate(plan.buffers):
             if about.role is Role.OUTPUT and about.device != HOST:
                 self._outputs.append((buffer, self._own_base(buffer), about.device, about.nbytes))
@@ -122,10 +122,10 @@ class _Selector:
                 self._blocking = True
                 return (SelectedCommand(instruction, host_call(instruction), Kind.HOST),)
             case GraphLaunch(graph=frozen):
-                assert isinstance(frozen, FrozenPlan)
+                assert isinstance(frozen, CapturedGraph)
                 assert frozen.device is device
                 self._blocking |= frozen.staged_bytes > PROMPT_IN
-                return (_command(instruction, LaunchFrozen(instruction, frozen)),)
+                return (_command(instruction, LaunchGraph(instruction, frozen)),)
             case _:
                 assert_never(instruction)
 
@@ -166,7 +166,7 @@ class _Selector:
             place = _beyond(place, layout.offset)
         else:
             dense, source = contiguous(layout.shape, layout.dtype), place
-            copy, place = self._factories.copy(dense, layout), Place(self._new_base(), 0)
+            copy, place = self._factories.copy(dense, layout), BaseOffset(self._new_base(), 0)
             gathered = (self._copied(instruction, device, copy, (dense, layout), (place, source)),)
             layout = dense
             self._gathers.append((place.base, instruction.device, layout.nbytes))
@@ -178,9 +178,9 @@ class _Selector:
         self,
         instruction: Instruction,
         device: CudaDevice,
-        copy: Builtin | Memcpy | Memcpy2D,
+        copy: BuiltinWork | Memcpy | Memcpy2D,
         layouts: tuple[Layout, Layout],
-        places: tuple[Place, Place],
+        places: tuple[BaseOffset, BaseOffset],
     ) -> Selected:
         """A copy within a device. `layouts` and `places` are those of the output and of the source."""
         match copy:
@@ -188,15 +188,15 @@ class _Selector:
                 return _command(instruction, copy.placed(*places))
             case Memcpy2D():
                 by_kernel = self._factories.copy(*layouts, rows=False)
-                assert isinstance(by_kernel, Builtin)
+                assert isinstance(by_kernel, BuiltinWork)
                 return _command(instruction, copy.placed(*places, by_kernel))
-            case Builtin():
+            case BuiltinWork():
                 self._want_builtin(device, copy)
                 return SelectedBuiltin(instruction, copy, places, None)
             case _:
                 assert_never(copy)
 
-    def _want_builtin(self, device: CudaDevice, made: Builtin) -> None:
+    def _want_builtin(self, device: CudaDevice, made: BuiltinWork) -> None:
         library = device.library
         if library.builtin_found(made) is None:
             self._want(device, made.source + made.name, lambda: library.builtin(made))
@@ -204,7 +204,7 @@ class _Selector:
     def _want(self, device: CudaDevice, key: object, make: Callable[[], Function]) -> None:
         self.wanted[device.gpu.index, key] = make
 
-    def _place(self, buffer: int) -> Place:
+    def _place(self, buffer: int) -> BaseOffset:
         """The place where a buffer begins."""
         found = self._places[buffer]
         assert found is not None, "it is a cell, or nothing allocates it"
@@ -216,7 +216,7 @@ class _Selector:
 
     def _own_base(self, buffer: int) -> int:
         base = self._new_base()
-        self._places[buffer] = Place(base, 0)
+        self._places[buffer] = BaseOffset(base, 0)
         return base
 
 
@@ -224,5 +224,5 @@ def _command(instruction: Instruction, command: Do) -> SelectedCommand:
     return SelectedCommand(instruction, command, Kind.DO)
 
 
-def _beyond(place: Place, distance: int) -> Place:
-    return Place(place.base, place.offset + distance)
+def _beyond(place: BaseOffset, distance: int) -> BaseOffset:
+    return BaseOffset(place.base, place.offset + distance)

@@ -4,18 +4,18 @@ from collections.abc import Hashable, Sequence
 from itertools import count
 from typing import ClassVar, Literal, final
 
-from dagpu.backends.base import Bindings
-from dagpu.backends.device_registry import DeviceRegistry
+from dagpu.backends.common.device_registry import DeviceRegistry
+from dagpu.backends.common.machine_memory import machine_memory
+from dagpu.backends.common.run_errors import out_of_memory
 from dagpu.backends.explore.exploration import current
-from dagpu.backends.explore.frozen import FrozenScript
-from dagpu.backends.explore.replay import ExploreReplay
+from dagpu.backends.explore.explored_graph import ExploredGraph
+from dagpu.backends.explore.explored_replay import ExploreReplay
 from dagpu.backends.explore.script import script_of
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.host.arrays import Account
-from dagpu.backends.machine_memory import machine_memory
-from dagpu.backends.run_errors import out_of_memory
-from dagpu.device import Device
-from dagpu.errors import NoDeviceError
+from dagpu.backends.protocol import Bindings
+from dagpu.common.errors import NoDeviceError
+from dagpu.handles.device_handles import Device
 from dagpu.lowering.plan import Plan
 
 DEVICES = 8
@@ -23,7 +23,7 @@ DEVICES = 8
 
 
 @final
-class OwnStream:
+class ExploreStream:
     """A stream that a user has opened. It serves only as a lane key."""
 
     __slots__ = ("_name",)
@@ -37,7 +37,7 @@ class OwnStream:
 
 @final
 class ExploreDriver:
-    """The driver of one `explore` device. Implements `dagpu.device.Driver`."""
+    """The driver of one `explore` device. Implements `dagpu.handles.device_handles.Driver`."""
 
     __slots__ = ("_index", "_numbers", "account")
 
@@ -48,7 +48,7 @@ class ExploreDriver:
 
     def open_stream(self) -> Hashable:
         """Return a new stream. It is only a name, because any hashable key makes a lane of a plan."""
-        return OwnStream(f"explore:{self._index}/own-{next(self._numbers)}")
+        return ExploreStream(f"explore:{self._index}/own-{next(self._numbers)}")
 
     def stream_handle(self, lane: Hashable) -> int:
         """Return 0: a lane has no CUstream."""
@@ -65,7 +65,7 @@ class ExploreDriver:
 
 @final
 class ExploreBackend:
-    """Executes plans in an order that `exploring` chooses. Implements `dagpu.backends.base.Backend`."""
+    """Executes plans in an order that `exploring` chooses. Implements `dagpu.backends.protocol.Backend`."""
 
     __slots__ = ("_devices",)
 
@@ -104,7 +104,7 @@ def _refuse(index: int) -> None:
 
 @final
 class PreparedExploration:
-    """A plan prepared for the machine, as a script. Implements `dagpu.backends.base.Prepared`."""
+    """A plan prepared for the machine, as a script. Implements `dagpu.backends.protocol.Prepared`."""
 
     __slots__ = ("_accounts", "_script")
     before_first: ClassVar[None] = None
@@ -128,10 +128,10 @@ class PreparedExploration:
             replay.poll(spin)
         return replay
 
-    def freeze(self, bindings: Bindings) -> FrozenScript:
+    def freeze(self, bindings: Bindings) -> ExploredGraph:
         """Copy the plan's bindings into a captured graph. See `Prepared.freeze`."""
         memory = list(bindings.memory)
-        return FrozenScript(self._script, self._store(memory), memory)
+        return ExploredGraph(self._script, self._store(memory), memory)
 
     def _store(self, memory: list[object]) -> PoisonedStore:
         try:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, final
 
-from dagpu.errors import PlanError
+from dagpu.common.errors import PlanError
 
 _FIXED: Final = 1 / 16
 """Probability that a seed keeps its priorities for the whole run. It is small, as only lanes! such orders exist."""

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.host.arrays import Account, HostMemory, Part
-from dagpu.backends.host.execute import execute
-from dagpu.errors import DagpuError
-from dagpu.layout import Layout
+from dagpu.backends.host.numpy_execution import execute
+from dagpu.common.errors import DagpuError
+from dagpu.common.layout import Layout
+from dagpu.common.origin import describe
 from dagpu.lowering.plan import may_write_over
 from dagpu.lowering.program import Launch, Tiles, View
-from dagpu.origin import describe
 
 POISON: Final = 0xFB
 """Value of every byte of a poisoned element. An element of type bool is negated instead."""

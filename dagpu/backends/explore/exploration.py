@@ -7,8 +7,8 @@ from random import Random
 from typing import Final, Protocol, final
 
 from dagpu.backends.explore.choice import Choice, Listed, Seeded
-from dagpu.env_vars import EXPLORE_SEED
-from dagpu.errors import DagpuError, DeviceError
+from dagpu.common.env_vars import EXPLORE_SEED
+from dagpu.common.errors import DagpuError, DeviceError
 
 AT_ONCE: Final = 64
 """Number of runs that take turns, those submitted first. Later ones join when one of these is done."""

@@ -9,13 +9,13 @@ orders.
 from collections.abc import Iterable
 from typing import Protocol, final
 
+from dagpu.backends.common.failures import Outcome
 from dagpu.backends.explore.choice import Choice
 from dagpu.backends.explore.script import ALLOCATE, BEGIN, PUBLISH, RECORD, WAIT, Action, Script
-from dagpu.backends.outcome import Outcome
-from dagpu.errors import PlanError
+from dagpu.common.errors import PlanError
+from dagpu.common.origin import describe
 from dagpu.lowering.plan import Execute
 from dagpu.lowering.program import Instruction, label
-from dagpu.origin import describe
 
 
 class Store(Protocol):

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from dagpu.backends.explore.element_wise import check_element_wise
 from dagpu.backends.explore.script import Script
 from dagpu.backends.host.arrays import Account, HostMemory, Part
-from dagpu.backends.host.execute import execute
-from dagpu.critical import enter_user_code, leave
+from dagpu.backends.host.numpy_execution import execute
+from dagpu.common.critical import enter_user_code, leave
 from dagpu.lowering.program import HOST, GraphLaunch, Instruction, Launch, Role
 
 FREED: Final = 0xFD

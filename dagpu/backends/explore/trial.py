@@ -5,12 +5,12 @@ from typing import TypeAlias, final
 
 import numpy as np
 
+from dagpu.backends.common.failures import Outcome
 from dagpu.backends.explore.choice import Choice, Listed, Seeded
 from dagpu.backends.explore.machine import Machine
 from dagpu.backends.explore.script import RECORD, script_of
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.host.arrays import Account, HostMemory
-from dagpu.backends.outcome import Outcome
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import Role
 

@@ -5,11 +5,11 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from dagpu.critical import BOOKKEEPING, Bookkeeping
-from dagpu.errors import KernelBoundsError
-from dagpu.layout import Layout
+from dagpu.common.critical import BOOKKEEPING, Bookkeeping
+from dagpu.common.errors import KernelBoundsError
+from dagpu.common.layout import Layout
+from dagpu.common.reference_queue import ReferenceQueue
 from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.reference_queue import ReferenceQueue
 
 ALIGNMENT: Final = 64
 """Bytes: a cache line, and the widest vector register."""

@@ -4,20 +4,20 @@ import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from typing import ClassVar, Final, Literal, final
 
-from dagpu.backends.base import Bindings
-from dagpu.backends.device_registry import DeviceRegistry
+from dagpu.backends.common.device_registry import DeviceRegistry
+from dagpu.backends.common.lanes import streams_by_device, streams_of_lanes
+from dagpu.backends.common.machine_memory import machine_memory
+from dagpu.backends.common.measuring import recording
+from dagpu.backends.common.run_errors import no_room, out_of_memory
+from dagpu.backends.common.worker_threads import WorkerStream, enqueue
 from dagpu.backends.host.arrays import Account, HostMemory
-from dagpu.backends.host.frozen import FrozenPlan
-from dagpu.backends.host.replay import Batch, HostReplay
-from dagpu.backends.host.streams import HostStream, enqueue
-from dagpu.backends.lanes import streams_by_device, streams_of_lanes
-from dagpu.backends.machine_memory import machine_memory
-from dagpu.backends.recording import recording
-from dagpu.backends.run_errors import no_room, out_of_memory
-from dagpu.device import Device
-from dagpu.env_vars import HOST_DEVICES
-from dagpu.errors import NoDeviceError
-from dagpu.lowering.memory import describe_peak
+from dagpu.backends.host.host_graph import HostGraph
+from dagpu.backends.host.host_replay import Batch, HostReplay
+from dagpu.backends.protocol import Bindings
+from dagpu.common.env_vars import HOST_DEVICES
+from dagpu.common.errors import NoDeviceError
+from dagpu.handles.device_handles import Device
+from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan, Step
 from dagpu.lowering.program import HOST, Role
 
@@ -32,19 +32,19 @@ SPIN_SECONDS: Final = 20e-6
 
 @final
 class HostDriver:
-    """One device of the host. Implements `dagpu.device.Driver`."""
+    """One device of the host. Implements `dagpu.handles.device_handles.Driver`."""
 
     __slots__ = ("_index", "_numbers", "_pool", "account")
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._pool: dict[int, HostStream] = {}
+        self._pool: dict[int, WorkerStream] = {}
         self._numbers = itertools.count(1)
         self.account = Account()
 
     def open_stream(self) -> Hashable:
         """A new stream; its thread starts with its first work and ends when the last reference to it goes."""
-        return HostStream(self._index, f"host:{self._index}/own-{next(self._numbers)}")
+        return WorkerStream(self._index, f"host:{self._index}/own-{next(self._numbers)}")
 
     def stream_handle(self, lane: Hashable) -> int:
         """0: the host has no CUstream."""
@@ -58,29 +58,29 @@ class HostDriver:
         """Bytes that dagpu's handles and runs hold on this device."""
         return self.account.used
 
-    def streams(self, keys: Sequence[Hashable]) -> list[HostStream]:
+    def streams(self, keys: Sequence[Hashable]) -> list[WorkerStream]:
         """A stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`."""
         return streams_of_lanes(keys, f"host:{self._index}", self._own, self._least_busy)
 
-    def _own(self, key: Hashable) -> HostStream | None:
-        return key if isinstance(key, HostStream) and key.device == self._index else None
+    def _own(self, key: Hashable) -> WorkerStream | None:
+        return key if isinstance(key, WorkerStream) and key.device == self._index else None
 
-    def _least_busy(self, numbered: int) -> Iterator[HostStream]:
+    def _least_busy(self, numbered: int) -> Iterator[WorkerStream]:
         """Streams of the pool, the least busy first; beyond the size of the pool they come round again."""
         count = min(max(SPREAD, numbered), POOL)
-        return itertools.cycle(sorted((self._pooled(number) for number in range(count)), key=HostStream.load))
+        return itertools.cycle(sorted((self._pooled(number) for number in range(count)), key=WorkerStream.load))
 
-    def _pooled(self, number: int) -> HostStream:
+    def _pooled(self, number: int) -> WorkerStream:
         found = self._pool.get(number)
         if found is None:
             # setdefault is atomic: of two that come at once one stream is kept, and none has a thread yet.
-            found = self._pool.setdefault(number, HostStream(self._index, f"host:{self._index}/{number}"))
+            found = self._pool.setdefault(number, WorkerStream(self._index, f"host:{self._index}/{number}"))
         return found
 
 
 @final
 class HostBackend:
-    """Kernels run their host bodies on worker threads. Implements `dagpu.backends.base.Backend`."""
+    """Kernels run their host bodies on worker threads. Implements `dagpu.backends.protocol.Backend`."""
 
     __slots__ = ("_devices",)
 
@@ -104,9 +104,9 @@ class HostBackend:
         """
         return self._devices.find(index)[0]
 
-    def prepare(self, plan: Plan) -> "PreparedPlan":
+    def prepare(self, plan: Plan) -> "PreparedHostPlan":
         """See `Backend.prepare`."""
-        return PreparedPlan(plan, [self._devices.driver(name) for name in plan.devices])
+        return PreparedHostPlan(plan, [self._devices.driver(name) for name in plan.devices])
 
     def spin(self) -> float:
         """20 us: about what it takes to put a thread to sleep and wake it again."""
@@ -123,8 +123,8 @@ def _refuse(index: int) -> None:
 
 
 @final
-class PreparedPlan:
-    """A plan and the devices that it runs on. Implements `dagpu.backends.base.Prepared`."""
+class PreparedHostPlan:
+    """A plan and the devices that it runs on. Implements `dagpu.backends.protocol.Prepared`."""
 
     __slots__ = ("_drivers", "_outputs", "_plan")
     before_first: ClassVar[None] = None
@@ -161,11 +161,11 @@ class PreparedPlan:
             replay.poll(spin)
         return replay
 
-    def freeze(self, bindings: Bindings) -> FrozenPlan:
+    def freeze(self, bindings: Bindings) -> HostGraph:
         """See `Prepared.freeze`."""
         plan = self._plan
-        lanes = [HostStream(lane.device, f"host:{lane.device}/graph") for lane in plan.lanes]
-        return FrozenPlan(plan, bindings, self._take_arenas(), _by_stream(plan.steps, lanes))
+        lanes = [WorkerStream(lane.device, f"host:{lane.device}/graph") for lane in plan.lanes]
+        return HostGraph(plan, bindings, self._take_arenas(), _by_stream(plan.steps, lanes))
 
     def _take_arenas(self) -> list[HostMemory]:
         return [self._take(device, nbytes) for device, nbytes in enumerate(self._plan.arena_bytes)]
@@ -181,14 +181,14 @@ class PreparedPlan:
             ) from None
 
 
-def _streams(plan: Plan, drivers: Sequence[HostDriver]) -> list[HostStream]:
+def _streams(plan: Plan, drivers: Sequence[HostDriver]) -> list[WorkerStream]:
     """The stream of each lane."""
     if len(drivers) == 1:
         return drivers[0].streams([lane.key for lane in plan.lanes])
     return streams_by_device(plan.lanes, len(drivers), lambda number, keys: drivers[number].streams(keys))
 
 
-def _by_stream(steps: Sequence[Step], streams: Sequence[HostStream]) -> dict[HostStream, Sequence[Step]]:
+def _by_stream(steps: Sequence[Step], streams: Sequence[WorkerStream]) -> dict[WorkerStream, Sequence[Step]]:
     """The steps of each stream that has any, in the plan's order.
 
     Lanes that are one stream are merged here. In the plan's order every Record stands before its Waits, so no
@@ -196,7 +196,7 @@ def _by_stream(steps: Sequence[Step], streams: Sequence[HostStream]) -> dict[Hos
     """
     if len(streams) == 1:
         return {streams[0]: steps} if steps else {}
-    parts: dict[HostStream, list[Step]] = {stream: [] for stream in streams}
+    parts: dict[WorkerStream, list[Step]] = {stream: [] for stream in streams}
     put = [parts[stream].append for stream in streams]
     for step in steps:
         put[step.lane](step)

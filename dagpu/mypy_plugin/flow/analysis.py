@@ -20,13 +20,18 @@ from mypy.nodes import (
 )
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.flow import lower_calls, lower_expressions, lower_match, lower_statements  # noqa: F401  # registers itself
-from dagpu.mypy_plugin.flow.builder import Builder
-from dagpu.mypy_plugin.flow.closures import summarise
-from dagpu.mypy_plugin.flow.graph import Body
-from dagpu.mypy_plugin.flow.judge import Finding, check_body
-from dagpu.mypy_plugin.flow.lower_functions import bodies_of, effect_in, is_pipeline
-from dagpu.mypy_plugin.flow.module import Effect, ModuleFacts, Types
+from dagpu.mypy_plugin.flow.closure_facts import summarise
+from dagpu.mypy_plugin.flow.control_flow import Body
+from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.flow.lower import (  # noqa: F401  # each registers itself
+    lower_calls,
+    lower_expressions,
+    lower_match,
+    lower_statements,
+)
+from dagpu.mypy_plugin.flow.lower.lower_functions import bodies_of, effect_in, is_pipeline
+from dagpu.mypy_plugin.flow.module_facts import Effect, ModuleFacts, Types
+from dagpu.mypy_plugin.flow.reporting import Finding, check_body
 
 
 class Analysis:
@@ -57,7 +62,7 @@ class Analysis:
 
     def check_top_level(self, tree: MypyFile) -> list[Finding]:
         """Return the findings at the top level of a module, outside its functions."""
-        builder = Builder(tree, self.module)
+        builder = GraphBuilder(tree, self.module)
         for function, info in self.functions:
             if info is None:
                 closure = summarise(function, bodies_of(self.module, function)[0])

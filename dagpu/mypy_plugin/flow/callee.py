@@ -23,11 +23,11 @@ from mypy.typeops import get_type_vars
 from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.flow.builder import Builder
-from dagpu.mypy_plugin.flow.kinds import MOVES, method_name, signatures
-from dagpu.mypy_plugin.flow.lower_functions import effect_of, function_named
-from dagpu.mypy_plugin.flow.lower_places import function_of
-from dagpu.mypy_plugin.flow.module import Closure
+from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.flow.lower.lower_functions import effect_of, function_named
+from dagpu.mypy_plugin.flow.lower.lower_places import function_of
+from dagpu.mypy_plugin.flow.module_facts import Closure
+from dagpu.mypy_plugin.typing.type_facts import MOVES, method_name, signatures
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Callee:
         self.is_ours = self.name.startswith("dagpu.")
 
 
-def callee_of(b: Builder, e: CallExpr) -> Callee:
+def callee_of(b: GraphBuilder, e: CallExpr) -> Callee:
     """Resolve the callee of a call."""
     callee = e.callee
     if isinstance(callee, MemberExpr):
@@ -66,7 +66,7 @@ def callee_of(b: Builder, e: CallExpr) -> Callee:
     return Callee(_function_name(b, callee), None)
 
 
-def _function_name(b: Builder, e: Expression) -> str:
+def _function_name(b: GraphBuilder, e: Expression) -> str:
     """Return the full name of a function or class, or of the `__call__` of another object; empty if unknown."""
     if isinstance(e, RefExpr) and isinstance(e.node, FuncDef | OverloadedFuncDef | TypeInfo):
         return e.fullname
@@ -86,7 +86,7 @@ def describe_call(callee: Callee) -> str:
     return f"{called}()" if called and called != "<lambda>" else "a call"
 
 
-def by_value_flags(b: Builder, e: CallExpr, callee: Callee) -> list[bool]:
+def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
     """Return for each argument True if it is taken by value.
 
     Record in `callee` the arguments that it runs, and those that it borrows for later.
@@ -127,7 +127,7 @@ def _runs_later(function: FuncDef) -> bool:
     return function.is_generator or function.is_coroutine or function.is_async_generator
 
 
-def _may_hold_facts(b: Builder, e: Expression) -> bool:
+def _may_hold_facts(b: GraphBuilder, e: Expression) -> bool:
     """Return True if evaluation by value may have another effect on this argument than a read."""
     return bool(b.kind(e)) or not isinstance(e, NameExpr | MemberExpr | IntExpr | StrExpr | FloatExpr | CallExpr)
 
@@ -151,7 +151,7 @@ def _declared(function: FuncDef | None, signature: CallableType) -> tuple[list[T
     ], declared.ret_type
 
 
-def _flags_of_later_call(b: Builder, e: CallExpr, callee: Callee) -> list[bool]:
+def _flags_of_later_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
     """Return the flags for `start_soon(f, t)` and `partial(f, t)`: an argument is taken by value if `f` takes it."""
     flags = [True] * len(e.args)
     function = function_named(b, e.args[0]) if e.args else None

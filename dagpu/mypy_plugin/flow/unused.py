@@ -15,11 +15,11 @@ from mypy.nodes import (
     TupleExpr,
 )
 
-from dagpu.mypy_plugin.flow.builder import Builder
-from dagpu.mypy_plugin.flow.kinds import CONTAINS_OPS, OP, method_name
+from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, OP, method_name
 
 
-def drops_op(b: Builder, e: Expression) -> bool:
+def drops_op(b: GraphBuilder, e: Expression) -> bool:
     """Return True if an expression statement builds an op and drops it, so that the op can never run."""
     if not b.kind(e) & (OP | CONTAINS_OPS):
         return False
@@ -40,7 +40,7 @@ def drops_op(b: Builder, e: Expression) -> bool:
             return False
 
 
-def _takes_out(b: Builder, e: Expression) -> bool:
+def _takes_out(b: GraphBuilder, e: Expression) -> bool:
     """Return True if a call takes an existing op out of a container: `ops.pop()`, `queue.get()`, `next(ops)`."""
     if not isinstance(e, CallExpr):
         return False

@@ -1,0 +1,1 @@
+"""Parts that several backends share: streams for lanes, failures, host instructions, measuring."""

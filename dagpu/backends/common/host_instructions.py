@@ -1,0 +1,85 @@
+"""What backends do on the host in the same way: the function of a `host_map`, the array of a `from_host`."""
+
+from typing import Any
+
+import numpy as np
+
+from dagpu.common.errors import ShapeError
+from dagpu.common.origin import describe
+from dagpu.common.tracebacks import passes_on
+from dagpu.common.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
+from dagpu.lowering.program import Cell, CopyHtoD, HostCall, Items
+from dagpu.ops.base import has_op, refuse_op
+
+
+@passes_on
+def call(host_call: HostCall, memory: list[object]) -> None:
+    """Call the function of a `host_map` on its argument, and put the result into its cell."""
+    argument = resolve(host_call.argument, memory)
+    whose = f"the function of the host_map at {describe(host_call.origin)}"
+    try:
+        result = host_call.function(argument)
+    except BaseException as error:
+        blame(error, whose)
+        raise
+    if type(result) in SUSPENDED:
+        refuse_suspended(result, whose, "host_map")
+    if has_op(result):
+        refuse_op(result, whose)
+    memory[host_call.out] = result
+
+
+def resolve(template: object, memory: list[object]) -> object:
+    """The argument of a `HostCall`, with the values of its `Cell`s in it. Nests to any depth."""
+    if isinstance(template, Cell):
+        return memory[template.buffer]
+    if not isinstance(template, Items):
+        return template
+    open_items: list[tuple[Any, list[object]]] = [(iter(template.items), [])]
+    while True:
+        remaining, built = open_items[-1]
+        for item in remaining:
+            if isinstance(item, Items):
+                open_items.append((iter(item.items), []))
+                break
+            built.append(memory[item.buffer] if isinstance(item, Cell) else item)
+        else:
+            open_items.pop()
+            if not open_items:
+                return tuple(built)
+            open_items[-1][1].append(tuple(built))
+
+
+def source_array(copy: CopyHtoD, memory: list[object]) -> "np.ndarray[Any, np.dtype[Any]]":
+    """The array that is copied to the device.
+
+    Raises:
+        ShapeError: it is not what it was when the copy was planned.
+    """
+    array, layout = memory[copy.source], copy.out.layout
+    if not isinstance(array, np.ndarray) or array.shape != layout.shape or array.dtype != layout.dtype:
+        found = (
+            f"an array of {array.dtype} and shape {array.shape}"
+            if isinstance(array, np.ndarray)
+            else f"a value of type {type(array).__name__}"
+        )
+        raise ShapeError(
+            f"copying to the device at {describe(copy.origin)}: expected an array of {layout.dtype} and "
+            f"shape {layout.shape}, found {found}. Do not change the array in place between giving "
+            "it and the run."
+        )
+    return array
+
+
+def blame(error: BaseException, whose: str) -> None:
+    """Say in an error of the user's which of his functions it comes from; once, though one exception object may be
+    raised many times.
+
+    Raises:
+        RuntimeError: it is a `StopIteration`.
+    """
+    if isinstance(error, StopIteration):
+        refuse_stop_iteration(error, whose)
+    note = f"dagpu: in {whose}"
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)

@@ -1,0 +1,59 @@
+"""The choice of a stream for each lane of a plan. Shared by the backends."""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TypeVar
+
+from dagpu.common.errors import PlanError
+from dagpu.lowering.plan import Lane
+
+_S = TypeVar("_S")
+
+
+def streams_of_lanes(
+    keys: Sequence[Hashable],
+    device: str,
+    own: Callable[[Hashable], _S | None],
+    pooled: Callable[[int], Iterator[_S]],
+) -> list[_S]:
+    """A stream for each lane of a plan, given the lanes' keys.
+
+    A number is a lane of this plan alone: it gets the pool's least busy stream that the plan has not got yet, so runs
+    that are under way at once overlap. Any other key is a stream that the user has opened.
+
+    Args:
+        keys: one for each lane.
+        device: name of the device, for the error.
+        own: returns the stream of a key that is not a number, or None if the key is not a stream of this device.
+        pooled: given a count, returns at least that many streams of the pool, the least busy one first.
+
+    Raises:
+        PlanError: a key is neither a number nor a stream of this device.
+    """
+    numbered = sum(isinstance(key, int) for key in keys)
+    free = pooled(numbered) if numbered else iter(())
+    found = []
+    for key in keys:
+        if isinstance(key, int):
+            found.append(next(free))
+        elif (stream := own(key)) is not None:
+            found.append(stream)
+        else:
+            raise PlanError(
+                f"a lane on {device} has the key {key!r}, which is no stream of that device. "
+                "Use a number, or a stream that device.stream() of the same device gave."
+            )
+    return found
+
+
+def streams_by_device(
+    lanes: Sequence[Lane], devices: int, take: Callable[[int, Sequence[Hashable]], Sequence[_S]]
+) -> list[_S]:
+    """A stream for each lane of a plan on several devices, in the order of the lanes.
+
+    Args:
+        lanes: the plan's.
+        devices: number of devices of the plan.
+        take: given the number of a device and keys, returns a stream of that device for each key.
+    """
+    parts = [iter(take(number, [lane.key for lane in lanes if lane.device == number])) for number in range(devices)]
+    return [next(parts[lane.device]) for lane in lanes]

@@ -1,0 +1,127 @@
+"""Recipes on the host: every element of a NumPy array from the formulas of `dagpu.ops.initializers`."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.backends.common.philox import fill_normal, fill_uniform
+from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Number, Real, Recipe, Uniform, check
+
+CHUNK: Final = 1 << 16
+"""Elements that are computed at a time: no array needs more than this as scratch, however large it is."""
+
+_Part: TypeAlias = Callable[[int, NDArray[Any]], None]
+"""Writes elements start, start + 1, ... into an array of shape (count,)."""
+
+
+def write(recipe: Recipe, out: NDArray[Any]) -> None:
+    """Write every element of `out`, of any shape and strides, numbered in C order.
+
+    Raises what `dagpu.ops.initializers.check` raises (TypeError where the element type cannot hold the recipe),
+    before anything is written.
+    """
+    check(recipe, out.dtype, out.shape)
+    match recipe:
+        case Constant(value):
+            _write_constant(value, out)
+        case Arange(start, step):
+            _write_arange(start, step, out)
+        case Linspace(start, stop, num):
+            _write_linspace(float(start), float(stop), num, out)
+        case Eye():
+            out[...] = 0
+            diagonal = np.arange(min(out.shape))
+            out[diagonal, diagonal] = 1
+        case Uniform(int(seed)):
+            _in_order(out, lambda first, part: fill_uniform(seed, first, part), whole=True)
+        case Normal(mean, std, int(seed)):
+            _in_order(out, lambda first, part: fill_normal(seed, first, part, mean, std), whole=True)
+        case Uniform() | Normal():
+            raise AssertionError(f"{recipe} has no seed yet")
+        case _:
+            assert_never(recipe)
+
+
+def _write_constant(value: Number, out: NDArray[Any]) -> None:
+    kind = out.dtype.kind
+    if kind == "c" or isinstance(value, complex):
+        out[...] = value
+    elif kind == "b":
+        out[...] = value != 0
+    elif kind in "iu":
+        out[...] = math.trunc(value)
+    else:
+        # By way of f64 for all: of a whole number NumPy might take the int64, which rounds elsewhere.
+        with np.errstate(over="ignore"):
+            out[...] = np.float64(value).astype(out.dtype)
+
+
+def _write_arange(start: Real, step: Real, out: NDArray[Any]) -> None:
+    if out.dtype.kind in "biu" and isinstance(start, int) and isinstance(step, int):
+        # Modulo 2**64; where all elements fit the type, as was checked, the low bits are the number.
+        modulus = 1 << 64
+        first_bits, step_bits = np.uint64(start % modulus), np.uint64(step % modulus)
+
+        def whole(first: int, part: NDArray[Any]) -> None:
+            bits = np.arange(first, first + len(part), dtype=np.uint64)
+            np.multiply(bits, step_bits, out=bits)
+            np.add(bits, first_bits, out=bits)
+            np.copyto(part, bits, casting="unsafe")
+
+        _in_order(out, whole)
+        return
+
+    def fractions(first: int, part: NDArray[Any]) -> None:
+        _land(_line(float(start), float(step), first, len(part)), part)
+
+    _in_order(out, fractions)
+
+
+def _write_linspace(start: float, stop: float, num: int, out: NDArray[Any]) -> None:
+    step = (stop - start) / float(num - 1) if num > 1 else 0.0
+
+    def fractions(first: int, part: NDArray[Any]) -> None:
+        values = _line(start, step, first, len(part))
+        if num > 1 and first + len(part) == num:
+            values[-1] = stop
+        _land(values, part)
+
+    _in_order(out, fractions)
+
+
+def _line(start: float, step: float, first: int, count: int) -> NDArray[np.float64]:
+    """Elements first, first + 1, ... of start + i * step in f64, shape (count,)."""
+    with np.errstate(over="ignore"):
+        values = np.arange(first, first + count, dtype=np.int64).astype(np.float64)
+        np.multiply(values, step, out=values)
+        np.add(values, start, out=values)
+    return values
+
+
+def _land(values: NDArray[np.float64], part: NDArray[Any]) -> None:
+    """Round to the element type of `part`. `values` is used up."""
+    if part.dtype.kind in "iu":
+        np.floor(values, out=values)
+    with np.errstate(over="ignore"):
+        np.copyto(part, values, casting="unsafe")
+
+
+def _in_order(out: NDArray[Any], fill: _Part, *, whole: bool = False) -> None:
+    """Call `fill` for every chunk of `out` in C order; by way of scratch where memory has another order.
+
+    `whole` says that `fill` minds its memory itself, and may be given all that is contiguous at once.
+    """
+    if out.flags.c_contiguous:
+        flat = out.reshape(-1)
+        size = max(out.size, 1) if whole else CHUNK
+        for at in range(0, out.size, size):
+            fill(at, flat[at : at + size])
+        return
+    scratch = np.empty(min(CHUNK, out.size), out.dtype)
+    for at in range(0, out.size, CHUNK):
+        part = scratch[: min(CHUNK, out.size - at)]
+        fill(at, part)
+        out.flat[at : at + len(part)] = part

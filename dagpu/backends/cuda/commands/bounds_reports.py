@@ -1,0 +1,55 @@
+"""Violations of bounds: what a kernel compiled with `checked=True` left in its report."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.backends.common.failures import Outcome
+from dagpu.backends.cuda.commands.error_context import instructions_of
+from dagpu.backends.cuda.kernels.launch_params import REPORT
+from dagpu.common.errors import KernelBoundsError
+from dagpu.common.origin import describe
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.program import Launch
+
+LAYOUT: Final = np.dtype(
+    [("state", "i4"), ("argument", "i4"), ("rank", "i4"), ("kind", "i4"), ("index", "i8", (8,)), ("extent", "i8", (8,))]
+)
+"""`Report` of kernels/prelude/dagpu.cuh. `state` is 2 once it is complete."""
+assert LAYOUT.itemsize == REPORT
+
+_KINDS: Final = {
+    0: "outside its extents {extent}",
+    1: "outside the tensor, of shape {extent}",
+    2: "outside this block's tile, of extents {extent}",
+}
+
+
+def blame(plan: Plan, launches: Sequence[Launch], reports: NDArray[np.uint8], outcome: Outcome) -> None:
+    """Fail the launches that went out of bounds, but for those that only did so on another's wrong results."""
+    found = {id(launch): error for launch, error in violations(launches, reports)}
+    if not found:
+        return
+    for instruction in instructions_of(plan):
+        if not (outcome.abnormal and outcome.skips(instruction)) and (error := found.get(id(instruction))):
+            outcome.fail(instruction, error)
+
+
+def violations(launches: Sequence[Launch], reports: NDArray[np.uint8]) -> Iterator[tuple[Launch, KernelBoundsError]]:
+    """Each launch that went out of bounds, with its error."""
+    for launch, report in zip(launches, reports.view(LAYOUT), strict=True):
+        if report["state"]:
+            yield launch, _error(launch, report)
+
+
+def _error(launch: Launch, report: Any) -> KernelBoundsError:
+    spec, rank = launch.kernel, int(report["rank"])
+    name = spec.params[int(report["argument"])].name
+    index, extent = (tuple(int(n) for n in report[what][:rank]) for what in ("index", "extent"))
+    where = _KINDS[int(report["kind"])].format(extent=extent)
+    return KernelBoundsError(
+        f"kernel {spec.name!r}, launched at {describe(launch.origin)}: argument {name!r} was accessed at {index}, "
+        f"{where}. That access was not made. Correct the index in the kernel, declared at {describe(spec.origin)}."
+    )

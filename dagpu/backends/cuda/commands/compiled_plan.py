@@ -1,0 +1,42 @@
+"""A plan compiled for its devices, as immutable data. All its runs and graphs read it; none changes it."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from dagpu.backends.cuda.commands.relocation import BaseOffset
+from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
+from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.program import Launch
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledPlan:
+    """A plan, its devices, and the base from which each of its addresses is counted."""
+
+    plan: Plan
+    devices: Sequence[CudaDevice]
+    keys: Sequence[Hashable]
+    """The key of each lane's stream."""
+    bases: int
+    """Number of bases."""
+    places: Sequence[BaseOffset | None]
+    """For each buffer the place where it begins; None for cells and for buffers that nothing allocates."""
+    outputs: Sequence[tuple[int, int, int, int]]
+    """For each result: buffer, base, number of the device, bytes."""
+    inputs: Sequence[tuple[int, int]]
+    """For each buffer that the caller brings: buffer, base."""
+    arenas: Sequence[tuple[int, int]]
+    """For each arena: number of the device, bytes."""
+    gathers: Sequence[tuple[int, int, int]]
+    """For each copy out of a strided source: base of the memory that it is gathered in, number of the device, bytes."""
+    report_base: int
+    """The base of the reports of bounds violations."""
+    reports: Sequence[Launch]
+    """The launches that report a violation of bounds, in the order of their reports."""
+    copies_in: Sequence[CopyIn]
+    copies_out: Sequence[CopyOut]
+    blocking: bool
+    """True if submitting a run may take long whatever its inputs are; then worker threads submit it."""

@@ -1,0 +1,1 @@
+"""Compilation of kernels: NVRTC and nvcc, the disk cache of cubins, diagnostics."""

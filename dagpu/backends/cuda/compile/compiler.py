@@ -1,0 +1,302 @@
+"""CUDA C++ source to a cubin: which compiler, compiled once, kept on disk, errors in the user's own terms.
+
+NVRTC is asked first: it runs in this process and is several times quicker than nvcc, which starts half a
+dozen others. nvcc is asked where NVRTC cannot know: a header of the host's, host code beside kernels, an option
+that only nvcc has; and where there is no NVRTC.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias, final
+
+from dagpu.backends.cuda.compile.cubin import is_cubin, kernel_symbols, plain_name
+from dagpu.backends.cuda.compile.diagnostics import Source, explain
+from dagpu.backends.cuda.compile.disk_cache import DiskCache, default_cache_dir, digest
+from dagpu.backends.cuda.compile.includes import included_files, read
+from dagpu.backends.cuda.compile.nvcc import Nvcc, find_nvcc, find_toolkit_headers
+from dagpu.backends.cuda.compile.nvrtc import Nvrtc, Refusal, Toolchain
+from dagpu.common.errors import CompileError, DeviceError
+from dagpu.kernels.cuda_lexer import scan_declarations, tokenize
+
+PRELUDE = Path(__file__).resolve().parents[1] / "kernels" / "prelude" / "dagpu.cuh"
+"""What defines `Tile` and `View`. The compiler reads it where it lies."""
+
+
+# ---- what is compiled ---------------------------------------------------------------------------
+@final
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One kernel's source, and all that decides how it is compiled."""
+
+    name: str
+    """The `__global__` function that is wanted."""
+    text: str
+    file: str
+    """The user's file that has the text, for messages; quoted headers are looked for beside it."""
+    line: int
+    """The line of `file` on which the text begins; counts from 1."""
+    prelude: bool
+    """Does it use `Tile` and `View`?"""
+    defines: tuple[str, ...]
+    """Macros, as `NAME` or `NAME=value`."""
+    options: tuple[str, ...]
+    """The user's; they follow our own, so of two that conflict the user's holds."""
+    arch: str
+    """A real architecture: `sm_90`, `sm_90a`."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A cubin, and the name under which the driver finds the kernel in it."""
+
+    cubin: bytes
+    symbol: str
+
+
+def split_source_name(source_name: str) -> tuple[str, int]:
+    """File and line of a `KernelSpec.source_name`: `file.py:12` begins on line 12, `path.cu` on line 1."""
+    file, colon, line = source_name.rpartition(":")
+    return (file, int(line)) if colon and line.isascii() and line.isdigit() else (source_name, 1)
+
+
+# ---- how it is handed over ------------------------------------------------------------------------
+_HALF = re.compile(r"\b(?:__)?half2?\b")
+_BFLOAT16 = re.compile(r"\b(?:__)?nv_bfloat16\w*")
+_SHOWS_PLACE = re.compile(r"\b(?:__LINE__|__FILE__|__builtin_(?:LINE|FILE)|source_location|assert)\b")
+_KEEPS_PLACE = re.compile(r"-G|-g|-?-(?:device-debug|debug|lineinfo|generate-line-info|.*src-in-ptx)")
+# NVRTC cannot know what follows; nvcc may: a header, host code, an option.
+_NVCC_MAY = re.compile(r"(?:could not|cannot) open source file|in JIT mode|^nvrtc: error:", re.MULTILINE)
+
+
+@final
+class _Job:
+    """A unit as the compilers get it."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        head = f'#include "{_quoted(str(PRELUDE))}"\n' if unit.prelude else ""
+        self.text = f'{head}#line {unit.line} "{_quoted(unit.file)}"\n{unit.text}\n'
+        folder = Path(unit.file).parent
+        includes = included_files(self.text, folder, unit.options)
+        self.cacheable = includes.complete
+        self.included = includes.files
+        self.own = [file for file in self.included if not file.path.is_relative_to(PRELUDE.parent)]
+        defines = [*unit.defines, *(self._element_types() if unit.prelude else ())]
+        ours = [f"-arch={unit.arch}", *(f"-D{define}" for define in defines)]
+        if not any(option.startswith(("-std", "--std")) for option in unit.options):
+            ours.insert(0, "-std=c++17")  # nvcc and NVRTC would warn of a second one
+        self.key_options = [*ours, *unit.options]
+        self.options = [*ours, f"-I{folder}", *unit.options]
+
+    def _element_types(self) -> Iterator[str]:
+        """16-bit floats take headers that are slow to compile: the prelude has them only where they are used."""
+        code = _code([self.unit.text, *(file.text for file in self.own)])
+        if _HALF.search(code):
+            yield "DAGPU_HALF"
+        if _BFLOAT16.search(code):
+            yield "DAGPU_BFLOAT16"
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of all that the cubin depends on but the compiler.
+
+        Where the text lies does not count unless the cubin shows it: so a kernel in a Python file is not
+        compiled again for every line that is added above it.
+        """
+        unit, texts = self.unit, [part for file in self.included for part in (file.path.name, file.text)]
+        code = _code([unit.text, *(file.text for file in self.included)])
+        shows = _SHOWS_PLACE.search(code) or any(map(_KEEPS_PLACE.fullmatch, unit.options))
+        place = [unit.file, str(unit.line), *(str(file.path) for file in self.included)] if shows else []
+        lists = [self.key_options, texts, place]
+        return digest([unit.text, str(unit.prelude), *(part for parts in lists for part in (str(len(parts)), *parts))])
+
+    @cached_property
+    def source(self) -> Source:
+        """The user's files, for messages."""
+        unit = self.unit
+        return Source(unit.file, unit.line, unit.text, tuple((str(file.path), file.text) for file in self.own))
+
+    @property
+    def declared(self) -> str:
+        """File and line of the kernel in its source."""
+        tokens, macros = tokenize(self.unit.text)
+        lines = [d.line for d in scan_declarations(tokens, macros) if d.name == self.unit.name]
+        return f"{self.unit.file}:{self.unit.line + (lines[0] - 1 if lines else 0)}"
+
+
+def _code(texts: Sequence[str]) -> str:
+    return "\n".join(read(text).code for text in texts)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+# ---- compiling ------------------------------------------------------------------------------------
+@final
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """No compiler took it; `compiler` is the last that was asked."""
+
+    compiler: str
+    log: str
+
+
+_Outcome: TypeAlias = bytes | _Refused
+
+
+@final
+class Compiler:
+    """Compiles kernels, each once at a time however many threads ask, with a cache on disk.
+
+    Args:
+        nvrtc: NVRTC, from `load_nvrtc()`; None where there is none.
+        nvcc: the path of nvcc; None has it looked for when it is first needed, "" does without.
+        cache_dir: the folder of the cache; None stands for $DAGPU_CACHE_DIR or the user's cache folder.
+    """
+
+    def __init__(self, nvrtc: Nvrtc | None = None, nvcc: str | None = None, cache_dir: Path | None = None) -> None:
+        self._nvrtc = nvrtc
+        self._nvcc_path = nvcc
+        folder = default_cache_dir() if cache_dir is None else cache_dir
+        self._cache = DiskCache(folder)
+        self._lock = threading.Lock()
+        self._flights: dict[str, Future[_Outcome]] = {}
+
+    def compile(self, unit: Unit) -> Compiled:
+        """The cubin of `unit`, from the cache or compiled now; blocks until it is there.
+
+        Raises:
+            CompileError: the compiler refused it, or the cubin has no kernel of that name, or several.
+            DeviceError: there is no compiler, or it failed for no fault of the source's.
+        """
+        job = _Job(unit)
+        if not self._toolchains:
+            raise DeviceError(_NO_COMPILER.format(unit.name, job.declared))
+        # Kernels of one file share its cubin. Place counts here: the log that a failure gives has it.
+        flight = digest([job.key, unit.file, str(unit.line)])
+        try:
+            outcome = self._once(flight, lambda: self._build(job))
+        except OSError as error:
+            what = f"kernel {unit.name!r}, CUDA source at {job.declared}: the compiler cannot be run ({error})"
+            raise DeviceError(f"{what}. See that nvcc can be executed, and that there is room in $TMPDIR.") from error
+        if isinstance(outcome, _Refused):
+            told = explain(unit.name, job.declared, outcome.compiler, outcome.log, job.source)
+            raise CompileError(told)
+        return Compiled(outcome, _symbol(outcome, job))
+
+    def _once(self, key: str, build: Callable[[], _Outcome]) -> _Outcome:
+        """`build()`, or what another thread's `build` for the same key gives that is at it now.
+
+        A thread that is interrupted leaves those that wait for it to try by themselves.
+        """
+        while True:
+            with self._lock:
+                flight = self._flights.get(key)
+                lead = flight is None
+                flight = self._flights.setdefault(key, Future())
+            if lead:
+                break
+            try:
+                return flight.result()
+            except CancelledError:
+                continue
+        try:
+            outcome = build()
+        except BaseException as error:
+            with self._lock:
+                del self._flights[key]
+            if isinstance(error, Exception):
+                flight.set_exception(error)
+            else:
+                flight.cancel()
+            raise
+        with self._lock:
+            del self._flights[key]
+        flight.set_result(outcome)
+        return outcome
+
+    def _build(self, job: _Job) -> _Outcome:
+        """The cubin from the cache or the first compiler that can tell."""
+        refused = _Refused("", "")
+        for toolchain in self._toolchains:
+            key = digest([job.key, self._identity(toolchain)])
+            cubin = self._cache.load(key) if job.cacheable else None
+            if cubin is not None:
+                return cubin
+            result = toolchain.compile(job.text, job.unit.file, self._options(toolchain, job.options))
+            if isinstance(result, bytes) and is_cubin(result):
+                if job.cacheable:
+                    self._cache.store(key, result)
+                return result
+            log = result.log if isinstance(result, Refusal) else "the options ask for other output than a cubin"
+            refused = _Refused(toolchain.name, log)
+            if not _NVCC_MAY.search(log):
+                break
+        return refused
+
+    # ---- the compilers ----------------------------------------------------------------------------
+    @cached_property
+    def _nvcc(self) -> Nvcc | None:
+        path = find_nvcc() if self._nvcc_path is None else self._nvcc_path
+        return Nvcc(path) if path else None
+
+    @cached_property
+    def _toolchains(self) -> tuple[Toolchain, ...]:
+        """In the order in which they are asked."""
+        return tuple(toolchain for toolchain in (self._nvrtc, self._nvcc) if toolchain is not None)
+
+    @cached_property
+    def _headers(self) -> Path | None:
+        """The CUDA headers that NVRTC is pointed to; nvcc knows its own."""
+        if self._nvrtc is None:
+            return None
+        return find_toolkit_headers(None if self._nvcc is None else self._nvcc.path, self._nvrtc.major)
+
+    def _options(self, toolchain: Toolchain, options: Sequence[str]) -> Sequence[str]:
+        if toolchain is not self._nvrtc or self._headers is None:
+            return options
+        # The C++ library for devices (<cuda/std/...>) lies in cccl/ since CUDA 13.
+        return [*options, f"-I{self._headers}", f"-I{self._headers / 'cccl'}"]
+
+    def _identity(self, toolchain: Toolchain) -> str:
+        """For the cache's key; NVRTC's headers count by their place and age, for they are megabytes."""
+        if toolchain is not self._nvrtc or self._headers is None:
+            return toolchain.identity
+        try:
+            age = (self._headers / "cuda_fp16.h").stat().st_mtime_ns
+        except OSError:
+            age = 0
+        return f"{toolchain.identity}\n{self._headers}\n{age}"
+
+
+_NO_COMPILER = (
+    "kernel {!r}, CUDA source at {}: there is no CUDA compiler here. Install NVRTC (pip install cuda-bindings "
+    "nvidia-cuda-nvrtc nvidia-cuda-runtime) or the CUDA toolkit, and set CUDA_HOME if its nvcc is not on the PATH."
+)
+
+
+def _symbol(cubin: bytes, job: _Job) -> str:
+    """The kernel's symbol in `cubin`.
+
+    Raises:
+        CompileError: no kernel is called so, or several are.
+    """
+    name, symbols = job.unit.name, kernel_symbols(cubin)
+    found = [symbol for symbol in symbols if plain_name(symbol) == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        what = f"{len(found)} kernels are called so: {', '.join(found)}"
+        cure = "A kernel is launched by name: give each one, in whatever namespace, a name of its own"
+    else:
+        there = ", ".join(sorted(map(plain_name, symbols))) or "none"
+        what = f"it compiles, but has no kernel of that name; its kernels: {there}"
+        cure = "Look for an #if around it, and for a macro that gives it another name"
+    raise CompileError(f"kernel {name!r}, CUDA source at {job.declared}: {what}. {cure}.")

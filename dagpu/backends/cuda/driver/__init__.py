@@ -1,0 +1,1 @@
+"""The CUDA driver: a protocol, and its implementation with PyCUDA and cuda.bindings."""

@@ -1,0 +1,392 @@
+"""The driver: PyCUDA starts it and describes the devices; all else goes through cuda.bindings or ctypes.
+
+PyCUDA holds the GIL in most calls that need a context. A thread that waits in the driver with the GIL held stops all
+others; and if a host function of anybody's that takes the GIL is in a stream, as those of CuPy, Numba and cuda.bindings
+12 do, it waits for ever. So a call that may wait is made through a function that lets go of the GIL, and the driver's
+threads run no Python of ours.
+
+A call may wait for the device; and it may wait behind a thread, of ours or of any library, that loads a module or frees
+memory: while these wait for the device they hold a lock of the context. These are all the calls that dagpu makes:
+
+    call                            through                          may wait for      behind a load  GIL
+    cuInit                          cuda.init                        -                 -              released
+    cuDeviceGetCount                cuda.Device.count                -                 -              held
+    cuDeviceGet                     cuda.Device                      -                 -              held
+    cuDeviceGetName                 Device.name                      -                 -              held
+    cuDeviceComputeCapability       Device.compute_capability        -                 -              held
+    cuDeviceGetAttribute            Device.get_attribute             -                 -              held
+    cuDeviceCanAccessPeer           bindings                         -                 -              released
+    cuDevicePrimaryCtxRetain        bindings                         a new context     -              released
+    cuCtxPushCurrent                bindings                         -                 -              released
+    cuCtxPopCurrent                 bindings                         -                 -              released
+    cuCtxSynchronize                bindings                         the device        unknown        released
+    cuCtxEnablePeerAccess           bindings                         the device        unknown        released
+    cuStreamCreate                  bindings                         -                 waits          released
+    cuStreamWaitEvent               bindings                         a full queue      -              released
+    cuEventCreate                   bindings                         -                 waits          released
+    cuEventRecord                   bindings                         a full queue      waits          released
+    cuEventQuery                    bindings                         -                 -              released
+    cuEventSynchronize              bindings                         the event         unknown        released
+    cuEventElapsedTime              bindings                         -                 -              released
+    cuLaunchHostFunc                ctypes                           a full queue      waits          released
+    cuLaunchKernelEx                ctypes                           a full queue      waits          released
+    cuMemAlloc                      bindings                         -                 waits          released
+    cuMemFree                       bindings                         the device        unknown        released
+    cuMemHostAlloc                  bindings                         pages to lock     waits          released
+    cuMemFreeHost                   bindings                         the device        waits          released
+    cuMemGetInfo                    bindings                         -                 -              released
+    cuPointerGetAttribute           bindings                         -                 -              released
+    cuMemcpyHtoDAsync               bindings                         pageable memory   waits          released
+    cuMemcpyDtoHAsync               bindings                         pageable memory   waits          released
+    cuMemcpyDtoDAsync               bindings                         a full queue      waits          released
+    cuMemcpy2DAsync                 bindings                         a full queue      waits          released
+    cuMemsetD8Async                 bindings                         a full queue      waits          released
+    cuMemsetD16Async                bindings                         a full queue      waits          released
+    cuMemsetD32Async                bindings                         a full queue      waits          released
+    cuModuleLoadData                bindings                         the device        waits          released
+    cuModuleGetFunction             bindings                         -                 unknown        released
+    cuFuncGetAttribute              bindings                         -                 -              released
+    cuFuncSetAttribute              bindings                         -                 unknown        released
+    cuGraphCreate                   bindings                         -                 -              released
+    cuGraphAddKernelNode            bindings                         -                 unknown        released
+    cuGraphAddMemcpyNode            bindings                         -                 unknown        released
+    cuGraphAddMemsetNode            bindings                         -                 unknown        released
+    cuGraphInstantiate              bindings                         the device        unknown        released
+    cuGraphExecKernelNodeSetParams  bindings                         -                 -              released
+    cuGraphExecMemcpyNodeSetParams  bindings                         -                 -              released
+    cuGraphExecMemsetNodeSetParams  bindings                         -                 -              released
+    cuGraphUpload                   bindings                         a full queue      waits          released
+    cuGraphLaunch                   bindings                         a full queue      waits          released
+    cuGraphExecDestroy              bindings                         -                 unknown        released
+    cuGraphDestroy                  bindings                         -                 unknown        released
+    cuGetErrorString                bindings                         -                 -              released
+
+What a call waits for was measured on an H200 (driver 580) while a kernel of 200 ms ran, and behind a load while another
+thread was in cuModuleLoadData or cuMemFree meanwhile: "waits" took as long as these, "-" did not, or needs no context.
+"unknown" was not measured behind a load; such a call is made as if it waited.
+
+Streams are not PyCUDA's, so copies and fills cannot be: PyCUDA's take its own streams alone. Another way would be to
+create PyCUDA's streams only while no thread of ours loads or frees; it would not keep other libraries' threads from it.
+"""
+
+import ctypes
+import importlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.backends.cuda.driver.driver_protocol import (
+    LAUNCH,
+    NOT_SUPPORTED,
+    PEER_ACCESS_ALREADY_ENABLED,
+    Function,
+    Gpu,
+    GraphNode,
+    GridExtents,
+    KernelLaunch,
+    Limits,
+    RawEvent,
+    RawStream,
+    TimingEvent,
+    device_error,
+)
+from dagpu.backends.cuda.driver.pycuda_context import Context
+from dagpu.backends.cuda.driver.pycuda_graphs import PyCudaGraph
+from dagpu.backends.cuda.driver.pycuda_launches import PyCudaLaunches
+from dagpu.backends.cuda.driver.pycuda_streams import PyCudaEvent, PyCudaStream
+from dagpu.common.errors import DeviceError, NoDeviceError
+from dagpu.handles.device_handles import INSTALL_CUDA
+
+if TYPE_CHECKING:
+    # At run time `_Libraries` binds it, when a device is first asked for: where there is no PyCUDA, this module is
+    # imported all the same. A module kept in an attribute would be Any to mypy.
+    import pycuda.driver as cuda  # noqa: TC004 - more than a type, and bound later
+
+
+def open_gpus() -> list[Gpu]:
+    """Every CUDA device that this process may use.
+
+    Raises:
+        NoDeviceError: PyCUDA, cuda.bindings, the driver or a device is missing; it says which.
+    """
+    libraries = _Libraries()
+    return [PyCudaGpu(libraries, index) for index in range(cuda.Device.count())]
+
+
+@final
+class _Libraries:
+    """PyCUDA's driver module and that of cuda.bindings, imported and initialised."""
+
+    def __init__(self) -> None:
+        self.forked = False
+        """Is this a child of the process that initialised them?"""
+        _import_pycuda()
+        self.bindings: Any = _import_bindings()
+        try:
+            cuda.init()
+        except Exception as error:
+            raise NoDeviceError(
+                f"there is no CUDA device here: {error}. See that the NVIDIA driver is loaded (nvidia-smi) and that "
+                "CUDA_VISIBLE_DEVICES hides no device.",
+                self.code_of(error),
+            ) from None
+        self.close: int = _address_of_close()
+        driver = ctypes.CDLL("libcuda.so.1")
+        self.launch_kernel = _function(driver, LAUNCH)
+        self.launch_host_function = _function(driver, "cuLaunchHostFunc")
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self.forked = True
+
+    def code_of(self, error: BaseException) -> int:
+        """The CUresult of PyCUDA's error, which carries its text alone: `cuInit failed: no CUDA-capable device is
+        detected`. 0 if it is none of the driver's."""
+        reason = str(error).partition(" failed: ")[2].partition(" - ")[0]
+        return next((int(known) for known in self.bindings.CUresult if self.text_of(int(known)) == reason), 0)
+
+    def text_of(self, code: int) -> str:
+        """What the driver says of a CUresult."""
+        try:
+            known = self.bindings.CUresult(code)
+        except ValueError:  # the driver is newer than cuda.bindings
+            return "an error that cuda.bindings does not know"
+        text: bytes = self.bindings.cuGetErrorString(known)[1]
+        return text.decode()
+
+
+def _import_pycuda() -> None:
+    global cuda
+    try:
+        import pycuda.driver as cuda
+    except ImportError as error:
+        raise _missing("PyCUDA", error, "needs a C++ compiler and the CUDA toolkit to build") from None
+
+
+def _import_bindings() -> Any:
+    try:
+        # By name: the module has no types.
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise _missing("cuda.bindings", error, "comes as a wheel") from None
+
+
+def _missing(what: str, error: ImportError, how: str) -> NoDeviceError:
+    return NoDeviceError(
+        f"{what} cannot be imported ({error}), so there are no CUDA devices here. Install it: {INSTALL_CUDA} ({what} "
+        f"{how}), on a machine with an NVIDIA driver."
+    )
+
+
+def _address_of_close() -> int:
+    """libc's `int close(int)`: as a host function it gets a descriptor for its argument, and needs no GIL."""
+    address = ctypes.cast(ctypes.CDLL(None).close, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def _function(driver: ctypes.CDLL, name: str) -> Callable[..., int]:
+    """A function of the driver itself; it returns the CUresult. ctypes lets go of the GIL while it runs. Arguments are
+    instances of ctypes' types: of a plain int it would pass on 32 bits."""
+    try:
+        function: Callable[..., int] = getattr(driver, name)
+    except AttributeError:
+        raise NoDeviceError(
+            f"the NVIDIA driver has no {name}: it is older than CUDA 12. Install a newer one (nvidia-smi names it)."
+        ) from None
+    return function
+
+
+@final
+class PyCudaGpu:
+    """One device. Implements `dagpu.backends.cuda.driver.driver_protocol.Gpu`."""
+
+    def __init__(self, libraries: _Libraries, index: int) -> None:
+        self._libraries = libraries
+        self._bindings = libraries.bindings
+        device = cuda.Device(index)
+        self.index = index
+        self.name = device.name()
+        major, minor = device.compute_capability()
+        self.arch = f"sm_{major}{minor}"
+        self.limits = _limits_of(device)
+        self._context: Context | None = None
+        self._gate = threading.Lock()
+
+    def current(self) -> Context:
+        """Push the primary context, shared with every other library in the process, and pop it at the end. It is kept
+        for the process's life."""
+        found = self._context
+        if found is None:
+            with self._gate:
+                found = self._context
+                if found is None:
+                    retained = self._bindings.cuDevicePrimaryCtxRetain(self.index)
+                    context = self._checked("cuDevicePrimaryCtxRetain", retained)[0]
+                    found = self._context = Context(self._bindings, context)
+        if self._libraries.forked:
+            raise DeviceError(
+                "CUDA was used before this process was forked off, and cannot be used in the child. Start children "
+                "with multiprocessing's 'spawn' method, or fork before the first use of a GPU."
+            )
+        return found
+
+    def refused(self, call: str, code: int) -> DeviceError:
+        return device_error(call, code, self._libraries.text_of(code))
+
+    def _checked(self, call: str, returned: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The values that a function of cuda.bindings returned behind its CUresult."""
+        if returned[0]:
+            raise self.refused(call, int(returned[0]))
+        return returned[1:]
+
+    # ---- streams and events -------------------------------------------------------------------------------------
+
+    def new_stream(self) -> RawStream:
+        flags = int(self._bindings.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        made = self._checked("cuStreamCreate", self._bindings.cuStreamCreate(flags))[0]
+        return PyCudaStream(self._bindings, self._checked, made)
+
+    def new_event(self) -> RawEvent:
+        return self._event(int(self._bindings.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+
+    def new_timing_event(self) -> TimingEvent:
+        return self._event(int(self._bindings.CUevent_flags.CU_EVENT_DEFAULT))
+
+    def _event(self, flags: int) -> PyCudaEvent:
+        made = self._checked("cuEventCreate", self._bindings.cuEventCreate(flags))[0]
+        return PyCudaEvent(self._bindings, self._checked, made)
+
+    def close_when_reached(self, stream: RawStream, descriptor: int) -> None:
+        libraries = self._libraries
+        handle, pointer = ctypes.c_void_p(stream.handle), ctypes.c_void_p(libraries.close)
+        code = libraries.launch_host_function(handle, pointer, ctypes.c_void_p(descriptor))
+        if code:
+            raise self.refused("cuLaunchHostFunc", code)
+
+    def synchronize(self) -> None:
+        self._checked("cuCtxSynchronize", self._bindings.cuCtxSynchronize())
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> int:
+        return int(self._checked("cuMemAlloc", self._bindings.cuMemAlloc(nbytes))[0])
+
+    def free(self, address: int) -> None:
+        self._checked("cuMemFree", self._bindings.cuMemFree(address))
+
+    def allocate_pinned(self, nbytes: int) -> int:
+        portable = self._bindings.CU_MEMHOSTALLOC_PORTABLE | self._bindings.CU_MEMHOSTALLOC_DEVICEMAP
+        return int(self._checked("cuMemHostAlloc", self._bindings.cuMemHostAlloc(nbytes, portable))[0])
+
+    def free_pinned(self, address: int) -> None:
+        self._checked("cuMemFreeHost", self._bindings.cuMemFreeHost(address))
+
+    def memory_info(self) -> tuple[int, int]:
+        free, total = self._checked("cuMemGetInfo", self._bindings.cuMemGetInfo())
+        return free, total
+
+    def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
+        wanted = self._bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        found = self._bindings.cuPointerGetAttribute(wanted, array.__array_interface__["data"][0])
+        return int(found[0]) == 0 and int(found[1]) == int(self._bindings.CUmemorytype.CU_MEMORYTYPE_HOST)
+
+    # ---- copies ---------------------------------------------------------------------------------------------------
+
+    def copy_in(self, address: int, source: NDArray[Any], stream: Any) -> None:
+        returned = self._bindings.cuMemcpyHtoDAsync(address, source, source.nbytes, stream.cu)
+        self._checked("cuMemcpyHtoDAsync", returned)
+
+    def copy_out(self, target: NDArray[Any], address: int, stream: Any) -> None:
+        returned = self._bindings.cuMemcpyDtoHAsync(target, address, target.nbytes, stream.cu)
+        self._checked("cuMemcpyDtoHAsync", returned)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        returned = self._bindings.cuMemcpyDtoDAsync(target, source, nbytes, stream.cu)
+        self._checked("cuMemcpyDtoDAsync", returned)
+
+    def copy_pitched(
+        self, target: int, source: int, width: int, height: int, pitches: tuple[int, int], stream: Any
+    ) -> None:
+        copy, device = self._bindings.CUDA_MEMCPY2D(), self._bindings.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        copy.srcMemoryType, copy.srcDevice = device, source
+        copy.dstMemoryType, copy.dstDevice = device, target
+        copy.dstPitch, copy.srcPitch = pitches
+        copy.WidthInBytes, copy.Height = width, height
+        self._checked("cuMemcpy2DAsync", self._bindings.cuMemcpy2DAsync(copy, stream.cu))
+
+    def reach_peer(self, peer: Gpu) -> bool:
+        assert isinstance(peer, PyCudaGpu)
+        can = self._bindings.cuDeviceCanAccessPeer(self.index, peer.index)
+        if not self._checked("cuDeviceCanAccessPeer", can)[0]:
+            return False
+        returned = self._bindings.cuCtxEnablePeerAccess(peer.current().context, 0)
+        if returned[0] == NOT_SUPPORTED:
+            return False
+        if returned[0] != PEER_ACCESS_ALREADY_ENABLED:  # another library was first
+            self._checked("cuCtxEnablePeerAccess", returned)
+        return True
+
+    def fill(self, address: int, width: int, value: int, count: int, stream: Any) -> None:
+        bindings = self._bindings
+        if width == 1:
+            self._checked("cuMemsetD8Async", bindings.cuMemsetD8Async(address, value, count, stream.cu))
+        elif width == 2:
+            self._checked("cuMemsetD16Async", bindings.cuMemsetD16Async(address, value, count, stream.cu))
+        else:
+            self._checked("cuMemsetD32Async", bindings.cuMemsetD32Async(address, value, count, stream.cu))
+
+    # ---- graphs -----------------------------------------------------------------------------------------------------
+
+    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> PyCudaGraph:
+        context = self.current().context
+        return PyCudaGraph(self._bindings, context, self._checked, nodes)
+
+    # ---- kernels --------------------------------------------------------------------------------------------------
+
+    def load(self, cubin: bytes, symbol: str) -> Function:
+        bindings = self._bindings
+        module = self._checked("cuModuleLoadData", bindings.cuModuleLoadData(cubin))[0]
+        function = self._checked("cuModuleGetFunction", bindings.cuModuleGetFunction(module, symbol.encode()))[0]
+        wanted = bindings.CUfunction_attribute
+
+        def read(attribute: Any) -> int:
+            return int(self._checked("cuFuncGetAttribute", bindings.cuFuncGetAttribute(attribute, function))[0])
+
+        def allow_shared(nbytes: int) -> None:
+            attribute = wanted.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._checked("cuFuncSetAttribute", bindings.cuFuncSetAttribute(function, attribute, nbytes))
+
+        return Function(
+            int(function),
+            read(wanted.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+            read(wanted.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES),
+            read(wanted.CU_FUNC_ATTRIBUTE_NUM_REGS),
+            allow_shared,
+        )
+
+    def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> PyCudaLaunches:
+        return PyCudaLaunches(self._libraries.launch_kernel, launches)
+
+
+def _limits_of(device: "cuda.Device") -> Limits:
+    attributes = cuda.device_attribute.names
+
+    def read(name: str) -> int:
+        return device.get_attribute(attributes[name])
+
+    def extents(name: str) -> GridExtents:
+        return read(f"{name}_X"), read(f"{name}_Y"), read(f"{name}_Z")
+
+    default, most = read("MAX_SHARED_MEMORY_PER_BLOCK"), read("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+    return Limits(
+        read("MAX_THREADS_PER_BLOCK"),
+        extents("MAX_BLOCK_DIM"),
+        extents("MAX_GRID_DIM"),
+        max(default, most),
+        default,
+    )

@@ -1,0 +1,131 @@
+"""Executable graphs through cuda.bindings.
+
+Of the driver's functions for graphs those are used that take the same arguments in cuda.bindings 12 and 13. A node is
+known by its handle in the graph that the executable one was made from, so that graph lives as long.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, GraphNode, KernelLaunch
+from dagpu.backends.cuda.driver.pycuda_launches import Extras
+from dagpu.backends.cuda.driver.pycuda_streams import Checked
+
+
+@final
+class PyCudaGraph:
+    """Implements `dagpu.backends.cuda.driver.driver_protocol.RawGraph`."""
+
+    __slots__ = (
+        "_bindings", "_checked", "_context", "_exec", "_extras", "_graph", "_kernels", "_launch", "_nodes",
+        "_set_kernel", "_shapes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        bindings: Any,
+        context: Any,
+        checked: Checked,
+        nodes: Sequence[tuple[GraphNode, Sequence[int]]],
+    ) -> None:
+        self._bindings = bindings
+        self._context = context
+        self._checked = checked
+        self._set_kernel: Callable[..., tuple[Any, ...]] = bindings.cuGraphExecKernelNodeSetParams
+        self._launch: Callable[..., tuple[Any, ...]] = bindings.cuGraphLaunch
+        self._extras = Extras([node for node, _ in nodes if isinstance(node, KernelLaunch)])
+        self._nodes: list[Any] = []
+        self._kernels: dict[int, tuple[Any, int]] = {}
+        """Of each kernel's node its CUDA_KERNEL_NODE_PARAMS, and the address of the `extra` to put in."""
+        self._shapes: dict[tuple[object, ...], Any] = {}
+        """The structs, by all else that is in them: making one takes longer than the driver does for a node."""
+        self._graph: Any = checked("cuGraphCreate", bindings.cuGraphCreate(0))[0]
+        try:
+            for node, needs in nodes:
+                self._add(node, [self._nodes[number] for number in needs])
+            self._exec: Any = checked("cuGraphInstantiate", bindings.cuGraphInstantiate(self._graph, 0))[0]
+        except BaseException:
+            bindings.cuGraphDestroy(self._graph)
+            raise
+
+    def _add(self, node: GraphNode, needs: list[Any]) -> None:
+        bindings = self._bindings
+        if isinstance(node, KernelLaunch):
+            params = self._kernel_params(node)
+            params.extra = extra = self._extras.addresses[len(self._kernels)]
+            self._kernels[len(self._nodes)] = params, extra
+            added = bindings.cuGraphAddKernelNode(self._graph, needs, len(needs), params)
+            call = "cuGraphAddKernelNode"
+        elif isinstance(node, CopyNode):
+            copy = self._copy_params(node)
+            added = bindings.cuGraphAddMemcpyNode(self._graph, needs, len(needs), copy, self._context)
+            call = "cuGraphAddMemcpyNode"
+        else:
+            fill = self._fill_params(node)
+            added = bindings.cuGraphAddMemsetNode(self._graph, needs, len(needs), fill, self._context)
+            call = "cuGraphAddMemsetNode"
+        self._nodes += self._checked(call, added)
+
+    # ---- what a node does ---------------------------------------------------------------------------------------
+
+    def _kernel_params(self, node: KernelLaunch) -> Any:
+        shape = node.function, node.grid, node.block, node.shared
+        params = self._shapes.get(shape)
+        if params is None:
+            self._shapes[shape] = params = self._bindings.CUDA_KERNEL_NODE_PARAMS()
+            params.func = self._bindings.CUfunction(node.function.handle)
+            params.gridDimX, params.gridDimY, params.gridDimZ = node.grid
+            params.blockDimX, params.blockDimY, params.blockDimZ = node.block
+            params.sharedMemBytes = node.shared
+        return params
+
+    def _copy_params(self, node: CopyNode) -> Any:
+        # Pitches and heights of 0: there is one row (as XLA has it, and NVIDIA's own tests).
+        kinds, params = self._bindings.CUmemorytype, self._bindings.CUDA_MEMCPY3D()
+        if node.kind == "in":
+            params.srcMemoryType, params.srcHost = kinds.CU_MEMORYTYPE_HOST, node.source
+        else:
+            params.srcMemoryType, params.srcDevice = kinds.CU_MEMORYTYPE_DEVICE, node.source
+        if node.kind == "out":
+            params.dstMemoryType, params.dstHost = kinds.CU_MEMORYTYPE_HOST, node.target
+        else:
+            params.dstMemoryType, params.dstDevice = kinds.CU_MEMORYTYPE_DEVICE, node.target
+        params.WidthInBytes, params.Height, params.Depth = node.nbytes, 1, 1
+        return params
+
+    def _fill_params(self, node: FillNode) -> Any:
+        params = self._bindings.CUDA_MEMSET_NODE_PARAMS()
+        params.dst, params.value, params.elementSize = node.address, node.value, node.width
+        params.width, params.height = node.count, 1
+        return params
+
+    # ---- the executable graph -----------------------------------------------------------------------------------
+
+    def update_kernel(self, node: int) -> None:
+        params, extra = self._kernels[node]
+        params.extra = extra
+        returned = self._set_kernel(self._exec, self._nodes[node], params)
+        if returned[0]:
+            self._checked("cuGraphExecKernelNodeSetParams", returned)
+
+    def update_copy(self, node: int, to: CopyNode) -> None:
+        params, set_params = self._copy_params(to), self._bindings.cuGraphExecMemcpyNodeSetParams
+        returned = set_params(self._exec, self._nodes[node], params, self._context)
+        self._checked("cuGraphExecMemcpyNodeSetParams", returned)
+
+    def update_fill(self, node: int, to: FillNode) -> None:
+        params, set_params = self._fill_params(to), self._bindings.cuGraphExecMemsetNodeSetParams
+        returned = set_params(self._exec, self._nodes[node], params, self._context)
+        self._checked("cuGraphExecMemsetNodeSetParams", returned)
+
+    def upload(self, stream: Any) -> None:
+        self._checked("cuGraphUpload", self._bindings.cuGraphUpload(self._exec, stream.cu))
+
+    def launch(self, stream: Any) -> None:
+        returned = self._launch(self._exec, stream.cu)
+        if returned[0]:
+            self._checked("cuGraphLaunch", returned)
+
+    def destroy(self) -> None:
+        self._checked("cuGraphExecDestroy", self._bindings.cuGraphExecDestroy(self._exec))
+        self._checked("cuGraphDestroy", self._bindings.cuGraphDestroy(self._graph))

@@ -1,0 +1,129 @@
+"""A plan with memory of its own, as a graph that other plans launch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.backends.common.failures import Outcome
+from dagpu.backends.common.host_instructions import source_array
+from dagpu.backends.cuda.commands.bounds_reports import blame
+from dagpu.backends.cuda.commands.buffers import RunMemory
+from dagpu.backends.cuda.commands.command_list import Encoded, RunBuffers
+from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.commands.transfers import CopyIn, array_over
+from dagpu.backends.cuda.driver.driver_protocol import RawStream
+from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
+from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.common.errors import CaptureError
+from dagpu.common.origin import describe
+from dagpu.lowering.arguments.scalar_params import drawn_cells, fresh_seed
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.program import GraphLaunch, Launch
+
+
+@final
+class CapturedGraph:
+    """A graph whose nodes are written once, but for seeds that nobody has chosen, and all that they refer to.
+
+    One launch of it at a time.
+    """
+
+    __slots__ = ("_drawn", "_instance", "_launches", "_memory", "_plan", "_staged", "device", "staged_bytes")
+
+    def __init__(self, compiled: CompiledPlan, instance: GraphExec, memory: RunMemory, staged: "Staged") -> None:
+        self.device: CudaDevice = compiled.devices[0]
+        self.staged_bytes = sum(target.nbytes for _, target in staged)
+        """What each launch copies on the host."""
+        self._plan: Plan = compiled.plan
+        self._drawn = drawn_cells(self._plan)
+        self._launches: Sequence[Launch] = compiled.reports
+        self._instance = instance
+        self._memory = memory
+        self._staged = staged
+
+    def launch(self, stream: RawStream) -> None:
+        """Take what is in the arrays of the host now, and launch it. The context is current."""
+        bound = self._memory.bound
+        for copy, target in self._staged:
+            np.copyto(target, source_array(copy.instruction, bound))
+        if self._drawn:
+            for cell in self._drawn:
+                bound[cell] = fresh_seed()
+            self._instance.aim(self._memory.bases, bound)
+        assert self._instance.raw is not None
+        self._instance.raw.launch(stream)
+
+    def violations(self) -> Iterator[BaseException]:
+        """Once a launch is over: of each kernel that it is to be blamed for, the error. They are forgotten here."""
+        block = self._memory.reports
+        if block is None:
+            return
+        reports, outcome = array_over(block, block.nbytes), Outcome()
+        blame(self._plan, self._launches, reports, outcome)
+        reports[...] = 0
+        for failure in outcome.failures():
+            yield failure.error
+
+
+Staged = list[tuple[CopyIn, NDArray[Any]]]
+"""Copies from arrays that are not page-locked, each with the array that is, of the same shape and element type."""
+
+
+def freeze(compiled: CompiledPlan, written: Encoded, graphs: GraphInstances, bound: list[object]) -> CapturedGraph:
+    """The plan with the memory of these buffers and cells for good; see `Prepared.freeze`. Outputs and results that are
+    not there yet are put in."""
+    if graphs.obstacle is not None:
+        instruction, why = graphs.obstacle
+        where = f" at {describe(instruction.origin)}" if instruction is not None else ""
+        what = f"{type(instruction).__name__}{where}" if instruction is not None else "the op"
+        raise CaptureError(f"{what} cannot be part of a CUDA graph: {why}.")
+    device = compiled.devices[0]
+    device.refuse_if_lost()
+    with device.gpu.current():
+        device.destroy_retired()
+        instance = GraphExec(device, graphs.draw(compiled, written))
+        memory = RunMemory(compiled, bound)
+        memory.look()
+        memory.take(instance.bases)
+        memory.take_host_memory(instance.bases)
+        for copy_out in compiled.copies_out:
+            array = bound[copy_out.instruction.out]
+            assert isinstance(array, np.ndarray)
+            if array.nbytes and not device.gpu.is_pinned(array):
+                raise CaptureError(
+                    f"to_host at {describe(copy_out.instruction.origin)}: its result is in ordinary memory, and a CUDA "
+                    "graph copies to page-locked memory alone. Allow for more of that (DAGPU_PINNED_BYTES), or take "
+                    "the to_host out of what is captured."
+                )
+        instance.aim(memory.bases, bound)
+    memory.bound = list(bound)  # the caller's list is the caller's
+    return CapturedGraph(compiled, instance, memory, _staged(memory))
+
+
+def _staged(memory: RunMemory) -> Staged:
+    found: Staged = []
+    for copy, array in memory.locked:
+        source = source_array(copy.instruction, memory.bound)
+        if array is not source:
+            found.append((copy, array.view(source.dtype).reshape(source.shape)))
+    return found
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LaunchGraph:
+    """Launches a frozen plan as part of a run."""
+
+    instruction: GraphLaunch
+    frozen: CapturedGraph
+
+    def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
+        buffers.launched.append(self)  # it lives until the run is over, which then looks at its reports
+        self.frozen.launch(stream)
+
+    def violations(self) -> Iterator[BaseException]:
+        """Once the run is over: the errors of the graph's checked kernels. They are forgotten here."""
+        return self.frozen.violations()

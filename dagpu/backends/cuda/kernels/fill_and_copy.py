@@ -1,0 +1,390 @@
+"""Fills and copies on the device: which driver call or which kernel does one, and with what parameters.
+
+Nothing here needs a GPU. A kernel's text is put together from prelude/*.cuh and depends on the kind of work and the
+element types alone, so that few modules are ever compiled; all else is in its parameters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from struct import pack
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, assert_never, final
+
+import numpy as np
+
+from dagpu.backends.common.numpy_initializers import write
+from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, Gpu, RawStream
+from dagpu.backends.cuda.kernels.strided_loop import Start, StridedLoop, packed, reduced, room_for
+from dagpu.common.dtypes import strides_of
+from dagpu.common.errors import ShapeError
+from dagpu.common.layout import Layout
+from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
+
+THREADS: Final = 256
+MAX_BLOCKS: Final = 1 << 14
+"""A thread does several shares of what is larger: 15 or more rounds on an H200, so that the last is a small part."""
+
+MIN_ROW: Final = 64
+"""Bytes: rows shorter than two memory transactions are copied by a kernel, not by `cuMemcpy2D`."""
+MAX_PITCH: Final = (1 << 31) - 1
+"""The driver's limit (CU_DEVICE_ATTRIBUTE_MAX_PITCH)."""
+
+_DType: TypeAlias = "np.dtype[Any]"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BuiltinWork:
+    """A launch of one of our own kernels."""
+
+    source: str
+    """Complete CUDA C++, for NVRTC and nvcc alike."""
+    name: str
+    """The `extern "C"` kernel in it."""
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: bytes
+    """The parameters, packed, with 0 for addresses."""
+    pointers: tuple[int, ...]
+    """Where in `arguments` the addresses (8 bytes each) go: of the output's memory, and of the source's. They are those
+    of the blocks of memory: the layouts' offsets are among the other parameters."""
+    seed: int | None = None
+    """Where in `arguments` the seed (8 bytes) goes that each run brings; None where there is none."""
+
+
+class HasBases(Protocol):
+    """The part of a run's buffers that a memset or memcpy reads."""
+
+    @property
+    def bases(self) -> Sequence[int]:
+        """The addresses from which the plan's addresses are counted."""
+        ...
+
+
+class HasGpu(Protocol):
+    """The part of a device that a memset or memcpy calls."""
+
+    @property
+    def gpu(self) -> Gpu: ...
+
+
+UNPLACED: Final = -1
+"""The base of a memset or memcpy whose offsets are counted from the start of its buffer."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Memset:
+    """`count` times the `width` (1, 2 or 4) bytes of `value`, from `offset` on. `count` may be 0: nothing to do.
+
+    A placed one is a command: call it with the run's buffers, the device and a stream.
+    """
+
+    width: int
+    value: int
+    count: int
+    offset: int
+    base: int = UNPLACED
+
+    def placed(self, out: tuple[int, int]) -> "Memset":
+        """The same memset in a buffer that begins at `out`: a base and a distance from it in bytes."""
+        base, offset = out
+        return Memset(self.width, self.value, self.count, offset + self.offset, base)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes written."""
+        return self.width * self.count
+
+    @property
+    def bases(self) -> tuple[int]:
+        """The base of its address."""
+        return (self.base,)
+
+    def __call__(self, buffers: HasBases, device: HasGpu, stream: RawStream) -> None:
+        if self.count:
+            device.gpu.fill(buffers.bases[self.base] + self.offset, self.width, self.value, self.count, stream)
+
+    def node(self, bases: Sequence[int]) -> FillNode:
+        """The node of a graph that does the same."""
+        return FillNode(bases[self.base] + self.offset, self.width, self.value, self.count)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Memcpy:
+    """`nbytes` bytes, from and to these offsets. `nbytes` may be 0: nothing to do.
+
+    A placed one is a command, within a device or between two: the driver tells by the addresses.
+    """
+
+    nbytes: int
+    out_offset: int
+    source_offset: int
+    out_base: int = UNPLACED
+    source_base: int = UNPLACED
+
+    def placed(self, out: tuple[int, int], source: tuple[int, int]) -> "Memcpy":
+        """The same memcpy in buffers that begin there: each a base and a distance from it in bytes."""
+        return Memcpy(self.nbytes, out[1] + self.out_offset, source[1] + self.source_offset, out[0], source[0])
+
+    @property
+    def bases(self) -> tuple[int, int]:
+        """The bases of its addresses."""
+        return self.out_base, self.source_base
+
+    def __call__(self, buffers: HasBases, device: HasGpu, stream: RawStream) -> None:
+        if self.nbytes:
+            bases = buffers.bases
+            target, origin = bases[self.out_base] + self.out_offset, bases[self.source_base] + self.source_offset
+            device.gpu.copy(target, origin, self.nbytes, stream)
+
+    def node(self, bases: Sequence[int]) -> CopyNode:
+        """The node of a graph that does the same."""
+        target, origin = bases[self.out_base] + self.out_offset, bases[self.source_base] + self.source_offset
+        return CopyNode("within", target, origin, self.nbytes)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Memcpy2D:
+    """`height` rows of `width` bytes, whose starts lie a pitch of at least `width` bytes apart.
+
+    A placed one is a command.
+    """
+
+    width: int
+    height: int
+    out_pitch: int
+    source_pitch: int
+    out_offset: int
+    source_offset: int
+    out: tuple[int, int] = (UNPLACED, 0)
+    """The start of the output's buffer, from which `out_offset` is counted: a base and a distance from it in bytes."""
+    source: tuple[int, int] = (UNPLACED, 0)
+    by_kernel: BuiltinWork | None = None
+    """A kernel that does the same, for graphs."""
+
+    def placed(self, out: tuple[int, int], source: tuple[int, int], by_kernel: BuiltinWork) -> "Memcpy2D":
+        """The same memcpy in buffers that begin there: each a base and a distance from it in bytes."""
+        return replace(self, out=out, source=source, by_kernel=by_kernel)
+
+    def __call__(self, buffers: HasBases, device: HasGpu, stream: RawStream) -> None:
+        (out_base, out_start), (source_base, source_start) = self.out, self.source
+        target = buffers.bases[out_base] + out_start + self.out_offset
+        origin = buffers.bases[source_base] + source_start + self.source_offset
+        pitches = self.out_pitch, self.source_pitch
+        device.gpu.copy_pitched(target, origin, self.width, self.height, pitches, stream)
+
+
+def fill(recipe: Recipe, layout: Layout) -> BuiltinWork | Memset:
+    """What writes every element of `layout` by `recipe`: the host's bits, save for `Normal` (see there).
+
+    Raises:
+        TypeError, OverflowError, ValueError, ShapeError: as `dagpu.ops.initializers.check`.
+        ShapeError: more than `MAX_AXES` axes that cannot be merged.
+    """
+    # Equal recipes may differ in a sign of zero, and whole numbers from fractions: their text tells them apart.
+    return _fill(repr(recipe), recipe, layout)
+
+
+@lru_cache(maxsize=1024)
+def copy(out: Layout, source: Layout, *, rows: bool = True) -> BuiltinWork | Memcpy | Memcpy2D:
+    """What copies `source` to `out`, of the same shape, and converts its elements as NumPy's `casting="unsafe"` does.
+
+    Two things are open, as in C: a floating number outside the range of an integer type (the GPU gives the nearest end
+    of the range, of NaN 0 or the least), and the sign and payload of a NaN. The layouts share no memory. With `rows`
+    False a kernel does what `Memcpy2D` would.
+
+    Raises:
+        ShapeError: other shapes, or more than `MAX_AXES` axes that cannot be merged.
+    """
+    if out.shape != source.shape:
+        raise ShapeError(f"cannot copy {source.shape} to {out.shape}. Give both the same shape.")
+    if out.size == 0:
+        return Memcpy(0, out.offset, source.offset)
+    walk = reduced(out.shape, Start(out.offset, source.offset), out.strides, source.strides)
+    types = _c_type(out.dtype), _c_type(source.dtype)
+    dense = walk.dense(out.dtype.itemsize, source.dtype.itemsize)
+    if _same_bits(out.dtype, source.dtype):
+        if dense:
+            return Memcpy(out.nbytes, *walk.start)
+        if rows and (pitched := _rows(walk, out.dtype.itemsize)) is not None:
+            return pitched
+        types = (_UNSIGNED[out.dtype.itemsize],) * 2
+    text = _text("numbers", "walk", "copy") + _COPY_ENTRIES.format(out=types[0], source=types[1])
+    if dense:
+        lanes = 16 // max(out.dtype.itemsize, source.dtype.itemsize)
+        arguments = pack("<QQqqQ", 0, 0, *walk.start, walk.size)
+        return BuiltinWork(text, "dagpu_copy_dense", _grid(walk.size, lanes), (THREADS, 1, 1), arguments, (0, 8))
+    room, name = room_for(walk, "dagpu_copy")
+    return BuiltinWork(text, name, _grid(walk.size, 1), (THREADS, 1, 1), pack("<QQ", 0, 0) + packed(walk, room), (0, 8))
+
+
+@lru_cache(maxsize=1024)
+def _fill(_exact: str, recipe: Recipe, layout: Layout) -> BuiltinWork | Memset:
+    check(recipe, layout.dtype, layout.shape)
+    itemsize = layout.dtype.itemsize
+    if layout.size == 0:
+        return Memset(min(itemsize, 4), 0, 0, layout.offset)
+    # Equal elements have no order: instead of by their numbers, axes are merged by the output alone.
+    numbers = layout.strides if isinstance(recipe, Constant) else strides_of(layout.shape, 1)
+    walk = reduced(layout.shape, Start(layout.offset, 0), layout.strides, numbers)
+    if isinstance(recipe, Constant):
+        bits, dense = _bits(recipe, layout.dtype), walk.dense(itemsize, itemsize)
+        if dense and itemsize < 8:
+            return Memset(itemsize, bits, walk.size, walk.start.out)
+        if dense and bits >> 32 == bits & 0xFFFFFFFF:
+            return Memset(4, bits >> 32, 2 * walk.size, walk.start.out)
+        formula = _Formula(f"Constant<{_UNSIGNED[itemsize]}>", 16 // itemsize, pack("<Q", bits))
+    else:
+        dense = walk.dense(itemsize, 1)
+        formula = _formula(recipe, layout)
+    without_seed = isinstance(recipe, Uniform | Normal) and recipe.seed is None
+    parts = (
+        ("numbers", "walk", "fill", "philox") if isinstance(recipe, Uniform | Normal) else ("numbers", "walk", "fill")
+    )
+    text = _text(*parts) + _FILL_ENTRIES.format(formula=formula.c_type)
+    if dense:
+        arguments = pack("<QqQ", 0, walk.start.out, walk.size) + formula.packed
+        name, grid = "dagpu_fill_dense", _grid(walk.size, formula.lanes)
+    else:
+        room, name = room_for(walk, "dagpu_fill")
+        arguments, grid = pack("<Q", 0) + packed(walk, room) + formula.packed, _grid(walk.size, 1)
+    seed = len(arguments) - 8 if without_seed else None  # the last field of either formula
+    return BuiltinWork(text, name, grid, (THREADS, 1, 1), arguments, (0,), seed)
+
+
+# ---- formulas -----------------------------------------------------------------------------------
+class _Formula(NamedTuple):
+    """A struct of fill.cuh or philox.cuh: its C++ type, its elements to a thread at a time, its fields."""
+
+    c_type: str
+    lanes: int
+    packed: bytes
+
+
+_NO_ELEMENT: Final = (1 << 64) - 1
+_MODULUS: Final = 1 << 64
+
+
+def _formula(recipe: Arange | Linspace | Eye | Uniform | Normal, layout: Layout) -> _Formula:
+    c_type, lanes = _c_type(layout.dtype), 16 // layout.dtype.itemsize
+    match recipe:
+        case Arange(start, step):
+            if layout.dtype.kind in "biu" and isinstance(start, int) and isinstance(step, int):
+                return _Formula(f"Whole<{c_type}>", lanes, pack("<QQ", start % _MODULUS, step % _MODULUS))
+            return _Formula(f"Line<{c_type}>", lanes, pack("<dddQ", float(start), float(step), 0.0, _NO_ELEMENT))
+        case Linspace(start, stop, num):
+            first, end = float(start), float(stop)
+            step, last = ((end - first) / float(num - 1), num - 1) if num > 1 else (0.0, _NO_ELEMENT)
+            return _Formula(f"Line<{c_type}>", lanes, pack("<dddQ", first, step, end, last))
+        case Eye():
+            return _Formula(f"Eye<{c_type}>", lanes, pack("<Q", layout.shape[1]))
+        case Uniform(seed):
+            lanes = 2 if layout.dtype.itemsize == 8 else 4
+            return _Formula(f"Uniform<{c_type}>", lanes, packed_seed(seed or 0))
+        case Normal(mean, std, seed):
+            return _Formula(f"Normal<{c_type}>", 2, pack("<dd", float(mean), float(std)) + packed_seed(seed or 0))
+        case _:
+            assert_never(recipe)
+
+
+def packed_seed(seed: int) -> bytes:
+    """A seed as the formulas have it."""
+    return pack("<Q", seed % _MODULUS)
+
+
+def _bits(recipe: Constant, dtype: _DType) -> int:
+    one = np.empty(1, dtype)
+    write(recipe, one)
+    return int.from_bytes(one.tobytes(), "little")
+
+
+# ---- element types --------------------------------------------------------------------------------
+_UNSIGNED: Final = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
+_SIGNED: Final = {1: "signed char", 2: "short", 4: "int", 8: "long long"}
+_OTHERS: Final = {
+    "float16": "dagpu::float16",
+    "bfloat16": "dagpu::bfloat16",
+    "float32": "float",
+    "float64": "double",
+    "bool": "bool",
+}
+
+
+def _c_type(dtype: _DType) -> str:
+    if dtype.kind in "iu":
+        return (_SIGNED if dtype.kind == "i" else _UNSIGNED)[dtype.itemsize]
+    return _OTHERS[dtype.name]
+
+
+def _same_bits(out: _DType, source: _DType) -> bool:
+    """Does the conversion leave every bit as it is?"""
+    if out == source:
+        return True
+    return out.itemsize == source.itemsize and out.kind in "iu" and source.kind in "iub"
+
+
+# ---- copies of rows, grids ----------------------------------------------------------------------
+def _rows(walk: StridedLoop, itemsize: int) -> Memcpy2D | None:
+    """The walk as rows that lie a pitch apart, if it is that."""
+    if len(walk.axes) != 2 or walk.axes[0][1:] != (itemsize, itemsize):
+        return None
+    width, (height, out_pitch, source_pitch) = walk.axes[0].extent * itemsize, walk.axes[1]
+    if width < MIN_ROW or not all(width <= pitch <= MAX_PITCH for pitch in (out_pitch, source_pitch)):
+        return None
+    return Memcpy2D(width, height, out_pitch, source_pitch, *walk.start)
+
+
+def _grid(count: int, lanes: int) -> tuple[int, int, int]:
+    return min(-(-count // (lanes * THREADS)), MAX_BLOCKS), 1, 1
+
+
+# ---- text ---------------------------------------------------------------------------------------------
+_PRELUDE: Final = Path(__file__).resolve().parent / "prelude"
+
+_FILL_ENTRIES: Final = """
+typedef dagpu::{formula} Formula;
+extern "C" __global__ void dagpu_fill_dense(
+    char* out, long long offset, unsigned long long count, const __grid_constant__ Formula formula
+) {{
+    dagpu::fill_dense(out, offset, count, formula);
+}}
+extern "C" __global__ void dagpu_fill_few(
+    char* out, const __grid_constant__ dagpu::Walk<4> walk, const __grid_constant__ Formula formula
+) {{
+    dagpu::fill_walk(out, walk, formula);
+}}
+extern "C" __global__ void dagpu_fill_many(
+    char* out, const __grid_constant__ dagpu::Walk<32> walk, const __grid_constant__ Formula formula
+) {{
+    dagpu::fill_walk(out, walk, formula);
+}}
+"""
+
+_COPY_ENTRIES: Final = """
+extern "C" __global__ void dagpu_copy_dense(
+    char* out, const char* source, long long out_offset, long long source_offset, unsigned long long count
+) {{
+    dagpu::copy_dense<{out}, {source}>(out, source, out_offset, source_offset, count);
+}}
+extern "C" __global__ void dagpu_copy_few(
+    char* out, const char* source, const __grid_constant__ dagpu::Walk<4> walk
+) {{
+    dagpu::copy_walk<{out}, {source}>(out, source, walk);
+}}
+extern "C" __global__ void dagpu_copy_many(
+    char* out, const char* source, const __grid_constant__ dagpu::Walk<32> walk
+) {{
+    dagpu::copy_walk<{out}, {source}>(out, source, walk);
+}}
+"""
+
+
+@lru_cache(maxsize=8)
+def _text(*parts: str) -> str:
+    """These files of the prelude, one after the other; each is there once, so none includes another."""
+    texts = ((_PRELUDE / f"{part}.cuh").read_text(encoding="utf-8") for part in parts)
+    return "\n".join(text.replace("#pragma once\n", "") for text in texts)

@@ -1,0 +1,1 @@
+"""One run of a plan on CUDA devices: start, submission, wake-up, completion, timing."""

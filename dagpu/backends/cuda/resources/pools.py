@@ -1,0 +1,219 @@
+"""Pools of device memory and of page-locked host memory.
+
+Streams are none of a pool's business: a run takes all of its memory when it is submitted and gives it back when it is
+complete, and a handle's memory is complete before anybody has it. So what is in a pool is idle, on every stream.
+
+A block may be dropped on any thread, in the middle of anything, while that thread holds the pool's lock. So what it had
+only goes into a queue then (dagpu.common.reference_queue), and is sorted in when the pool is next asked.
+"""
+
+import threading
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
+from typing import Final, final
+
+from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
+from dagpu.common.errors import DeviceError
+from dagpu.common.reference_queue import ReferenceQueue
+
+GRAIN: Final = 512
+"""Bytes: small blocks are multiples of this. Wider than any alignment that a kernel can want (cuMemAlloc: 256)."""
+
+LARGE: Final = 2 << 20
+"""Bytes: the driver maps memory in pages of 2 MiB, so larger blocks are multiples of that."""
+
+SLAB: Final = 2 << 20
+"""Bytes of page-locked memory that small blocks are cut out of."""
+
+WASTE: Final = 8
+"""A block of the pool is given out if it is larger than what is wanted by at most an eighth."""
+
+
+@final
+class MemoryBlock:
+    """Memory in use, from `address` on. It goes back to its pool when the last reference to it goes."""
+
+    __slots__ = ("__weakref__", "address", "nbytes", "size")
+
+    def __init__(self, pool: "Pool", address: int, nbytes: int, size: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        """What was asked for; it counts as used."""
+        self.size = size
+        """What it takes up."""
+        pool.dropped.watch(self, (address, nbytes, size))
+
+    def __repr__(self) -> str:
+        return f"<{self.nbytes} bytes at {self.address:#x}>"
+
+
+def rounded(nbytes: int) -> int:
+    """The size of the block that serves a request."""
+    grain = GRAIN if nbytes <= LARGE // 2 else LARGE
+    return -(-nbytes // grain) * grain
+
+
+@final
+class Slabs:
+    """Small pieces, cut out of large ones that `allocate` gives: to lock a page of host memory takes the kernel longer
+    than it takes the bus to fill it.
+
+    A piece that was freed is not cut again: its slab goes back when all its pieces are free. Pools free blocks only
+    when they are trimmed, so slabs come and go rarely. Its functions are called under the pool's lock.
+    """
+
+    def __init__(self, allocate: Callable[[int], int], free: Callable[[int], None]) -> None:
+        self._allocate = allocate
+        self._free = free
+        self._starts: list[int] = []
+        self._pieces: dict[int, int] = {}
+        """Pieces in use, by the start of their slab."""
+        self._current = 0
+        self._cut = SLAB
+
+    def allocate(self, nbytes: int) -> int:
+        """Memory; its address."""
+        if nbytes > SLAB // 8:
+            return self._allocate(nbytes)
+        if self._cut + nbytes > SLAB:
+            self._current, self._cut = self._allocate(SLAB), 0
+            insort(self._starts, self._current)
+            self._pieces[self._current] = 0
+        address = self._current + self._cut
+        self._cut += nbytes
+        self._pieces[self._current] += 1
+        return address
+
+    def free(self, address: int) -> None:
+        """Give back what `allocate` gave."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0 or address >= self._starts[at] + SLAB:
+            self._free(address)
+            return
+        start = self._starts[at]
+        self._pieces[start] -= 1
+        if not self._pieces[start]:
+            del self._pieces[start], self._starts[at]
+            if start == self._current:
+                self._cut = SLAB
+            self._free(start)
+
+
+@final
+class Pool:
+    """Blocks from `allocate`, kept when they are idle.
+
+    Invariants, under `_lock`:
+        each address is in use (a `MemoryBlock` has it), in `dropped`, or idle
+        `_idle[size]` has the idle addresses of that size, the latest last; `_sizes` has its keys in order
+    """
+
+    def __init__(self, allocate: Callable[[int], int], free: Callable[[int], None]) -> None:
+        self._allocate = allocate
+        self._free = free
+        self._lock = threading.Lock()
+        self._idle: dict[int, dict[int, None]] = {}
+        self._sizes: list[int] = []
+        self._used = 0
+        self._held = 0
+        self.dropped: ReferenceQueue[tuple[int, int, int]] = ReferenceQueue()
+        """Address, bytes asked for, size: of blocks that were dropped and are not sorted in yet."""
+
+    def take(self, nbytes: int, room: int | None = None, wanted: int = 0) -> MemoryBlock:
+        """A block of at least `nbytes`: the one at the address `wanted` if it is idle and fits, else the one that came
+        back last. Trims the pool before it gives up.
+
+        With `room`, the pool may hold at most so many bytes together, in use and idle.
+
+        Raises:
+            DeviceError: there is too little memory (code 2).
+        """
+        if nbytes == 0:
+            return MemoryBlock(self, 0, 0, 0)
+        size = rounded(nbytes)
+        with self._lock:
+            self._sort_in()
+            found = self._fitting(size, wanted)
+            if found is None:
+                found = self._fresh(size, room)
+            self._used += nbytes
+        return MemoryBlock(self, found[0], nbytes, found[1])
+
+    def has(self, nbytes: int) -> bool:
+        """Would it serve this from what is idle?"""
+        with self._lock:
+            self._sort_in()
+            size = rounded(nbytes)
+            at = bisect_left(self._sizes, size)
+            return at < len(self._sizes) and self._sizes[at] - size <= size // WASTE
+
+    def trim(self) -> None:
+        """Give all that is idle back to the driver."""
+        with self._lock:
+            self._sort_in()
+            self._trim()
+
+    @property
+    def used(self) -> int:
+        """Bytes asked for by blocks in use."""
+        with self._lock:
+            self._sort_in()
+            return self._used
+
+    @property
+    def held(self) -> int:
+        """Bytes that came from the driver, in use or idle."""
+        with self._lock:
+            return self._held
+
+    def _sort_in(self) -> None:
+        dropped = self.dropped
+        while dropped:
+            address, nbytes, size = dropped.pop()
+            if size:
+                self._used -= nbytes
+                addresses = self._idle.get(size)
+                if addresses is None:
+                    self._idle[size] = {address: None}
+                    insort(self._sizes, size)
+                else:
+                    addresses[address] = None
+
+    def _fitting(self, size: int, wanted: int) -> tuple[int, int] | None:
+        at = bisect_left(self._sizes, size)
+        if at == len(self._sizes):
+            return None
+        found = self._sizes[at]
+        if found - size > size // WASTE:
+            return None
+        addresses = self._idle[found]
+        if wanted in addresses:
+            del addresses[wanted]
+            address = wanted
+        else:
+            address = addresses.popitem()[0]
+        if not addresses:
+            del self._idle[found], self._sizes[at]
+        return address, found
+
+    def _fresh(self, size: int, room: int | None) -> tuple[int, int]:
+        if room is not None and self._held + size > room:
+            self._trim()
+            if self._held + size > room:
+                raise DeviceError(f"the pool may hold {room:,} bytes and has {self._held:,}", OUT_OF_MEMORY)
+        try:
+            address = self._allocate(size)
+        except DeviceError as error:
+            if error.code != OUT_OF_MEMORY or not self._idle:
+                raise
+            self._trim()
+            address = self._allocate(size)
+        self._held += size
+        return address, size
+
+    def _trim(self) -> None:
+        idle, self._idle, self._sizes = self._idle, {}, []
+        for size, addresses in idle.items():
+            for address in addresses:
+                self._free(address)
+                self._held -= size

@@ -1,0 +1,50 @@
+"""A plan with memory of its own on the host: what a CUDA graph is on a GPU."""
+
+from collections.abc import Sequence
+from typing import final
+
+from dagpu.backends.common.failures import Outcome
+from dagpu.backends.common.run_errors import error_of_graph
+from dagpu.backends.common.worker_threads import WorkerStream, enqueue
+from dagpu.backends.host.arrays import HostMemory
+from dagpu.backends.host.host_replay import Batch, HostReplay
+from dagpu.backends.protocol import Bindings
+from dagpu.lowering.arguments.scalar_params import drawn_cells, fresh_seed
+from dagpu.lowering.plan import Plan, Step
+
+
+@final
+class HostGraph:
+    """See `dagpu.backends.protocol.Prepared.freeze`.
+
+    It is launched by the thread that plays a `GraphLaunch`, which waits for it. So its lanes have streams of their own:
+    on those of the device's pool they might stand behind that very thread.
+    """
+
+    __slots__ = ("_arenas", "_drawn", "_memory", "_plan", "_work")
+
+    def __init__(
+        self, plan: Plan, bindings: Bindings, arenas: Sequence[HostMemory], work: dict[WorkerStream, Sequence[Step]]
+    ) -> None:
+        self._plan = plan
+        self._memory = list(bindings.memory)
+        self._drawn = drawn_cells(plan)
+        self._arenas = arenas
+        self._work = work
+
+    def launch(self, outcome: Outcome) -> None:
+        """Run it to its end; when `outcome` is cancelled, skip what has not begun. One launch at a time.
+
+        Raises what its instructions raise; of several errors a group.
+        """
+        bindings = Bindings(len(self._memory))
+        bindings.memory = list(self._memory)
+        for cell in self._drawn:
+            bindings.memory[cell] = fresh_seed()
+        replay = HostReplay(self._plan, bindings, self._arenas, len(self._work))
+        enqueue({stream: Batch(replay, steps) for stream, steps in self._work.items()})
+        outcome.also_cancel(replay.cancel)
+        replay.wait()
+        error = error_of_graph(replay.failures())
+        if error is not None:
+            raise error

@@ -1,0 +1,153 @@
+"""What each instruction does on the host. `memory[i]` is what buffer i is bound to: a `HostMemory`, or a
+cell's value."""
+
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from math import prod
+from typing import Any, Final, Protocol, assert_never, cast
+
+import numpy as np
+
+from dagpu.backends.common.failures import Outcome
+from dagpu.backends.common.host_instructions import blame, call, source_array
+from dagpu.backends.common.numpy_initializers import write
+from dagpu.backends.common.run_errors import no_room, out_of_memory
+from dagpu.backends.host.arrays import as_input, readable, writable
+from dagpu.backends.host.tiles import TilePlace, cut_out, places, whole
+from dagpu.common.errors import DagpuError
+from dagpu.common.layout import Layout
+from dagpu.common.origin import describe
+from dagpu.common.tracebacks import passes_on
+from dagpu.lowering.program import (
+    Cell,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Fill,
+    GraphLaunch,
+    HostCall,
+    Instruction,
+    Launch,
+    Tiles,
+    View,
+)
+from dagpu.ops.initializers import seeded
+from dagpu.ops.kernel_spec import KernelSpec
+
+
+class Launchable(Protocol):
+    """The part of a graph that a `GraphLaunch` calls. Both the host's and the explore backend's graphs implement it."""
+
+    def launch(self, outcome: Outcome) -> None:
+        """Run the graph to its end."""
+        ...
+
+
+_UNCANCELLED: Final = Outcome()
+
+
+def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _UNCANCELLED) -> None:
+    """Run one instruction to its end, or, once `outcome` is cancelled, to the end of the tile that is being computed.
+
+    Raises whatever the user's code raises, with a note of where it was called.
+    """
+    match instruction:
+        case Launch():
+            _launch(instruction, memory, outcome)
+        case Fill(out=out, recipe=recipe, seed=seed):
+            if seed is not None:
+                recipe = seeded(recipe, cast(int, memory[seed.buffer]))
+            write(recipe, writable(memory[out.buffer], out.layout))
+        case CopyHtoD():
+            _copy_in(instruction, memory)
+        case CopyDtoH():
+            _copy_out(instruction, memory)
+        case CopyDtoD(out=out, source=source):
+            _copy_within(out, source, memory)
+        case HostCall():
+            call(instruction, memory)
+        case GraphLaunch(graph=graph):
+            cast(Launchable, graph).launch(outcome)
+        case _:
+            assert_never(instruction)
+
+
+def _launch(launch: Launch, memory: list[object], outcome: Outcome) -> None:
+    kernel = launch.kernel
+    body = kernel.host.function
+    if body is None:
+        raise _no_body(launch)
+    arguments = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
+    outputs: list[tuple[int, object, Layout]] = []
+    cuts: list[Iterable[TilePlace]] = []
+    once = kernel.host.whole
+    for position, argument in enumerate(launch.args):
+        if type(argument) is View:
+            arguments[position] = as_input(memory[argument.buffer], argument.layout, kernel, position)
+        elif type(argument) is Tiles:
+            outputs.append((position, memory[argument.view.buffer], argument.view.layout))
+            cuts.append((whole(argument),) if once else places(argument, launch.grid))
+    blocks = prod(launch.grid)
+    if once:
+        blocks = min(blocks, 1)  # an empty grid calls nothing, here as on a GPU
+    for block in zip(*cuts, strict=True) if cuts and blocks else repeat((), blocks):
+        if outcome.cancelled:
+            return  # nobody gets what a cancelled run has written
+        for (position, block_memory, layout), place in zip(outputs, block, strict=True):
+            arguments[position] = cut_out(block_memory, layout, place)
+        _call_body(body, arguments, launch)
+
+
+@passes_on
+def _call_body(body: Callable[..., object], arguments: list[Any], launch: Launch) -> None:
+    try:
+        returned = body(*arguments)
+    except BaseException as error:
+        blame(error, f"the host body of kernel {launch.kernel.name}, launched at {describe(launch.origin)}")
+        raise
+    if returned is not None:
+        raise DagpuError(
+            f"the host body of kernel {launch.kernel.name}, launched at {describe(launch.origin)}, returned "
+            f"a value of type {type(returned).__name__}, which nobody gets. Write the result into the "
+            f"output's tile: {_an_output(launch.kernel)}[...] = ..."
+        )
+
+
+def _copy_in(copy: CopyHtoD, memory: list[object]) -> None:
+    writable(memory[copy.out.buffer], copy.out.layout)[...] = source_array(copy, memory)
+
+
+def _copy_out(copy: CopyDtoH, memory: list[object]) -> None:
+    layout = copy.source.layout
+    held = memory[copy.out]
+    if isinstance(held, np.ndarray):  # a graph's, which is written anew by each launch
+        np.copyto(held, readable(memory[copy.source.buffer], layout))
+        return
+    try:
+        memory[copy.out] = np.array(readable(memory[copy.source.buffer], layout), order="C")
+    except MemoryError:
+        where = f"{type(copy).__name__} at {describe(copy.origin)}"
+        raise out_of_memory(f"{no_room('host memory', layout.nbytes)}, to be written by {where}") from None
+
+
+def _copy_within(out: View, source: View, memory: list[object]) -> None:
+    target = writable(memory[out.buffer], out.layout)
+    origin = readable(memory[source.buffer], source.layout)
+    if target.dtype == origin.dtype:
+        target[...] = origin
+    else:
+        with np.errstate(all="ignore"):  # what does not fit is converted as C does, as the GPU does, without a word
+            np.copyto(target, origin, casting="unsafe")
+
+
+def _no_body(launch: Launch) -> DagpuError:
+    kernel = launch.kernel
+    return DagpuError(
+        f"kernel {kernel.name}, declared at {describe(kernel.origin)} and launched at "
+        f"{describe(launch.origin)}, has no host body, so the host backend cannot run it. Give it one with "
+        f"@{kernel.name}.host, or run it on CUDA."
+    )
+
+
+def _an_output(kernel: KernelSpec) -> str:
+    return next((param.name for param in kernel.params if param.form == "out"), "tile")

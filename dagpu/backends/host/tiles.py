@@ -1,0 +1,76 @@
+"""Where each tile of an output lies: the geometry of a launch."""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+from dagpu.backends.host.arrays import HostMemory, Part
+from dagpu.common.dtypes import Shape
+from dagpu.common.layout import Layout
+from dagpu.kernels.tile import Tile
+from dagpu.lowering.program import Tiles
+
+_TABLE = 256
+"""Grids of up to so many tiles are kept as tables: launches of one shape follow each other by the
+thousand."""
+
+
+class TilePlace(NamedTuple):
+    """One tile: its shape in elements, its first byte, its place in the tensor and in the grid."""
+
+    shape: Shape
+    offset: int
+    at: tuple[slice, ...]
+    number: Shape
+
+
+def places(tiles: Tiles, grid: Shape) -> Iterable[TilePlace]:
+    """One place for each index of the launch's `grid`, in C order.
+
+    The launch's grid may differ from the output's own. It has a 0 along each axis that it lacks; where an
+    index is outside the output's grid, the tile is empty.
+    """
+    cut = _table if prod(grid) <= _TABLE else _each
+    return cut(tiles.view.layout, tiles.tile, grid)
+
+
+def whole(tiles: Tiles) -> TilePlace:
+    """The place of a tile that is all of the output."""
+    layout = tiles.view.layout
+    zeros = (0,) * len(layout.shape)
+    return TilePlace(layout.shape, layout.offset, tuple(map(slice, zeros, layout.shape)), zeros)
+
+
+def cut_out(memory: object, layout: Layout, place: TilePlace) -> Tile[Any]:
+    """The tile at `place` of an output that lies in `memory`."""
+    assert isinstance(memory, HostMemory | Part), f"{memory!r} is no memory of the host backend"
+    shape, offset, at, number = place
+    strides = layout.strides if len(shape) == len(layout.strides) else (layout.dtype.itemsize,)
+    tile: Tile[Any] = Tile(shape, layout.dtype, memory.block, offset, strides)
+    tile._at, tile._index = at, number  # noqa: SLF001  # a tile gets its place here, and users only read it
+    return tile
+
+
+def _each(layout: Layout, tile: Shape, grid: Shape) -> Iterator[TilePlace]:
+    rank, extents = len(tile), layout.shape
+    missing = (0,) * (rank - len(grid))
+    for where in product(*map(range, grid)):
+        number = where[:rank] + missing
+        starts = [min(i * step, extent) for i, step, extent in zip(number, tile, extents, strict=True)]
+        stops = [min(begin + step, extent) for begin, step, extent in zip(starts, tile, extents, strict=True)]
+        if any(where[rank:]):
+            # Outside along an axis that the output lacks. One without axes can't be empty: its tile gets an
+            # axis.
+            yield TilePlace((0,) * max(rank, 1), 0, (slice(0, 0),) * rank, number)
+            continue
+        shape = tuple(stop - begin for begin, stop in zip(starts, stops, strict=True))
+        # The first byte of an empty tile may be past the end of its memory.
+        offset = layout.offset + sum(map(int.__mul__, starts, layout.strides)) if 0 not in shape else 0
+        yield TilePlace(shape, offset, tuple(map(slice, starts, stops)), number)
+
+
+@lru_cache(maxsize=512)
+def _table(layout: Layout, tile: Shape, grid: Shape) -> tuple[TilePlace, ...]:
+    return tuple(_each(layout, tile, grid))

@@ -1,0 +1,1 @@
+"""The vocabulary of all layers: errors, origins, element types, layouts, critical sections. Imports no other layer."""

@@ -1,0 +1,69 @@
+"""`@frozen`: the dataclass that ops and instructions are made of.
+
+`dataclass(frozen=True, slots=True)` sets each field through `object.__setattr__` with a look-up by name: 0.86 us for
+three fields. Setting them through the slots' own descriptors takes 0.33 us (CPython 3.11), and building a chain of
+launches is four such nodes for each of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import MISSING, FrozenInstanceError, dataclass, fields
+from typing import Any, NoReturn, TypeVar, cast, dataclass_transform
+
+from dagpu.common.origin import describe, here
+
+_C = TypeVar("_C", bound=type[Any])
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def frozen(cls: _C) -> _C:
+    """A frozen, slotted dataclass that is equal to itself alone: identity is what sharing means.
+
+    Its repr is its base's: a generated one would descend through a whole DAG.
+    """
+    return cast(_C, _finished(dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)))
+
+
+@dataclass_transform(frozen_default=True, eq_default=True)
+def plain(cls: _C) -> _C:
+    """A frozen, slotted dataclass that is compared by value: programs and plans."""
+    return cast(_C, _finished(dataclass(frozen=True, slots=True)(cls)))
+
+
+def _finished(cls: type[Any]) -> type[Any]:
+    """Add a fast `__init__` to the class, and methods that refuse changes: those of dataclass mistake a class with
+    slots for another class, and fail for names that are not fields."""
+    for change in ("__setattr__", "__delattr__"):
+        setattr(cls, change, _refuse_change)
+    return _with_fast_init(cls)
+
+
+def _refuse_change(self: object, name: str, _value: object = None) -> NoReturn:
+    """Refuse the assignment to an attribute, or its deletion.
+
+    Raises:
+        FrozenInstanceError: always; it is an `AttributeError`.
+    """
+    raise FrozenInstanceError(
+        f"attribute {name!r} of {self!r} was to be set or deleted at {describe(here())}, and nothing changes it. Build "
+        "a new one as you want it."
+    )
+
+
+def _with_fast_init(cls: type[Any]) -> type[Any]:
+    scope: dict[str, Any] = {}
+    formals: list[str] = []
+    body: list[str] = []
+    for field in fields(cls):
+        scope[f"_set_{field.name}"] = getattr(cls, field.name).__set__
+        if field.default is not MISSING:
+            scope[f"_default_{field.name}"] = field.default
+            formals.append(f"{field.name}=_default_{field.name}")
+        else:
+            formals.append(field.name)
+        body.append(f" _set_{field.name}(self, {field.name})")
+    source = f"def __init__(self, {', '.join(formals)}):\n" + ("\n".join(body) or " pass")
+    exec(source, scope)
+    init: Callable[..., None] = scope["__init__"]
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    cls.__init__ = init
+    return cls

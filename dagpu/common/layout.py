@@ -1,0 +1,177 @@
+"""The layout of an array in its memory, and the arithmetic of shapes, tiles and slices. This module does not know
+devices."""
+
+import operator
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, Final, final
+
+import numpy as np
+
+from dagpu.common.dtypes import Shape, strides_of
+from dagpu.common.errors import PartitionError, ShapeError
+from dagpu.common.frozen import plain
+from dagpu.common.wrong_arguments import shown
+
+MOST_ELEMENTS: Final = 2**63 // 8 - 1
+"""The product of an array's extents, without those that are 0: offsets in bytes are of 64 bits, elements of 8 bytes."""
+
+
+@final
+@plain
+class Layout:
+    """An array inside a block of memory: `offset` and `strides` are in bytes, `shape` in elements."""
+
+    dtype: "np.dtype[Any]"
+    shape: Shape
+    strides: Shape
+    offset: int
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def contiguous(self) -> bool:
+        """True if it is in C order without gaps. (An axis of extent 1 may have any stride.)"""
+        wanted = strides_of(self.shape, self.dtype.itemsize)
+        return self.size == 0 or all(
+            extent == 1 or have == want for extent, have, want in zip(self.shape, self.strides, wanted, strict=True)
+        )
+
+
+def contiguous(shape: Shape, dtype: "np.dtype[Any]") -> Layout:
+    """The layout of a fresh array in C order."""
+    return Layout(dtype, shape, strides_of(shape, dtype.itemsize), 0)
+
+
+def as_shape(shape: Any, what: str = "shape") -> Shape:
+    """Check that `shape` is a tuple of extents >= 0; `ShapeError` if not."""
+    if type(shape) is tuple:
+        for extent in shape:
+            if type(extent) is not int or extent < 0:
+                break
+        else:
+            if 0 in shape:
+                _check_empty(shape, what)
+            return shape
+    listed = isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes | bytearray)
+    try:
+        extents = tuple(map(operator.index, shape)) if listed else None
+    except TypeError:
+        extents = None
+    if extents is None:
+        whole = f"({shape},), or with all extents in one tuple: ({shape}, ...)"
+        cure = whole if isinstance(shape, int) else "(rows, columns), or (n,) for one axis"
+        raise ShapeError(f"{what} {shown(shape)} is no tuple of whole numbers. Write it as {cure}.")
+    if any(e < 0 for e in extents):
+        raise ShapeError(f"{what} {shape!r} has a negative extent. Extents count elements: 0 or more.")
+    if 0 in extents:
+        _check_empty(extents, what)
+    return extents
+
+
+def _check_empty(extents: Shape, what: str) -> None:
+    """Refuse an array without elements whose strides no array can have: for other arrays there is no memory then."""
+    if prod(filter(None, extents)) > MOST_ELEMENTS:
+        raise ShapeError(
+            f"{what} {extents} has no elements, and extents that are together more than {MOST_ELEMENTS:,}, which no "
+            "array has. Write smaller ones beside the 0."
+        )
+
+
+def reshaped(layout: Layout, shape: object) -> Layout:
+    """The same elements in C order under another shape; `ShapeError` if they differ in number or are not contiguous."""
+    _refuse_open_extent(layout, shape)
+    new = as_shape(shape)
+    if prod(new) != layout.size:
+        raise ShapeError(
+            f"cannot reshape {layout.shape} ({layout.size} elements) to {new} ({prod(new)} elements). "
+            "Give a shape with as many elements."
+        )
+    if not layout.contiguous:
+        raise ShapeError(
+            f"cannot reshape a strided view of shape {layout.shape} and strides {layout.strides}: its elements "
+            "do not lie in one piece. Make them so with dup(...) first."
+        )
+    return Layout(layout.dtype, new, strides_of(new, layout.dtype.itemsize), layout.offset)
+
+
+def _refuse_open_extent(layout: Layout, shape: Any) -> None:
+    """Refuse a shape with one -1, which NumPy would compute, and say which extent it means."""
+    if not isinstance(shape, tuple | list) or -1 not in shape:
+        return
+    others = [extent for extent in shape if extent != -1]
+    if len(others) == len(shape) - 1 and all(isinstance(extent, int) and extent > 0 for extent in others):
+        left, rest = divmod(layout.size, prod(others))
+        if not rest:
+            wanted = tuple(left if extent == -1 else extent for extent in shape)
+            raise ShapeError(f"shape {shape!r} leaves an extent open. Write the number itself: {wanted}.")
+
+
+def sliced(layout: Layout, ranges: tuple[slice, ...]) -> Layout:
+    """A part of `layout`, by one `slice` for each of the first axes, with Python's rules for bounds and steps."""
+    if len(ranges) > len(layout.shape):
+        raise ShapeError(
+            f"{len(ranges)} ranges for a tensor of {len(layout.shape)} axes {layout.shape}. "
+            "Give at most one for each axis."
+        )
+    shape, strides, offset = list(layout.shape), list(layout.strides), layout.offset
+    for axis, part in enumerate(ranges):
+        if not isinstance(part, slice):
+            raise ShapeError(f"range {part!r} of axis {axis} is no slice. Write slice(start, stop).")
+        try:
+            steps = range(*part.indices(shape[axis]))
+        except (TypeError, ValueError) as error:
+            raise ShapeError(
+                f"range {part!r} of axis {axis}: {error}. Use whole numbers and a step that is not 0."
+            ) from None
+        offset += strides[axis] * steps.start if steps and layout.size else 0
+        # A step beyond the axis meets one element at most: any stride will do, and this one is no larger than memory.
+        step = max(-shape[axis], min(steps.step, shape[axis]))
+        shape[axis], strides[axis] = len(steps), strides[axis] * step
+    return Layout(layout.dtype, tuple(shape), tuple(strides), offset)
+
+
+def tiling(shape: Shape, tile: object, partial: object) -> tuple[Shape, Shape]:
+    """Check a tile against a shape; gives the tile and its grid, how many tiles there are along each axis.
+
+    Raises:
+        PartitionError: other rank, a tile extent below 1, or (unless `partial`) one that does not divide its axis.
+    """
+    try:
+        cut = as_shape(tile, "tile")
+    except ShapeError as error:
+        raise PartitionError(str(error)) from None
+    if not isinstance(partial, bool | np.bool_):
+        raise PartitionError(
+            f"partial is {shown(partial)}, but True or False is wanted. Say partial=True, or leave it out."
+        )
+    return _tiling(shape, cut, bool(partial))
+
+
+@lru_cache(maxsize=1024)
+def _tiling(shape: Shape, cut: Shape, partial: bool) -> tuple[Shape, Shape]:
+    """`tiling` of plain extents. Remembered: a pipeline has few shapes, and cuts them for each of its launches."""
+    if len(cut) != len(shape):
+        raise PartitionError(
+            f"tile {cut} has {len(cut)} axes, the tensor {shape} has {len(shape)}. Give one tile extent for each axis."
+        )
+    grid = []
+    for axis, (extent, step) in enumerate(zip(shape, cut, strict=True)):
+        if step < 1:
+            raise PartitionError(
+                f"tile {cut} has extent {step} along axis {axis} of shape {shape}. A tile has at least 1."
+            )
+        if extent % step and not partial:
+            raise PartitionError(
+                f"tile {cut} does not cut shape {shape}: axis {axis} has {extent} elements, no multiple of {step}. "
+                "Choose a tile that divides it, or say partial=True to allow smaller tiles at the edge."
+            )
+        grid.append(-(-extent // step))
+    return cut, tuple(grid)

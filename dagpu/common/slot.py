@@ -1,0 +1,40 @@
+"""`Slot`: a place for a value that a lower module uses and a higher module sets when it is loaded.
+
+Imports run one way, so the lower module cannot import the value (dependency inversion). These are all the slots:
+
+| slot | who uses it | who sets it |
+| --- | --- | --- |
+| `dagpu.handles.TO_HOST` | `to_host()` of a handle | dagpu.ops.creation |
+| `dagpu.ops.base.NODES` | the fluent methods of an op | dagpu.ops.nodes |
+| `dagpu.ops.base.RUNNER` | `sync()`, `await`, `graph()`, `explain()` of an op | dagpu.runtime.interpreter |
+| `dagpu.lowering.plan.DRAWING` | `to_svg()` of a plan | dagpu.lowering.report.plan_drawing |
+| `dagpu.kernels.decorator.COMPILER` | `compile()` of a kernel | dagpu.backends.cuda.backend |
+"""
+
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar, final
+
+_T = TypeVar("_T")
+
+
+@final
+class Slot(Generic[_T]):
+    """A value that another module sets. `slot.value` reads it, as fast as any attribute."""
+
+    __slots__ = ("_setter", "value")
+
+    value: _T
+
+    def __init__(self, setter: str) -> None:
+        self._setter = setter
+        """Name of the module that sets the value."""
+
+    def set(self, value: _T) -> None:
+        """Set the value, in place of an earlier one."""
+        self.value = value
+
+    if not TYPE_CHECKING:  # a checker must refuse other attributes by itself, so it may not see this
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name == "value":
+                raise RuntimeError(f"{self._setter} is not loaded, and this needs it. Load it: import {self._setter}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -1,0 +1,201 @@
+"""The errors for wrong arguments of public calls, in one form, and the checks that several calls share.
+
+    then at program.py:12: f is 3, but a function is wanted. Write .then(lambda t: ...), ...
+
+A call checks its arguments where the user makes it, before anything moves: the error has the user's line, and is never
+an AttributeError of some later step.
+"""
+
+import inspect
+import operator
+from copy import copy
+from functools import partial
+from os import PathLike
+from types import AsyncGeneratorType, BuiltinFunctionType, CoroutineType, FunctionType, GeneratorType
+from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar
+
+import numpy as np
+
+from dagpu.common.errors import DagpuError, NotReadyError
+from dagpu.common.origin import Origin, describe
+
+_E = TypeVar("_E", bound=DagpuError)
+
+_RUNS_NOTHING: Final = (
+    inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+)
+"""Flags of functions whose call runs nothing."""
+
+Suspended: TypeAlias = Literal["a coroutine", "a generator", "an async generator"]
+"""The kind of a call's result that has run nothing."""
+
+SUSPENDED: Final[dict[type[object], Suspended]] = {
+    CoroutineType: "a coroutine", GeneratorType: "a generator", AsyncGeneratorType: "an async generator",
+}  # fmt: skip
+"""Their types."""
+
+_LONGEST: Final = 60
+
+
+def shown(value: object) -> str:
+    """A value in a message: its repr, cut short; of an array its type and shape."""
+    if isinstance(value, np.ndarray):
+        return f"a NumPy array of {value.dtype}, shape {value.shape}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    try:
+        text = repr(value)
+    except Exception:  # a class of the user's; its own defect is not what the message is about
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST or " built at " in text else f"{text[: _LONGEST - 3]}..."
+
+
+def wrong_argument(
+    call: str, where: Origin, name: str, given: object, wanted: str, cure: str, kind: type[Exception] = TypeError
+) -> Exception:
+    """The error to raise. `wanted` is a noun, `cure` a sentence without its full stop."""
+    return kind(f"{call} at {describe(where)}: {name} is {shown(given)}, but {wanted} is wanted. {cure}.")
+
+
+def no_attribute(value: object, name: str) -> AttributeError:
+    """The error to raise for a name that is nothing's, in Python's own words."""
+    return AttributeError(f"{type(value).__name__!r} object has no attribute {name!r}")
+
+
+def at_call(call: str, where: Origin, error: _E) -> _E:
+    """The same error, with the call and its place before its message."""
+    return reworded(error, f"{call} at {describe(where)}: {error}")
+
+
+def reworded(error: _E, message: str) -> _E:
+    """A new error that differs from `error` in its message alone: a `DeviceError` keeps its code."""
+    other = copy(error)
+    other.args = (message,)
+    return other
+
+
+def whole(value: Any) -> int | None:
+    """A whole number as an int; None for anything else, a bool among them."""
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)
+    except (TypeError, NotReadyError):
+        return None
+
+
+def check_flag(value: object, call: str, where: Origin, name: str) -> bool:
+    """A `bool`; a TypeError for anything else."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise wrong_argument(call, where, name, value, "True or False", f"Say {name}=True or {name}=False")
+
+
+def check_count(value: object, call: str, where: Origin, name: str) -> int:
+    """A whole number, 1 or more; a TypeError or ValueError for anything else."""
+    count = whole(value)
+    if count is None or count < 1:
+        kind = TypeError if count is None else ValueError
+        raise wrong_argument(call, where, name, value, "a whole number, 1 or more,", f"Write {name}=4, say", kind)
+    return count
+
+
+def check_path(path: object, call: str, where: Origin) -> None:
+    """The path of a file; a TypeError for anything else."""
+    if not isinstance(path, str | PathLike):
+        raise wrong_argument(call, where, "path", path, "the path of a file", 'Write it as a text: "run.json"')
+
+
+def check_function(f: Any, call: str, where: Origin, name: str = "f") -> None:
+    """A function that runs when it is called.
+
+    Raises:
+        TypeError: it cannot be called; it is an async or a generator function, whose call runs nothing; or it is `f`, a
+            plain function, and cannot be called with one argument.
+    """
+    kind = type(f)
+    if kind is FunctionType:  # nearly always
+        code = f.__code__
+        if not code.co_flags & _RUNS_NOTHING:
+            if (code.co_argcount != 1 or code.co_kwonlyargcount) and name == "f":
+                _check_takes_one(f, call, where)
+            return
+    elif kind is BuiltinFunctionType or kind is type:
+        return
+    if not callable(f):
+        cure = f"Write .{call}(lambda x: ...)" if name == "f" else f"Write {name}=lambda ...: ..."
+        raise wrong_argument(call, where, name, f, "a function", cure)
+    gives = suspended_by(f)
+    if gives is not None:
+        what = f"{name} is {shown(f)}, whose call gives {gives} and runs nothing"
+        raise TypeError(f"{call} at {describe(where)}: {what}. {_how_to_run(gives, call)}.")
+
+
+def _check_takes_one(f: FunctionType, call: str, where: Origin) -> None:
+    """A function that can be called with the result of an op, and nothing else."""
+    code = f.__code__
+    needed = code.co_argcount - len(f.__defaults__ or ())
+    named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    if needed <= 1 and all(name in (f.__kwdefaults__ or {}) for name in named):
+        if code.co_argcount or code.co_flags & inspect.CO_VARARGS:
+            return
+        what, cure = "takes no argument", f"Write .{call}(lambda _: f())"
+    elif needed > 1:
+        what, cure = f"takes {needed} arguments", f"Where that is a tuple, unpack it: .{call}(lambda x: f(*x))"
+    else:
+        what, cure = "has arguments that are passed by name", f"Pass them: .{call}(lambda x: f(x, ...))"
+    raise TypeError(
+        f"{call} at {describe(where)}: f, declared at {describe((code, 0))}, {what}, but gets one, the result of the "
+        f"op. {cure}."
+    )
+
+
+def suspended_by(f: Any) -> Suspended | None:
+    """The kind of object that a call of an async or generator function gives, also of a method, a `functools.partial`,
+    or an object that is called; None of any other function."""
+    while isinstance(f, partial):
+        f = f.func
+    if not inspect.isroutine(f) and not isinstance(f, type):
+        f = type(f).__call__
+    if inspect.isasyncgenfunction(f):
+        return "an async generator"
+    if inspect.iscoroutinefunction(f):
+        return "a coroutine"
+    return "a generator" if inspect.isgeneratorfunction(f) else None
+
+
+def refuse_suspended(made: Any, whose: str, call: str) -> NoReturn:
+    """Refuse the result of a function that is one of `SUSPENDED`, which would never run. `whose` names the function,
+    with its place.
+
+    Raises:
+        TypeError: always.
+    """
+    if type(made) is CoroutineType:
+        made.close()  # or Python warns that it was never awaited
+    gives = SUSPENDED[type(made)]
+    raise TypeError(f"{whose} gave {gives}, of which nothing has run. {_how_to_run(gives, call)}.")
+
+
+def _how_to_run(gives: Suspended, call: str) -> str:
+    match gives:
+        case "a coroutine":
+            return "Run the op, and await f of its result: await f(await op)"
+        case "an async generator":
+            return "Run the op, and iterate over f of its result: async for x in f(await op)"
+        case "a generator" if call == "then":
+            return "Return an op from it: with return, not yield"
+        case "a generator":
+            return f"Run it to its end there: .{call}(lambda x: list(f(x)))"
+
+
+def refuse_stop_iteration(error: BaseException, whose: str) -> NoReturn:
+    """A `StopIteration` of a function of the user's would end the coroutine of the run: raise what says so instead.
+
+    Raises:
+        RuntimeError: always; its cause is the error.
+    """
+    raise RuntimeError(
+        f"{whose} raised StopIteration, which a run cannot pass on: Python takes it for the end of an iteration. Catch "
+        "it there, or ask for a default: next(iterator, None)."
+    ) from error

@@ -1,0 +1,260 @@
+"""A kernel's declaration in Python: what its annotations say.
+
+Read once, when the decorator is applied. Whatever the annotations cannot mean is refused there, with the
+parameter's name and the file and line of the declaration, so that a call has only values to check.
+"""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, final, get_args, get_origin, get_type_hints
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.dtypes import FLOATING, supported
+from dagpu.common.errors import KernelArgumentError
+from dagpu.common.origin import describe
+from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.kernels.cuda_scalars import ScalarKind
+from dagpu.ops.base import Borrowed, DeviceOp
+
+_T = TypeVar("_T")
+_D = TypeVar("_D", bound=np.generic)
+
+
+@final
+class _InMark:
+    """Metadata of an annotation: a kernel reads the parameter."""
+
+
+@final
+class _OutMark:
+    """Metadata of an annotation: a kernel writes the parameter."""
+
+
+In: TypeAlias = Annotated[
+    Tensor[_D]
+    | SharedTensor[_D]
+    | TensorRef[_D]
+    | TensorMut[_D]
+    | DeviceOp[Tensor[_D], Borrowed]
+    | DeviceOp[SharedTensor[_D], Borrowed]
+    | DeviceOp[TensorRef[_D], Borrowed]
+    | DeviceOp[TensorMut[_D], Borrowed],
+    _InMark,
+]
+"""A kernel's input with elements of type D: a handle, or an op whose result is one.
+
+A `TensorMut` is read like any other; it comes back in the call's result, and may then be written.
+"""
+
+Out: TypeAlias = Annotated[
+    Partition[Tensor[_D]]
+    | Partition[TensorMut[_D]]
+    | DeviceOp[Partition[Tensor[_D]], Borrowed]
+    | DeviceOp[Partition[TensorMut[_D]], Borrowed],
+    _OutMark,
+]
+"""A kernel's output with elements of type D: a partition, or an op whose result is one."""
+
+Lazy: TypeAlias = _T | DeviceOp[_T, Borrowed]
+"""A kernel's scalar that may also be an op."""
+
+_ARRAYS = (Tensor, SharedTensor, TensorRef, TensorMut, Partition, DeviceOp, np.ndarray)
+
+_CURE = (
+    "Annotate it In[f32] (read), Out[f32] (written), int, float, bool, a NumPy scalar type, "
+    "or Lazy[float] (a scalar that may be an op)"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """The meaning of the annotation of one parameter.
+
+    `dtype` is the element type, or the type of a scalar that is annotated with a NumPy type; None where it is left open
+    (a type variable, a Python `int`, `float` or `bool`). `scalar` is None for an `In` or `Out`.
+    """
+
+    form: Literal["in", "out", "scalar"]
+    dtype: "np.dtype[Any] | None"
+    scalar: ScalarKind | None
+    lazy: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PySignature:
+    """A kernel's parameters in order, and how a call may give them."""
+
+    names: tuple[str, ...]
+    annotations: tuple[Annotation, ...]
+    positional: int
+    """Number of leading parameters that may be given by position."""
+    keywords: frozenset[str]
+    """Those that may be given by name."""
+    defaults: Mapping[str, object]
+
+
+def declaration_error(kernel: str, place: str, what: str, cure: str) -> KernelArgumentError:
+    """The error for a declaration that has no meaning."""
+    return KernelArgumentError(f"kernel {kernel!r}, declared at {place}: {what}. {cure}.")
+
+
+def read_signature(function: Callable[..., object], local_names: Mapping[str, object]) -> PySignature:
+    """The signature of a kernel's Python function.
+
+    `local_names` are those of the scope in which the decorator was applied: an annotation that is text
+    (`from __future__ import annotations`) may name a type that is known only there.
+
+    Raises:
+        KernelArgumentError: a parameter is neither an input, an output nor a scalar.
+    """
+    name, place = function.__name__, declared_at(function)
+    scope = dict(local_names)
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            scope[variable] = cell.cell_contents
+        except ValueError:  # not assigned yet; if an annotation needs it, it fails with its name
+            continue
+    annotations: list[Annotation] = []
+    defaults: dict[str, object] = {}
+    parameters = list(inspect.signature(function).parameters.values())
+    for parameter in parameters:
+        what = f"parameter {parameter.name!r}"
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            raise declaration_error(name, place, f"{what} is {stars}{parameter.name}", "Name every parameter")
+        if parameter.annotation is parameter.empty:
+            raise declaration_error(name, place, f"{what} has no annotation", _CURE)
+        hint = _resolved(function, parameter, scope)
+        annotation = _read(hint)
+        if isinstance(annotation, str):
+            raise declaration_error(name, place, f"{what} is annotated {_shown(hint)}, {annotation}", _CURE)
+        if parameter.default is not parameter.empty:
+            if annotation.form != "scalar":
+                cure = "Leave the default out: a handle can be moved into one call only"
+                raise declaration_error(name, place, f"{what} is a tensor with a default", cure)
+            defaults[parameter.name] = parameter.default
+        annotations.append(annotation)
+    return PySignature(
+        names=tuple(p.name for p in parameters),
+        annotations=tuple(annotations),
+        positional=sum(p.kind is not p.KEYWORD_ONLY for p in parameters),
+        keywords=frozenset(p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY),
+        defaults=defaults,
+    )
+
+
+def declared_at(function: Callable[..., object]) -> str:
+    """File and line of a function; of its first decorator, where it has one."""
+    return describe((function.__code__, 0))
+
+
+def _resolved(function: Callable[..., object], parameter: inspect.Parameter, scope: dict[str, object]) -> object:
+    holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    type_params = {p.__name__: p for p in getattr(function, "__type_params__", ())}
+    try:
+        hints = get_type_hints(holder, function.__globals__, scope | type_params, include_extras=True)
+    except Exception as error:  # a text annotation is code, and may raise anything
+        text = repr(parameter.annotation)
+        what = f"the annotation {text} of parameter {parameter.name!r} cannot be read ({error})"
+        cure = "Have every name in it defined when the kernel is declared, outside `if TYPE_CHECKING:`"
+        raise declaration_error(function.__name__, declared_at(function), what, cure) from error
+    return hints[parameter.name]
+
+
+def _read(hint: object) -> Annotation | str:
+    """The meaning of an annotation, or the reason why it has none."""
+    marks = getattr(hint, "__metadata__", ())
+    if _InMark in marks or _OutMark in marks:
+        dtype = _element(get_args(hint)[0])
+        return dtype if isinstance(dtype, str) else Annotation("in" if _InMark in marks else "out", dtype, None, False)
+    if marks:  # Annotated[float, "metres"]
+        return _read(get_args(hint)[0])
+    lazy = False
+    if get_origin(hint) in (Union, types.UnionType):
+        plain = [member for member in get_args(hint) if get_origin(member) is not DeviceOp]
+        yields = [get_args(member)[0] for member in get_args(hint) if get_origin(member) is DeviceOp]
+        if len(plain) != 1 or yields != plain:
+            return "which is no type that a kernel can take"
+        hint, lazy = plain[0], True
+    kind: object = get_origin(hint) or hint
+    if isinstance(kind, type) and issubclass(kind, _ARRAYS):
+        return "which does not say whether the kernel reads or writes it"
+    if not isinstance(hint, type):
+        return "which is no type that a kernel can take"
+    if hint is int or hint is float or hint is bool:
+        return Annotation("scalar", None, "bool" if hint is bool else "int" if hint is int else "float", lazy)
+    if issubclass(hint, np.generic) and (scalar := _numpy(hint)) is not None:
+        number: ScalarKind = "float" if scalar in FLOATING else "bool" if scalar.kind == "b" else "int"
+        return Annotation("scalar", scalar, number, lazy)
+    return "which is no type that a kernel can take"
+
+
+def _element(union: object) -> "np.dtype[Any] | str | None":
+    """D of an `In[D]` or `Out[D]`; None for a type variable of the user's."""
+    element: Any = get_args(union)[0]
+    while get_origin(element) in (Tensor, Partition):
+        element = get_args(element)[0]
+    if element is _D:
+        return "which lacks its element type"
+    if isinstance(element, typing.TypeVar):
+        return None
+    dtype = _numpy(element) if isinstance(element, type) and issubclass(element, np.generic) else None
+    return dtype or "whose element type is none that a tensor can have"
+
+
+_ABSTRACT: Final = frozenset(
+    (
+        np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating,
+        np.complexfloating, np.flexible, np.character,
+    )
+)  # fmt: skip
+"""NumPy 1 makes a dtype of these, with a warning, and NumPy 2 refuses."""
+
+
+def _numpy(scalar: type[np.generic]) -> "np.dtype[Any] | None":
+    """The dtype of a concrete NumPy scalar type, if a tensor can have it."""
+    if scalar in _ABSTRACT:
+        return None
+    try:
+        dtype = np.dtype(scalar)
+    except TypeError:  # bfloat16's base is void
+        return None
+    return dtype if dtype.type is scalar and supported(dtype) else None
+
+
+def _shown(hint: object) -> str:
+    """An annotation as its author wrote it, near enough."""
+    marks = getattr(hint, "__metadata__", ())
+    if _InMark in marks or _OutMark in marks:
+        element: Any = get_args(get_args(hint)[0])[0]
+        while get_origin(element) in (Tensor, Partition):
+            element = get_args(element)[0]
+        word = "In" if _InMark in marks else "Out"
+        return word if element is _D else f"{word}[{getattr(element, '__name__', element)}]"
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+
+
+def takes_by_position(parameters: Sequence[inspect.Parameter], names: Sequence[str]) -> bool:
+    """Do a host body's parameters stand for `names`?
+
+    One that the body does not use may be called `_` or `_name`; `*args` takes the rest.
+    """
+    rest = list(names)
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            rest.clear()
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            if parameter.default is parameter.empty:
+                return False
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            if not rest or parameter.name not in ("_", rest[0], f"_{rest[0]}"):
+                return False
+            rest.pop(0)
+    return not rest

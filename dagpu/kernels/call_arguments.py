@@ -1,0 +1,251 @@
+"""Holds the arguments of a kernel call against its parameters, and says what is wrong, where, and the cure.
+
+Invariant after `check_arguments`: each handle is alive, and memory that an output writes, or that a `Tensor`
+owns, is reached through that one argument alone. So moving the handles into an op cannot fail half-way.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from dagpu.common.errors import KernelArgumentError
+from dagpu.common.origin import Origin, describe
+from dagpu.common.wrong_arguments import shown
+from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live
+from dagpu.handles.storage import Storage
+from dagpu.ops.base import DeviceOp, await_first
+from dagpu.ops.kernel_spec import KernelSpec, Param
+
+_INPUTS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
+_HANDLES = _INPUTS | {Partition}
+
+
+def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, ops: bool) -> None:
+    """Check arguments in the order of the parameters; with `ops`, an op may take the place of its result.
+
+    Raises:
+        KernelArgumentError: a wrong form, element type, rank or scalar, an output's memory that is another
+            argument's as well, or no grid on which all outputs agree.
+        MovedError: a handle has been moved.
+    """
+    users: dict[object, tuple[Param, Any]] = {}
+    cut: tuple[Param, Any] | None = None
+    outputs = 0
+    for param, arg in zip(spec.params, args, strict=True):
+        is_output = param.form == "out"
+        outputs += is_output
+        if ops and isinstance(arg, DeviceOp):
+            if param.form == "scalar" and not param.lazy:
+                _refuse_form(spec, param, arg, origin)
+            continue
+        if param.form == "scalar":
+            check_scalar_argument(spec, param, arg, origin)
+            continue
+        kind = type(arg)
+        if (kind is not Partition) if is_output else (kind not in _INPUTS):
+            _refuse_form(spec, param, arg, origin)
+        state = live(arg)
+        layout = state.layout
+        if layout.dtype is not param.dtype or len(layout.shape) != param.rank:
+            _check_elements(spec, param, arg, origin)
+        first = users.setdefault(state.storage, (param, arg))
+        if first[0] is not param:
+            _check_alias(spec, first, (param, arg), origin)
+        if is_output and spec.grid is None:
+            if cut is None:
+                cut = param, arg
+            elif cut_of(cut[1])[1] != cut_of(arg)[1]:
+                _refuse_grids(spec, cut, (param, arg), origin)
+    if not outputs and spec.grid is None:
+        what = "has no output whose tiles would give its grid"
+        refuse_call(spec, origin, what, f"Give the grid: {spec.name}.grid(...)(...)")
+
+
+def fits(spec: KernelSpec, args: Sequence[Any]) -> bool:
+    """True if the arguments of a launch fit beyond doubt. Otherwise `check_launch` finds out whether they fit.
+
+    For the hot path: it returns False for everything rare, and skips numbers that were in the call, since those were
+    checked there.
+
+    Raises:
+        MovedError: a handle has been moved, and everything before it fits.
+    """
+    if spec.lazy:
+        return False
+    used: set[Storage] = set()
+    grid = spec.grid
+    for index, param in spec.tensors:
+        arg = args[index]
+        if param.form == "out":
+            if type(arg) is not Partition:
+                return False
+            state = live(arg)
+            _, tiles = cut_of(arg)
+            if grid is None:
+                grid = tiles
+            elif grid != tiles:
+                return False
+        else:
+            if type(arg) not in _INPUTS:
+                return False
+            state = live(arg)
+        layout, storage = state.layout, state.storage
+        if layout.dtype is not param.dtype or (len(layout.shape) != param.rank and param.rank is not None):
+            return False
+        if storage in used:
+            return False
+        used.add(storage)
+    return grid is not None
+
+
+def refuse_call(spec: KernelSpec, origin: Origin, what: str, cure: str, param: Param | None = None) -> NoReturn:
+    """Refuse a call: what is wrong, with which argument, where, and the cure."""
+    argument = "" if param is None else f", argument {param.name!r}"
+    raise KernelArgumentError(
+        f"kernel {spec.name!r}{argument}: {what}. Called at {describe(origin)}; the kernel is declared at "
+        f"{describe(spec.origin)}. {cure}."
+    )
+
+
+def declared(param: Param) -> str:
+    """A parameter as its declaration has it."""
+    if param.form == "scalar":
+        return f"{param.name}: {'Lazy scalar' if param.lazy else 'scalar'}"
+    element = "any" if param.dtype is None else param.dtype.name
+    rank = "" if param.rank is None else f", rank {param.rank}"
+    return f"{param.name}: {param.form.capitalize()}[{element}]{rank}"
+
+
+def _wanted(param: Param) -> str:
+    element = "" if param.dtype is None else f" of {param.dtype.name}"
+    match param.form:
+        case "in":
+            return f"a Tensor, SharedTensor, TensorRef or TensorMut{element}, or an op that yields one, is wanted"
+        case "out":
+            return f"a Partition{element}, or an op that yields one, is wanted"
+        case "scalar":
+            return "a number, or an op that yields one, is wanted" if param.lazy else "a number is wanted"
+
+
+def _came(arg: Any) -> str:
+    """An argument, in words. Of a handle that has been moved nothing can be said: `MovedError`."""
+    kind = type(arg)
+    if kind in _HANDLES:
+        return f"a {kind.__name__} of {arg.dtype.name}, shape {arg.shape}"
+    if isinstance(arg, np.ndarray):
+        return f"a NumPy array of {arg.dtype.name}, shape {arg.shape}"
+    if isinstance(arg, DeviceOp):
+        return f"an op ({kind.__name__})"
+    return f"{kind.__name__} {shown(arg)}"
+
+
+def _refuse_form(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> NoReturn:
+    refuse_call(spec, origin, f"got {_came(arg)}, but {_wanted(param)}", _form_cure(param, arg), param)
+
+
+def _form_cure(param: Param, arg: Any) -> str:
+    if (awaited := await_first(arg)) is not None:
+        return awaited
+    if param.form == "scalar":
+        if isinstance(arg, DeviceOp):
+            return "Annotate the parameter Lazy[...], or call the kernel inside .then(...) on the number"
+        if isinstance(arg, np.ndarray):
+            return "Take the number out of it: array.item()"
+        return "Take the number out of it first, on the host: .to_host() gives its contents"
+    if isinstance(arg, tuple):
+        return "Pick one of a kernel's results with .first() or .unzip()"
+    is_output = param.form == "out"
+    if type(arg) is SharedTensor:
+        return "It is immutable: write to a copy, dup(t).partition(tile), or to an empty(...).partition(tile)"
+    if type(arg) is TensorRef:
+        return "It is lent for reading: lend it for writing, .borrow_mut().partition(tile)"
+    tile = "tile" if param.rank is None else f"({', '.join(['...'] * param.rank)}{',' * (param.rank == 1)})"
+    if type(arg) in _HANDLES:
+        return f"Cut it into tiles: .partition({tile})" if is_output else "Put it together: .unpartition()"
+    cut = f".partition({tile})" if is_output else ""
+    if isinstance(arg, np.ndarray):
+        return f"Bring it to the device: from_host(array){cut}"
+    element = "" if param.dtype is None else f", {_scalar_name(param.dtype)}"
+    return f"Make a tensor of it, from_host(np.asarray(...{element})){cut}, or check the order of the arguments"
+
+
+def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> None:
+    """Check one number.
+
+    Raises:
+        KernelArgumentError: it is none, or does not fit the declared C type.
+    """
+    if type(arg) in _HANDLES or isinstance(arg, np.ndarray | DeviceOp):
+        _refuse_form(spec, param, arg, origin)
+    if param.check is None:
+        return
+    try:
+        param.check(arg)
+    except KernelArgumentError as error:  # it knows neither the place of the call nor that of the declaration
+        if await_first(arg) is not None:
+            _refuse_form(spec, param, arg, origin)
+        text = str(error).removeprefix(f"kernel {spec.name!r}: argument {param.name!r} is ").rstrip(".")
+    else:
+        return
+    what, _, cure = text.partition(". Cure: ")
+    refuse_call(spec, origin, f"got {what}", cure[:1].upper() + cure[1:], param)
+
+
+def _check_elements(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> None:
+    layout = live(arg).layout
+    if param.dtype is not None and layout.dtype is not param.dtype and layout.dtype != param.dtype:
+        cut = " before it is cut" if param.form == "out" else ""
+        name = _scalar_name(param.dtype)
+        cure = f"Convert it{cut}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
+        refuse_call(spec, origin, f"got {_came(arg)}, but elements of {param.dtype.name} are wanted", cure, param)
+    if param.rank is not None and len(layout.shape) != param.rank:
+        rank = len(layout.shape)
+        what = f"got {_came(arg)}, so of rank {rank}, but the CUDA declaration has rank {param.rank}"
+        cut = " before it is cut" if param.form == "out" else ""
+        refuse_call(spec, origin, what, f"Reshape it{cut} with .reshape(shape), or declare that rank in CUDA", param)
+
+
+def _scalar_name(dtype: "np.dtype[Any]") -> str:
+    """The short name that dagpu exports: `f32`, `u8`, `bf16`."""
+    if dtype.name in ("bool", "bfloat16"):
+        return "bool_" if dtype.name == "bool" else "bf16"
+    return f"{dtype.kind}{dtype.itemsize * 8}"
+
+
+def _check_alias(spec: KernelSpec, first: tuple[Param, Any], second: tuple[Param, Any], origin: Origin) -> None:
+    """Two arguments on the same memory: fine if both are `TensorRef`s or `SharedTensor`s, which only read."""
+    (one, a), (other, b) = first, second
+    if a is b and type(a) in (Tensor, Partition):
+        cure = "Share it: t = t.share()" if type(a) is Tensor else "Give each output memory of its own"
+        what = f"the same {type(a).__name__} is argument {one.name!r} already, and it can be moved once"
+        refuse_call(spec, origin, what, cure, other)
+    if one.form == other.form == "out":
+        what = f"two outputs, {one.name!r} and this one, are on the same memory"
+        refuse_call(spec, origin, what, "Write each to memory of its own, empty(shape).partition(tile)", other)
+    if "out" in (one.form, other.form):
+        out, read = (one, other) if one.form == "out" else (other, one)
+        what = f"output {out.name!r} is on the same memory as input {read.name!r}"
+        cure = "Write to memory of its own, empty(shape).partition(tile), or read a copy that was made before: "
+        refuse_call(spec, origin, what, f"{cure}dup(t.borrow()).sync()", other)
+    if type(a) is Tensor or type(b) is Tensor:
+        what = f"it is on the same memory as argument {one.name!r}, and a Tensor moves when it is passed"
+        refuse_call(spec, origin, what, "Pass .borrow() for both, or share it: t = t.share()", other)
+    if type(a) is TensorMut or type(b) is TensorMut:
+        what = f"it is on the same memory as argument {one.name!r}, and what is lent for writing is lent once"
+        refuse_call(spec, origin, what, "Pass .borrow() for both: a kernel may read one tensor twice", other)
+
+
+def _refuse_grids(spec: KernelSpec, first: tuple[Param, Any], second: tuple[Param, Any], origin: Origin) -> NoReturn:
+    (one, a), (other, b) = first, second
+    what = (
+        f"its tiles make a grid of {b.grid} (shape {b.shape}, tile {b.tile}), but those of output "
+        f"{one.name!r} make one of {a.grid} (shape {a.shape}, tile {a.tile})"
+    )
+    refuse_call(
+        spec,
+        origin,
+        what,
+        f"Cut both into equally many tiles, or give the grid: {spec.name}.grid(...)(...)",
+        other,
+    )

@@ -1,0 +1,169 @@
+"""Scalar C types, each under its one dtype name; parameters of them; and the check of a value that is passed as one.
+
+Element and scalar types are NumPy dtype names (`float32`, `int64`, `bool`), with `float16` for `half` and
+`bfloat16` for `nv_bfloat16`. `long` has 64 bits and `char` is signed: CUDA on 64-bit Linux.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal, NoReturn, TypeAlias, final
+
+from dagpu.common.errors import KernelArgumentError
+
+ScalarKind: TypeAlias = Literal["int", "float", "bool"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CudaParam:
+    """One parameter as CUDA declares it.
+
+    `name` is empty where the source gives none. `const` says that the elements may not be written, and is
+    False for a scalar, whose own `const` is no business of the caller. `rank` is None unless the form is
+    `tile` or `view`. `line` counts from 1 in the source.
+    """
+
+    name: str
+    form: Literal["tile", "view", "pointer", "scalar"]
+    ctype: str
+    const: bool
+    rank: int | None
+    line: int
+
+
+# ---- C types ------------------------------------------------------------------------------
+# The first spelling of a dtype is the one that messages use.
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "float32": ("float",), "float64": ("double",), "bool": ("bool",),
+    "float16": ("__half", "half"), "bfloat16": ("__nv_bfloat16", "nv_bfloat16"),
+    "int8": ("signed char", "char", "int8_t"), "uint8": ("unsigned char", "uint8_t"),
+    "int16": ("short", "int16_t"), "uint16": ("unsigned short", "uint16_t", "ushort"),
+    "int32": ("int", "signed", "int32_t"), "uint32": ("unsigned int", "uint32_t", "uint"),
+    "int64": ("long long", "long", "int64_t", "ptrdiff_t", "ssize_t", "intptr_t"),
+    "uint64": ("unsigned long long", "unsigned long", "uint64_t", "size_t", "uintptr_t", "ulong"),
+}  # fmt: skip
+
+
+def _type_key(words: Sequence[str]) -> str:
+    """One key for all orders of the words, with an `int` or `signed` that adds nothing left out."""
+    key = sorted(words)
+    if len(key) > 1 and "int" in key:
+        key.remove("int")
+    if len(key) > 1 and "signed" in key and "char" not in key:
+        key.remove("signed")
+    return " ".join(key)
+
+
+_DTYPES = {_type_key(c.split()): dtype for dtype, spellings in SPELLINGS.items() for c in spellings}
+
+
+def dtype_of(words: Sequence[str]) -> str | None:
+    """The dtype of `words` (no `const`), or None; sees through `std::`, `cuda::std::` and a leading `::`."""
+    if "::" in words:
+        scope, _, last = "".join(words).rpartition("::")
+        return _DTYPES.get(last) if scope.removeprefix("::") in ("", "std", "cuda::std") else None
+    return _DTYPES.get(_type_key(words))
+
+
+def kind_of(dtype: str) -> ScalarKind:
+    """The Python number that a scalar of `dtype` is passed as."""
+    return "int" if dtype in _INT_RANGES else "bool" if dtype == "bool" else "float"
+
+
+def c_text(c: CudaParam) -> str:
+    """A parameter as messages show it, in C++."""
+    element = ("const " if c.const else "") + SPELLINGS[c.ctype][0]
+    if c.form in ("tile", "view"):
+        element = f"{'Tile' if c.form == 'tile' else 'View'}<{element}, {c.rank}>"
+    return f"{element}{'*' if c.form == 'pointer' else ''} {c.name}".rstrip()
+
+
+# ---- scalar arguments ---------------------------------------------------------------------------
+_INT_RANGES: Mapping[str, tuple[int, int]] = {
+    f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for sign in ("", "u") for bits in (8, 16, 32, 64)
+}  # fmt: skip
+# The least magnitude that rounds to infinity (the largest number and half a unit in its last place), and the
+# largest number as messages show it. A float64 holds every Python float.
+_FLOAT_LIMITS: Mapping[str, tuple[float, str]] = {
+    "float16": (65520.0, "65504"),
+    "bfloat16": (2.0**128 - 2.0**119, "3.3895e38"),
+    "float32": (2.0**128 - 2.0**103, "3.4028e38"),
+    "float64": (float("inf"), "1.7977e308"),
+}
+
+
+def _plain(value: object) -> object:
+    """A NumPy scalar as the Python number it holds; anything else as it is. Does not import NumPy."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.generic):
+        return value
+    scalar: Any = value
+    if scalar.dtype.kind in "biu":
+        return bool(scalar) if scalar.dtype.kind == "b" else int(scalar)
+    # bfloat16 is not NumPy's own: its kind is "V", which structured scalars have too.
+    return float(scalar) if scalar.dtype.kind == "f" or scalar.dtype.name == "bfloat16" else value
+
+
+def check_scalar(value: object, param: CudaParam, *, kernel: str) -> int | float | bool:
+    """`value` as the plain number that is passed for `param`.
+
+    An integer parameter takes an int in its range, a floating one a float or an int that does not overflow
+    it (infinities and NaN pass), a bool one a bool. NumPy scalars count by value.
+
+    Raises:
+        KernelArgumentError: anything else.
+    """
+    plain = _plain(value)
+    kind = kind_of(param.ctype)
+    if param.form != "scalar":
+        _refuse_scalar(value, param, kernel, "pass a tensor")
+    if isinstance(plain, bool) or kind == "bool":
+        if isinstance(plain, bool) and kind == "bool":
+            return plain
+        _refuse_scalar(value, param, kernel, f"convert it with {kind}(...) if that is meant")
+    if kind == "int" and isinstance(plain, int):
+        low, high = _INT_RANGES[param.ctype]
+        if low <= plain <= high:
+            return int(plain)  # without the subclass: an IntEnum is passed as a number
+        _refuse_scalar(value, param, kernel, "pass one in the range, or declare a wider type")
+    if kind == "float" and isinstance(plain, int | float):
+        if _fits(plain, param.ctype):
+            return float(plain)
+        _refuse_scalar(value, param, kernel, "pass one in the range, or declare a wider type")
+    return _refuse_scalar(value, param, kernel, f"convert it with {kind}(...) if that is meant")
+
+
+def _fits(number: float, dtype: str) -> bool:
+    """True if a number stays finite as `dtype`, or is not finite to begin with."""
+    try:
+        return abs(float(number)) < _FLOAT_LIMITS[dtype][0] or not isfinite(number)
+    except OverflowError:  # an int beyond every float
+        return False
+
+
+def _refuse_scalar(value: object, param: CudaParam, kernel: str, cure: str) -> NoReturn:
+    plain = _plain(value)
+    shown = ""  # the value is shown only where it is a number: an array could fill the screen
+    if isinstance(plain, int) and plain.bit_length() > 128:  # Python refuses to print very long ones
+        shown = f" of {plain.bit_length()} bits"
+    elif isinstance(plain, int | float):
+        shown = f" {plain!r}"
+    if param.form != "scalar":
+        wanted = "device data"
+    elif param.ctype == "bool":
+        wanted = "a bool"
+    elif param.ctype in _INT_RANGES:
+        low, high = _INT_RANGES[param.ctype]
+        wanted = f"an int from {low} to {high}"
+    else:
+        largest = _FLOAT_LIMITS[param.ctype][1]
+        wanted = f"a number from -{largest} to {largest}"
+    raise KernelArgumentError(
+        f"kernel {kernel!r}: argument {param.name or '(unnamed)'!r} is {type(value).__name__}{shown}; its "
+        f"CUDA parameter '{c_text(param)}' (CUDA source line {param.line}) takes {wanted}. Cure: {cure}."
+    )

@@ -1,0 +1,269 @@
+"""Reads a kernel's `__global__` declaration in CUDA C++ source and holds it against the Python one.
+
+It reads what a kernel launched by name can declare (scalars, `Tile`, `View`, pointers) and refuses the rest
+with the line and the cure: a wrong guess here would pass wrong bytes to the GPU. `cuda_source` says how the
+text is read and which aliases are followed, `cuda_scalars` what the C types are called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NoReturn, TypeAlias, final
+
+from dagpu.common.errors import KernelArgumentError
+from dagpu.kernels.cuda_lexer import (
+    IGNORED,
+    Aliases,
+    Declaration,
+    Token,
+    expand_aliases,
+    scan_declarations,
+    show,
+    split_at_commas,
+    take_name,
+    tokenize,
+    without_attributes,
+)
+from dagpu.kernels.cuda_scalars import SPELLINGS, CudaParam, ScalarKind, c_text, dtype_of, kind_of
+
+Abi: TypeAlias = Literal["views", "pointers"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CudaSignature:
+    """A kernel's declaration; `line` is the line of its name.
+
+    `template` is False in every result of `parse_cuda_signature`, since it refuses templates.
+    """
+
+    name: str
+    params: tuple[CudaParam, ...]
+    line: int
+    template: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PyParam:
+    """One parameter as Python declares it; `dtype` is None for a scalar or a generic element type."""
+
+    name: str
+    form: Literal["in", "out", "scalar"]
+    dtype: str | None
+    scalar: ScalarKind | None
+
+
+# ---- parameters -------------------------------------------------------------------------------
+_TYPE_CURE = (
+    "Write the C type out (float, double, half, nv_bfloat16, bool, an integer type such as int, size_t or "
+    "int32_t); an alias is followed if it is defined once, at file scope, outside #if, and is no pointer"
+)
+
+
+def _refuse(kernel: str, line: int, what: str, cure: str) -> NoReturn:
+    raise KernelArgumentError(f"kernel {kernel!r}, CUDA source line {line}: {what}. {cure}.")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _ParamReader:
+    """Reads the parameters of one declaration."""
+
+    kernel: str
+    abi: Abi
+    aliases: Aliases
+    declared: int  # the line of the kernel's name
+
+    def params(self, inside: Sequence[Token]) -> tuple[CudaParam, ...]:
+        parts = split_at_commas(inside)
+        if len(parts) == 1 and [token.text for token in parts[0]] in ([], ["void"]):
+            return ()
+        return tuple(self.param(part, position) for position, part in enumerate(parts, start=1))
+
+    def param(self, tokens: Sequence[Token], position: int) -> CudaParam:
+        line = tokens[0].line if tokens else self.declared
+        texts = [token.text for token in tokens]
+        if "#" in texts:
+            what = f"parameter {position} is under a preprocessor condition, which is not known here"
+            _refuse(self.kernel, line, what, "Take the condition out of the parameter list")
+        texts = without_attributes(texts[: texts.index("=")] if "=" in texts else texts)
+        what = f"parameter {position} is '{show(texts)}'"
+        if "&" in texts:
+            _refuse(self.kernel, line, f"{what}, a reference", "Kernels take parameters by value: drop the '&'")
+        bounds = texts[texts.index("[") :] if "[" in texts else []
+        texts = texts[: len(texts) - len(bounds)]
+        name = take_name(texts)
+        texts = [text for text in expand_aliases(texts, self.aliases) if text not in IGNORED]
+        unsure = next((text for text in texts if text in self.aliases and self.aliases[text] is None), None)
+        if unsure is not None:
+            _refuse(self.kernel, line, f"{what}, and the alias {unsure!r} cannot be followed", _TYPE_CURE)
+        stars = texts.count("*") + bounds.count("[")
+        if "<" in texts:
+            return self.tile_or_view(texts, name, line, what, stars)
+        return self.plain(texts, name, line, what, stars)
+
+    def plain(self, texts: list[str], name: str, line: int, what: str, stars: int) -> CudaParam:
+        """A scalar or a pointer."""
+        base = texts[: texts.index("*")] if "*" in texts else texts
+        dtype = dtype_of([text for text in base if text != "const"])
+        if dtype is None or not {"*", "const"}.issuperset(texts[len(base) :]):
+            hints = {"auto": ", and 'auto' makes it a template", "void": ", which says no element type"}
+            only = " ".join(text for text in base if text != "const")
+            hint = hints.get(only, ", a type that cannot be read here")
+            _refuse(self.kernel, line, f"{what}{hint}", _TYPE_CURE)
+        if stars > 1:
+            cure = "Pass one flat array and its extents"
+            _refuse(self.kernel, line, f"{what}, a pointer to pointers or a nested array", cure)
+        if stars and self.abi == "views":
+            c = SPELLINGS[dtype][0]
+            cure = f"Declare Tile<{c}, N> (output) or View<const {c}, N> (input), or use abi='pointers'"
+            _refuse(self.kernel, line, f"{what}, a pointer, in a kernel that takes tiles and views", cure)
+        if stars:
+            return CudaParam(name, "pointer", dtype, "const" in base, None, line)
+        return CudaParam(name, "scalar", dtype, False, None, line)
+
+    def tile_or_view(self, texts: list[str], name: str, line: int, what: str, stars: int) -> CudaParam:
+        """`Tile<T, N>` or `View<const T, N>`."""
+        start = texts.index("<")
+        end = len(texts) - texts[::-1].index(">") if ">" in texts else len(texts)
+        outer = "".join(text for text in texts[:start] if text != "const")
+        outer = outer.removeprefix("::").removeprefix("dagpu::")
+        if outer not in ("Tile", "View") or not {"*", "const"}.issuperset(texts[end:]):
+            cure = "Take Tile<T, N>, View<const T, N> or scalars, or with abi='pointers' plain pointers"
+            _refuse(self.kernel, line, f"{what}, a type that cannot be read here", cure)
+        if stars:
+            _refuse(self.kernel, line, f"{what}, a pointer", f"Pass the {outer} by value: drop the '*'")
+        args = split_at_commas([Token(text, line, False) for text in texts[start + 1 : end - 1]])
+        element, *ranks = ([token.text for token in arg] for arg in args)
+        rank = re.fullmatch(r"([1-9]\d*)[uUlL]*", "".join(ranks[0])) if len(ranks) == 1 else None
+        if rank is None:
+            cure = f"Give the element type and the rank as a number of 1 or more, as in {outer}<float, 2>"
+            _refuse(self.kernel, line, f"{what}, whose rank cannot be read", cure)
+        dtype = dtype_of([text for text in element if text != "const"])
+        if dtype is None:
+            _refuse(self.kernel, line, f"{what}, whose element type cannot be read", _TYPE_CURE)
+        if self.abi == "pointers":
+            c = SPELLINGS[dtype][0]
+            cure = f"Declare {c}* (output) or const {c}* (input), or leave abi='pointers' out"
+            _refuse(self.kernel, line, f"{what}, a {outer}, in a kernel with abi='pointers'", cure)
+        form: Literal["tile", "view"] = "tile" if outer == "Tile" else "view"
+        return CudaParam(name, form, dtype, "const" in element, int(rank[1]), line)
+
+
+# ---- the declaration asked for ------------------------------------------------------------------
+def parse_cuda_signature(source: str, name: str, *, abi: Abi) -> CudaSignature:
+    """The signature of the kernel `name` in `source`, from its definition or else its first declaration.
+
+    Raises:
+        KernelArgumentError: there is no such kernel, it is a template or overloaded, or a parameter is none
+            that can be passed under `abi`.
+    """
+    tokens, aliases = tokenize(source)
+    everything = scan_declarations(tokens, aliases)
+    declarations = [declaration for declaration in everything if declaration.name == name]
+    if not declarations:
+        raise KernelArgumentError(_missing(name, tokens, everything))
+    signatures: list[CudaSignature] = []
+    for _, line, template, inside, _ in declarations:
+        if template:
+            cure = "Write the types out, or call the template from a kernel that is none"
+            _refuse(name, line, "it is a template, and a kernel that is launched by name cannot be one", cure)
+        if inside is None:
+            _refuse(name, line, "its parameter list is never closed", "Add the missing ')'")
+        params = _ParamReader(name, abi, aliases, line).params(inside)
+        signatures.append(CudaSignature(name, params, line, template=False))
+    first = signatures[0]
+    for other in signatures[1:]:
+        if _abi_of(other) != _abi_of(first):
+            what = f"it is declared with other parameters than on line {first.line}"
+            cure = "A kernel is launched by name: give each overload a name of its own"
+            _refuse(name, other.line, what, cure)
+    return next((s for s, d in zip(signatures, declarations, strict=True) if d.has_body), first)
+
+
+def _abi_of(signature: CudaSignature) -> list[tuple[object, ...]]:
+    return [(param.form, param.ctype, param.const, param.rank) for param in signature.params]
+
+
+def _missing(name: str, tokens: Sequence[Token], declarations: Sequence[Declaration]) -> str:
+    there = ", ".join(f"{d.name!r} (line {d.line})" for d in declarations) or "none"
+    calls = [token.line for token, after in pairwise(tokens) if (token.text, after.text) == (name, "(")]
+    if calls:
+        cure = f"Line {calls[0]} has '{name}(' with no __global__ to be seen before it: write it there"
+    else:
+        cure = "Give the Python function and the CUDA kernel one name; macros with arguments are not expanded"
+    found = f"its CUDA source has no '__global__ void {name}(...)'; its __global__ functions: {there}"
+    return f"kernel {name!r}: {found}. {cure}."
+
+
+# ---- the two signatures against each other ------------------------------------------------------
+def check_signature(sig: CudaSignature, python_params: Sequence[PyParam], *, kernel: str, where: str) -> None:
+    """Holds a kernel's CUDA signature against its Python one, declared at `where` (a file and line).
+
+    Held are the number of parameters, their order (a name that both sides use must stand in one place),
+    forms, element types and `const`. Names may differ. A generic element type (`dtype=None`) takes what CUDA
+    declares.
+
+    Raises:
+        KernelArgumentError: one message for all that differs, with both sides' lines.
+    """
+    problems: list[str] = []
+    if len(sig.params) != len(python_params):
+        counts = f"{len(python_params)} parameters in Python, {len(sig.params)} in CUDA"
+        problems.append(f"{counts} (line {sig.line}): {_surplus(sig, python_params)}")
+    names = [p.name for p in python_params]
+    for position, (p, c) in enumerate(zip(python_params, sig.params, strict=False), start=1):
+        found = list(_differences(p, c))
+        if c.name != p.name and c.name in names:
+            found.append(f"the Python parameter {c.name!r} is number {names.index(c.name) + 1}")
+        if found:
+            sides = f"parameter {position}: Python '{_python_text(p)}', CUDA '{c_text(c)}' (line {c.line})"
+            problems.append(f"{sides}: {'; '.join(found)}. Declare '{_wanted(p, c)}'")
+    if problems:
+        sides = f"its Python signature ({where}) and its CUDA signature (CUDA source line {sig.line}) differ"
+        raise KernelArgumentError("\n  - ".join([f"kernel {kernel!r}: {sides}:", *problems]))
+
+
+def _surplus(sig: CudaSignature, python_params: Sequence[PyParam]) -> str:
+    common = min(len(sig.params), len(python_params))
+    texts = [_python_text(p) for p in python_params[common:]] or [c_text(c) for c in sig.params[common:]]
+    return f"nothing stands against {', '.join(repr(text) for text in texts)}"
+
+
+def _differences(p: PyParam, c: CudaParam) -> Iterator[str]:
+    if (p.form == "scalar") != (c.form == "scalar"):
+        yield "a scalar against an array"
+        return
+    if p.form == "scalar":
+        if p.scalar is not None and p.scalar != kind_of(c.ctype):
+            yield f"a Python {p.scalar} against {SPELLINGS[c.ctype][0]}"
+    elif c.form != "pointer" and c.form != ("tile" if p.form == "out" else "view"):
+        yield "an output is a Tile" if p.form == "out" else "an input is a View"
+    elif c.const != (p.form == "in"):
+        yield "an input is const" if p.form == "in" else "an output is not const"
+    if p.dtype is not None and p.dtype != c.ctype:
+        yield f"{p.dtype} against {c.ctype}"
+
+
+def _python_text(p: PyParam) -> str:
+    if p.form == "scalar":
+        return f"{p.name}: {p.dtype or p.scalar or 'scalar'}"
+    return f"{p.name}: {'In' if p.form == 'in' else 'Out'}[{p.dtype or 'D'}]"
+
+
+def _wanted(p: PyParam, c: CudaParam) -> str:
+    """The declaration that CUDA should have for `p`, in the manner of `c`."""
+    fitting = (p.form == "scalar") == (c.form == "scalar") and p.scalar in (None, kind_of(c.ctype))
+    element = SPELLINGS[c.ctype][0] if fitting else p.scalar or "T"
+    if p.dtype is not None:
+        element = SPELLINGS.get(p.dtype, (p.dtype,))[0]
+    if p.form == "scalar":
+        return f"{element} {p.name}"
+    const = "const " if p.form == "in" else ""
+    if c.form == "pointer":
+        return f"{const}{element}* {p.name}"
+    return f"{'Tile' if p.form == 'out' else 'View'}<{const}{element}, {c.rank or 'N'}> {p.name}"

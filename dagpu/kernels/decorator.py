@@ -1,0 +1,311 @@
+"""`@kernel`: a CUDA kernel as a typed Python function that builds an op.
+
+A call checks all that can be known of its arguments, and only when all of them fit does it move the handles
+among them into the op: a refused call leaves every handle as it was. Of an argument that is an op nothing is
+known yet; the tracer checks what it yields with the same rules (`check_launch`).
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import update_wrapper, wraps
+from pathlib import Path
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, final, overload
+
+import numpy as np
+
+from dagpu.common.critical import Section
+from dagpu.common.env_vars import CHECKED
+from dagpu.common.errors import KernelArgumentError, NoDeviceError
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.slot import Slot
+from dagpu.common.wrong_arguments import shown, suspended_by, whole
+from dagpu.handles.device_handles import INSTALL_CUDA
+from dagpu.handles.handle_trees import moved_in
+from dagpu.kernels.annotations import In as In
+from dagpu.kernels.annotations import Lazy as Lazy
+from dagpu.kernels.annotations import Out as Out
+from dagpu.kernels.annotations import (
+    PySignature,
+    declaration_error,
+    declared_at,
+    read_signature,
+    takes_by_position,
+)
+from dagpu.kernels.call_arguments import check_arguments, declared, refuse_call
+from dagpu.kernels.declaration import (
+    ScalarCheck,
+    extents,
+    params_of,
+    read_source,
+)
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.kernel_spec import HostBody, KernelSpec
+from dagpu.ops.launch import KernelOp, Launch
+
+_P = ParamSpec("_P")
+_F = TypeVar("_F", bound=Callable[..., object])
+
+COMPILER: Final = Slot[Callable[[KernelSpec], None] | None]("dagpu.backends.cuda.backend")
+"""Compiles a kernel ahead of its first launch, for `kernel.compile()`; None until a backend that compiles is loaded."""
+COMPILER.set(None)
+
+
+@final
+class Kernel(Generic[_P]):
+    """A kernel. A call builds an op whose result is a tuple of all arguments, each as it was passed."""
+
+    def __init__(self, spec: KernelSpec, signature: PySignature, function: Callable[_P, None]) -> None:
+        self.spec = spec
+        self._signature = signature
+        self._function = function
+        self._arity = len(signature.names) if signature.positional == len(signature.names) else -1
+        """Number of arguments of a call by position; -1 where some are given by name alone."""
+        params = list(enumerate(spec.params))
+        self._tensors = tuple(i for i, p in params if p.form != "scalar")
+        self._scalars = tuple((i, p.check) for i, p in params if p.check is not None)
+        checks = [(i, check) for i, check in self._scalars if isinstance(check, ScalarCheck)]
+        self._plain = tuple((i, check.kind, check.low, check.high) for i, check in checks)
+        self._has_grid = spec.grid is not None or any(p.form == "out" for p in spec.params)
+        update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
+        """Build the op. Handles among the arguments move into it.
+
+        Raises:
+            KernelArgumentError: an argument is missing, is of a wrong form, element type, rank, scalar type
+                or range, or shares memory with an output. No handle has been moved.
+            MovedError: a handle has been moved before.
+        """
+        origin = here()
+        if kwargs or len(args) != self._arity:
+            return self._launch(self._bind(args, kwargs, origin), origin)
+        # Most calls pass ops and numbers as they are wanted; for them this is all there is to check.
+        for i in self._tensors:
+            if not isinstance(args[i], DeviceOp):
+                return self._launch(list(args), origin)
+        for i, kind, low, high in self._plain:
+            number = args[i]
+            if type(number) is not kind or not low <= number <= high:
+                return self._launch(list(args), origin)
+        return Launch(self.spec, args, origin) if self._has_grid else self._launch(list(args), origin)
+
+    def _launch(self, given: list[Any], origin: Origin) -> KernelOp:
+        """Check everything, then move the handles in."""
+        check_arguments(self.spec, given, origin, ops=True)
+        for i, check in self._scalars:
+            if not isinstance(given[i], DeviceOp):
+                given[i] = check(given[i])
+        # By now each handle is alive, and no two share memory that one of them owns.
+        return Launch(self.spec, moved_in(tuple(given), "being passed to a kernel", origin), origin)
+
+    def _bind(self, args: Sequence[object], kwargs: dict[str, Any], origin: Origin) -> list[Any]:
+        """The arguments in the order of the parameters, with defaults."""
+        spec, signature = self.spec, self._signature
+        names = signature.names
+        takes = f"it takes ({', '.join(names)})"
+        if len(args) > signature.positional:
+            many = f"{len(args)} arguments by position, but at most {signature.positional} are wanted: {takes}"
+            refuse_call(spec, origin, many, "Leave the rest out, or pass it by name")
+        bound = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in signature.keywords:
+                how = "by name, but it goes by position" if name in names else "which it does not have"
+                refuse_call(spec, origin, f"got argument {name!r} {how}: {takes}", "Match the call to the declaration")
+            if name in bound:
+                refuse_call(spec, origin, f"got argument {name!r} twice, by position and by name", "Pass it once")
+            bound[name] = value
+        missing = [repr(name) for name in names if name not in bound and name not in signature.defaults]
+        if missing:
+            plural = "s" * (len(missing) > 1)
+            what = f"lacks argument{plural} {', '.join(missing)}: {takes}"
+            refuse_call(spec, origin, what, "Pass an argument for every parameter without a default")
+        return [bound[name] if name in bound else signature.defaults[name] for name in names]
+
+    @overload
+    def host(self, body: Callable[..., None], /) -> None: ...
+    @overload
+    def host(self, /, *, whole: bool = ...) -> Callable[[Callable[..., None]], None]: ...
+
+    def host(
+        self, body: Callable[..., None] | None = None, /, *, whole: bool = False
+    ) -> Callable[[Callable[..., None]], None] | None:
+        """Set what the host backend runs: a decorator for a NumPy function with the kernel's own parameters.
+
+        It is called once for each tile of the partition, with each output as a `Tile`, each input as a
+        read-only array, and numbers; with `@k.host(whole=True)` once, with whole outputs.
+
+        Raises:
+            KernelArgumentError: its parameters are not the kernel's, or the kernel has a host body already.
+        """
+
+        def decorate(body: Callable[..., None]) -> None:
+            self._check_body(body)
+            self.spec.host.function, self.spec.host.whole = body, whole
+
+        if body is None:
+            return decorate
+        decorate(body)
+        return None
+
+    def _check_body(self, body: Callable[..., None]) -> None:
+        name, place, names = self.spec.name, describe(self.spec.origin), self._signature.names
+        if not callable(body):
+            what = f"its host body is of type {type(body).__name__}"
+            raise declaration_error(
+                name, place, what, "Decorate a function with @kernel.host or @kernel.host(whole=True)"
+            )
+        if (gives := suspended_by(body)) is not None:
+            what = f"a call of its host body {shown(body)} gives {gives} and runs nothing"
+            raise declaration_error(name, place, what, "Write a plain function: def, with no await and no yield")
+        code = getattr(body, "__code__", None)
+        where = "" if code is None else f" at {describe((code, 0))}"
+        if (before := self.spec.host.function) is not None:
+            code = getattr(before, "__code__", None)
+            first = "an unknown place" if code is None else describe((code, 0))
+            what = f"a second host body is set{where}; the first is at {first}"
+            raise declaration_error(name, place, what, "Keep one of them")
+        try:
+            parameters = list(inspect.signature(body).parameters.values())
+        except (TypeError, ValueError) as error:
+            what = f"the parameters of its host body {body!r} cannot be read"
+            raise declaration_error(name, place, what, "Wrap it in a Python function") from error
+        if not takes_by_position(parameters, names):
+            got = ", ".join(str(p.replace(annotation=p.empty)) for p in parameters)
+            what = f"its host body{where} takes ({got}), but it is called with ({', '.join(names)}) by position"
+            cure = "Give the body the kernel's parameters in their order; one it does not use may begin with _"
+            raise declaration_error(name, place, what, cure)
+
+    def grid(self, *grid: int) -> "Kernel[_P]":
+        """A copy that launches this grid of blocks, 1 to 3 extents, in place of the partition's tile grid."""
+        return self._changed(grid=extents(grid, "grid", self.spec.name, describe(self.spec.origin), describe(here())))
+
+    def block(self, *block: int) -> "Kernel[_P]":
+        """A copy with this many threads in a block: 1 to 3 extents, at most 1024 threads together."""
+        return self._changed(
+            block=extents(block, "block", self.spec.name, describe(self.spec.origin), describe(here()))
+        )
+
+    def shared_memory(self, nbytes: int) -> "Kernel[_P]":
+        """A copy whose blocks have `nbytes` bytes of dynamic shared memory each."""
+        count = whole(nbytes)
+        if count is None or count < 0:
+            what = f"shared_memory({nbytes!r}) at {describe(here())}"
+            raise declaration_error(
+                self.spec.name, describe(self.spec.origin), what, "Give a number of bytes, 0 or more"
+            )
+        return self._changed(shared_bytes=count)
+
+    def _changed(self, **changes: Any) -> "Kernel[_P]":
+        return Kernel(replace(self.spec, **changes), self._signature, self._function)
+
+    def compile(self) -> None:
+        """Compile it now, so that the first launch does not wait for the compiler.
+
+        Raises:
+            NoDeviceError: no CUDA backend is loaded here.
+        """
+        if COMPILER.value is None:
+            raise NoDeviceError(
+                f"kernel {self.spec.name!r}, declared at {describe(self.spec.origin)}: it cannot be compiled at "
+                f"{describe(here())}, for there is no CUDA backend here. Leave compile() out on the host, which "
+                f"compiles nothing; for CUDA, on a machine with a GPU: {INSTALL_CUDA}."
+            )
+        with Section("compile() was called"):
+            COMPILER.value(self.spec)
+
+    def __repr__(self) -> str:
+        params = ", ".join(map(declared, self.spec.params))
+        return f"<kernel {self.spec.name}({params}) declared at {describe(self.spec.origin)}>"
+
+
+def _by_name_alone(declare: _F) -> _F:
+    """The same function to a checker; at run time, a `@kernel` with no parentheses is told what it lacks."""
+
+    @wraps(declare)
+    def called(*given: object, **named: Any) -> object:
+        if not given:
+            return declare(**named)
+        write = "Write @kernel(cuda=...), with CUDA C++ source or the path of a .cu file"
+        if inspect.isfunction(given[0]):
+            raise declaration_error(given[0].__name__, declared_at(given[0]), "@kernel has no CUDA source", write)
+        raise KernelArgumentError(f"@kernel at {describe(here())} takes its arguments by name. {write}.")
+
+    return cast(_F, called)
+
+
+@_by_name_alone
+def kernel(
+    *,
+    cuda: str | Path,
+    block: int | tuple[int, ...] | None = None,
+    abi: Literal["views", "pointers"] = "views",
+    options: Sequence[str] = (),
+    checked: bool | None = None,
+    in_place: bool = False,
+) -> Callable[[Callable[_P, None]], Kernel[_P]]:
+    """Declare a kernel: the decorated function gives its name and parameters, its body is never run.
+
+    Args:
+        cuda: CUDA C++ source text, or the path of a `.cu` file; a relative one lies beside the declaring
+            module. It has a `__global__` function of the decorated function's name.
+        block: threads in a block, 1 to 3 extents, at most 1024 together; None leaves it to dagpu.
+        abi: "views" passes `Tile` and `View`; "pointers" plain pointers, as in existing CUDA code.
+        options: for the compiler.
+        checked: compile bounds checks in; None means: if DAGPU_CHECKED is 1.
+        in_place: an output may be written where an input of the same shape and element size lies, once nobody else
+            needs that input. Say so of a kernel, and of its host body, that reads an element of such an input only
+            to write the output's element of the same index, and reads it before.
+
+    Raises:
+        KernelArgumentError: the Python and the CUDA declaration do not agree, or one of them cannot be read.
+    """
+
+    def decorate(function: Callable[_P, None]) -> Kernel[_P]:
+        if not inspect.isfunction(function):
+            what = f"@kernel(...) at {describe(here())} is applied to {shown(function)}, which is no plain function"
+            raise KernelArgumentError(f"{what}. Decorate a `def` that names and types the kernel's parameters.")
+        name, place = function.__name__, declared_at(function)
+        signature = read_signature(function, sys._getframe(1).f_locals)
+        _check_settings(name, place, abi, options, checked=checked, in_place=in_place)
+        threads = block if block is None or isinstance(block, tuple) else (block,)
+        source, source_name = read_source(cuda, function)
+        spec = KernelSpec(
+            name=name,
+            params=params_of(function, signature, source, abi),
+            cuda=source,
+            source_name=source_name,
+            abi=abi,
+            block=None if threads is None else extents(threads, "block", name, place),
+            options=tuple(options),
+            checked=CHECKED.get() if checked is None else bool(checked),
+            origin=(function.__code__, 0),
+            host=HostBody(),
+            in_place=bool(in_place),
+        )
+        return Kernel(spec, signature, cast("Callable[_P, None]", function))
+
+    return decorate
+
+
+def _check_settings(name: str, place: str, abi: Any, options: Any, **flags: Any) -> None:
+    if not isinstance(abi, str) or abi not in ("views", "pointers"):
+        raise declaration_error(name, place, f"abi={shown(abi)}", "Give 'views' or 'pointers'")
+    listed = isinstance(options, Sequence) and not isinstance(options, str | bytes)
+    if not listed or not all(isinstance(option, str) for option in options):
+        what = f"options={shown(options)}"
+        raise declaration_error(name, place, what, 'Give a sequence of texts: ("-lineinfo",)')
+    for flag, given in flags.items():
+        if not isinstance(given, bool | np.bool_) and not (given is None and flag == "checked"):
+            raise declaration_error(name, place, f"{flag}={shown(given)}", f"Say {flag}=True, or leave it out")
+
+
+def check_launch(spec: KernelSpec, args: Sequence[object], origin: Origin) -> None:
+    """Hold the arguments of a launch, handles and numbers, against the kernel's parameters.
+
+    Raises:
+        KernelArgumentError: they do not fit, or an output's memory is another argument's as well.
+        MovedError: a handle has been moved.
+    """
+    check_arguments(spec, args, origin, ops=False)

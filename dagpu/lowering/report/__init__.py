@@ -1,0 +1,1 @@
+"""Reports about a plan: explanation, predicted times, missed overlap, memory bound, drawing."""

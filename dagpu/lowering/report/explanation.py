@@ -1,0 +1,141 @@
+"""The text report of a plan: its instructions and waits, predicted times, memory, and branches that do not overlap."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.report.memory_bound import least_bytes
+from dagpu.lowering.report.missed_overlap import MOST_BRANCHES, Branch, Branches, branches_apart
+from dagpu.lowering.report.prediction import PredictedStep, Prediction, forecast
+from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.lowering.text import OriginColumn, table
+
+MOST_ROWS: Final = 400
+"""Most instructions in the table, by default."""
+MOST_PAIRS: Final = 40
+"""Most pairs of branches in the report, by default."""
+_ON_A_LINE: Final = 12
+"""Most steps of the critical path that are named one by one."""
+
+
+def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS, pairs: int = MOST_PAIRS) -> str:
+    """Return a report of the plan. Times are predictions of `costs`, `CostModel()` unless given.
+
+    - A table of the instructions, in the plan's order: the number of the step (as in `print(plan)`), the lane
+      (`device/stream`), the instructions of other lanes that it waits for, the bytes that it writes on devices, and
+      the place in the user's code that built it. At most `rows` instructions are shown.
+    - The critical path; the makespan compared with the lower bound max(critical path, work / lanes); the peak of memory
+      beyond the inputs compared with the bytes that every execution of the plan holds at once.
+    - Each pair of independent branches that is predicted not to overlap, with the reason. At most `pairs` pairs are
+      shown, those that lose most time first.
+    """
+    found = forecast(plan, costs)
+    parts = [_count(len(found.pieces), "instruction"), _count(len(found.lanes), "lane"), _count(plan.events, "event")]
+    lines = [f"Plan: {', '.join(parts)}, devices: {', '.join(plan.devices) or 'none'}"]
+    if found.pieces:
+        lines += [*_instructions(found, rows), "", *_time(found), _memory(plan), "", *_overlap(found, pairs)]
+    return "\n".join(lines)
+
+
+def _instructions(found: Prediction, most: int) -> list[str]:
+    places = OriginColumn()
+    pieces = found.pieces
+    left_out = max(0, len(pieces) - most)
+    shown = pieces if not left_out else (*pieces[: most - most // 2], *pieces[len(pieces) - most // 2 :])
+    lines = table(
+        ("#", "instruction", "lane", "waits on", "bytes", "from", "to", "origin"),
+        [
+            (
+                str(piece.step),
+                piece.label,
+                found.lanes[piece.lane],
+                " ".join([f"#{pieces[other].step}" for other in piece.waits]),
+                f"{piece.nbytes:,}" if piece.nbytes else "",
+                duration(piece.begin),
+                duration(piece.end),
+                places.of(piece.origin),
+            )
+            for piece in shown
+        ],
+    )
+    if left_out:
+        lines.insert(1 + most - most // 2, f"... {left_out:,} more instructions ...")
+    return lines
+
+
+def _time(found: Prediction) -> list[str]:
+    steps = [f"#{found.pieces[index].step} {found.pieces[index].name}" for index in found.critical]
+    path, work, bound = (duration(t) for t in (found.critical_seconds, found.work_seconds, found.bound))
+    against = (
+        f"{_ratio(found.makespan, found.bound)} the lower bound {bound} (critical path {path}, work / lanes {work})"
+    )
+    return [
+        f"Critical path, predicted: {path} in {_count(len(steps), 'instruction')}: {_on_a_line(steps, ' -> ')}",
+        f"Makespan, predicted: {duration(found.makespan)}, {against}",
+        "Predicted by bytes and launches on an H200, but for kernels declared to or learnt by the policy's CostModel.",
+    ]
+
+
+def _memory(plan: Plan) -> str:
+    least = least_bytes(plan)
+    return (
+        f"Memory beyond the inputs: {plan.peak_bytes:,} bytes, {_ratio(plan.peak_bytes, least)} the lower bound "
+        f"{least:,} (what every execution of this plan holds at once)"
+    )
+
+
+def _overlap(found: Prediction, most: int) -> list[str]:
+    branches = branches_apart(found)
+    apart = branches.apart
+    lines = [
+        f"Overlap, predicted: {found.overlap:.0%} of the work is hidden behind other work",
+        _branches_line(branches),
+    ]
+    width = max([len(_pair(found, pair.first, pair.second)) for pair in apart[:most]], default=0)
+    lines += [f"  {_pair(found, pair.first, pair.second).ljust(width)}  {pair.why}" for pair in apart[:most]]
+    if len(apart) > most:
+        causes = Counter([pair.cause for pair in apart[most:]])
+        text = ", ".join([f"{cause}: {count:,}" for cause, count in causes.most_common()])
+        lines.append(f"  ... and {len(apart) - most:,} pairs more that lose less ({text})")
+    return lines
+
+
+def _branches_line(branches: Branches) -> str:
+    count, apart = branches.count, len(branches.apart)
+    among = f"; of them the {MOST_BRANCHES} longest" if count > MOST_BRANCHES else ""
+    line = f"Branches: {count:,}{among}; independent pairs: {branches.pairs:,}, of which {apart:,} do not overlap"
+    return line + (":" if apart else "")
+
+
+def _pair(found: Prediction, first: Branch, second: Branch) -> str:
+    return f"{_branch(found, first)} before {_branch(found, second)}"
+
+
+def _branch(found: Prediction, branch: Branch) -> str:
+    """Name a branch: `#3 gemm`, or `#3..#9 gemm..add`."""
+    first: PredictedStep = found.pieces[branch.pieces[0]]
+    last: PredictedStep = found.pieces[branch.pieces[-1]]
+    return f"#{first.step} {first.name}" if first is last else f"#{first.step}..#{last.step} {first.name}..{last.name}"
+
+
+def _on_a_line(parts: Sequence[str], between: str) -> str:
+    if len(parts) <= _ON_A_LINE:
+        return between.join(parts)
+    half = _ON_A_LINE // 2
+    return between.join([*parts[:half], f"({len(parts) - 2 * half:,} more)", *parts[len(parts) - half :]])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _ratio(amount: float, least: float) -> str:
+    return f"{amount / least:.2f}x" if least else "1.00x"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds: `12.3 us`, `4.56 ms`, `1.23 s`."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"

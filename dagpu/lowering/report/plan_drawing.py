@@ -1,0 +1,135 @@
+"""The drawing of a plan: a row for each lane, a bar for each instruction from its predicted begin to its end, and an
+arrow for each wait."""
+
+from typing import Final
+
+from dagpu.common.origin import describe
+from dagpu.lowering.plan import DRAWING, Plan
+from dagpu.lowering.report.explanation import duration
+from dagpu.lowering.report.prediction import PredictedStep, Prediction, forecast
+from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.ops import svg
+
+MOST_PIECES: Final = 400
+"""Most instructions in a drawing: only the first ones are drawn, because more could not be distinguished."""
+
+_LEFT: Final = 96.0
+_RIGHT: Final = 24.0
+_TOP: Final = 56.0
+_ROW: Final = 34.0
+_BAR: Final = 22.0
+_TICKS: Final = 8
+_NARROWEST: Final = 1.5
+"""Least width of a bar."""
+
+
+def picture(plan: Plan, costs: CostModel | None = None) -> str:
+    """Draw the lanes of a plan as SVG, with the times that `costs` predicts (`CostModel()` unless given).
+
+    Only the first `MOST_PIECES` instructions are drawn; the drawing states the number of the others.
+    """
+    found = forecast(plan, costs)
+    shown = found.pieces[:MOST_PIECES]
+    until = max([piece.end for piece in shown], default=0.0) or 1e-6
+    width = min(max(560.0, 46.0 * max(_longest_lane(found, len(shown)), 1)), 6000.0)
+    scale = width / until
+    height = _TOP + _ROW * max(len(found.lanes), 1) + 34
+    body = [
+        svg.text(12, 20, _headline(plan, found)),
+        *_legend(found, 12, 36),
+        *_rows(found, width),
+        *_axis(until, scale, height),
+        *[_bar(found, piece, scale) for piece in shown],
+        *_arrows(found, len(shown), scale),
+    ]
+    if len(shown) < len(found.pieces):
+        words = f"the {len(found.pieces) - len(shown):,} instructions after these are not drawn"
+        body.append(svg.text(_LEFT + width, 36, words, "faint", "end"))
+    total = max(_LEFT + width + _RIGHT, 24 + len(_headline(plan, found)) * svg.LETTER)
+    return svg.document(total, height, f"Plan of {len(found.pieces):,} instructions on {len(found.lanes)} lanes", body)
+
+
+def _headline(plan: Plan, found: Prediction) -> str:
+    return (
+        f"{len(found.pieces):,} instructions, {len(found.lanes)} lanes: predicted {duration(found.makespan)}, at least "
+        f"{duration(found.bound)}; {plan.peak_bytes:,} bytes"
+    )
+
+
+def _longest_lane(found: Prediction, count: int) -> int:
+    counts = [0] * len(found.lanes)
+    for piece in found.pieces[:count]:
+        counts[piece.lane] += 1
+    return max(counts, default=0)
+
+
+def _legend(found: Prediction, x: float, y: float) -> list[str]:
+    body = []
+    used = {piece.kind for piece in found.pieces}
+    for kind in svg.KINDS:
+        if kind in used:
+            body += [svg.rect(x, y - 9, 10, 10, f"fill-{kind}", 2), svg.text(x + 15, y, kind, "faint")]
+            x += 15 + len(kind) * svg.LETTER + 16
+    if any(piece.waits for piece in found.pieces):
+        body += [svg.line(x, y - 4, x + 14, y - 4, "wait"), svg.text(x + 19, y, "waits for", "faint")]
+    return body
+
+
+def _rows(found: Prediction, width: float) -> list[str]:
+    body = []
+    for lane, name in enumerate(found.lanes):
+        y = _y(lane)
+        body.append(svg.rect(_LEFT, y, width, _BAR, "band"))
+        words = svg.fitting(name, _LEFT - 14)
+        body.append(svg.group([svg.text(_LEFT - 8, y + 15, words, "text", "end")], name))
+    return body
+
+
+def _axis(until: float, scale: float, height: float) -> list[str]:
+    """Draw an axis with about `_TICKS` round times under the rows."""
+    step = 1e-9
+    while until / step > _TICKS:
+        mantissa = f"{step:e}"[0]
+        step *= 2.5 if mantissa == "2" else 2
+    y = height - 26
+    body = [svg.line(_LEFT, y, _LEFT + until * scale, y)]
+    for tick in range(int(until / step) + 1):
+        x = _LEFT + tick * step * scale
+        body += [svg.line(x, y, x, y + 4), svg.text(x, y + 17, duration(tick * step), "faint", "middle")]
+    return body
+
+
+def _bar(found: Prediction, piece: PredictedStep, scale: float) -> str:
+    x, y = _LEFT + piece.begin * scale, _y(piece.lane)
+    width = max(piece.seconds * scale - 1, _NARROWEST)
+    words = svg.fitting(piece.name, width - 4)
+    parts = [svg.rect(x, y, width, _BAR, f"fill-{piece.kind}", 3)]
+    if words:
+        parts.append(svg.text(x + width / 2, y + 15, words, "on", "middle"))
+    waits = ", ".join([f"#{found.pieces[other].step}" for other in piece.waits])
+    lines = [
+        f"#{piece.step} {piece.label} on {found.lanes[piece.lane]}",
+        f"{duration(piece.begin)} to {duration(piece.end)}, writes {piece.nbytes:,} bytes",
+        *([f"waits for {waits}"] if waits else []),
+        f"built at {describe(piece.origin)}",
+    ]
+    return svg.group(parts, "\n".join(lines))
+
+
+def _arrows(found: Prediction, count: int, scale: float) -> list[str]:
+    body = []
+    for piece in found.pieces[:count]:
+        for other in piece.waits:
+            source = found.pieces[other]
+            begin = _LEFT + source.end * scale - 2, _y(source.lane) + _BAR / 2
+            end = _LEFT + piece.begin * scale, _y(piece.lane) + _BAR / 2
+            arrow = svg.curve([begin, end], "wait", head="tip", upright=False)
+            body.append(svg.group([arrow], f"#{piece.step} waits for #{source.step}"))
+    return body
+
+
+def _y(lane: int) -> float:
+    return _TOP + lane * _ROW
+
+
+DRAWING.set(picture)

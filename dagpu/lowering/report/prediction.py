@@ -1,0 +1,215 @@
+"""The predicted timeline of a plan: begin and end of each instruction, from a cost for each.
+
+The times are those of `cost.simulate`. Here each instruction also has its dependences and waits, so that the timeline
+can be reported, drawn and compared with measured times.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from dagpu.common.frozen import plain
+from dagpu.common.origin import Origin
+from dagpu.lowering.plan import Execute, Plan, Record, Wait
+from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program, label
+from dagpu.lowering.schedule.cost_model import COMPUTE, CostModel, engine_of
+from dagpu.lowering.schedule.dependences import AccessHistory
+from dagpu.lowering.vector_clock import Clock, step_clocks
+
+
+@final
+@plain
+class PredictedStep:
+    """One instruction of a plan with its predicted times. It references no object of the user."""
+
+    step: int
+    """Index of its step in the plan."""
+    label: str
+    """Name of the instruction in texts: its kind, and the name of its kernel or function."""
+    name: str
+    """Name of the kernel or function; else the label."""
+    kind: str
+    """`Launch`, `Fill`, `CopyHtoD`, `CopyDtoH`, `CopyDtoD`, `HostCall` or `GraphLaunch`."""
+    lane: int
+    """Index of its lane in the plan."""
+    engine: int
+    """Engine of its device that it occupies: see `cost.engine_of`."""
+    origin: Origin
+    """Place in the user's code that built it."""
+    nbytes: int
+    """Bytes of the buffers that it writes on devices."""
+    moved: int
+    """Bytes that it reads and writes, as `CostModel.nbytes` counts them."""
+    begin: float
+    """Start in seconds from the start of the run."""
+    end: float
+    """End in seconds from the start of the run."""
+    inputs: tuple[int, ...]
+    """Its direct predecessors by the buffers that they and it read and write, as indices of pieces."""
+    waits: tuple[int, ...]
+    """Pieces of other lanes that its lane waits for between the previous piece of the lane and this one."""
+
+    @property
+    def seconds(self) -> float:
+        """Duration in seconds."""
+        return self.end - self.begin
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted timeline of a plan. Other tables refer to a piece by its index in `pieces`."""
+
+    pieces: tuple[PredictedStep, ...]
+    """The instructions, in the plan's order."""
+    lanes: tuple[str, ...]
+    """Name of each lane, as `device/key`."""
+    device_of_lane: tuple[int, ...]
+    """Index of the device of each lane."""
+    clocks: tuple[Clock, ...]
+    """For each piece, the vector clock of its lane when the piece starts; work is numbered by the plan's steps."""
+    critical: tuple[int, ...]
+    """Critical path: the pieces of a longest chain of dependences, in order."""
+    critical_seconds: float
+    """Length of the critical path in seconds."""
+    work_seconds: float
+    """Largest work of one device's lanes with kernels (shared out evenly over them), or of one of its copy engines."""
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the start of the run to the end of the last piece."""
+        return max((piece.end for piece in self.pieces), default=0.0)
+
+    @property
+    def bound(self) -> float:
+        """Lower bound in seconds for every schedule on these lanes: max(critical path, work / lanes)."""
+        return max(self.critical_seconds, self.work_seconds)
+
+    @property
+    def overlap(self) -> float:
+        """Part of the work that is hidden behind other work: see `overlap_of`."""
+        return overlap_of((piece.begin, piece.end) for piece in self.pieces)
+
+    def timed(self, seconds: Sequence[float], *, engines: bool = True) -> "Prediction":
+        """Return the timeline of the same plan with other durations of the pieces, in seconds.
+
+        With `engines`, each device has one copy engine for each direction. Without, copies overlap freely.
+        """
+        free = [0.0] * len(self.lanes)
+        busy: dict[tuple[int, int], float] = {}
+        spans: list[tuple[float, float]] = []
+        for piece, takes in zip(self.pieces, seconds, strict=True):
+            begin = max([free[piece.lane], *[spans[other][1] for other in piece.waits]])
+            engine = self.device_of_lane[piece.lane], piece.engine
+            if engines and piece.engine != COMPUTE:
+                begin = max(begin, busy.get(engine, 0.0))
+            free[piece.lane] = busy[engine] = begin + takes
+            spans.append((begin, begin + takes))
+        return self.at(spans)
+
+    def at(self, spans: Sequence[tuple[float, float]]) -> "Prediction":
+        """Return the timeline of the same plan with these begins and ends of the pieces, predicted or measured."""
+        pieces = [replace(piece, begin=begin, end=end) for piece, (begin, end) in zip(self.pieces, spans, strict=True)]
+        critical, length = _critical(pieces)
+        work = _work(pieces, self.device_of_lane)
+        return Prediction(tuple(pieces), self.lanes, self.device_of_lane, self.clocks, critical, length, work)
+
+
+def overlap_of(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the part of the work that is hidden behind other work, from the begin and end of each piece of work.
+
+    It is 1 - (time in which anything runs) / (sum of all durations): 0 if nothing overlaps, (k - 1) / k if k spans run
+    concurrently throughout.
+    """
+    total, covered, until = 0.0, 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += end - begin
+        if end > until:
+            covered += end - max(begin, until)
+            until = end
+    return 1 - covered / total if total > 0 else 0.0
+
+
+def program_of(plan: Plan) -> Program:
+    """Return the program that a plan executes, without its policies."""
+    instructions = tuple([step.instruction for step in plan.steps if type(step) is Execute])
+    return Program(plan.devices, plan.buffers, instructions, (None,), (0,) * len(instructions))
+
+
+def forecast(plan: Plan, costs: CostModel | None = None) -> Prediction:
+    """Predict the timeline of a plan, with instruction times from `costs` (`CostModel()` unless given)."""
+    inputs = dependencies(plan)
+    latest = [-1] * len(plan.lanes)
+    pending: list[list[int]] = [[] for _ in plan.lanes]
+    recorded = [-1] * plan.events
+    pieces: list[PredictedStep] = []
+    for number, step in enumerate(plan.steps):
+        lane = step.lane
+        match step:
+            case Execute(instruction, _):
+                latest[lane] = len(pieces)
+                pieces.append(_piece(plan, number, instruction, lane, inputs[len(pieces)], tuple(pending[lane])))
+                pending[lane] = []
+            case Record(event, _):
+                recorded[event] = latest[lane]
+            case Wait(event, _):
+                if recorded[event] >= 0:
+                    pending[lane].append(recorded[event])
+            case _:
+                pass
+    names = tuple([f"{plan.devices[lane.device]}/{lane.key}" for lane in plan.lanes])
+    devices = tuple([lane.device for lane in plan.lanes])
+    clocks = step_clocks(plan.steps, len(plan.lanes), plan.events)
+    bare = Prediction(tuple(pieces), names, devices, tuple([clocks[piece.step] for piece in pieces]), (), 0.0, 0.0)
+    return bare.timed((CostModel() if costs is None else costs).times(program_of(plan)))
+
+
+def _piece(
+    plan: Plan, number: int, instruction: Instruction, lane: int, inputs: tuple[int, ...], waits: tuple[int, ...]
+) -> PredictedStep:
+    text = label(instruction)
+    written = sum([plan.buffers[buffer].nbytes for buffer in instruction.writes if plan.buffers[buffer].device != HOST])
+    name = text.split(" ", 1)[1] if isinstance(instruction, Launch | HostCall) else text
+    kind, engine, origin = type(instruction).__name__, engine_of(instruction), instruction.origin
+    moved = _COUNT.nbytes(instruction, plan)
+    return PredictedStep(number, text, name, kind, lane, engine, origin, written, moved, 0.0, 0.0, inputs, waits)
+
+
+_COUNT = CostModel()
+"""Counts bytes, which every cost model counts in the same way."""
+
+
+def dependencies(plan: Plan) -> list[tuple[int, ...]]:
+    """Return the direct predecessors of each executed instruction: read after write, write after read or write."""
+    history = AccessHistory(len(plan.buffers))
+    executed = [step.instruction for step in plan.steps if type(step) is Execute]
+    return [tuple(sorted(set(before))) for before in history.scan(executed)]
+
+
+def _critical(pieces: Sequence[PredictedStep]) -> tuple[tuple[int, ...], float]:
+    """Return a longest chain of dependences, and its length in seconds."""
+    finish: list[float] = []
+    before: list[int] = []
+    for piece in pieces:
+        last = max(piece.inputs, key=finish.__getitem__, default=-1)
+        before.append(last)
+        finish.append(piece.seconds + (finish[last] if last >= 0 else 0.0))
+    chain: list[int] = []
+    at = max(range(len(finish)), key=finish.__getitem__, default=-1)
+    length = finish[at] if at >= 0 else 0.0
+    while at >= 0:
+        chain.append(at)
+        at = before[at]
+    return tuple(reversed(chain)), length
+
+
+def _work(pieces: Sequence[PredictedStep], device_of_lane: Sequence[int]) -> float:
+    """Return the largest work of one engine, shared out over its lanes, in seconds."""
+    work: dict[tuple[int, int], float] = {}
+    lanes: dict[tuple[int, int], set[int]] = {}
+    for piece in pieces:
+        place = device_of_lane[piece.lane], piece.engine
+        work[place] = work.get(place, 0.0) + piece.seconds
+        lanes.setdefault(place, set()).add(piece.lane)
+    shares = [seconds / (len(lanes[place]) if place[1] == COMPUTE else 1) for place, seconds in work.items()]
+    return max(shares, default=0.0)

@@ -1,0 +1,276 @@
+"""The cost model: predicts the time of each instruction, and the times of a plan.
+
+The model has bytes and bandwidths, and the kernel times that were declared or measured. It serves to choose between
+schedules and to compare them. It leaves out how kernels on several streams share a device, the host's time to submit
+them, and the cost of an event.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Final, Protocol, TypeAlias, final
+
+import numpy as np
+
+from dagpu.common.errors import NotReadyError
+from dagpu.common.origin import here
+from dagpu.common.wrong_arguments import wrong_argument
+from dagpu.lowering.plan import Execute, Plan, Record, Wait
+from dagpu.lowering.program import (
+    Buffer,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Fill,
+    HostCall,
+    Instruction,
+    Launch,
+    Program,
+    Tiles,
+    View,
+)
+
+COMPUTE: Final = 0
+"""Engine of kernels, fills, copies within a device and between devices, and host calls: they run concurrently."""
+UPLOAD: Final = 1
+"""Engine of copies from the host: each device has one, so they run one at a time."""
+DOWNLOAD: Final = 2
+"""Engine of copies to the host: each device has one, so they run one at a time."""
+ENGINES: Final = 3
+"""Number of engines of a device."""
+
+_Learnt: TypeAlias = tuple[tuple[str, tuple[tuple[int, float, int], ...]], ...]
+"""For each kernel name: bytes, mean seconds and number of measurements, sorted by bytes."""
+
+
+class _Buffered(Protocol):
+    """A `Program` or a `Plan`."""
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]: ...
+
+
+def engine_of(instruction: Instruction) -> int:
+    """Return the engine of its device that an instruction occupies: `COMPUTE`, `UPLOAD` or `DOWNLOAD`."""
+    kind = type(instruction)
+    return UPLOAD if kind is CopyHtoD else DOWNLOAD if kind is CopyDtoH else COMPUTE
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Predicts the seconds of an instruction: `launch`, and its bytes at a bandwidth or a kernel's own time.
+
+    A kernel's time is the declared one. If none is declared but the kernel was measured, it is the mean at the same
+    bytes, or the mean at the nearest bytes (by ratio) scaled by the bytes. Else it is the kernel's bytes at
+    `bandwidth`, with each view that is read or written counted whole and once. A model is immutable and compared by
+    value; `declare` and `learn` return another model.
+
+    The defaults are medians measured on one H200 (driver 580, CUDA 13.0, 21 November 2026). Only a copy between two
+    devices was not measured: it is assumed to be as slow as a copy to the host.
+    """
+
+    launch: float = 2.4e-6
+    """Seconds of overhead for each instruction on a device: measured in a chain of 1,000 tiny launches from C++."""
+    bandwidth: float = 4.29e12
+    """Bytes per second on a device, read plus written: measured for a copy within a device."""
+    host_bandwidth: float = 55e9
+    """Bytes per second between page-locked host memory and a device, in either direction."""
+    host_call: float = 107e-6
+    """Seconds of a `HostCall`: handing work to a thread and back. The time of the function itself is not included."""
+    declared: tuple[tuple[str, float], ...] = ()
+    """Kernel names with declared seconds, sorted; `declare` adds to them."""
+    learnt: _Learnt = ()
+    """Measured kernel times; `learn` adds to them."""
+
+    def __post_init__(self) -> None:
+        number: Any  # whatever the user gave
+        for name, number in (("bandwidth", self.bandwidth), ("host_bandwidth", self.host_bandwidth)):
+            if not isinstance(number, int | float | np.integer | np.floating) or not number > 0:
+                wanted = "a number of bytes a second, more than 0,"
+                raise wrong_argument("CostModel", here(), name, number, wanted, "Write 4.29e12, say", ValueError)
+        for name, number in (("launch", self.launch), ("host_call", self.host_call), *self.declared):
+            _check_seconds("CostModel", name, number)
+
+    def declare(self, kernels: Mapping[str, float]) -> "CostModel":
+        """Return a model with these seconds on the device for each launch of the kernels of these names.
+
+        Raises:
+            TypeError: `kernels` is not a mapping of names to numbers.
+            ValueError: a time is negative or not finite.
+        """
+        if not isinstance(kernels, Mapping):
+            cure = 'Write .declare({"gemm": 3e-5})'
+            raise wrong_argument("declare", here(), "kernels", kernels, "a mapping of kernels' names to seconds", cure)
+        for name, seconds in kernels.items():
+            _check_seconds("declare", name, seconds)
+        return replace(self, declared=tuple(sorted({**dict(self.declared), **kernels}.items())))
+
+    def learn(self, measured: Iterable[tuple[str, int, float]]) -> "CostModel":
+        """Return a model with times of earlier runs: kernel name, bytes as `nbytes` counts them, seconds on the device.
+
+        Times of equal kernel and bytes are averaged, together with those learnt before.
+
+        Raises:
+            TypeError: `measured` is not a list of such triples.
+            ValueError: a time is negative or not finite.
+        """
+        try:
+            triples = [(name, nbytes, seconds) for name, nbytes, seconds in measured]
+        except (TypeError, ValueError, NotReadyError):
+            wanted, cure = "a list of (name, bytes, seconds)", "Take a trace's: .learn(trace.kernel_times())"
+            raise wrong_argument("learn", here(), "measured", measured, wanted, cure) from None
+        known = {name: {size: (mean, count) for size, mean, count in sizes} for name, sizes in self.learnt}
+        for name, nbytes, seconds in triples:
+            _check_seconds("learn", name, seconds)
+            sizes = known.setdefault(name, {})
+            mean, count = sizes.get(nbytes, (0.0, 0))
+            sizes[nbytes] = (mean + (seconds - mean) / (count + 1), count + 1)
+        found = [
+            (name, tuple([(size, mean, count) for size, (mean, count) in sorted(sizes.items())]))
+            for name, sizes in sorted(known.items())
+        ]
+        return replace(self, learnt=tuple(found))
+
+    def nbytes(self, instruction: Instruction, program: _Buffered) -> int:
+        """Return the bytes that an instruction reads and writes on a device; for a copy from or to the host, its bytes.
+
+        `program` is the program or the plan that the instruction belongs to.
+        """
+        return _bytes_of(instruction, program.buffers)
+
+    def seconds(self, instruction: Instruction, program: _Buffered) -> float:
+        """Return the seconds of an instruction; `program` is the program or the plan that it belongs to."""
+        return _Clock(self, program).seconds(instruction)
+
+    def times(self, program: Program) -> list[float]:
+        """Return the seconds of each instruction of a program."""
+        return list(map(_Clock(self, program).seconds, program.instructions))
+
+
+def _check_seconds(call: str, name: object, seconds: object) -> None:
+    if not isinstance(seconds, int | float | np.integer | np.floating) or not 0 <= seconds < math.inf:
+        cure = "Write 3e-5, say"
+        wanted = "a number of seconds, 0 or more and finite,"
+        raise wrong_argument(call, here(), f"the time of {name}", seconds, wanted, cure, ValueError)
+
+
+@final
+class _Clock:
+    """A cost model with its tables as dicts, for the instructions of one program."""
+
+    __slots__ = ("_buffers", "_byte", "_declared", "_host_byte", "_learnt", "_model")
+
+    def __init__(self, model: CostModel, program: _Buffered) -> None:
+        self._model = model
+        self._buffers = program.buffers
+        self._byte = 1 / model.bandwidth
+        self._host_byte = 1 / model.host_bandwidth
+        self._declared = dict(model.declared)
+        self._learnt = dict(model.learnt)
+
+    def seconds(self, instruction: Instruction) -> float:
+        kind = type(instruction)
+        model = self._model
+        if kind is HostCall:
+            return model.host_call
+        nbytes = _bytes_of(instruction, self._buffers)
+        if kind is CopyHtoD or kind is CopyDtoH:
+            return model.launch + nbytes * self._host_byte
+        if isinstance(instruction, Launch):
+            if self._declared or self._learnt:
+                return model.launch + self._kernel(instruction.kernel.name, nbytes)
+        elif isinstance(instruction, CopyDtoD) and self._crosses(instruction):
+            return model.launch + instruction.source.layout.nbytes * self._host_byte
+        return model.launch + nbytes * self._byte
+
+    def _kernel(self, name: str, nbytes: int) -> float:
+        seconds = self._declared.get(name)
+        if seconds is not None:
+            return seconds
+        sizes = self._learnt.get(name)
+        if not sizes:
+            return nbytes * self._byte
+        wanted = max(nbytes, 1)
+        size, mean, _ = min(sizes, key=lambda known: abs(math.log(max(known[0], 1) / wanted)))
+        return mean * wanted / max(size, 1)
+
+    def _crosses(self, copy: CopyDtoD) -> bool:
+        return self._buffers[copy.source.buffer].device != self._buffers[copy.out.buffer].device
+
+
+def _bytes_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
+    kind = type(instruction)
+    if isinstance(instruction, Launch):
+        total = 0
+        for arg in instruction.args:
+            what = type(arg)
+            if what is Tiles:
+                layout = arg.view.layout
+            elif what is View:
+                layout = arg.layout
+            else:
+                continue
+            total += prod(layout.shape) * layout.dtype.itemsize
+        if not instruction.args:  # a program that is not from a trace may leave them out
+            for buffer in (*instruction.reads, *instruction.writes):
+                total += buffers[buffer].nbytes
+        return total
+    if kind is HostCall:
+        return 0
+    if isinstance(instruction, CopyDtoH):
+        return instruction.source.layout.nbytes
+    if isinstance(instruction, CopyDtoD):
+        return instruction.source.layout.nbytes + instruction.out.layout.nbytes
+    if isinstance(instruction, (Fill, CopyHtoD)):
+        return instruction.out.layout.nbytes
+    return 0
+
+
+# ---- simulation of a plan
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PredictedTimes:
+    """Simulated times of a plan, in seconds from its start."""
+
+    starts: tuple[float, ...]
+    """Start of each step. Only `Execute` steps take time."""
+    ends: tuple[float, ...]
+    """End of each step."""
+    makespan: float
+    """End of the last step."""
+
+
+def simulate(plan: Plan, costs: CostModel) -> PredictedTimes:
+    """Simulate a plan: lanes run concurrently, waits block on events, each copy engine runs one copy at a time.
+
+    Copies of one direction run in the order of the steps.
+    """
+    clock = _Clock(costs, plan)
+    lane_free = [0.0] * len(plan.lanes)
+    engine_free: dict[tuple[int, int], float] = {}
+    happened = [0.0] * plan.events
+    starts: list[float] = []
+    ends: list[float] = []
+    for step in plan.steps:
+        lane = step.lane
+        start = end = lane_free[lane]
+        if isinstance(step, Execute):
+            instruction = step.instruction
+            engine = engine_of(instruction)
+            if engine != COMPUTE:
+                start = max(start, engine_free.get((instruction.device, engine), 0.0))
+            end = start + clock.seconds(instruction)
+            if engine != COMPUTE:
+                engine_free[instruction.device, engine] = end
+        elif isinstance(step, Wait):
+            start = end = max(start, happened[step.event])
+        elif isinstance(step, Record):
+            happened[step.event] = end
+        lane_free[lane] = end
+        starts.append(start)
+        ends.append(end)
+    return PredictedTimes(tuple(starts), tuple(ends), max(ends, default=0.0))

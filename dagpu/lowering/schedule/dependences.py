@@ -1,0 +1,162 @@
+"""Dependences between the instructions of a program, by whole buffers, and the graph that list scheduling uses."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import neg
+from typing import Final, final
+
+from dagpu.lowering.program import Instruction, Program
+from dagpu.lowering.schedule.cost_model import COMPUTE, ENGINES, engine_of
+
+ANYWHERE: Final = -1
+"""Pool of an instruction that another policy places, on an unknown stream: it starts as soon as it is ready."""
+
+
+@final
+class AccessHistory:
+    """Latest accesses to each buffer of a program, while its instructions are scanned in order.
+
+    Dependences are by whole buffers: read after write, write after read, write after write.
+    """
+
+    __slots__ = ("readers", "writer")
+
+    def __init__(self, buffers: int) -> None:
+        self.writer = [-1] * buffers
+        """Index of the last instruction that wrote each buffer; -1 if there is none."""
+        self.readers: list[list[int]] = [[] for _ in range(buffers)]
+        """Indices of the instructions that have read each buffer since that write, in order."""
+
+    def last_writers(self, instruction: Instruction) -> list[int]:
+        """Return the last writers of the buffers that an instruction reads, then of those that it writes."""
+        writer = self.writer
+        return [writer[buffer] for buffer in (*instruction.reads, *instruction.writes) if writer[buffer] >= 0]
+
+    def scan(self, instructions: Iterable[Instruction]) -> Iterator[list[int]]:
+        """Yield the direct predecessors of each instruction, then note its accesses; one may occur more than once.
+
+        The readers of a buffer come after its last write. So a write depends on the readers, and on the last writer
+        only if there are no readers.
+        """
+        writer, readers = self.writer, self.readers
+        for index, instruction in enumerate(instructions):
+            before: list[int] = []
+            for buffer in instruction.reads:
+                if writer[buffer] >= 0:
+                    before.append(writer[buffer])  # noqa: PERF401  # a comprehension takes longer for so few
+            for buffer in instruction.writes:
+                if readers[buffer]:
+                    before += readers[buffer]
+                elif writer[buffer] >= 0:
+                    before.append(writer[buffer])
+            yield before
+            for buffer in instruction.reads:
+                readers[buffer].append(index)
+            for buffer in instruction.writes:
+                writer[buffer] = index
+                if readers[buffer]:
+                    readers[buffer] = []
+
+
+@final
+class Dependences:
+    """Dependence graph of a program, with the time and the pool of each instruction.
+
+    Each engine of a device has a *pool* of streams.
+    """
+
+    __slots__ = (
+        "after", "count", "devices", "feeds", "gate", "leaves_of", "pool", "producers", "rest", "times", "work",
+    )  # fmt: skip
+
+    def __init__(self, program: Program, times: list[float], own: Sequence[bool] | None = None) -> None:
+        """`own` says for each instruction whether the policy places it; None if it places all."""
+        self.times = times
+        """Seconds of each instruction."""
+        self.count = count = len(times)
+        self.devices = len(program.devices)
+        self.pool = [i.device * ENGINES + engine_of(i) for i in program.instructions]
+        if own is not None:
+            self.pool = [pool if is_own else ANYWHERE for pool, is_own in zip(self.pool, own, strict=True)]
+        self.after: list[list[int]] = [[] for _ in range(count)]
+        """For each instruction, its direct successors; most transitive ones are left out."""
+        self.producers = [0] * count
+        """Number of direct predecessors of each instruction."""
+        self.leaves_of: dict[int, list[int]] = {}
+        """For an instruction, the leaves that are held back for it."""
+        self.feeds: dict[int, list[int]] = {}
+        """For an instruction, its consumers that have leaves held back."""
+        self.gate: dict[int, int] = {}
+        """For an instruction with leaves held back, the number of its other producers."""
+        self.rest: list[float] = []
+        """For each instruction, the seconds of the longest path from its start."""
+        self.work: dict[int, float] = {}
+        """For each pool that has work, the sum of its seconds."""
+        self._connect(program)
+        self._measure()
+
+    def _connect(self, program: Program) -> None:
+        """Fill in `after`, `producers`, and the tables of leaves."""
+        after, producers = self.after, self.producers
+        for index, found in enumerate(AccessHistory(len(program.buffers)).scan(program.instructions)):
+            if not found:
+                continue
+            before = found
+            if len(found) > 1:
+                before = list(dict.fromkeys(found))
+                self._hold_back(index, before)
+            producers[index] = len(before)
+            for earlier in before:
+                after[earlier].append(index)
+
+    def _hold_back(self, index: int, before: list[int]) -> None:
+        """Note the leaves among the producers `before` of an instruction: they wait until the others start.
+
+        A leaf belongs to its first consumer. A copy is not a leaf, because it has a stream of its own to run ahead on.
+        """
+        producers, pool = self.producers, self.pool
+        leaves = [leaf for leaf in before if not producers[leaf] and not self.after[leaf] and pool[leaf] % ENGINES == 0]
+        if leaves:
+            others = [earlier for earlier in before if producers[earlier]]
+            if others:
+                self.leaves_of[index] = leaves
+                self.gate[index] = len(others)
+                for earlier in others:
+                    self.feeds.setdefault(earlier, []).append(index)
+
+    def _measure(self) -> None:
+        """Fill in `rest` and `work`."""
+        work = dict.fromkeys(sorted(set(self.pool) - {ANYWHERE}), 0.0)
+        for pool, seconds in zip(self.pool, self.times, strict=True):
+            if pool >= 0:
+                work[pool] += seconds
+        self.work = work
+        rest = self.rest = self.times.copy()
+        after = self.after
+        for index in range(self.count - 1, -1, -1):
+            longest = 0.0
+            for later in after[index]:
+                if rest[later] > longest:
+                    longest = rest[later]
+            rest[index] += longest
+
+    def bounds(self, streams: int) -> tuple[float, float]:
+        """Return a lower bound on every makespan, and Graham's upper bound on that of list scheduling, in seconds.
+
+        The lower bound is the larger of the critical path and the largest work of a pool, shared out over its streams.
+        The upper bound applies Graham's argument to several pools. At any moment either the longest chain proceeds, or
+        the pool that it needs is full. So it is the sum of the pools' shares and of the part (1 - 1 / `streams`) of the
+        critical path.
+        """
+        shares = [total / streams_of(pool, streams) for pool, total in self.work.items()]
+        path = max(self.rest, default=0.0)
+        alone = 0.0 if ANYWHERE in self.pool else 1 / streams
+        return max([path, *shares]), sum(shares) + path * (1 - alone)
+
+    def by_path(self) -> list[int]:
+        """Return the instructions sorted by descending `rest`, then in program order."""
+        return sorted(range(self.count), key=list(map(neg, self.rest)).__getitem__)
+
+
+def streams_of(pool: int, streams: int) -> int:
+    """Return the number of streams of a pool: `streams` for kernels, one for the copies of each direction."""
+    return streams if pool % ENGINES == COMPUTE else 1

@@ -1,0 +1,168 @@
+"""One attempt of list scheduling: a simulation of a program in the cost model, on a given number of streams."""
+
+import math
+from heapq import heappop, heappush
+from typing import Final, final
+
+from dagpu.lowering.schedule.cost_model import COMPUTE, ENGINES, UPLOAD
+from dagpu.lowering.schedule.dependences import ANYWHERE, Dependences, streams_of
+
+_LOOK: Final = 64
+"""Number of starts after which an attempt checks again whether it can still keep its limit."""
+
+
+@final
+class ListSimulation:
+    """A simulated run of the program. `ranked` holds the instructions, highest priority first.
+
+    The attempt stops with a makespan of `inf` once it is certain to take longer than `limit`. If streams are idle
+    because copies are late, that is certain within the first third.
+    """
+
+    __slots__ = (
+        "_counted",
+        "_events",
+        "_feeds",
+        "_gate",
+        "_idle",
+        "_left",
+        "_limit",
+        "_missing",
+        "_on",
+        "_rank",
+        "_ranked",
+        "_ready",
+        "_streams",
+        "_toward",
+        "_unbound",
+        "keys",
+        "makespan",
+        "order",
+    )  # fmt: skip
+
+    def __init__(
+        self, on: Dependences, streams: int, ranked: list[int], *, hold_back: bool, limit: float = math.inf
+    ) -> None:
+        self._on = on
+        self._ranked = ranked
+        self._rank = [0] * on.count
+        for rank, index in enumerate(ranked):
+            self._rank[index] = rank
+        self._missing = on.producers.copy()
+        self._gate = on.gate.copy() if hold_back else {}
+        self._feeds = on.feeds if hold_back else {}
+        self._toward = [-1] * on.count
+        """For each instruction, the position in `order` of its latest producer in the same pool; -1 if none."""
+        self._events: list[tuple[float, int]] = []
+        """A heap of the running instructions: end time, and position in `order`."""
+        self._ready: list[list[int]] = [[] for _ in range(on.devices * ENGINES)]
+        """For each pool, a heap of the ranks of its ready instructions."""
+        self._idle = [_keys_of(pool % ENGINES, streams) for pool in range(on.devices * ENGINES)]
+        """For each pool, a stack of its free streams: the last freed is the first taken, so that few are used."""
+        self._unbound: list[int] = []
+        """Ready instructions that belong to no pool."""
+        self._streams = streams
+        self._limit = limit * (1 + 1e-9)  # sums in another order end in other last bits
+        self._left = on.work.copy()
+        """For each pool, the seconds of the instructions after the first `_counted` starts."""
+        self._counted = 0
+        self.keys = [0] * on.count
+        self.order: list[int] = []
+        self.makespan = self._run()
+
+    def _run(self) -> float:
+        """Simulate the run, and return its makespan in seconds; `inf` if it exceeds the limit."""
+        gated = {leaf for index in self._gate for leaf in self._on.leaves_of[index]}
+        for index, producers in enumerate(self._missing):
+            if not producers and index not in gated:
+                self._offer(index)
+        events, ready, idle, now = self._events, self._ready, self._idle, 0.0
+        limited = self._limit < math.inf
+        while True:
+            if limited and len(self.order) >= self._counted + _LOOK and self._is_late(now):
+                return math.inf
+            while self._unbound:
+                self._start(self._unbound.pop(), 0, now)
+            for pool in self._on.work:
+                if ready[pool] and idle[pool]:
+                    self._dispatch(pool, now)
+            if not events:
+                return now
+            now = events[0][0]
+            while events and events[0][0] <= now:
+                self._finish(heappop(events)[1], now)
+
+    def _is_late(self, now: float) -> bool:
+        """Return whether some pool has more work left than its streams can do within the limit."""
+        left, pool_of, times = self._left, self._on.pool, self._on.times
+        for index in self.order[self._counted :]:
+            if pool_of[index] != ANYWHERE:
+                left[pool_of[index]] -= times[index]
+        self._counted = len(self.order)
+        return any(now + seconds / streams_of(pool, self._streams) > self._limit for pool, seconds in left.items())
+
+    def _offer(self, index: int) -> None:
+        """Add an instruction to the ready instructions of its pool."""
+        pool = self._on.pool[index]
+        if pool == ANYWHERE:
+            self._unbound.append(index)
+        else:
+            heappush(self._ready[pool], self._rank[index])
+
+    def _start(self, index: int, key: int, now: float) -> None:
+        """Start an instruction on a stream, and offer the leaves that were held back for its start."""
+        on = self._on
+        heappush(self._events, (now + on.times[index], len(self.order)))
+        self.order.append(index)
+        self.keys[index] = key
+        if index in self._feeds:
+            for fed in self._feeds[index]:
+                self._gate[fed] -= 1
+                if not self._gate[fed]:
+                    for leaf in on.leaves_of[fed]:
+                        self._offer(leaf)
+
+    def _finish(self, position: int, now: float) -> None:
+        """End the instruction at `position` in `order`. Pass its stream on to its only consumer, or free the stream."""
+        on, missing, toward = self._on, self._missing, self._toward
+        index, pools = self.order[position], on.pool
+        pool, followers = pools[index], on.after[index]
+        for later in followers:
+            missing[later] -= 1
+            if pools[later] == pool:
+                if toward[later] < position:
+                    toward[later] = position
+                if on.producers[later] == 1 == len(followers):
+                    self._start(later, self.keys[index], now)
+                    return
+            if not missing[later]:
+                self._offer(later)
+        if pool != ANYWHERE:
+            self._idle[pool].append(self.keys[index])
+
+    def _dispatch(self, pool: int, now: float) -> None:
+        """Start ready instructions by rank while streams are free, each on its producer's stream if that is free."""
+        ready, idle = self._ready[pool], self._idle[pool]
+        ranked, toward, order, keys = self._ranked, self._toward, self.order, self.keys
+        while ready and idle:
+            if len(idle) == 1:  # the usual case; there is no choice
+                self._start(ranked[heappop(ready)], idle.pop(), now)
+                continue
+            elsewhere: list[int] = []
+            for _ in range(min(len(ready), len(idle))):
+                index = ranked[heappop(ready)]
+                producer = toward[index]
+                if producer >= 0 and (key := keys[order[producer]]) in idle:
+                    idle.remove(key)
+                    self._start(index, key, now)
+                else:
+                    elsewhere.append(index)
+            for index in elsewhere:
+                self._start(index, idle.pop(), now)
+
+
+def _keys_of(engine: int, streams: int) -> list[int]:
+    """Return the keys of the streams of a pool, as a stack: the last is used first."""
+    if engine == COMPUTE:
+        return list(range(streams - 1, -1, -1))
+    return [streams if engine == UPLOAD else streams + 1]

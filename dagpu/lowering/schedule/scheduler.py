@@ -1,0 +1,278 @@
+"""The scheduler: turns a `Program` into a `Plan`, with streams from the policies and as few events as possible.
+
+Dependences are by whole buffers: read after write, write after read, write after write. An instruction waits for an
+earlier one on another lane only if neither its lane's clock nor another wait of the same instruction covers that one.
+So every wait orders a pair of accesses that nothing else orders.
+
+Time is linear in instructions and accesses; each wait also takes time linear in the number of lanes.
+"""
+
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from dagpu.lowering.memory.planner import lay_out
+from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
+from dagpu.lowering.program import HOST, Program, Role
+from dagpu.lowering.schedule.dependences import AccessHistory
+from dagpu.lowering.schedule.memory_limit import fit
+from dagpu.lowering.schedule.policies import Placement, place_program, reordered
+from dagpu.lowering.vector_clock import Clock, Clocks
+
+
+def schedule(program: Program, placement: Placement | None = None) -> Plan:
+    """Schedule a program: its instructions in the order of the placement, with the steps that they need around them.
+
+    `placement` is the result of `place_program(program)`, which is called unless it is given.
+
+    - `Allocate` comes right before the first write of a buffer, on the same lane. An output that nothing writes is
+      allocated at the start. A temporary that nothing uses is not allocated.
+    - `Record` comes after an instruction that other lanes wait for, and after the releases of the buffers that end with
+      it. One event serves all waits.
+    - `Release` comes after the last use of a buffer, if that happens after all other uses. Else it comes at the first
+      point that happens after all uses without further waits: on a lane of one of the uses or, if these have no such
+      point, on any other lane. Else it comes at the end, behind waits of its own, where it delays nothing.
+
+    If the plan takes more bytes than the `memory_limit` of a policy, overlap is given up for memory: see
+    `dagpu.lowering.schedule.memory_limit`.
+
+    Raises:
+        PlanError: a policy does not place every instruction, or no plan is found within a limit.
+    """
+    placement = place_program(program) if placement is None else placement
+    keys = placement.keys
+    if placement.order is not None:
+        program, keys = reordered(program, placement.order), [keys[at] for at in placement.order]
+    return fit(program, keys, _schedule(program, keys), _schedule)
+
+
+def _schedule(program: Program, keys: Sequence[Hashable]) -> Plan:
+    """Schedule the instructions in program order on the lanes that `keys` names, one key for each instruction."""
+    number: dict[tuple[int, Hashable], int] = {}
+    lane_of: list[int] = []
+    for instruction, key in zip(program.instructions, keys, strict=True):
+        slot = (instruction.device, key)
+        lane = number.get(slot)
+        if lane is None:
+            lane = number[slot] = len(number)
+        lane_of.append(lane)
+    order = _order_one_lane(program) if len(number) <= 1 else _order_lanes(program, lane_of, len(number))
+    return _assemble(program, lane_of, number, order)
+
+
+@final
+@dataclass(slots=True)
+class _Order:
+    """Steps around the instructions, by the indices of these; sparse, since most instructions have none."""
+
+    waits: dict[int, list[int]] = field(default_factory=dict)
+    """For an instruction, the earlier instructions that its lane waits for before it."""
+    recorded: set[int] = field(default_factory=set)
+    """Instructions after which an event is recorded."""
+    release_before: dict[int, list[int]] = field(default_factory=dict)
+    """For an instruction, the buffers that its lane releases before it."""
+    release_after: dict[int, list[int]] = field(default_factory=dict)
+    """For an instruction, the buffers that its lane releases after it."""
+    tail: list[tuple[int, list[int], int]] = field(default_factory=list)
+    """Releases at the end of the plan: lane, instructions that it waits for, buffer."""
+
+    def wait(self, clocks: Clocks, lane: int, late: list[int], lane_of: list[int], at: list[Clock]) -> list[int]:
+        """Make `lane` wait for the instructions `late`, and return those that need a wait of their own.
+
+        An instruction whose completion another wait implies needs none. Only a later instruction can imply an earlier
+        one, so the latest are joined first.
+        """
+        if len(late) == 1:  # the usual case
+            clocks.join(lane, lane_of[late[0]], late[0], at[late[0]])
+            self.recorded.add(late[0])
+            return late
+        late.sort(reverse=True)
+        chosen: list[int] = []
+        clock = clocks.of[lane]
+        for earlier in late:
+            if clock[lane_of[earlier]] < earlier:
+                chosen.append(earlier)
+                clock = clocks.join(lane, lane_of[earlier], earlier, at[earlier])
+        self.recorded.update(chosen)
+        return chosen
+
+
+def _temporaries(program: Program) -> list[int]:
+    """Return the buffers of device memory that begin and end within the program."""
+    return [
+        number
+        for number, buffer in enumerate(program.buffers)
+        if buffer.role is Role.TEMPORARY and buffer.device != HOST
+    ]
+
+
+def _order_one_lane(program: Program) -> _Order:
+    """Find the releases of a program on one lane, where no wait is needed: each comes after the buffer's last use."""
+    last = [-1] * len(program.buffers)
+    for index, instruction in enumerate(program.instructions):
+        for buffer in instruction.reads:
+            last[buffer] = index
+        for buffer in instruction.writes:
+            last[buffer] = index
+    order = _Order()
+    for buffer in _temporaries(program):
+        if last[buffer] >= 0:
+            order.release_after.setdefault(last[buffer], []).append(buffer)
+    return order
+
+
+def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
+    """Find the waits and releases of a program on several lanes."""
+    order, clocks = _Order(), Clocks(lanes)
+    history = AccessHistory(len(program.buffers))
+    clock_at: list[Clock] = []
+    joins: list[list[int]] = [[] for _ in range(lanes)]  # for each lane, the instructions before which it waits
+    for index, (before, lane) in enumerate(zip(history.scan(program.instructions), lane_of, strict=True)):
+        clock = clocks.of[lane]
+        late: list[int] = []
+        for earlier in before:
+            if clock[lane_of[earlier]] < earlier:
+                late.append(earlier)  # noqa: PERF401  # there is usually one, and it is rarely late
+        if late:
+            order.waits[index] = order.wait(clocks, lane, late, lane_of, clock_at)
+            joins[lane].append(index)
+            clock = clocks.of[lane]
+        clock_at.append(clock)
+    for buffer in _temporaries(program):
+        users = history.readers[buffer] or [history.writer[buffer]]
+        if users[-1] >= 0:
+            _release(order, buffer, users, lane_of, clock_at, joins, clocks)
+    return order
+
+
+def _release(
+    order: _Order,
+    buffer: int,
+    users: list[int],
+    lane_of: list[int],
+    clock_at: list[Clock],
+    joins: list[list[int]],
+    clocks: Clocks,
+) -> None:
+    """Put the release of `buffer` at a point that happens after all of its last `users`, given in program order."""
+    last = users[-1]
+    if len(users) == 1:
+        order.release_after.setdefault(last, []).append(buffer)
+        return
+    needs = {lane_of[user]: user for user in users}  # the latest on each lane implies those before it
+    pairs = list(needs.items())
+    if _covers(clock_at[last], pairs):
+        order.release_after.setdefault(last, []).append(buffer)
+        return
+    found = _first_covering(clock_at, joins, needs, last, pairs)
+    if found < 0:
+        found = _first_covering(clock_at, joins, range(len(joins)), last, pairs)
+    if found >= 0:
+        order.release_before.setdefault(found, []).append(buffer)
+        return
+    lane = max(needs, key=lambda lane: sum(clocks.of[lane][other] >= user for other, user in pairs))
+    late = [user for other, user in pairs if clocks.of[lane][other] < user]
+    order.tail.append((lane, order.wait(clocks, lane, late, lane_of, clock_at), buffer))
+
+
+def _covers(clock: Clock, pairs: list[tuple[int, int]]) -> bool:
+    """Return whether a clock covers each pair of a lane and an instruction on it."""
+    for lane, user in pairs:  # noqa: SIM110  # all() with a generator takes twice as long, and this is hot
+        if clock[lane] < user:
+            return False
+    return True
+
+
+def _first_covering(
+    clock_at: list[Clock],
+    joins: list[list[int]],
+    lanes: Iterable[int],
+    last: int,
+    pairs: list[tuple[int, int]],
+) -> int:
+    """Return the first instruction on any of `lanes` whose clock covers `pairs`, the latest of which is `last`.
+
+    The result is -1 if there is none. A lane can come to cover them only by a wait after `last`, so only the
+    instructions in `joins` are searched. A lane's clock only grows, so the search is exponential and then binary. It
+    begins in small steps because the result is usually among the first few, and it ends at the best result so far.
+    """
+    found = -1
+    for lane in lanes:
+        points = joins[lane]
+        low = bisect_right(points, last)  # no point before `low` covers
+        end = len(points) if found < 0 else bisect_right(points, found, low)
+        step = 1
+        while low + step <= end and not _covers(clock_at[points[low + step - 1]], pairs):
+            low += step
+            step *= 2
+        high = min(low + step - 1, end)  # points[high] covers, or is past the end
+        while low < high:
+            middle = (low + high) // 2
+            if _covers(clock_at[points[middle]], pairs):
+                high = middle
+            else:
+                low = middle + 1
+        if low < end:
+            found = points[low]
+    return found
+
+
+def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hashable], int], order: _Order) -> Plan:
+    """Build the plan: steps in program order, events numbered in the order of their records, and the memory plan."""
+    buffers = program.buffers
+    steps: list[Step] = []
+    event_of: dict[int, int] = {}
+    fresh = [buffer.device != HOST and buffer.role is not Role.INPUT for buffer in buffers]
+    unwritten = _allocate_unwritten(program, fresh, number)
+
+    put = steps.append
+    for buffer, lane in unwritten:
+        fresh[buffer] = False
+        put(Allocate(buffer, lane))
+    waits, recorded = order.waits, order.recorded
+    before, after = order.release_before, order.release_after
+    for index, (instruction, lane) in enumerate(zip(program.instructions, lane_of, strict=True)):
+        if index in waits:
+            for earlier in waits[index]:
+                put(Wait(event_of[earlier], lane))
+        if index in before:
+            for buffer in before[index]:
+                put(Release(buffer, lane))
+        for buffer in instruction.writes:
+            if fresh[buffer]:
+                fresh[buffer] = False
+                put(Allocate(buffer, lane))
+        put(Execute(instruction, lane))
+        if index in after:
+            for buffer in after[index]:
+                put(Release(buffer, lane))
+        if index in recorded:  # after the releases, so that a waiting lane may reuse that memory
+            event = event_of[index] = len(event_of)
+            put(Record(event, lane))
+    for lane, late, buffer in order.tail:
+        steps.extend([Wait(event_of[earlier], lane) for earlier in late])
+        put(Release(buffer, lane))
+    lanes = tuple([Lane(device, key) for device, key in number])
+    offsets, arenas = lay_out(buffers, steps, len(program.devices), len(lanes), len(event_of))
+    handed_out = sum([b.nbytes for b in buffers if b.role is Role.OUTPUT and b.device != HOST])
+    return Plan(program.devices, lanes, buffers, tuple(steps), len(event_of), sum(arenas) + handed_out, offsets, arenas)
+
+
+def _allocate_unwritten(
+    program: Program, fresh: list[bool], number: dict[tuple[int, Hashable], int]
+) -> list[tuple[int, int]]:
+    """Return the outputs that no instruction writes, each with a lane of its device; adds missing lanes to `number`."""
+    outputs = {b for b, buffer in enumerate(program.buffers) if fresh[b] and buffer.role is Role.OUTPUT}
+    if not outputs:
+        return []
+    for instruction in program.instructions:
+        outputs.difference_update(instruction.writes)
+    found: list[tuple[int, int]] = []
+    for output in sorted(outputs):
+        device = program.buffers[output].device
+        lane = next((lane for (where, _), lane in number.items() if where == device), None)
+        if lane is None:
+            lane = number[device, 0] = len(number)
+        found.append((output, lane))
+    return found

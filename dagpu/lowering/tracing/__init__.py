@@ -1,0 +1,1 @@
+"""The trace: from an op to a `Program`, stage by stage."""

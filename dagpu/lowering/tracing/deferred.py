@@ -1,0 +1,109 @@
+"""Values that a trace cannot give yet: host data that device work or another run is still making.
+
+A closure is never called with one: whatever depends on it is suspended, and goes on in the next stage. `value` is
+`PENDING` until then.
+"""
+
+from typing import Any, Final, TypeAlias, final
+
+from dagpu.lowering.program import Cell, Items
+from dagpu.ops.compose import Shared, Unzip
+from dagpu.ops.nodes import Node
+
+PENDING: Final = object()
+
+
+@final
+class FromCell:
+    """The value of a cell of the program that is being traced."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: int) -> None:
+        self.buffer = buffer
+
+
+@final
+class FromItems:
+    """A tuple, some of whose items are `Deferred`."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: tuple[Any, ...]) -> None:
+        self.items = items
+
+
+@final
+class FromPart:
+    """Component `index` of an `Unzip` whose tuple is still to come."""
+
+    __slots__ = ("index", "node", "whole")
+
+    def __init__(self, whole: "Deferred", node: Unzip[Any], index: int) -> None:
+        self.whole = whole
+        self.node = node
+        self.index = index
+
+
+@final
+class SuspendedOp:
+    """A node some of whose inputs do not exist yet; `place` is its placement."""
+
+    __slots__ = ("inputs", "node", "place")
+
+    def __init__(self, node: Node, inputs: tuple[Any, ...], place: Any) -> None:
+        self.node = node
+        self.inputs = inputs
+        self.place = place
+
+
+@final
+class ForeignSuspension:
+    """A `Shared` or `Unzip` node whose value is being made: by another run, or in a later stage of this one."""
+
+    __slots__ = ("node", "place")
+
+    def __init__(self, node: Shared[Any] | Unzip[Any], place: Any) -> None:
+        self.node = node
+        self.place = place
+
+
+Cause: TypeAlias = FromCell | FromItems | FromPart | SuspendedOp | ForeignSuspension
+
+
+@final
+class Deferred:
+    """A value to come, and what it comes from."""
+
+    __slots__ = ("cause", "value")
+
+    def __init__(self, cause: Cause) -> None:
+        self.cause = cause
+        self.value: Any = PENDING
+
+
+def resolved(value: Any) -> Any:
+    """The value itself where it is there by now, else a `Deferred`."""
+    while type(value) is Deferred and value.value is not PENDING:
+        value = value.value
+    return value
+
+
+NOT_YET: Final = object()
+_DEEPEST = 20
+"""Tuples nested deeper than this wait for the next stage, where they are plain values."""
+
+
+def template(value: Any, depth: int = 0) -> Any:
+    """A value as the argument of a `HostCall`, or `NOT_YET` where it waits for more than cells of this program."""
+    value = resolved(value)
+    if type(value) is not Deferred:
+        return value
+    match value.cause:
+        case FromCell(buffer=buffer):
+            return Cell(buffer)
+        case FromItems(items=items) if depth < _DEEPEST:
+            parts = tuple(template(item, depth + 1) for item in items)
+            return NOT_YET if any(part is NOT_YET for part in parts) else Items(parts)
+        case _:
+            return NOT_YET

@@ -1,0 +1,206 @@
+"""Nodes that do device work, as instructions. Their inputs are there: handles, and values of the host."""
+
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+from dagpu.common.dtypes import element_type
+from dagpu.common.errors import KernelArgumentError, ShapeError
+from dagpu.common.layout import contiguous
+from dagpu.common.origin import describe, place_of
+from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef, live
+from dagpu.handles.device_handles import Device
+from dagpu.handles.handle_trees import handles_in, storage_of
+from dagpu.handles.symbolic import SymbolicNumber
+from dagpu.kernels.call_arguments import fits
+from dagpu.kernels.decorator import check_launch
+from dagpu.lowering.arguments.scalar_params import SEED, ScalarUse
+from dagpu.lowering.program import (
+    HOST,
+    Cell,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Fill,
+    GraphLaunch,
+    HostCall,
+    Items,
+    Launch,
+)
+from dagpu.lowering.tracing.deferred import Deferred, FromCell
+from dagpu.lowering.tracing.program_builder import ProgramBuilder
+from dagpu.ops import creation, graph, launch
+from dagpu.ops.compose import HostCall as HostCallNode
+from dagpu.ops.compose import ToHost
+from dagpu.ops.initializers import Constant, Normal, Uniform
+
+
+def emit_alloc(
+    node: creation.Alloc[Any], seed: SymbolicNumber | None, b: ProgramBuilder, device: Device, policy: int
+) -> Tensor[Any, Any]:
+    """`empty`, `zeros`, `arange`, ... `seed` is the stand-in for the seed of random numbers, where it may differ from
+    run to run."""
+    layout = contiguous(node.shape, node.dtype)
+    tensor = b.new_tensor(device, layout, node.origin)
+    recipe = node.recipe
+    if recipe is None:
+        b.leave_undefined(tensor, policy)
+        return tensor
+    out, cell = b.write(tensor), None
+    if isinstance(recipe, Uniform | Normal):
+        given: Any = recipe.seed
+        if seed is None and type(given) is SymbolicNumber:  # an argument of a pipeline
+            seed = given
+        if seed is not None:
+            chosen = b.number(seed, SEED)
+            cell, constant = (chosen, None) if type(chosen) is Cell else (None, chosen)
+            recipe = replace(recipe, seed=constant)
+        elif given is None:
+            cell = Cell(b.drawn_cell())
+    b.emit(Fill(out, recipe, (), (out.buffer,), b.device(device), node.origin, cell), policy)
+    return tensor
+
+
+def emit_from_host(
+    node: creation.FromHost[Any], leaf: int | None, b: ProgramBuilder, device: Device, policy: int
+) -> Tensor[Any, Any]:
+    """A NumPy array to a new tensor. `leaf` is its number among the leaves, None where it is none."""
+    array = node.array
+    element = element_type(array.dtype)
+    assert element is not None, "the op was not built for it"
+    tensor = b.new_tensor(device, contiguous(array.shape, element), node.origin)
+    cell, out = b.array_cell(array, leaf), b.write(tensor)
+    b.emit(CopyHtoD(out, cell, (cell,), (out.buffer,), b.device(device), node.origin), policy)
+    return tensor
+
+
+def emit_to_host(node: ToHost[Any], handle: Any, b: ProgramBuilder, policy: int) -> Deferred:
+    """A handle's contents to a new NumPy array."""
+    if not isinstance(handle, Tensor | SharedTensor | TensorRef | TensorMut):
+        if isinstance(handle, tuple | list):
+            cure = "Pick one tensor of it with .first() or .unzip()"
+        elif type(handle) is Partition:
+            cure = "Put it together first: .unpartition().to_host()"
+        else:
+            cure = "It is on the host already: leave .to_host() out"
+        raise ShapeError(
+            f"to_host() at {describe(node.origin)}: the op before it gives {type(handle).__name__}, and a tensor is "
+            f"wanted. {cure}."
+        )
+    source, cell = b.read(handle), b.new_cell()
+    device = b.device(handle.device)
+    b.emit(CopyDtoH(cell, source, (source.buffer,), (cell,), device, node.origin), policy)
+    return Deferred(FromCell(cell))
+
+
+def emit_copy(
+    node: creation.Copy[Any], source: Any, into: Any, b: ProgramBuilder, device: Device | None, policy: int
+) -> Any:
+    """`dup`, `convert`, `memcpy`, `fill`. `device` is where the op was placed, None where that was left open."""
+    if type(source) is Constant:
+        out = b.write(into)
+        b.emit(Fill(out, source, (), (out.buffer,), b.device(into.device), node.origin), policy)
+        return into
+    view = b.read(source)
+    if into is None:
+        dtype = source.dtype if node.dtype is None else node.dtype
+        target = b.new_tensor(device or source.device, contiguous(source.shape, dtype), node.origin)
+    else:
+        target = into
+    out = b.write(target)
+    where = b.device(target.device)
+    b.device(source.device)
+    b.emit(CopyDtoD(out, view, (view.buffer,), (out.buffer,), where, node.origin), policy)
+    return target if into is None else None
+
+
+def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, policy: int) -> None:
+    """A kernel call on arguments that are all there."""
+    spec = node.kernel
+    if not fits(spec, args):
+        check_launch(spec, args, node.origin)
+    operands = list(args)
+    reads: list[int] = []
+    writes: list[int] = []
+    grid, device = spec.grid, HOST
+    for index, param in spec.tensors:
+        if param.form == "out":
+            tiles = operands[index] = b.write_tiles(args[index])
+            buffer = tiles.view.buffer
+            writes.append(buffer)
+            grid = tiles.grid if grid is None else grid
+        else:
+            view = operands[index] = b.read(args[index])
+            buffer = view.buffer
+            reads.append(buffer)
+        at = b.device_of(buffer)
+        if device != at and device != HOST:
+            raise _two_devices(node, args)
+        device = at
+    for index, check in spec.lazy:  # a number that stood in the call was converted there
+        operands[index] = check(args[index])
+    if SymbolicNumber in map(type, operands):
+        for index, operand in enumerate(operands):
+            if type(operand) is SymbolicNumber:
+                operands[index] = b.number(operand, ScalarUse(spec, spec.params[index], node.origin))
+    if device == HOST:
+        raise KernelArgumentError(
+            f"{spec.name}() at {describe(node.origin)} has neither input nor output, so it would run nowhere. "
+            "Give it an output."
+        )
+    b.emit(Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), device, node.origin), policy)
+
+
+def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentError:
+    lie = ", ".join(
+        f"{param.name} on {storage_of(arg).device.name}"
+        for param, arg in zip(node.kernel.params, args, strict=True)
+        if param.form != "scalar"
+    )
+    outputs = [arg for param, arg in zip(node.kernel.params, args, strict=True) if param.form == "out"]
+    home = storage_of((outputs or [arg for arg in args if type(arg) in HANDLES])[0]).device.name
+    return KernelArgumentError(
+        f"{node.kernel.name}() at {describe(node.origin)}: its tensors lie on several devices: {lie}. "
+        f'Copy them to one first, dup(t).on("{home}"), or make them there: op.on("{home}").'
+    )
+
+
+def emit_graph_launch(node: graph.GraphLaunch, b: ProgramBuilder, policy: int) -> None:
+    """A captured graph, on its own stream."""
+    captured = node.captured
+    captured.check()
+    reads, writes = b.launch(captured)
+    device = b.device(captured.stream.device)
+    place = place_of(captured.origin)
+    name = "" if place is None else f"{PurePath(place[0]).name}:{place[1]}"
+    b.emit(GraphLaunch(captured.frozen, reads, writes, device, node.origin, name), policy)
+
+
+def emit_host_call(node: HostCallNode[Any], argument: Any, b: ProgramBuilder, device: Device, policy: int) -> Deferred:
+    """`host_map`. `argument` is the value, or a template of it (see `HostCall`)."""
+    reads = sorted({*_cells_in(argument), *_buffers_in(argument, b)})
+    cell = b.new_cell()
+    b.emit(HostCall(node.f, argument, cell, tuple(reads), (cell,), b.device(device), node.origin), policy)
+    return Deferred(FromCell(cell))
+
+
+def _cells_in(argument: Any) -> set[int]:
+    if type(argument) is Cell:
+        return {argument.buffer}
+    if type(argument) is Items:
+        return set().union(*map(_cells_in, argument.items))
+    return set()
+
+
+def _buffers_in(argument: Any, b: ProgramBuilder) -> set[int]:
+    """Device memory that the function gets handles to: it comes after what writes it."""
+    if type(argument) is Items:
+        return set().union(*(_buffers_in(item, b) for item in argument.items))
+    found: set[int] = set()
+    for handle in handles_in(argument):
+        if isinstance(handle, TensorMut | Partition) and live(handle).loan is not None:
+            view = b.write(handle)
+        else:
+            view = b.read(handle)
+        found.add(view.buffer)
+    return found

@@ -1,0 +1,359 @@
+"""The verifier: proves that a plan is right, from its steps alone, independently of the scheduler.
+
+Steps are in an order in which they may be submitted, with every `Record` before its `Wait`s. So one walk over the steps
+meets each step after all that happens before it. Every plan that passes has these properties:
+
+1. Two accesses to one buffer, one of them a write, are ordered by happens-before. `Allocate` and `Release` count as
+   writes. It is enough to check each access against its *direct* predecessors: a read against the last write, a write
+   against the reads since the last write, or against that write if there are none. Any earlier access happens before
+   these, which was proved when they were met.
+2. Every read of a buffer other than an input follows a write. Device memory of temporaries and outputs is allocated
+   once, before all its accesses. That of temporaries is released once, after all accesses. Outputs and inputs are not
+   released, and inputs are not allocated. An output cell has been written.
+3. Two temporaries that share bytes follow each other in every execution: the release of the first happens before the
+   allocation of the second. It is enough to check an allocation against the last holder of each of its bytes. Only a
+   launch whose kernel may work in place writes over a buffer that it reads. Then the two buffers have the same size and
+   offset, and the launch counts as a write of both: the last access of the one, the first access of the other.
+4. Each event is recorded once, before every wait for it. So happens-before has no cycle. Every wait is needed: without
+   it, some pair of (1) is unordered, or (2) is violated.
+5. Every temporary that is allocated lies inside its device's arena, and no other buffer lies in an arena. Each arena
+   ends where its last temporary ends. `peak_bytes` is the sum of the arenas and the outputs.
+
+For (4), a direct access pair (a, b) *settles* a wait, which means that it proves the wait to be needed, under two
+conditions: the clock of b's lane does not cover `a` when the wait's group begins, and only this wait of the group
+covers it. Then every path from `a` to b leads through that wait. A group is the waits of one lane since all earlier
+ones were settled. This settles every wait that some step of its own lane needs, which all waits of `schedule` are. A
+wait that orders steps of other lanes only, or that is not needed, is left over. For each of these, the proof is
+repeated without the wait.
+
+Cost: linear in steps and accesses, times lanes for each wait. A temporary that does not lie exactly where one lay
+before takes a binary search, and each wait that is left over takes another walk.
+"""
+
+from typing import Final, assert_never, final
+
+from dagpu.common.errors import PlanError
+from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Wait, may_write_over
+from dagpu.lowering.program import HOST, Instruction, Launch, Role
+from dagpu.lowering.vector_clock import Clocks
+from dagpu.lowering.verify.byte_owners import ByteOwners
+from dagpu.lowering.verify.needed_waits import Moment, WaitGroup
+from dagpu.lowering.verify.step_names import CURE, name_of
+from dagpu.lowering.verify.tables import check_tables
+
+# State of a buffer during the walk.
+_ABSENT: Final = 0  # device memory that is not allocated yet
+_BLANK: Final = 1  # has memory, nothing written
+_DEFINED: Final = 2
+_OVERWRITTEN: Final = 3  # in place, by the launch that read it last
+_RELEASED: Final = 4
+
+
+def verify(plan: Plan) -> None:
+    """Check the properties above.
+
+    Raises:
+        PlanError: the plan violates one of them; the message names the steps.
+    """
+    check_tables(plan)
+    walk = _Walk(plan)
+    for wait in walk.run():
+        try:
+            _Walk(plan, without=wait, in_place=walk.in_place).run()
+        except PlanError:
+            continue  # without the wait a pair is unordered: it is needed
+        raise PlanError(f"{name_of(plan, wait)} is not needed: all is ordered without it. {CURE}")
+
+
+@final
+class _Walk:
+    """One walk over a plan's steps; `without` is the number of a wait to leave out."""
+
+    __slots__ = (
+        "_clocks",
+        "_events",
+        "_groups",
+        "_holders",
+        "_lane_of",
+        "_leftover",
+        "_over",
+        "_plan",
+        "_readers",
+        "_state",
+        "_under",
+        "_without",
+        "_writer",
+        "in_place",
+    )
+
+    def __init__(self, plan: Plan, without: int = -1, in_place: dict[int, list[int]] | None = None) -> None:
+        self._plan = plan
+        self._lane_of = [step.lane for step in plan.steps]
+        self._without = without
+        self._state = [
+            _DEFINED if buffer.role is Role.INPUT else _BLANK if buffer.device == HOST else _ABSENT
+            for buffer in plan.buffers
+        ]
+        self._writer = [-1] * len(plan.buffers)  # the step that last wrote or allocated it
+        self._readers: list[list[int]] = [[] for _ in plan.buffers]  # the steps that read it since
+        self._clocks = Clocks(len(plan.lanes))
+        self._events: list[Moment | None] = [None] * plan.events
+        self._groups: list[WaitGroup | None] = [None] * len(plan.lanes)
+        self._leftover: list[int] = []
+        self._holders = [ByteOwners() for _ in plan.devices] if without < 0 else []
+        self._over: dict[int, int] = {}  # buffer to the living one whose bytes it takes, until its first write
+        self._under: dict[int, int] = {}  # buffer to the one that it was written over, until its release
+        self.in_place: dict[int, list[int]] = in_place or {}
+        """For each step that works in place, the buffers that it writes over."""
+
+    def run(self) -> list[int]:
+        """Walk over all steps, and return the waits that are not settled.
+
+        Raises:
+            PlanError: the plan violates a property.
+        """
+        lanes, lane_of = len(self._plan.lanes), self._lane_of
+        if lane_of and not 0 <= min(lane_of) <= max(lane_of) < lanes:
+            at = next(at for at, lane in enumerate(lane_of) if not 0 <= lane < lanes)
+            raise PlanError(f"{name_of(self._plan, at)} is on lane {lane_of[at]} of {lanes}. {CURE}")
+        for at, step in enumerate(self._plan.steps):  # `match` takes twice as long to dispatch on the class
+            if type(step) is Execute:
+                self._execute(at, step)
+            elif type(step) is Wait:
+                if at != self._without:
+                    self._wait(at, step)
+            elif type(step) is Record:
+                self._record(at, step)
+            elif type(step) is Release:
+                self._release(at, step)
+            elif type(step) is Allocate:
+                self._allocate(at, step)
+            else:
+                assert_never(step)
+        self._check_end()
+        for group in self._groups:
+            if group is not None:
+                self._leftover.extend(group.unsettled)
+        return sorted(self._leftover)
+
+    def _execute(self, at: int, step: Execute) -> None:
+        """Check the accesses of an instruction."""
+        instruction, lane = step.instruction, step.lane
+        state, writer, readers, lane_of = self._state, self._writer, self._readers, self._lane_of
+        if instruction.device != self._plan.lanes[lane].device:
+            raise PlanError(
+                f"{name_of(self._plan, at)} belongs on device {instruction.device}, but its lane is on device "
+                f"{self._plan.lanes[lane].device}. {CURE}"
+            )
+        clock, group, count = self._clocks.of[lane], self._groups[lane], len(state)
+        for buffer in instruction.reads:
+            if not 0 <= buffer < count or state[buffer] != _DEFINED:
+                raise self._no_access(at, "reads", buffer)
+            earlier = writer[buffer]
+            if earlier >= 0 and (other := lane_of[earlier]) != lane:
+                if clock[other] < earlier:
+                    raise self._unordered(earlier, at, buffer)
+                if group is not None and group.unsettled:
+                    group.credit(other, earlier)
+        for buffer in instruction.writes:
+            if not 0 <= buffer < count or not _BLANK <= state[buffer] <= _DEFINED:
+                raise self._no_access(at, "writes", buffer)
+            if readers[buffer] or lane_of[writer[buffer]] != lane:  # else the order of the lane is enough
+                self._after_all(at, lane, buffer)
+        if self._over or at in self.in_place:
+            self._write_over(at, lane, instruction)
+        # Noted after the checks, because an instruction that reads a buffer it writes does not depend on itself.
+        for buffer in instruction.reads:
+            readers[buffer].append(at)
+        for buffer in instruction.writes:
+            writer[buffer] = at
+            state[buffer] = _DEFINED
+            if readers[buffer]:
+                readers[buffer] = []
+
+    def _after_all(self, at: int, lane: int, buffer: int) -> None:
+        """Check that every access to a buffer so far happens before step `at`, which writes or releases it.
+
+        The reads since the last write happen after it, so if there are any, only they are checked. A wait that covers
+        one of them also covers the write. So checking the reads alone settles the same waits.
+        """
+        lane_of, clock, group = self._lane_of, self._clocks.of[lane], self._groups[lane]
+        for earlier in self._readers[buffer] or (self._writer[buffer],):
+            if earlier >= 0 and (other := lane_of[earlier]) != lane:
+                if clock[other] < earlier:
+                    raise self._unordered(earlier, at, buffer)
+                if group is not None and group.unsettled:
+                    group.credit(other, earlier)
+
+    def _record(self, at: int, step: Record) -> None:
+        """Note the clock of an event."""
+        if not 0 <= step.event < len(self._events):
+            raise PlanError(f"{name_of(self._plan, at)}: the plan has {len(self._events)} events. {CURE}")
+        before = self._events[step.event]
+        if before is not None:
+            raise PlanError(
+                f"event {step.event} is recorded twice: by {name_of(self._plan, before[1])} and by "
+                f"{name_of(self._plan, at)}. {CURE}"
+            )
+        self._events[step.event] = (step.lane, at, self._clocks.of[step.lane])
+
+    def _wait(self, at: int, step: Wait) -> None:
+        """Join the clock of an event, and add the wait to the group of its lane."""
+        lane = step.lane
+        moment = self._events[step.event] if 0 <= step.event < len(self._events) else None
+        if moment is None:
+            raise PlanError(f"{name_of(self._plan, at)} comes before any record of event {step.event}. {CURE}")
+        other, recorded, clock = moment
+        group = self._groups[lane]
+        if group is None or not group.unsettled:
+            self._groups[lane] = WaitGroup(self._clocks.of[lane], {at: moment}, {at})
+        else:
+            group.waits[at] = moment
+            group.unsettled.add(at)
+        self._clocks.join(lane, other, recorded, clock)
+
+    def _allocate(self, at: int, step: Allocate) -> None:
+        """Check that a buffer is allocated once, and that its bytes are free."""
+        buffer, plan = step.buffer, self._plan
+        if not 0 <= buffer < len(self._state) or self._state[buffer] != _ABSENT:
+            raise self._no_access(at, "allocates", buffer)
+        self._state[buffer] = _BLANK
+        self._writer[buffer] = at
+        about = plan.buffers[buffer]
+        if about.role is Role.TEMPORARY:
+            offset = plan.offsets[buffer]
+            if offset < 0:
+                raise PlanError(f"{name_of(plan, at)}, but no place is set for it in an arena. {CURE}")
+            if about.nbytes and self._holders:
+                before = self._holders[about.device].put(offset, offset + about.nbytes, buffer)
+                if before:
+                    self._take_over(at, step, before)
+
+    def _take_over(self, at: int, step: Allocate, before: list[tuple[int, bool]]) -> None:
+        """Check that the last holders of a temporary's bytes are released before, or may be written over in place."""
+        state, clock = self._state, self._clocks.of[step.lane]
+        for other, whole in before:
+            if state[other] == _RELEASED:
+                released = self._writer[other]
+                if clock[self._lane_of[released]] < released:
+                    raise self._shared(
+                        at, step.buffer, f"and nothing orders {name_of(self._plan, released)} before that", other
+                    )
+            elif whole:
+                self._over[step.buffer] = other  # in place: the launch that writes the buffer must allow that
+            else:
+                raise self._shared(at, step.buffer, "which is still alive", other)
+
+    def _write_over(self, at: int, lane: int, instruction: Instruction) -> None:
+        """Check outputs that are first written over an input of the same instruction, which ends that input."""
+        for buffer in instruction.writes:
+            other = self._over.pop(buffer, -1)
+            if other < 0:
+                continue
+            if not isinstance(instruction, Launch) or not may_write_over(instruction, other, buffer):
+                raise self._shared(
+                    self._allocation(buffer),
+                    buffer,
+                    f"which is still alive, and {name_of(self._plan, at)} may not write the one over the other",
+                    other,
+                )
+            self.in_place.setdefault(at, []).append(other)
+            self._under[buffer] = other
+        for other in self.in_place.get(at, ()):
+            self._after_all(at, lane, other)
+            self._state[other] = _OVERWRITTEN
+
+    def _release(self, at: int, step: Release) -> None:
+        """Check that a temporary is released once, after all its accesses."""
+        buffer = step.buffer
+        if not 0 <= buffer < len(self._state) or not _BLANK <= self._state[buffer] <= _OVERWRITTEN:
+            raise self._no_access(at, "releases", buffer)
+        about = self._plan.buffers[buffer]
+        if about.role is not Role.TEMPORARY or about.device == HOST:
+            raise self._no_access(at, "releases", buffer)
+        self._after_all(at, step.lane, buffer)
+        if self._over or self._under:
+            self._end_in_place(at, step)
+        self._state[buffer] = _RELEASED
+        self._writer[buffer] = at
+
+    def _end_in_place(self, at: int, step: Release) -> None:
+        """Check that the buffer under this one is released before it.
+
+        So a later holder of the bytes has to be checked against this buffer alone.
+        """
+        buffer = step.buffer
+        other = self._over.get(buffer, -1)
+        if other >= 0:
+            raise self._shared(self._allocation(buffer), buffer, "which is still alive", other)
+        other = self._under.pop(buffer, -1)
+        if other >= 0:
+            released = self._writer[other]
+            known = self._clocks.of[step.lane][self._lane_of[released]]
+            if self._state[other] != _RELEASED or known < released:
+                raise PlanError(
+                    f"{name_of(self._plan, at)} gives back bytes of buffer {other}, which it was written over, and "
+                    f"nothing orders the release of that before. {CURE}"
+                )
+
+    def _check_end(self) -> None:
+        """Check the properties that hold only after all steps."""
+        for event, moment in enumerate(self._events):
+            if moment is None:
+                raise PlanError(f"event {event} is never recorded. {CURE}")
+        for number, (buffer, state) in enumerate(zip(self._plan.buffers, self._state, strict=True)):
+            role = buffer.role
+            if role is Role.OUTPUT and (state == _ABSENT or (state == _BLANK and buffer.device == HOST)):
+                verb = "written" if buffer.device == HOST else "allocated"
+                raise PlanError(f"buffer {number} is handed out but never {verb}. {CURE}")
+            if state == _ABSENT and self._plan.offsets[number] >= 0:
+                raise PlanError(f"buffer {number} has a place in an arena, but is never allocated. {CURE}")
+            if role is Role.TEMPORARY and _BLANK <= state <= _OVERWRITTEN and buffer.device != HOST:
+                raise PlanError(
+                    f"buffer {number}, allocated by {name_of(self._plan, self._allocation(number))}, "
+                    f"is never released. {CURE}"
+                )
+
+    def _allocation(self, buffer: int) -> int:
+        """Return the step that allocates a buffer."""
+        steps = self._plan.steps
+        return next(at for at, step in enumerate(steps) if isinstance(step, Allocate) and step.buffer == buffer)
+
+    def _shared(self, at: int, buffer: int, why: str, other: int) -> PlanError:
+        """Build the error for step `at`, which allocates a buffer in the bytes of another one."""
+        plan = self._plan
+        low = max(plan.offsets[buffer], plan.offsets[other])
+        high = min(plan.offsets[b] + plan.buffers[b].nbytes for b in (buffer, other))
+        arena = f"the arena of {plan.devices[plan.buffers[buffer].device]}"
+        return PlanError(
+            f"{name_of(plan, at)} takes bytes {low:,} to {high:,} of {arena} from buffer {other}, allocated by "
+            f"{name_of(plan, self._allocation(other))}, {why}. {CURE}"
+        )
+
+    def _unordered(self, earlier: int, at: int, buffer: int) -> PlanError:
+        """Build the error for two accesses that are not ordered."""
+        return PlanError(
+            f"{name_of(self._plan, earlier)} and {name_of(self._plan, at)} both use buffer {buffer}, "
+            f"not both to read it, and nothing orders them. {CURE}"
+        )
+
+    def _no_access(self, at: int, verb: str, buffer: int) -> PlanError:
+        """Build the error for step `at`, which may not access, allocate or release a buffer in its present state."""
+        step = f"{name_of(self._plan, at)} {verb} buffer {buffer}"
+        if not 0 <= buffer < len(self._state):
+            return PlanError(f"{step}, but the plan has {len(self._state)} buffers. {CURE}")
+        what, state, writer = self._plan.buffers[buffer], self._state[buffer], self._writer[buffer]
+        if state == _OVERWRITTEN:
+            return PlanError(f"{step}, which a launch before it has written over in place. {CURE}")
+        if state == _RELEASED:
+            return PlanError(f"{step}, which {name_of(self._plan, writer)} has released. {CURE}")
+        if verb in ("allocates", "releases") and (what.device == HOST or what.role is Role.INPUT):
+            return PlanError(f"{step}, which {'is a cell' if what.device == HOST else 'is an input'}. {CURE}")
+        if verb == "releases" and what.role is Role.OUTPUT:
+            return PlanError(f"{step}, which is handed out. {CURE}")
+        if state == _ABSENT:
+            return PlanError(f"{step}, which is not allocated yet. {CURE}")
+        if verb == "allocates":
+            first = name_of(self._plan, self._allocation(buffer))
+            return PlanError(f"{step}, which {first} has allocated already. {CURE}")
+        return PlanError(f"{step}, which nothing has written yet. {CURE}")

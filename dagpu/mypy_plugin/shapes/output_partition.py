@@ -1,0 +1,124 @@
+"""The checks of `dagpu-output-partition` that need shapes: tiles that do not divide, wrong ranks, and aliases.
+
+`kernel_calls` checks that an output is a partition, while mypy types the call. The checks here need the values of
+variables (`shape_flow`), so they run after type checking. Their messages use the words of `dagpu.common.layout.tiling`
+and `dagpu.kernels.call_arguments`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import final
+
+from mypy.nodes import CallExpr, Context, Expression, FuncDef, MypyFile, NameExpr
+from mypy.plugin import FunctionContext, MethodContext, MethodSigContext
+from mypy.types import FunctionLike, Type
+
+from dagpu.mypy_plugin.shapes import shape_flow
+from dagpu.mypy_plugin.shapes.shape_values import Array, Cut, Extents, Op, Value, as_extents, result_of
+from dagpu.mypy_plugin.typing import argument_forms, kernel_facts
+
+FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {}
+METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {}
+SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}
+
+
+def check(target: FuncDef | MypyFile, types: Mapping[Expression, Type], report: Callable[[str, Context], None]) -> None:
+    """Report the wrong outputs in a function with its nested functions, or in a module outside its functions."""
+    shape_flow.follow(target, types, _OutputChecker(types, report))
+
+
+@final
+class _OutputChecker:
+    def __init__(self, types: Mapping[Expression, Type], report: Callable[[str, Context], None]) -> None:
+        self._types = types
+        self._report = report
+
+    def check_partition(self, call: CallExpr, receiver: Value, tile: Value, partial: Expression | None) -> None:
+        """Report a tile that does not divide the shape."""
+        cut = as_extents(tile)
+        if not isinstance(receiver, Array) or cut is None:
+            return
+        # An expression other than the literal False may be true.
+        exact = partial is None or (isinstance(partial, NameExpr) and partial.fullname == "builtins.False")
+        problem = _tiling_problem(receiver.shape, cut, exact=exact)
+        if problem:
+            self._report(problem, call)
+
+    def check_kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
+        """Report outputs with another rank than CUDA declares, and outputs on the memory of another argument."""
+        parameters = argument_forms.parameters_of(kernel)
+        if parameters is None:
+            return
+        places = _arguments_in_order(call, [name or "" for name in parameters.arg_names])
+        names = list(parameters.arg_names)
+        outputs = [argument_forms.form_of(formal) == "out" for formal in parameters.arg_types]
+        ranks = kernel_facts.ranks_of(call.callee, kernel)
+        seen: dict[object, int] = {}
+        for index, value in enumerate(arguments):
+            place = places[index]
+            if place is None:
+                continue
+            if outputs[index] and len(ranks) == len(arguments):
+                self._check_rank(call, names[index], value, ranks[index], place)
+            source = value.source if isinstance(value, Op) else None
+            if source is None:
+                continue
+            first = seen.setdefault(source, index)
+            if first != index and (outputs[first] or outputs[index]):
+                self._report(
+                    f"{_describe_place(call, names[index])}: {_describe_alias(names, outputs, first, index)}", place
+                )
+
+    def _check_rank(self, call: CallExpr, name: str | None, value: Value, rank: int | None, place: Expression) -> None:
+        cut = result_of(value) if isinstance(value, Op) else value
+        if isinstance(cut, Cut) and rank is not None and len(cut.shape) != rank:
+            element = argument_forms.element_of(self._types[place]) if place in self._types else ""
+            elements = f" of {element}," if element else " of"
+            what = f"got a Partition{elements} shape {_format_shape(cut.shape)}, so of rank {len(cut.shape)}"
+            cure = "Reshape it before it is cut with .reshape(shape), or declare that rank in CUDA"
+            self._report(
+                f"{_describe_place(call, name)}: {what}, but the CUDA declaration has rank {rank}. {cure}.", place
+            )
+
+
+def _describe_place(call: CallExpr, name: str | None) -> str:
+    return f"{argument_forms.kernel_name(call.callee)}, argument {name!r}"
+
+
+def _arguments_in_order(call: CallExpr, order: list[str]) -> list[Expression | None]:
+    """Return the argument expression for each parameter, in order; None for one that the call leaves out."""
+    given: dict[str, Expression] = {}
+    for index, (argument, name) in enumerate(zip(call.args, call.arg_names, strict=True)):
+        given[name if name is not None else order[index] if index < len(order) else ""] = argument
+    return [given.get(name) for name in order]
+
+
+def _describe_alias(names: list[str | None], outputs: list[bool], first: int, second: int) -> str:
+    if outputs[first] and outputs[second]:
+        what = f"two outputs, {names[first]!r} and this one, are on the same memory"
+        return f"{what}. Write each to memory of its own, empty(shape).partition(tile)."
+    output, read = (first, second) if outputs[first] else (second, first)
+    what = f"output {names[output]!r} is on the same memory as input {names[read]!r}"
+    cure = "Write to memory of its own, empty(shape).partition(tile), or read a copy that was made before: "
+    return f"{what}. {cure}dup(t.borrow()).sync()."
+
+
+def _tiling_problem(shape: Extents, tile: Extents, *, exact: bool) -> str:
+    """Return the message that `dagpu.common.layout.tiling` would raise; empty if no error is certain."""
+    if len(tile) != len(shape):
+        problem = f"tile {_format_shape(tile)} has {len(tile)} axes, the tensor {_format_shape(shape)} has {len(shape)}"
+        return f"{problem}. Give one tile extent for each axis."
+    for axis, (extent, step) in enumerate(zip(shape, tile, strict=True)):
+        if step is not None and step < 1:
+            problem = f"tile {_format_shape(tile)} has extent {step} along axis {axis} of shape {_format_shape(shape)}"
+            return f"{problem}. A tile has at least 1."
+        if exact and step is not None and extent is not None and extent % step:
+            cuts = f"tile {_format_shape(tile)} does not cut shape {_format_shape(shape)}"
+            cure = "Choose a tile that divides it, or say partial=True to allow smaller tiles at the edge"
+            return f"{cuts}: axis {axis} has {extent} elements, no multiple of {step}. {cure}."
+    return ""
+
+
+def _format_shape(given: Extents) -> str:
+    """Format a shape for a message, with `?` for an unknown extent: `(8, ?)`."""
+    inside = ", ".join("?" if extent is None else str(extent) for extent in given)
+    return f"({inside},)" if len(given) == 1 else f"({inside})"

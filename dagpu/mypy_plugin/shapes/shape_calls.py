@@ -1,0 +1,108 @@
+"""Effects of dagpu's functions and methods on shapes: `zeros((8, 8)).partition((4, 4))` is an `Op` with a `Cut`."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.shapes.shape_values import Array, Cut, Extents, Number, Op, Several, Value, as_extents, result_of
+
+Arguments: TypeAlias = Mapping[str, Value]
+"""The known values of the arguments of a call, by parameter name."""
+
+
+# ---- functions ----------------------------------------------------------------------------------
+def _shaped(given: Arguments, source: object) -> Value:
+    shape = as_extents(given.get("shape"))
+    return None if shape is None else Op(Array(shape), source)
+
+
+def _one_axis(name: str) -> Callable[[Arguments, object], Value]:
+    """Return the function for a call that makes a tensor of one axis, whose extent is the argument `name`."""
+
+    def call(given: Arguments, source: object) -> Value:
+        return Op(Array((_whole(given.get(name)),)), source)
+
+    return call
+
+
+def _eye(given: Arguments, source: object) -> Value:
+    rows = _whole(given.get("n"))
+    return Op(Array((rows, _whole(given["m"]) if "m" in given else rows)), source)
+
+
+def _copied(given: Arguments, source: object) -> Value:
+    tensor = given.get("t")
+    return Op(tensor, source) if isinstance(tensor, Array) else None
+
+
+def _wrapped(given: Arguments, source: object) -> Value:
+    return Op(given.get("x"), source)
+
+
+def _whole(value: Value) -> int | None:
+    return value.value if isinstance(value, Number) else None
+
+
+_MEMORY = "dagpu.ops.creation"
+FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, object], Value]]] = {
+    **{f"{_MEMORY}.{name}": (("shape",), _shaped) for name in ("empty", "zeros", "ones", "full", "rand", "randn")},
+    f"{_MEMORY}.arange": (("stop",), _one_axis("stop")),
+    f"{_MEMORY}.linspace": (("start", "stop", "num"), _one_axis("num")),
+    f"{_MEMORY}.eye": (("n", "m"), _eye),
+    **{f"{_MEMORY}.{name}": (("t",), _copied) for name in ("dup", "convert", "fill")},
+    names.VALUE: (("x",), _wrapped),
+}
+"""For each function's full name: its first parameters, and the function that computes the value of a call."""
+
+PARAMETERS: dict[str, tuple[str, ...]] = {"partition": ("tile",), "reshape": ("shape",), "view": ("shape",)}
+"""The parameters of the methods that take shapes."""
+
+
+# ---- methods ------------------------------------------------------------------------------------
+def call_method(receiver: Value, name: str, given: Arguments, source: object) -> Value:
+    """Return the value of a method call on a handle or an op; None if the method has no known effect on shapes."""
+    match receiver:
+        case Array(shape):
+            return _call_array(shape, name, given)
+        case Cut(shape, _):
+            return Array(shape) if name == "unpartition" else None
+        case Op():
+            return _call_op(receiver, name, given, source)
+        case _:
+            return None
+
+
+def _call_array(shape: Extents, name: str, given: Arguments) -> Value:
+    match name:
+        case "partition":
+            return Cut(shape, as_extents(given.get("tile")))
+        case "share" | "clone" | "try_unwrap" | "borrow" | "borrow_mut":
+            return Array(shape)
+        case "reshape" | "view":
+            new = as_extents(given.get("shape"))
+            return None if new is None else Array(new)
+        case "slice":
+            return Array((None,) * len(shape))
+        case _:
+            return None
+
+
+def _call_op(op: Op, name: str, given: Arguments, source: object) -> Value:
+    match name:
+        case "partition" | "unpartition" | "share" | "reshape":
+            return Op(call_method(op.result, name, given, source), op.source)
+        case "on" | "schedule" | "inspect" | "shared":
+            return op
+        case "sync" | "sync_on":
+            return op.result
+        case "first" | "last" if isinstance(op.result, Several) and op.result.items:
+            return Op(op.result.items[0 if name == "first" else -1], source)
+        case "unzip" if isinstance(op.result, Several):
+            return Several(tuple([Op(item, (source, place)) for place, item in enumerate(op.result.items)]))
+        case _:
+            return None
+
+
+def call_zip_ops(values: list[Value], source: object) -> Value:
+    """Return the value of `zip_ops(a, b)`."""
+    return Op(Several(tuple(map(result_of, values))), source)

@@ -1,0 +1,151 @@
+"""Forms of kernel arguments (input, output, lazy, number), derived from types, and their names in messages."""
+
+import re
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+from mypy.nodes import CallExpr, Expression, MemberExpr, NameExpr
+from mypy.types import AnyType, Instance, Parameters, ProperType, Type, UnionType, get_proper_type, has_type_vars
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.typing import op_parameters
+
+Form: TypeAlias = Literal["in", "out", "lazy", "number"]
+_INPUTS = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF, names.TENSOR_MUT))
+_OUTPUTS = frozenset((names.PARTITION,))
+HANDLES = _INPUTS | _OUTPUTS
+_OTHERS = {"TupleType": "a tuple", "NoneType": "None", "CallableType": "a function", "LiteralType": "a literal"}
+_BITS = re.compile(r"_(\d+)Bit")
+_KINDS = {"numpy.floating": "float", "numpy.signedinteger": "int", "numpy.unsignedinteger": "uint"}
+
+
+def is_handle(type_: Type) -> bool:
+    """Return True for the type of a tensor, a borrow or a partition."""
+    proper = get_proper_type(type_)
+    return isinstance(proper, Instance) and proper.type.fullname in HANDLES
+
+
+def is_partition(type_: Type) -> bool:
+    """Return True for a `Partition`, or an op whose result is one."""
+    proper = get_proper_type(type_)
+    if (op := op_parameters.as_op(proper)) is not None:
+        proper = get_proper_type(op.args[0])
+    return isinstance(proper, Instance) and proper.type.fullname == names.PARTITION
+
+
+@lru_cache(maxsize=256)
+def expand_alias(formal: Type) -> ProperType:
+    """Return a parameter's type with its alias expanded. The cache is for speed: mypy expands `In[f32]` each time."""
+    return get_proper_type(formal)
+
+
+@lru_cache(maxsize=256)
+def form_of(formal: Type) -> Form:
+    """Return the form of a kernel's parameter. mypy drops the annotations of the aliases `In` and `Out`, but the
+    aliases are unions, which differ in their first member. The cache is for speed: each call asks several times.
+    """
+    proper = get_proper_type(formal)
+    if not isinstance(proper, UnionType):
+        return "number"
+    if is_partition(proper.items[0]):
+        return "out"
+    return "in" if is_handle(proper.items[0]) else "lazy"
+
+
+@lru_cache(maxsize=256)
+def is_checked_here(formal: Type) -> bool:
+    """Return True for an input or output that the plugin checks in mypy's place. mypy checks those of generic kernels,
+    whose type variables tie the element types of the arguments together.
+    """
+    return form_of(formal) in ("in", "out") and not has_type_vars(formal)
+
+
+def is_fitting(type_: Type, form: Form) -> bool:
+    """Return True if a parameter of this form accepts the type, whatever its elements are. Any form accepts `Any`."""
+    proper = get_proper_type(type_)
+    if isinstance(proper, UnionType):
+        return all(is_fitting(item, form) for item in proper.items)
+    if (op := op_parameters.as_op(proper)) is not None:
+        return is_fitting(op.args[0], form)
+    if isinstance(proper, AnyType):
+        return True
+    return isinstance(proper, Instance) and proper.type.fullname in (_OUTPUTS if form == "out" else _INPUTS)
+
+
+def parameters_of(kernel: Type) -> Parameters | None:
+    """Return the parameters of a `Kernel[P]`; None if they are unknown."""
+    proper = get_proper_type(kernel)
+    if not isinstance(proper, Instance) or proper.type.fullname != names.KERNEL or not proper.args:
+        return None
+    parameters = get_proper_type(proper.args[0])
+    return parameters if isinstance(parameters, Parameters) else None
+
+
+def base_kernel(callee: Expression) -> Expression:
+    """Strip launch options: return `saxpy` for `saxpy.grid(2).block(32)`, and any other expression unchanged."""
+    while (
+        isinstance(callee, CallExpr)
+        and isinstance(callee.callee, MemberExpr)
+        and callee.callee.name in ("grid", "block", "shared_memory")
+    ):
+        callee = callee.callee.expr
+    return callee
+
+
+def kernel_name(callee: Expression) -> str:
+    """Return the name of a called kernel for messages."""
+    base = base_kernel(callee)
+    return f"kernel {base.name!r}" if isinstance(base, NameExpr | MemberExpr) else "a kernel"
+
+
+def element_of(type_: Type) -> str:
+    """Return NumPy's name for the element type of a handle, of an op with one as result, or of an `In` or `Out`.
+
+    The name is empty for all other types.
+    """
+    proper = get_proper_type(type_)
+    if isinstance(proper, UnionType):
+        found = {element_of(item) for item in proper.items}
+        return found.pop() if len(found) == 1 else ""
+    if (op := op_parameters.as_op(proper)) is not None:
+        return element_of(op.args[0])
+    if isinstance(proper, Instance) and proper.type.fullname == names.PARTITION:
+        return element_of(proper.args[0])
+    if isinstance(proper, Instance) and is_handle(proper):
+        return _dtype_name(get_proper_type(proper.args[0]))
+    return ""
+
+
+def _dtype_name(scalar: ProperType) -> str:
+    """Return `float32` for `numpy.floating[_32Bit]` and `float64` for `numpy.float64`, the spellings of the stubs."""
+    if not isinstance(scalar, Instance):
+        return ""
+    kind = _KINDS.get(scalar.type.fullname)
+    if kind is None:
+        return {"bool_": "bool", "generic": ""}.get(scalar.type.name, scalar.type.name)
+    width = get_proper_type(scalar.args[0]) if scalar.args else None
+    bits = _BITS.fullmatch(width.type.name) if isinstance(width, Instance) else None
+    return "" if bits is None else kind + bits[1]
+
+
+def short_name(dtype: str) -> str:
+    """Return the name that dagpu exports for a dtype: `f32` for `float32`."""
+    if dtype in ("bool", "bfloat16"):
+        return "bool_" if dtype == "bool" else "bf16"
+    return dtype.replace("uint", "u").replace("int", "i").replace("float", "f")
+
+
+def describe(type_: Type) -> str:
+    """Describe an argument's type in the words of the run time: `a Tensor of float32`."""
+    proper = get_proper_type(type_)
+    if (op := op_parameters.as_op(proper)) is not None:
+        return f"an op that yields {describe(op.args[0])}"
+    if isinstance(proper, UnionType):
+        return " or ".join(dict.fromkeys(map(describe, proper.items)))
+    if not isinstance(proper, Instance):
+        return _OTHERS.get(type(proper).__name__, "something else")
+    element, name = element_of(proper), proper.type.name
+    if name == "ndarray":
+        return "a NumPy array"
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    return f"{article} {name} of {element}" if element else f"{article} {name}"

@@ -1,0 +1,216 @@
+"""Derives from a type what its values can do: move, hold loans, be an op.
+
+Only types are used, because mypy keeps types in its cache. A module that comes from the cache has no syntax tree.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from mypy.nodes import FuncBase, TypeInfo, Var
+from mypy.typeops import bind_self, get_type_vars
+from mypy.types import (
+    AnyType,
+    CallableType,
+    FunctionLike,
+    Instance,
+    Overloaded,
+    ProperType,
+    TupleType,
+    Type,
+    TypeVarType,
+    UnionType,
+    UnpackType,
+    get_proper_type,
+)
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.flow.control_flow import EVERYTHING, EXCLUSIVE, LOANS, SHARED
+
+MOVES: Final = 8
+"""Passing the value on moves it."""
+OP: Final = 16
+"""The value is an op."""
+HANDLE: Final = 32
+"""The value is a handle of any sort."""
+CONTAINS_OPS: Final = 64
+"""The value is a container of ops, for example a tuple or a list."""
+FREE: Final = 128
+"""The value is an op whose type says that it holds no loans, other than those that a closure in it captures."""
+
+_HANDLES: Final = {
+    names.TENSOR: HANDLE | MOVES,
+    names.SHARED_TENSOR: HANDLE,
+    names.TENSOR_REF: HANDLE | SHARED,
+    names.TENSOR_MUT: HANDLE | MOVES | EXCLUSIVE,
+}
+
+
+class TypeFacts:
+    """The kind bits of types, cached for the analysis of one module."""
+
+    def __init__(self) -> None:
+        self._known: dict[Type, int] = {}
+        self._classes: dict[TypeInfo, int] = {}
+
+    def kind_of(self, t: Type | None) -> int:
+        """Return the kind bits of a type; 0 for None and for types unrelated to handles."""
+        if t is None:
+            return 0
+        kind = self._known.get(t)
+        if kind is None:
+            self._known[t] = 0  # for a type that contains itself
+            kind = self._known[t] = self._compute_kind(get_proper_type(t))
+        return kind
+
+    def _compute_kind(self, t: ProperType) -> int:
+        match t:
+            case Instance():
+                return self._kind_of_instance(t)
+            case TupleType():
+                return self._kind_of_container(t.items)
+            case UnionType():
+                return self._kind_of_union(t.items)
+            case TypeVarType():
+                return self.kind_of(t.upper_bound)
+            case FunctionLike():
+                return LOANS
+            case _:
+                return 0
+
+    def _kind_of_union(self, types: Iterable[Type]) -> int:
+        """Return the kind of a union of these types."""
+        kind, free = 0, FREE
+        for t in types:
+            bits = self.kind_of(t)
+            kind |= bits & ~FREE
+            if bits & OP:
+                free &= bits
+        return kind | free if kind & OP else kind
+
+    def _kind_of_container(self, types: Iterable[Type]) -> int:
+        """Return the kind of a container of these types. Passing a container on does not move its items."""
+        kind = 0
+        for t in types:
+            inner = self.kind_of(t)
+            kind |= CONTAINS_OPS if inner & (OP | CONTAINS_OPS) else 0
+            kind |= 0 if inner & FREE else inner & LOANS
+        return kind
+
+    def _kind_of_instance(self, t: Instance) -> int:
+        info = t.type
+        name = info.fullname
+        if (handle := _HANDLES.get(name)) is not None:
+            return handle
+        if name == names.PARTITION:
+            return HANDLE | MOVES | (self.kind_of(t.args[0]) & LOANS if t.args else 0)
+        if name == names.DEVICE_OP or info.has_base(names.DEVICE_OP):
+            return self._kind_of_op(t)
+        if name in (names.CUDA_GRAPH, names.SCOPE):
+            return 0  # each launch takes the locks again; between launches nothing is lent
+        kind = self._kind_of_container(t.args) if t.args else 0
+        if name in names.SUSPENDED:
+            return kind | LOANS
+        return kind if info.module_name in names.PLAIN_MODULES else kind | self._loans_in_attributes(info)
+
+    def _kind_of_op(self, t: Instance) -> int:
+        if len(t.args) == 3 and not self.kind_of(t.args[0]) & LOANS:
+            free = get_proper_type(t.args[1])
+            if isinstance(free, Instance) and free.type.fullname == names.STATIC:
+                return OP | EVERYTHING | FREE
+        return OP | EVERYTHING
+
+    def _loans_in_attributes(self, info: TypeInfo) -> int:
+        """Return the loans that an object of a user-defined class may keep in its attributes."""
+        known = self._classes.get(info)
+        if known is None:
+            known = self._classes[info] = 0  # for a class that refers to itself
+            for base in info.mro:
+                if base.module_name in names.PLAIN_MODULES:
+                    continue
+                for symbol in base.names.values():
+                    if isinstance(symbol.node, Var):
+                        known |= self.kind_of(symbol.node.type) & LOANS
+            self._classes[info] = known
+        return known
+
+    # ---- calls
+
+    def takes(self, formal: Type, argument: int, result: Type) -> bool:
+        """Return True if a parameter of this type takes an argument of this kind by value.
+
+        A parameter of a type variable does if the result may hold the argument: `value(x: T) -> DeviceOp[T]` does,
+        `log(x: T) -> None` does not.
+        """
+        t = get_proper_type(formal)
+        match t:
+            case TypeVarType():
+                return not argument & MOVES or any(t.id == other.id for other in get_type_vars(result))
+            case UnpackType():
+                return True
+            case AnyType():
+                return False
+            case UnionType():
+                return any(self.takes(item, argument, result) for item in t.items)
+            case Instance() if t.type.fullname == "builtins.object":
+                return False
+            case _:
+                return not argument & MOVES or bool(self.kind_of(t) & MOVES)
+
+
+def method_name(t: Type | None, name: str) -> str | None:
+    """Return the full name of a method, qualified by the class that defines it; None if there is none."""
+    proper = get_proper_type(t) if t is not None else None
+    match proper:
+        case Instance():
+            info = proper.type.get_containing_type_info(name)
+            return None if info is None else f"{info.fullname}.{name}"
+        case UnionType():
+            found = (method_name(item, name) for item in proper.items)
+            return next((full for full in found if full is not None), None)
+        case TypeVarType():
+            return method_name(proper.upper_bound, name)
+        case TupleType():
+            return method_name(proper.partial_fallback, name)
+        case _:
+            return None
+
+
+def is_stored(t: Type | None, name: str) -> bool:
+    """Return True if an attribute of this type is a plain variable, not one computed by a property or `__getattr__`."""
+    proper = get_proper_type(t) if t is not None else None
+    match proper:
+        case Instance():
+            symbol = proper.type.get(name)
+            if symbol is None or not isinstance(symbol.node, Var):
+                return False
+            return proper.type.is_named_tuple or not symbol.node.is_property
+        case TupleType():
+            return is_stored(proper.partial_fallback, name)
+        case TypeVarType():
+            return is_stored(proper.upper_bound, name)
+        case UnionType():
+            return all(is_stored(item, name) for item in proper.items)
+        case _:
+            return False
+
+
+def signatures(t: Type | None) -> list[CallableType]:
+    """Return the call signatures of a value of this type."""
+    proper = get_proper_type(t) if t is not None else None
+    match proper:
+        case CallableType():
+            return [proper]
+        case Overloaded():
+            return list(proper.items)
+        case UnionType():
+            return [signature for item in proper.items for signature in signatures(item)]
+        case Instance():
+            method = proper.type.get_method("__call__")
+            if isinstance(method, FuncBase) and isinstance(method.type, FunctionLike):
+                return signatures(bind_self(method.type, proper))
+            return []
+        case _:
+            return []
+
+
+__all__ = ["CONTAINS_OPS", "FREE", "HANDLE", "MOVES", "OP", "TypeFacts", "is_stored", "method_name", "signatures"]

@@ -1,0 +1,1 @@
+"""Captured graphs: capture, scopes, and updates between launches."""

@@ -1,0 +1,239 @@
+"""From an op, or several, to a captured graph."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, final
+
+from dagpu.backends.protocol import Bindings, Prepared
+from dagpu.common.critical import leave, pause
+from dagpu.common.errors import CaptureError
+from dagpu.common.origin import Origin, describe
+from dagpu.handles import HandleState, Lender, SharedTensor, live
+from dagpu.handles.device_handles import Device, Stream
+from dagpu.handles.handle_trees import map_handles
+from dagpu.handles.storage import Locks, Storage
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.program import GraphLaunch, HostCall, Program, Role
+from dagpu.lowering.tracing.tracer import Tracer
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import Unzip, zip_ops
+from dagpu.ops.creation import dup
+from dagpu.ops.graph import Captured
+from dagpu.runtime.device_lookup import backend, find
+from dagpu.runtime.execute import execute, kind_of, plan_program, quiet_collector, settled, submit, tell
+from dagpu.runtime.graphs.graph_updates import GraphUpdates
+from dagpu.runtime.plan_cache import PlanCache
+from dagpu.runtime.settings import Settings
+from dagpu.runtime.waiting import BlockingWaits, drive
+
+_LAUNCHERS = 16
+"""For how many structures of ops around its launch, and of updates, a graph keeps plans."""
+
+
+def capture(
+    op: DeviceOp[Any, Any, Any], stream: Stream | None, settings: Settings, origin: Origin
+) -> tuple[Captured, Any]:
+    """Run an op, and make a graph of the plan, on the memory of that run. Returns the graph and the op's result.
+
+    A value that a `shared()` op had remembered before is a constant. A value that the capture makes first is part of
+    the graph: each launch makes it again, in the graph's memory. So the `shared()` op remembers a copy of it; the op
+    has run, and does not run a second time.
+
+    Raises:
+        CaptureError: part of it cannot be in a graph. Nothing has run then.
+    """
+    waits = BlockingWaits()
+    tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, find)
+    locks = Locks(origin)
+    try:
+        with quiet_collector():
+            stage = tracer.stage()
+        while others := tracer.waits_for():  # what another run is making just now will be a constant
+            drive(waits.once(others))
+            stage = tracer.stage()
+        with quiet_collector():
+            where = _one_device(stage.program, origin)
+            _refuse(tracer, stage.program, origin)
+            plan = plan_program(stage.program, settings.verify)
+        tell(settings, op, plan)
+        locks.acquire(stage.locks)
+        under_way = drive(submit(plan, stage, tracer, waits))
+        outputs, lent, owned = tracer.outputs(), tracer.lent, tracer.owned
+        drive(settled(under_way, settings, waits))
+        memory = under_way.bindings.memory
+        tracer.settle(memory, publish=False)
+        tracer.stage()  # no more of the program: tuples get the arrays that have come
+        assert tracer.finished
+        bindings = _bindings(plan.buffers, stage.inputs)
+        for index, buffer in enumerate(plan.buffers):
+            if buffer.role is Role.OUTPUT:
+                bindings.memory[index] = memory[index]
+        frozen = under_way.prepared.freeze(bindings)
+        locks.release()
+        tracer.publish(_constants(tracer.remembered(), {*outputs, *owned}, settings))
+    except BaseException:
+        tracer.abandon("the capture that was to make them failed")
+        raise
+    finally:
+        locks.release()
+    found = _captured(frozen, plan, stream or _own_stream(where), {**stage.locks, **outputs}, lent, origin, settings)
+    _writes(found, (*outputs, *owned))
+    return found, tracer.result
+
+
+def _own_stream(where: Device) -> Stream:
+    """A new stream for a graph, by the call that users make."""
+    before = pause()
+    try:
+        return where.stream()
+    finally:
+        leave(before)
+
+
+def _constants(remembered: list[Any], written: set[Storage], settings: Settings) -> Callable[[Any], Any]:
+    """A function that replaces the handles in a remembered value whose memory the launches write, by copies.
+
+    All copies are made here, in one run.
+    """
+    changing = [handle for handle in remembered if live(handle).storage in written]
+    if not changing:
+        return lambda value: value
+    quiet = replace(settings, graph_from=None, on_plan=None)
+    copies = drive(execute(zip_ops(*map(dup, changing)), quiet, BlockingWaits()))
+    constants = {
+        id(handle): copy.share() if type(handle) is SharedTensor else copy.borrow()
+        for handle, copy in zip(changing, copies, strict=True)
+    }
+    return lambda value: map_handles(lambda handle: constants.get(id(handle), handle), value)
+
+
+def _writes(graph: object, storages: Iterable[Storage]) -> None:
+    """Say of memory that a graph writes it as its own: what moved into it may come back in its result, to be shared."""
+    for storage in storages:
+        storage.graph = weakref.ref(graph)
+
+
+@final
+class ScopeRecording:
+    """The ops of a scope, on their way to a graph. Nothing runs."""
+
+    __slots__ = ("__weakref__", "_origin", "_settings", "_stream", "_tracers")
+
+    def __init__(self, stream: Stream, settings: Settings, origin: Origin) -> None:
+        self._stream = stream
+        self._settings = settings
+        self._origin = origin
+        self._tracers: list[Tracer] = []
+
+    def add(self, op: DeviceOp[Any, Any, Any]) -> Any:
+        """One more op, after those before it as far as it reads or writes what they do. Gives its value."""
+        last = self._tracers[-1] if self._tracers else None
+        tracer = Tracer(op, self._stream.device, self._settings.policy, find, after=last)
+        value = tracer.record("recorded")
+        self._tracers.append(tracer)
+        _writes(self, tracer.owned)
+        return value
+
+    def abandon(self) -> None:
+        """The scope has failed: the ops have their handles back."""
+        for tracer in reversed(self._tracers):
+            tracer.abandon("the scope that recorded them failed")
+
+    def captured(self) -> Captured:
+        """The graph of all of them.
+
+        Raises:
+            CaptureError: they use several devices, or there is nothing to launch.
+        """
+        if not self._tracers:
+            raise CaptureError(f"the scope at {describe(self._origin)} has recorded nothing. Call scope.record(op).")
+        last = self._tracers[-1]
+        stage = last.stage()
+        where = _one_device(stage.program, self._origin)
+        if where is not self._stream.device:
+            raise CaptureError(
+                f"the scope at {describe(self._origin)} is on {self._stream.device.name}, and its ops work on "
+                f"{where.name}. Give a stream of {where.name}."
+            )
+        plan = plan_program(stage.program, self._settings.verify)
+        frozen = prepared_for(plan).freeze(_bindings(plan.buffers, stage.inputs))
+        for tracer in self._tracers:
+            tracer.submitted()
+        found = _captured(frozen, plan, self._stream, stage.locks, last.lent, self._origin, self._settings)
+        _writes(found, [storage for tracer in self._tracers for storage in tracer.owned])
+        return found
+
+    def __repr__(self) -> str:
+        return f"<scope at {describe(self._origin)}>"
+
+
+def prepared_for(plan: Plan) -> Prepared:
+    """A plan, made ready by its backend, kernels compiled."""
+    prepared = backend(kind_of(plan)).prepare(plan)
+    if prepared.before_first is not None:
+        prepared.before_first()
+    return prepared
+
+
+def _captured(
+    frozen: object,
+    plan: Plan,
+    stream: Stream,
+    storages: dict[Storage, bool],
+    lent: list[tuple[HandleState, Lender]],
+    origin: Origin,
+    settings: Settings,
+) -> Captured:
+    plans = PlanCache(_LAUNCHERS, None)
+    return Captured(
+        frozen, plan, stream, storages, lent, origin, updates=GraphUpdates(), plans=plans, settings=settings
+    )
+
+
+def _bindings(buffers: Any, inputs: dict[int, object]) -> Bindings:
+    bindings = Bindings(len(buffers))
+    for index, held in inputs.items():
+        bindings.memory[index] = held
+    return bindings
+
+
+def _one_device(program: Program, origin: Origin) -> Device:
+    if not program.instructions:
+        raise CaptureError(
+            f"the op captured at {describe(origin)} does no device work: there is nothing to launch again. Capture a "
+            "kernel, a copy or a fill."
+        )
+    first, *others = program.devices
+    if others:
+        raise CaptureError(
+            f"the op captured at {describe(origin)} uses {', '.join(program.devices)}: a graph is launched on one "
+            "device. Capture what runs on each by itself, and compose the launches."
+        )
+    return find(first)
+
+
+def _refuse(tracer: Tracer, program: Program, origin: Origin) -> None:
+    captured = f"the op captured at {describe(origin)}"
+    for instruction in program.instructions:
+        if isinstance(instruction, HostCall):
+            raise CaptureError(
+                f"{captured} calls a function of the host, by host_map at {describe(instruction.origin)}, which no "
+                "graph can. Capture what comes before it and what comes after it."
+            )
+        if isinstance(instruction, GraphLaunch):
+            raise CaptureError(
+                f"{captured} launches another graph at {describe(instruction.origin)}. Compose the two launches: "
+                "a.launch().then(lambda _: b.launch())."
+            )
+    if not tracer.ends_here:
+        raise CaptureError(
+            f"{captured} goes on only when data has come to the host, or another run is done. Capture what comes "
+            "before that and what comes after it. A shared() op that has run before the capture is a constant in it."
+        )
+    left: Unzip[Any] | None = tracer.left_over()
+    if left is not None:
+        raise CaptureError(
+            f"{captured} makes one component of {left!r} that it has no use for, and whoever holds that op may still "
+            "ask for it, while every launch of the graph would write it anew. Let go of it (del), or capture it too."
+        )

@@ -1,0 +1,41 @@
+"""Every mistake that dagpu has a message for, beside the program with the message's cure applied to it, word by word.
+
+`CASES` has one entry for each message: the wrong program, and for each cure that its message offers, the words of the
+cure and the program with it. A text whose cure cannot be applied in a test is in `LEFT_OUT`, with the reason.
+"""
+
+from typing import Final
+
+from tests.behaviour.errors.cures import (
+    copies,
+    creating,
+    devices,
+    graphs,
+    handles,
+    kernel_calls,
+    kernel_declarations,
+    ops_as_values,
+    partitions,
+    running,
+)
+from tests.behaviour.errors.cures.catalogue import KEPT, Case, Program
+from tests.behaviour.errors.cures.left_out import LEFT_OUT
+
+__all__ = ["CASES", "KEPT", "LEFT_OUT", "Case", "Program"]
+
+CASES: Final[list[Case]] = [
+    case
+    for module in (
+        handles,
+        partitions,
+        kernel_calls,
+        kernel_declarations,
+        creating,
+        ops_as_values,
+        running,
+        copies,
+        graphs,
+        devices,
+    )
+    for case in module.CATALOGUE.cases
+]

@@ -1,0 +1,192 @@
+"""Copies that Python makes of handles, and finalisers that use them."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, final
+
+import trio
+
+from dagpu import (
+    CudaGraph,
+    OwnershipError,
+    device,
+    dup,
+    fill,
+    ones,
+    spawn,
+    value,
+    zip_ops,
+)
+from tests.behaviour.errors.cures.catalogue import TILE, Catalogue, N, Program, anything, both, new, out, scale
+
+CATALOGUE = Catalogue()
+case = CATALOGUE.add
+
+
+def lent_twice() -> None:
+    t = new()
+    scale(t.borrow_mut().partition(TILE), 2.0).sync()
+    scale(t.borrow_mut().partition(TILE), 2.0).sync()
+
+
+def in_itself() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@final
+class Around:
+    """An object that dagpu does not look into."""
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+
+def recorded_copy() -> None:
+    t = new()
+    with CudaGraph.scope(device("host:0").stream()) as scope:
+        copy.copy(scope).record(fill(t.borrow_mut(), 1.0))
+
+
+def recorded_itself() -> None:
+    t = new()
+    with CudaGraph.scope(device("host:0").stream()) as scope:
+        scope.record(fill(t.borrow_mut(), 1.0))
+
+
+def awaited_by(taker: Program) -> None:
+    """Await what `taker`, such as `copy.copy`, makes of a `Pending`."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            pending = spawn(nursery, ones((N,)).to_host())
+            try:
+                taken = anything(taker)(pending)
+            except OwnershipError as error:
+                refused.append(error)
+            else:
+                await taken
+
+    refused: list[OwnershipError] = []
+    trio.run(main)
+    for error in refused:
+        raise error
+
+
+# ---- copies
+
+
+case(
+    lambda: setattr(ones((N,)), "shape", (3,)),
+    ("Build a new one as you want it", lambda: ones((3,)).sync()),
+)
+case(recorded_copy, ("Use the scope itself", recorded_itself))
+case(
+    lambda: awaited_by(anything(copy.copy)),
+    ("Await the Pending itself, in any task", lambda: awaited_by(anything(lambda pending: pending))),
+)
+case(
+    lambda: copy.copy(ones((N,)).graph()),
+    ("Use the graph itself wherever it is wanted", lambda: [g := ones((N,)).graph(), g.launch().sync(), g.launch()]),
+    ("capture the op once more with op.graph()", lambda: [ones((N,)).graph() for _ in range(2)]),
+)
+
+ARRAY = "the array that .to_host() gives can be copied and pickled"
+case(
+    lambda: copy.copy(new()),
+    ("Copy its contents with dup(t.borrow())", lambda: dup(new().borrow()).sync()),
+    ("share it with .share()", lambda: new().share().clone()),
+    (ARRAY, lambda: pickle.dumps(copy.copy(new().to_host().sync()))),
+)
+case(
+    lambda: copy.deepcopy(new().share()),
+    ("One more handle to the same memory is .clone()", lambda: new().share().clone()),
+    (ARRAY, lambda: pickle.dumps(copy.deepcopy(new().share().to_host().sync()))),
+)
+case(
+    lambda: pickle.dumps(new().borrow()),
+    ("Borrow the tensor once more with .borrow()", lambda: [t := new(), t.borrow(), t.borrow()]),
+    (ARRAY, lambda: pickle.dumps(copy.copy(new().borrow().to_host().sync()))),
+)
+case(lambda: copy.copy(new().borrow_mut()), ("when that is done, lend it again with .borrow_mut()", lent_twice))
+case(
+    lambda: copy.copy(new().partition(TILE)),
+    ("Put it together with .unpartition()", lambda: new().partition(TILE).unpartition()),
+    ("can be copied with dup(t.borrow())", lambda: dup(new().partition(TILE).unpartition().borrow()).sync()),
+)
+case(
+    lambda: copy.deepcopy(ones((N,))),
+    ("Use the op itself wherever it is wanted", lambda: [op := ones((N,)), op.sync(), op.sync()]),
+    (".shared() gives its result to several", lambda: [op := ones((N,)).shared(), both(out(), op, op).sync()]),
+)
+case(
+    lambda: value(in_itself()),
+    ("Put an object of a class of your own around it", lambda: value(Around(in_itself())).sync()),
+)
+
+
+class Late:
+    """Calls a function when it goes."""
+
+    def __init__(self, when_gone: Program) -> None:
+        self._when_gone = when_gone
+
+    def __del__(self) -> None:
+        self._when_gone()
+
+
+def dropping(late: Program) -> Any:
+    """An op whose run drops a `Late` while dagpu is at work."""
+    return value(0).map(lambda _: Late(late)).map(lambda _: None)
+
+
+def at_once(do: Program, during: Callable[[Program], object]) -> None:
+    """A finaliser that does something while `during` is at work. Its error, which Python would only print."""
+    errors: list[Exception] = []
+
+    def late() -> None:
+        try:
+            do()
+        except Exception as error:
+            errors.append(error)
+
+    during(late)
+    if errors:
+        raise errors[0]
+
+
+def noted_down(do: Program, during: Callable[[Program], object]) -> None:
+    """The same, done later."""
+    noted: SimpleQueue[Program] = SimpleQueue()
+    during(lambda: noted.put(do))
+    noted.get_nowait()()
+
+
+def in_a_scope(how: Callable[[Program, Callable[[Program], object]], None]) -> None:
+    """A finaliser that records something while something else is recorded."""
+    t = new()
+    with CudaGraph.scope(device("host").stream()) as scope:
+        late = partial(scope.record, scale(t.borrow_mut().partition(TILE), 2.0))
+        how(late, lambda late: scope.record(zip_ops(scale(t.borrow_mut().partition(TILE), 2.0), dropping(late))))
+
+
+OUTSIDE = "note down what is to be done, in a queue.SimpleQueue, and do it outside"
+
+
+# ---- finalisers
+
+
+case(
+    lambda: at_once(lambda: ones((2,)).sync(), lambda late: dropping(late).sync()),
+    (OUTSIDE, lambda: noted_down(lambda: ones((2,)).sync(), lambda late: dropping(late).sync())),
+)
+case(
+    lambda: at_once(scale.compile, lambda late: dropping(late).sync()),
+    (OUTSIDE, lambda: noted_down(scale.compile, lambda late: dropping(late).sync())),
+    simulated=True,
+)
+case(lambda: in_a_scope(at_once), (OUTSIDE, lambda: in_a_scope(noted_down)))

@@ -1,0 +1,285 @@
+"""Mistakes with explore devices and GPUs, and functions with other arguments."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from dagpu import (
+    DeviceOp,
+    In,
+    Out,
+    Tensor,
+    Tile,
+    arange,
+    device,
+    dup,
+    empty,
+    f32,
+    from_host,
+    kernel,
+    ones,
+    pipeline,
+    use_device,
+    value,
+    zeros,
+    zip_ops,
+)
+from dagpu.backends.explore import exploring
+from tests.behaviour.errors.cures.catalogue import (
+    ONE,
+    SCALE,
+    TILE,
+    Catalogue,
+    Gives,
+    N,
+    anything,
+    awaits,
+    cuda,
+    declare,
+    lazily,
+    new,
+    out,
+    scale,
+    suppressed_groups,
+)
+from tests.simulated.kernels import Violation
+
+CATALOGUE = Catalogue()
+case = CATALOGUE.add
+
+
+def shifting(y: Any, x: Any) -> None:
+    y[...] = np.roll(x[...], 1)[y.at]
+
+
+def in_place(body: Any, *, says: bool = True) -> object:
+    @kernel(cuda="__global__ void k(Tile<float, 1> y, View<const float, 1> x) {}", in_place=says)
+    def k(y: Out[f32], x: In[f32]) -> None: ...
+
+    k.host(body)
+    with use_device("explore:0"):
+        return k(empty((N,)).partition((N,)), arange(N)).first().unpartition().to_host().sync()
+
+
+def elementwise(y: Any, x: Any) -> None:
+    y[...] = x[y.at]
+
+
+# ---- explore devices
+
+
+case(
+    lambda: in_place(shifting),
+    ("Leave in_place=True out", lambda: in_place(shifting, says=False)),
+    ("read an element of that input only to write the same one", lambda: in_place(elementwise)),
+)
+
+
+def explored(*, on: str = "explore:0", **asked: Any) -> object:
+    with exploring(**asked), use_device(on):
+        return zip_ops(ones((2,)), zeros((2,))).sync()
+
+
+case(
+    lambda: explored(seed=1, choices=[0]),
+    ("not both", lambda: explored(seed=1)),
+)
+case(
+    lambda: explored(on="host"),
+    ('Put use_device("explore:0") around it', explored),
+)
+case(
+    lambda: explored(choices=[7]),
+    ("Choices belong to the plan they were made for", lambda: explored(choices=[])),
+)
+
+
+def explored_out_of_memory() -> object:
+    with use_device("explore:0"):
+        return ones((1 << 50,)).sync()
+
+
+case(
+    explored_out_of_memory,
+    ("Let go of handles that are no longer needed", explored),
+    ("cut the work into smaller pieces", explored),
+)
+case(
+    lambda: lazily(out(), anything("2")),
+    ("Convert it with float(...) if that is meant", lambda: lazily(out(), float("2")).sync()),
+)
+case(
+    lambda: lazily(out(), anything(new(1))),
+    (
+        "Take the number out of it first, on the host: .to_host()",
+        lambda: lazily(out(), new(1).to_host().map(lambda a: a.item())).sync(),
+    ),
+)
+case(partial(declare, cuda(f"{ONE}, void by")), ("Write the C type out", partial(declare, SCALE)))
+
+
+def changed_in_the_run() -> object:
+    array = np.zeros(4, f32)
+    return zip_ops(from_host(array), value((2, 2)).map(lambda shape: array.resize(shape, refcheck=False))).sync()
+
+
+case(
+    changed_in_the_run,
+    ("Do not change the array in place between giving it and the run", lambda: from_host(np.zeros(4, f32)).sync()),
+)
+
+
+def plus(a: int, b: int) -> int:
+    return a + b
+
+
+def three() -> int:
+    return 3
+
+
+def with_factor(a: int, *, by: int) -> int:
+    return a * by
+
+
+# ---- functions with other arguments
+
+
+case(
+    lambda: value((1, 2)).map(anything(plus)).sync(),
+    ("unpack it: .map(lambda x: f(*x))", lambda: value((1, 2)).map(lambda x: plus(*x)).sync()),
+)
+case(
+    lambda: value(1).host_map(anything(three)),
+    ("Write .host_map(lambda _: f())", lambda: value(1).host_map(lambda _: three())),
+)
+case(
+    lambda: value(1).map(anything(with_factor)),
+    ("lambda x: f(x, ...)", lambda: value(1).map(lambda x: with_factor(x, by=2)).sync()),
+)
+
+
+@pipeline
+def uploaded(x: NDArray[f32], by: float = 1.0) -> DeviceOp[Tensor[f32]]:
+    return from_host(x)
+
+
+case(lambda: anything(uploaded)(), ("call uploaded(x, by=1.0)", lambda: uploaded(np.ones(2, f32), by=1.0).sync()))
+
+
+def while_it_is_read(work: Callable[[Any, Any], DeviceOp[Any]]) -> object:
+    """Like `while_it_is_written`, of a tensor that another run reads."""
+    t = new()
+    copy = dup(t.borrow()).sync()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        begun.set()
+        go_on.wait(30)
+
+    async def main() -> object:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(awaits, zip_ops(dup(t.borrow()), value(0).host_map(hold)))
+            await trio.to_thread.run_sync(begun.wait, 30)
+            try:
+                return await work(t, copy)
+            finally:
+                go_on.set()
+
+    with suppressed_groups():
+        return trio.run(main)
+
+
+case(
+    lambda: while_it_is_read(lambda t, _: scale(t.borrow_mut().partition(TILE), 2.0)),
+    (
+        "work on a copy that was made before it: dup(t.borrow())",
+        lambda: while_it_is_read(lambda _, copy: scale(copy.borrow_mut().partition(TILE), 2.0)),
+    ),
+)
+
+
+on_gpus = partial(case, simulated=True)
+
+
+# ---- GPUs
+
+
+on_gpus(lambda: device("cuda:5"), ("Use one of these", lambda: (device("cuda:0"), device("cuda:1"))))
+on_gpus(
+    lambda: ones((1 << 40,)).sync(),
+    ("Let go of handles that are no longer needed", lambda: ones((1 << 5,)).sync()),
+    ("cut the work into smaller pieces", lambda: ones((1 << 5,)).sync()),
+)
+on_gpus(
+    lambda: scale.shared_memory(300 << 10)(out(), 2.0).sync(),
+    ("Give fewer: scale.shared_memory(...)", lambda: scale.shared_memory(1 << 10)(out(), 2.0).sync()),
+)
+
+
+@kernel(cuda="__global__ void plain(float* y, const float* x) {}", abi="pointers")
+def plain(y: Out[f32], x: In[f32]) -> None:
+    """y = x, by pointers"""
+
+
+@plain.host
+def _(y: Tile[f32], x: NDArray[f32]) -> None:
+    y[...] = x[y.at]
+
+
+@kernel(cuda="__global__ void viewed(Tile<float, 1> y, View<const float, 1> x) {}")
+def viewed(y: Out[f32], x: In[f32]) -> None:
+    """y = x, by views"""
+
+
+@viewed.host
+def _(y: Tile[f32], x: NDArray[f32]) -> None:
+    y[...] = x[y.at]
+
+
+def strided(call: Any, *, copied: bool = False) -> object:
+    t = new(2 * N)
+    part = t.slice(slice(None, None, 2))
+    return call(empty((N,)).partition(TILE), dup(part) if copied else part).sync()
+
+
+on_gpus(
+    lambda: strided(plain),
+    ("Make it contiguous with dup(...)", lambda: strided(plain, copied=True)),
+    ('use abi="views"', lambda: strided(viewed)),
+)
+on_gpus(
+    lambda: ones((2,)).schedule(Gives(lambda n: ["a"] * n)).sync(),
+    ("Use a number", lambda: ones((2,)).schedule(Gives(lambda n: [0] * n)).sync()),
+)
+
+
+def on_two_streams(*, same: bool) -> object:
+    first = device("cuda:0").stream()
+    second = first if same else device("cuda:0").stream()
+    return zip_ops(ones((2,)).on(anything(first)), ones((2,)).on(anything(second))).graph()
+
+
+on_gpus(lambda: on_two_streams(same=False), ("Use one of them", lambda: on_two_streams(same=True)))
+
+
+@kernel(cuda="__global__ void stray(Tile<float, 1> y, int by) {}", checked=True)
+def stray(y: Out[f32], by: int) -> None:
+    """y = by, and `by` elements beyond."""
+
+
+@stray.host
+def _(y: Tile[f32], by: int) -> None:
+    y[...] = by
+    if by:
+        raise Violation(0, (N + by,), (N,), 0)
+
+
+on_gpus(
+    lambda: stray(zeros((N,)).partition((N,)), 3).sync(),
+    ("Correct the index in the kernel", lambda: stray(zeros((N,)).partition((N,)), 0).sync()),
+)

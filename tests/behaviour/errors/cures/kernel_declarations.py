@@ -1,0 +1,261 @@
+"""Mistakes in kernel declarations and in host bodies."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu import (
+    In,
+    Out,
+    Tensor,
+    f32,
+    i32,
+    kernel,
+)
+from tests.behaviour.errors.cures.catalogue import ONE, SCALE, Catalogue, anything, cuda, declare, of_body, out, scale
+
+CATALOGUE = Catalogue()
+case = CATALOGUE.add
+
+
+def declared_body(body: Any) -> Any:
+    made = declare()
+    made.host(body)
+    return made
+
+
+def a_body(y: Any, by: float) -> None:
+    """A right one for `k`."""
+
+
+def first_body(y: Any) -> None:
+    """A wrong one."""
+
+
+def set_twice() -> None:
+    made = declare()
+    made.host(a_body)
+    made.host(a_body)
+
+
+def yielding(y: Any, by: float) -> Iterator[Any]:
+    yield y
+
+
+# ---- kernels: declarations
+
+
+case(lambda: declared_body(3), ("Decorate a function with @kernel.host", lambda: declared_body(a_body)))
+case(
+    lambda: declared_body(yielding),
+    ("Write a plain function: def, with no await and no yield", lambda: declared_body(a_body)),
+)
+case(set_twice, ("Keep one of them", lambda: declared_body(a_body)))
+case(
+    lambda: declared_body(type("Odd", (), {"__call__": 3, "__signature__": 3})()),
+    ("Wrap it in a Python function", lambda: declared_body(lambda y, by: None)),
+)
+case(
+    lambda: declared_body(first_body),
+    ("Give the body the kernel's parameters in their order", lambda: declared_body(a_body)),
+)
+case(
+    lambda: scale.compile(),
+    ("on the host, which compiles nothing", lambda: scale(out(), 2.0).sync()),
+)
+case(lambda: anything(kernel)(a_body), ("Write @kernel(cuda=...)", lambda: kernel(cuda=SCALE)))
+case(
+    lambda: anything(kernel)(SCALE),
+    ("Write @kernel(cuda=...)", lambda: kernel(cuda=SCALE)),
+)
+case(lambda: kernel(cuda=SCALE)(anything(print)), ("Decorate a `def`", declare))
+case(lambda: declare(abi="c"), ("Give 'views' or 'pointers'", lambda: declare(abi="views")))
+case(
+    lambda: declare(options="-lineinfo"),
+    ('Give a sequence of texts: ("-lineinfo",)', lambda: declare(options=("-lineinfo",))),
+)
+case(
+    lambda: declare(in_place=1),
+    ("Say in_place=True", lambda: declare(in_place=True)),
+    ("leave it out", declare),
+)
+case(lambda: declare(3), ("Give CUDA C++ source text", declare))
+
+
+def written(text: bytes) -> Any:
+    """A source in a file."""
+    Path("k.cu").write_bytes(text)
+    return declare(Path("k.cu").absolute())
+
+
+case(
+    lambda: declare("there/is/none.cu"),
+    ("A relative path starts at the declaring module's folder", lambda: written(SCALE.encode())),
+)
+case(
+    lambda: written(b"\xff\xfe"),
+    ("A relative path starts at the declaring module's folder", lambda: written(SCALE.encode())),
+)
+case(
+    lambda: declare(block=(0,)),
+    ("Give 1 to 3 whole numbers, each 1 or more", lambda: declare(block=(32,))),
+)
+
+
+def starred(*y: Out[f32]) -> None: ...
+def bare(y: Out[f32], by) -> None: ...  # type: ignore[no-untyped-def]  # noqa: ANN001  # reason: that is the mistake
+def defaulted(y: Out[f32] = None, by: float = 1.0) -> None: ...  # type: ignore[assignment]  # reason: the mistake
+def texted(y: "Out[f32]", by: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821  # reason: the mistake
+def listed(y: Out[f32], by: list[int]) -> None: ...
+def arrayed(y: Out[f32], by: NDArray[f32]) -> None: ...
+def handled(y: Tensor[f32], by: float) -> None: ...
+def element_less(y: Out, by: float) -> None: ...  # type: ignore[type-arg]  # reason: the mistake
+def odd_element(y: Out[np.complex64], by: float) -> None: ...
+def right(y: Out[f32], by: float) -> None: ...
+def two_numbers(y: Out[f32], by: float, n: int) -> None: ...
+def of_ints(y: Out[i32], by: float) -> None: ...
+def an_input(y: In[f32], by: float) -> None: ...
+def out_of_range(y: Out[f32], by: float = 1e60) -> None: ...
+def swapped(by: float, y: Out[f32]) -> None: ...
+def by_array(y: Out[f32], by: In[f32]) -> None: ...
+def by_int(y: Out[f32], by: int) -> None: ...
+
+
+ANNOTATED = "Annotate it In[f32] (read), Out[f32] (written), int, float"
+
+
+def fresh(function: Any) -> Any:
+    """A function of its own for each declaration."""
+    import types
+
+    copy = types.FunctionType(function.__code__, function.__globals__, "k", function.__defaults__, function.__closure__)
+    copy.__annotations__ = dict(function.__annotations__)
+    return copy
+
+
+case(lambda: declare(annotated=fresh(starred)), ("Name every parameter", lambda: declare(annotated=fresh(right))))
+for wrong in (bare, listed, arrayed, handled, element_less, odd_element):
+    case(partial(lambda w: declare(annotated=fresh(w)), wrong), (ANNOTATED, lambda: declare(annotated=fresh(right))))
+case(
+    lambda: declare(annotated=fresh(defaulted)),
+    ("Leave the default out: a handle can be moved into one call only", lambda: declare(annotated=fresh(right))),
+)
+case(
+    lambda: declare(annotated=fresh(texted)),
+    ("Have every name in it defined when the kernel is declared", lambda: declare(annotated=fresh(right))),
+)
+case(
+    lambda: declare(annotated=fresh(out_of_range)),
+    ("Pass one in the range".lower(), lambda: declare(annotated=fresh(right))),
+)
+
+
+for source, says, better in (
+    (cuda(f"{ONE}, float& by"), "Kernels take parameters by value: drop the '&'", SCALE),
+    (cuda(f"{ONE}, Odd by"), "Write the C type out (float, double", SCALE),
+    (cuda(f"{ONE}, A by", "#if X\ntypedef float A;\n#else\ntypedef int A;\n#endif\n"), "Write the C type out", SCALE),
+    (cuda(f"{ONE}, float** by"), "Pass one flat array and its extents", SCALE),
+    (cuda(f"{ONE},\n#if X\nfloat by\n#endif\n"), "Take the condition out of the parameter list", SCALE),
+    (cuda("float* y, float by"), "Declare Tile<float, N> (output) or View<const float, N> (input)", SCALE),
+    (cuda("Tile<float, 1>* y, float by"), "Pass the Tile by value: drop the '*'", SCALE),
+    (
+        cuda("Tile<float> y, float by"),
+        "Give the element type and the rank as a number of 1 or more, as in Tile<float, 2>",
+        SCALE,
+    ),
+    (cuda("Tile<Odd, 1> y, float by"), "Write the C type out", SCALE),
+    (cuda("Vector<float, 1> y, float by"), "Take Tile<T, N>, View<const T, N> or scalars", SCALE),
+    (cuda(f"{ONE}, auto by"), "Write the C type out", SCALE),
+    (cuda(f"{ONE}, const by"), "Write the C type out", SCALE),
+    (cuda(f"{ONE}, float by", "template <typename T> "), "Write the types out", SCALE),
+    ("__global__ void k(Tile<float, 1> y, float by", "Add the missing ')'", SCALE),
+    (
+        SCALE + cuda(f"{ONE}"),
+        "give each overload a name of its own",
+        SCALE + "__global__ void other(Tile<float, 1> y) {}",
+    ),
+    (
+        "__global__ void other(Tile<float, 1> y, float by) {}",
+        "Give the Python function and the CUDA kernel one name",
+        SCALE,
+    ),
+    (
+        "void k(Tile<float, 1> y, float by) {}",
+        "has 'k(' with no __global__ to be seen before it: write it there",
+        SCALE,
+    ),
+    (cuda(f"{ONE}"), "2 parameters in Python, 1 in CUDA", SCALE),
+):
+    case(partial(declare, source), (says, partial(declare, better)))
+
+case(
+    lambda: declare(cuda(f"{ONE}, float by"), abi="pointers"),
+    ("Declare float* (output) or const float* (input)", lambda: declare(cuda("float* y, float by"), abi="pointers")),
+    ("leave abi='pointers' out", declare),
+)
+case(
+    lambda: declare(cuda("float* y, float by")),
+    ("or use abi='pointers'", lambda: declare(cuda("float* y, float by"), abi="pointers")),
+)
+DISAGREE: Final[list[tuple[Any, str, str]]] = [
+    (of_ints, SCALE, "Declare 'Tile<int, 1> y'"),
+    (an_input, SCALE, "Declare 'View<const float, 1> y'"),
+    (right, cuda("View<const float, 1> y, float by"), "Declare 'Tile<float, 1> y'"),
+    (right, cuda("View<float, 1> y, float by"), "Declare 'Tile<float, 1> y'"),
+    (an_input, cuda("View<float, 1> y, float by"), "Declare 'View<const float, 1> y'"),
+    (swapped, SCALE, "the Python parameter 'y' is number 2"),
+    (by_array, SCALE, "a scalar against an array"),
+    (by_int, SCALE, "Declare 'int by'"),
+    (two_numbers, SCALE, "nothing stands against"),
+]
+for wrong_function, declared_source, says in DISAGREE:
+    case(
+        partial(lambda w, s: declare(s, fresh(w)), wrong_function, declared_source),
+        (says, lambda: declare(annotated=fresh(right))),
+    )
+case(
+    lambda: declare(cuda("const float* y, float by"), fresh(right), abi="pointers"),
+    ("an output is not const", lambda: declare(cuda("float* y, float by"), fresh(right), abi="pointers")),
+)
+case(
+    lambda: declare(cuda("float* y, float by"), fresh(an_input), abi="pointers"),
+    ("an input is const", lambda: declare(cuda("const float* y, float by"), fresh(an_input), abi="pointers")),
+)
+
+
+def adds(y: Any, x: Any) -> None:
+    y[...] += x[y.at]
+
+
+def returns(y: Any, x: Any) -> Any:
+    return y + x[y.at]
+
+
+def adds_at_most(y: Any, x: Any) -> None:
+    (rows,) = y.at
+    part = x[rows.start : min(rows.stop, x.shape[0])]
+    y[: len(part)] += part
+
+
+def places_of_a_view(y: Any, x: Any) -> None:
+    y[...] += x[y[:2].at]
+
+
+# ---- kernels: host bodies
+
+
+case(lambda: of_body(returns), ("Write the result into the output's tile: y[...] = ...", lambda: of_body(adds)))
+case(lambda: of_body(None), ("Give it one with @k.host", lambda: of_body(adds)))
+case(
+    lambda: of_body(adds, x=6),
+    ("Give the kernel an input that covers the output", lambda: of_body(adds, x=8)),
+    ("cut the slice in its host body: min(8, x.shape[0])", lambda: of_body(adds_at_most, x=6)),
+)
+case(
+    lambda: of_body(places_of_a_view),
+    ("Take .at from the tile that the host body was given", lambda: of_body(adds)),
+)

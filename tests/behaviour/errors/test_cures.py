@@ -1,0 +1,103 @@
+"""Every cure that a message states is tried: applied word by word to the program that got the message, it succeeds.
+
+And every text of dagpu's messages is met by one of these programs, so that a new message needs an entry here.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+
+import dagpu
+from dagpu import use_device
+from tests.behaviour.errors.cures import CASES, KEPT, LEFT_OUT, Case, Program
+from tests.simulated.cuda import installed
+from tests.support.message_pieces import Piece, pieces
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some programs write files."""
+    monkeypatch.chdir(tmp_path)
+
+
+def name(case: Case) -> str:
+    function = case.wrong.func if isinstance(case.wrong, partial) else case.wrong
+    return f"{CASES.index(case)}-{function.__name__.strip('<>')}"
+
+
+def message(case: Case) -> str:
+    """What the wrong program is told."""
+    with place(case):
+        try:
+            case.wrong()
+        except Exception as error:
+            return "\n".join([str(error), *getattr(error, "__notes__", ())])
+    return ""
+
+
+def place(case: Case) -> ExitStack:
+    """The devices that a case is about."""
+    stack = ExitStack()
+    stack.callback(KEPT.clear)
+    stack.enter_context(installed(seed=1) if case.simulated else use_device("host"))
+    return stack
+
+
+PUBLIC = {name for public in dagpu.__all__ for name in (public, *dir(getattr(dagpu, public)))}
+"""Names that a cure may mean literally; others stand for something of the user's."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_a_cure_cures(case: Case) -> None:
+    """The mistake is refused with the words of each cure, and the program that does what these say succeeds."""
+    text = message(case)
+    assert text, "the wrong program succeeds"
+    for cure in case.cures:
+        assert cure.says in text, text
+        with place(case):
+            cure.program()
+        called = PUBLIC & set(re.findall(r"[A-Za-z_]\w*(?=\()", cure.says))
+        assert called <= names_of(cure.program), "the program does not call what the message says"
+
+
+def names_of(program: Program) -> set[str]:
+    """Every name that a program uses, and those of the functions of tests/behaviour/errors/cures that it calls."""
+    function: Any = program.func if isinstance(program, partial) else program
+    code = getattr(function, "__code__", None)
+    return {function.__name__} if code is None else set(_names(code, function.__globals__, set()))
+
+
+def _names(code: CodeType, known: dict[str, object], seen: set[CodeType]) -> Iterator[str]:
+    if code in seen:
+        return
+    seen.add(code)
+    for used in code.co_names:
+        yield used
+        inner = getattr(known.get(used), "__code__", None)
+        if inner is not None and Path(inner.co_filename).parent == Path(code.co_filename).parent:
+            yield from _names(inner, known, seen)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant, known, seen)
+
+
+def test_every_text_of_a_message_is_met() -> None:
+    """Each piece of a message is seen in what one of the wrong programs is told, or has a reason why no test provokes
+    it. A reason that is not needed any more is left out."""
+    told = [message(case) for case in CASES]
+    missing = [piece for piece in set(pieces()) if not any(map(piece.is_in, told))]
+    unexplained = sorted(str(piece) for piece in missing if reason_for(piece) is None)
+    assert not unexplained, "\n".join(unexplained)
+    needed = {key for piece in missing for key in (piece.module, f"{piece.module} {piece.function}") if key in LEFT_OUT}
+    assert LEFT_OUT.keys() == needed
+
+
+def reason_for(piece: Piece) -> str | None:
+    """Why a piece is met by no program."""
+    return LEFT_OUT.get(f"{piece.module} {piece.function}") or LEFT_OUT.get(piece.module)

@@ -1,0 +1,458 @@
+"""Wrong types in every argument of every public call: each is refused in words of dagpu's own.
+
+A message names the call, the place in the user's code, and what to write instead. No AttributeError from inside, no
+assertion, no silent success.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pytest
+import trio
+from numpy.typing import NDArray
+
+import dagpu.public
+from dagpu import (
+    CostModel,
+    CudaGraph,
+    DeviceOp,
+    In,
+    ListSchedule,
+    Out,
+    RoundRobin,
+    SingleStream,
+    StreamInterpreter,
+    Tensor,
+    Tile,
+    current_device,
+    f32,
+    kernel,
+    memcpy,
+    ones,
+    pipeline,
+    plan_of,
+    spawn,
+    trace,
+    use_device,
+    use_interpreter,
+    value,
+    zeros,
+    zip_ops,
+)
+
+
+@kernel(cuda="__global__ void copy(Tile<float, 1> y, View<const float, 1> x, float by) {}")
+def copy(y: Out[f32], x: In[f32], by: float) -> None:
+    """y = by x"""
+
+
+@copy.host
+def _(y: Tile[f32], x: NDArray[f32], by: float) -> None:
+    y[...] = f32(by) * x[y.at]
+
+
+class Holder:
+    """Takes anything, and is no op."""
+
+    def __init__(self, *_: object) -> None: ...
+
+
+REAL = object()
+"""Stands for a nursery."""
+
+WRONG: dict[str, Callable[[], Any]] = {
+    "None": lambda: None,
+    "number": lambda: 3,
+    "negative": lambda: -1,
+    "fraction": lambda: 2.5,
+    "nan": lambda: float("nan"),
+    "complex": lambda: 1j,
+    "true": lambda: True,
+    "text": lambda: "x",
+    "bytes": lambda: b"x",
+    "object": object,
+    "list": lambda: [object()],
+    "tuple": lambda: (object(), 2),
+    "dict": lambda: {"x": object()},
+    "function": lambda: lambda *_: object(),
+    "class": lambda: Holder,
+    "array": lambda: np.ones(4, f32),
+    "op": lambda: ones((4,)),
+    "tensor": lambda: tensor(),
+    "lent": lambda: tensor().borrow(),
+    "partition": lambda: tensor().partition((2,)),
+    "device": current_device,
+    "stream": lambda: current_device().stream(),
+    "policy": SingleStream,
+}
+"""One value of each sort that users mix up."""
+
+FINITE = ("number", "negative", "fraction", "true")
+NUMBERS = (*FINITE, "nan")
+SEED = ("number", "negative", "true")
+WHOLE = ("number", "true")
+
+
+@final
+@dataclass(frozen=True)
+class Public:
+    """A public call: `of(**arguments)` makes it, `right` has right arguments for it, made anew for each test."""
+
+    of: Callable[..., object]
+    right: Callable[[], dict[str, Any]]
+    fine: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By parameter: the sorts of values that are right for it, or that no check can tell from one."""
+    untried: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Likewise: what is right or wrong for other reasons than its type."""
+    says: str = ""
+    """What messages call it; its own name unless given."""
+
+
+def tensor() -> Tensor[f32]:
+    return ones((4,)).sync()
+
+
+def enter(manager: Any) -> object:
+    with manager as inside:
+        return inside
+
+
+def recorded(op: Any) -> object:
+    with CudaGraph.scope(current_device().stream()) as scope:
+        return scope.record(op)
+
+
+def updated(op: Any) -> object:
+    return copy(zeros((4,)).partition((2,)), tensor(), 2.0).graph().update(op)
+
+
+def spawned(nursery: Any, op: Any) -> object:
+    found: list[Exception] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as real:
+            try:
+                await spawn(real if nursery is REAL else nursery, op)
+            except Exception as error:  # or it would come as a group
+                found.append(error)
+
+    trio.run(main)
+    if found:
+        raise found.pop()
+    return None
+
+
+def interpreted(**given: Any) -> object:
+    with use_interpreter(StreamInterpreter(**given)):
+        return ones((4,)).to_host().sync()
+
+
+def placed(policy: Any) -> object:
+    return value(1).schedule(policy).sync()
+
+
+def traced(path: Any = None, costs: Any = None) -> object:
+    return enter(trace(path, costs=costs))
+
+
+def overlapping(at_least: Any) -> object:
+    with trace() as found:
+        ones((4,)).sync()
+    found.assert_overlap(at_least)
+    return found
+
+
+def declared(**given: Any) -> object:
+    @kernel(**given)
+    def copy(y: Out[f32], x: In[f32], by: float) -> None: ...
+
+    return copy
+
+
+COPY = "__global__ void copy(Tile<float, 1> y, View<const float, 1> x, float by) {}"
+
+
+def declared_host(body: Any) -> object:
+    made: Any = declared(cuda=COPY)
+    return made.host(body)
+
+
+def origins(enabled: Any) -> object:
+    try:
+        return dagpu.record_origins(enabled)
+    finally:
+        dagpu.record_origins(True)
+
+
+def saved(path: Any) -> object:
+    ones((4,)).save_svg(path)
+    return path
+
+
+def asked_of(name: str, *, of: Callable[[], Any] = lambda: ones((4,))) -> Callable[..., object]:
+    """A call of the method `name`."""
+    return lambda *given, **named: getattr(of(), name)(*given, **named)
+
+
+def by_place(call: Callable[..., object]) -> Callable[..., object]:
+    """A call whose one argument goes by position."""
+    return lambda **named: call(*named.values())
+
+
+def awaited_run(op: Any) -> object:
+    async def main() -> object:
+        return await StreamInterpreter().run(op)
+
+    return trio.run(main)
+
+
+SHARED: Callable[[], Any] = lambda: tensor().share()  # noqa: E731  # a def would need a name for each
+LENT: Callable[[], Any] = lambda: tensor().borrow()  # noqa: E731
+WRITTEN: Callable[[], Any] = lambda: tensor().borrow_mut()  # noqa: E731
+
+ELSEWHERE = {
+    "Pipeline.__call__": "its arguments are those of the user's function",
+    "KernelOp": "kernels make them",
+    "SharedTensor.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
+    "TensorRef.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
+    "Trace.begin": "backends call it",
+    "Trace.save": "the path is checked like that of `trace`, and tests/unit/runtime/test_timeline.py writes it",
+    **dict.fromkeys(
+        ("CostModel.nbytes", "CostModel.seconds", "CostModel.times"), "policies call it with their program"
+    ),
+    **dict.fromkeys(("SingleStream.place", "RoundRobin.place", "ListSchedule.place"), "runs call it"),
+    **dict.fromkeys(
+        ("Interpreter.run", "Interpreter.run_sync", "Module.forward", "SchedulingPolicy.place"), "a protocol"
+    ),
+}
+"""Public calls with arguments that the table leaves out, and why."""
+
+TABLE: dict[str, Public] = {
+    "value": Public(value, lambda: {"x": 3}, {"x": tuple(WRONG.keys() - {"op"})}),
+    "zip_ops": Public(
+        lambda a, b: zip_ops(a, b), lambda: {"a": ones((4,)), "b": ones((4,))}, {"a": ("op",), "b": ("op",)}
+    ),
+    **{
+        name: Public(
+            getattr(dagpu, name),
+            lambda: {"shape": (4,), "dtype": f32},
+            {"dtype": ()},
+        )
+        for name in ("empty", "zeros", "ones")
+    },
+    "full": Public(dagpu.full, lambda: {"shape": (4,), "fill_value": 1, "dtype": f32}, {"fill_value": NUMBERS}),
+    "arange": Public(dagpu.arange, lambda: {"stop": 4, "dtype": f32}, {"stop": WHOLE}),
+    "linspace": Public(
+        dagpu.linspace,
+        lambda: {"start": 0, "stop": 1, "num": 4, "dtype": f32},
+        {"start": FINITE, "stop": FINITE, "num": WHOLE},
+    ),
+    "eye": Public(dagpu.eye, lambda: {"n": 4, "m": 3, "dtype": f32}, {"n": WHOLE, "m": ("None", *WHOLE)}),
+    "rand": Public(dagpu.rand, lambda: {"shape": (4,), "dtype": f32, "seed": 1}, {"seed": ("None", *SEED)}),
+    "randn": Public(
+        dagpu.randn,
+        lambda: {"shape": (4,), "dtype": f32, "mean": 0.0, "std": 1.0, "seed": 1},
+        {"seed": ("None", *SEED), "mean": FINITE, "std": ("number", "fraction", "true")},
+    ),
+    "from_host": Public(dagpu.from_host, lambda: {"array": np.ones(4, f32)}, {"array": ("array",)}),
+    "dup": Public(dagpu.dup, lambda: {"t": tensor()}, {"t": ("tensor", "lent")}),
+    "convert": Public(dagpu.convert, lambda: {"t": tensor(), "dtype": f32}, {"t": ("tensor", "lent")}),
+    "fill": Public(dagpu.fill, lambda: {"t": tensor(), "fill_value": 1}, {"t": ("tensor",), "fill_value": NUMBERS}),
+    "memcpy": Public(memcpy, lambda: {"dst": tensor().borrow_mut(), "src": tensor()}, {"src": ("tensor", "lent")}),
+    "kernel": Public(
+        declared,
+        lambda: {
+            "cuda": COPY,
+            "block": 32,
+            "abi": "views",
+            "options": ["-lineinfo"],
+            "checked": True,
+            "in_place": False,
+        },
+        {
+            "block": ("None", "number"),
+            "options": (),
+            "checked": ("None", "true"),
+            "in_place": ("true",),
+        },
+    ),
+    "Kernel.__call__": Public(
+        copy,
+        lambda: {"y": zeros((4,)).partition((2,)), "x": ones((4,)), "by": 2.0},
+        {"y": ("partition",), "x": ("tensor", "lent", "op"), "by": ("number", "negative", "fraction", "nan")},
+        says="copy",
+    ),
+    "Kernel.host": Public(
+        declared_host,
+        lambda: {"body": lambda y, x, by: None},
+        {"body": ("None", "function", "class")},
+        says="host body",
+    ),
+    "Kernel.grid": Public(lambda extent: copy.grid(extent), lambda: {"extent": 1}, {"extent": ("number",)}),
+    "Kernel.block": Public(lambda extent: copy.block(extent), lambda: {"extent": 32}, {"extent": ("number",)}),
+    "Kernel.shared_memory": Public(copy.shared_memory, lambda: {"nbytes": 64}, {"nbytes": ("number",)}),
+    "device": Public(dagpu.device, lambda: {"name": "host"}),
+    "use_device": Public(lambda place: enter(use_device(place)), lambda: {"place": "host"}, {"place": ("device",)}),
+    "use_interpreter": Public(
+        lambda interpreter: enter(use_interpreter(interpreter)), lambda: {"interpreter": StreamInterpreter()}
+    ),
+    "plan_of": Public(plan_of, lambda: {"op": ones((4,))}, {"op": ("op",)}),
+    "pipeline": Public(
+        lambda f, cache_size, graph_from: pipeline(cache_size=cache_size, graph_from=graph_from)(f),
+        lambda: {"f": lambda: ones((4,)), "cache_size": 2, "graph_from": 2},
+        {"f": ("function", "class"), "cache_size": ("number",), "graph_from": ("None", "number")},
+    ),
+    "spawn": Public(spawned, lambda: {"nursery": REAL, "op": ones((4,))}, {"op": ("op",)}),
+    "trace": Public(traced, lambda: {"path": None, "costs": None}, {"path": ("None", "text"), "costs": ("None",)}),
+    "Trace.assert_overlap": Public(
+        overlapping, lambda: {"at_least": 0.0}, {"at_least": ("negative",)}, {"at_least": NUMBERS}
+    ),
+    "record_origins": Public(origins, lambda: {"enabled": True}, {"enabled": ("true",)}),
+    "DeviceOp.then": Public(asked_of("then"), lambda: {"f": lambda t: t.to_host()}),
+    "DeviceOp.map": Public(asked_of("map"), lambda: {"f": lambda t: t}, {"f": ("function", "class")}),
+    "DeviceOp.host_map": Public(asked_of("host_map"), lambda: {"f": lambda t: t}, {"f": ("function", "class")}),
+    "DeviceOp.inspect": Public(asked_of("inspect"), lambda: {"f": lambda t: t}, {"f": ("function", "class")}),
+    "DeviceOp.unzip": Public(
+        lambda n: zip_ops(ones((1,)), ones((1,)), ones((1,))).unzip(n), lambda: {"n": 3}, {"n": ("None", "number")}
+    ),
+    "DeviceOp.partition": Public(
+        asked_of("partition"), lambda: {"tile": (2,), "partial": False}, {"partial": ("true",)}
+    ),
+    "DeviceOp.reshape": Public(asked_of("reshape"), lambda: {"shape": (2, 2)}),
+    "DeviceOp.on": Public(asked_of("on"), lambda: {"place": "host"}, {"place": ("device", "stream", "policy")}),
+    "DeviceOp.schedule": Public(placed, lambda: {"policy": SingleStream()}, {"policy": ("policy",)}, says="schedule"),
+    "DeviceOp.sync_on": Public(
+        asked_of("sync_on"), lambda: {"stream": current_device().stream()}, {"stream": ("stream",)}
+    ),
+    "DeviceOp.graph_on": Public(
+        asked_of("graph_on"), lambda: {"stream": current_device().stream()}, {"stream": ("stream",)}
+    ),
+    "DeviceOp.save_svg": Public(saved, lambda: {"path": "dag.svg"}, {"path": ("text",)}),
+    "Tensor.partition": Public(
+        asked_of("partition", of=tensor), lambda: {"tile": (2,), "partial": False}, {"partial": ("true",)}
+    ),
+    "TensorMut.partition": Public(
+        asked_of("partition", of=WRITTEN), lambda: {"tile": (2,), "partial": False}, {"partial": ("true",)}
+    ),
+    **{
+        f"{kind}.reshape": Public(asked_of("reshape", of=of), lambda: {"shape": (2, 2)})
+        for kind, of in (("Tensor", tensor), ("SharedTensor", SHARED), ("TensorRef", LENT), ("TensorMut", WRITTEN))
+    },
+    "Tensor.slice": Public(by_place(asked_of("slice", of=tensor)), lambda: {"part": slice(1, 3)}),
+    "TensorRef.slice": Public(by_place(asked_of("slice", of=LENT)), lambda: {"part": slice(1, 3)}),
+    "Tensor.view": Public(asked_of("view", of=tensor), lambda: {"shape": (2, 2)}),
+    "CudaGraph.scope": Public(
+        CudaGraph.scope,
+        lambda: {"stream": current_device().stream()},
+        {"stream": ("stream",)},
+    ),
+    "CudaGraph.update": Public(updated, lambda: {"op": value(None)}),
+    "Scope.record": Public(recorded, lambda: {"op": memcpy(tensor().borrow_mut(), tensor())}),
+    "StreamInterpreter": Public(
+        interpreted,
+        lambda: {"device": "host", "policy": SingleStream(), "verify": True, "graph_from": 3, "on_plan": None},
+        {
+            "device": ("None", "device"),
+            "policy": ("None", "policy"),
+            "verify": ("None", "true"),
+            "graph_from": ("None", "number"),
+            "on_plan": ("None", "function", "class"),
+        },
+    ),
+    **{
+        f"StreamInterpreter.{name}": Public(
+            by_place(asked_of(name, of=StreamInterpreter)), lambda: {"op": ones((4,))}, {"op": ("op",)}
+        )
+        for name in ("run_sync", "plan_of", "explain")
+    },
+    "StreamInterpreter.run": Public(awaited_run, lambda: {"op": ones((4,))}, {"op": ("op",)}),
+    "StreamInterpreter.graph": Public(
+        lambda op: StreamInterpreter().graph(op, None), lambda: {"op": ones((4,))}, {"op": ("op",)}
+    ),
+    "StreamInterpreter.scope": Public(
+        lambda stream: StreamInterpreter().scope(stream),
+        lambda: {"stream": current_device().stream()},
+        {"stream": ("stream",)},
+    ),
+    "RoundRobin": Public(
+        lambda **given: placed(RoundRobin(**given)),
+        lambda: {"streams": 2, "memory_limit": None},
+        {"streams": ("number",), "memory_limit": ("None", "number")},
+    ),
+    "ListSchedule": Public(
+        lambda **given: placed(ListSchedule(**given)),
+        lambda: {"streams": 2, "memory_limit": None, "costs": CostModel()},
+        {"streams": ("number",), "memory_limit": ("None", "number")},
+    ),
+    "CostModel.declare": Public(CostModel().declare, lambda: {"kernels": {"copy": 1e-6}}),
+    "CostModel.learn": Public(CostModel().learn, lambda: {"measured": [("copy", 4, 1e-6)]}),
+}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some calls write files."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_right_arguments_are_taken(name: str) -> None:
+    """What the table holds to be right is right."""
+    public = TABLE[name]
+    finished(public.of(**public.right()))
+    for parameter, sorts in public.fine.items():
+        for sort in sorts:
+            finished(public.of(**{**public.right(), parameter: WRONG[sort]()}))
+
+
+def finished(made: object) -> object:
+    """What was built, run."""
+    return made.sync() if isinstance(made, DeviceOp) else made
+
+
+def public_calls() -> Iterator[str]:
+    """Every public function, and every method of a public class, that takes arguments."""
+    for name in dagpu.public.__all__:
+        found: Any = getattr(dagpu, name)
+        if inspect.isfunction(found):
+            calls: dict[str, Any] = {name: found}
+        elif inspect.isclass(found) and found.__module__.startswith("dagpu.") and not issubclass(found, Exception):
+            calls = {f"{name}.{method}": getattr(found, method) for method in vars(found) if is_public(method)}
+        else:
+            continue
+        for call, function in calls.items():
+            if callable(function) and inspect.signature(function).parameters.keys() - {"self"}:
+                yield call
+
+
+def is_public(name: str) -> bool:
+    return not name.startswith("_") or name == "__call__"
+
+
+def test_every_public_call_is_here() -> None:
+    """A new function or method with arguments needs a row, or a reason why it has none."""
+    assert set(public_calls()) - TABLE.keys() - ELSEWHERE.keys() == set()
+    assert not TABLE.keys() & ELSEWHERE.keys()
+
+
+PARAMETERS = [(name, parameter) for name, public in TABLE.items() for parameter in public.right()]
+
+
+@pytest.mark.parametrize(("name", "parameter"), PARAMETERS, ids=[".".join(pair) for pair in PARAMETERS])
+def test_a_wrong_argument_is_refused(name: str, parameter: str) -> None:
+    """The error is dagpu's own, or a TypeError or ValueError with a text of dagpu's: the call, the place, the cure."""
+    public = TABLE[name]
+    right = {*public.fine.get(parameter, ()), *public.untried.get(parameter, ())}
+    for sort in [sort for sort in WRONG if sort not in right]:
+        given = {**public.right(), parameter: WRONG[sort]()}
+        with pytest.raises((dagpu.DagpuError, TypeError, ValueError)) as caught:
+            finished(public.of(**given))
+        text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+        assert (public.says or name.rpartition(".")[2]) in text, (sort, text)
+        assert re.search(re.escape(__file__) + r":\d+", text), (sort, text)
+        assert re.search(r"\. [A-Z@]", text), (sort, text)

@@ -1,0 +1,171 @@
+"""Interrupts and finalisers at every line of dagpu that a call passes through."""
+
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, final
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+import dagpu
+from dagpu import CudaGraph, DeviceOp, Out, Tile, f32, from_host, full, kernel, ones, zeros, zip_ops
+from dagpu.backends.common.failures import Outcome
+from dagpu.common.critical import in_section
+from dagpu.handles.handle_trees import storage_of
+from dagpu.ops.compose import Shared
+from tests.programs.arithmetic import add, axpy, scale
+
+PACKAGE: Final = str(Path(dagpu.__file__).parent) + os.sep
+
+
+SHAPE, TILE = (4, 4), (2, 4)
+PATIENCE: Final = 60.0
+
+
+Place = tuple[str, int]
+"""A line of dagpu: its file and its number."""
+
+
+@final
+class Finger:
+    """Calls `press` when this thread comes to a line of dagpu; notes all lines that it comes to.
+
+    It presses the first time that it comes to each line, or with `after`, once: after so many lines, whichever.
+    """
+
+    def __init__(self, press: Callable[[], None] | None = None, *at: Place, after: int | None = None) -> None:
+        self._press = press
+        self._at = frozenset(at)
+        """Where to press; everywhere if empty."""
+        self._left = after
+        self.pressed = False
+        self.lines: dict[Place, None] = {}
+
+    def __enter__(self) -> "Finger":
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event != "line":
+            return self._line
+        place = frame.f_code.co_filename, frame.f_lineno
+        if self._left is not None:
+            self._left -= 1
+            if self._left >= 0 or self.pressed:
+                return self._line
+        elif place in self.lines:
+            return self._line
+        self.lines[place] = None
+        if self._press is not None and (not self._at or place in self._at):
+            self.pressed = True
+            self._press()
+        return self._line
+
+
+def interrupt() -> None:
+    """Ctrl-C."""
+    signal.raise_signal(signal.SIGINT)
+
+
+@final
+class State:
+    """What lives longer than one run: tensors that runs borrow, and a node that remembers."""
+
+    def __init__(self) -> None:
+        self.graph: CudaGraph[Any] | None = None
+        self.read = full(SHAPE, 3.0).sync()
+        self.written = zeros(SHAPE).sync()
+        self.given = full(SHAPE, 5.0).sync().share()
+        self.shared = scale(zeros(SHAPE).partition(TILE), 2.0, ones(SHAPE)).first().unpartition().shared()
+
+    def op(self) -> DeviceOp[Any, Any, Any]:
+        """Branches that read what is shared, lent and remembered, and write what is lent; a closure; two stages."""
+        left, right = zip_ops(
+            add(zeros(SHAPE).partition(TILE), self.shared, self.read.borrow()).first().unpartition(),
+            add(zeros(SHAPE).partition(TILE), self.shared, self.given).first().unpartition(),
+        ).unzip()
+        joined = add(self.written.borrow_mut().partition(TILE), left, right).first()
+        return joined.then(lambda p: axpy(p, 1.0, from_host(np.ones(SHAPE, np.float32))).first().unpartition()).then(
+            lambda t: self.host(t)
+        )
+
+    def host(self, _: object) -> DeviceOp[Any, Any, Any]:
+        return zip_ops(self.shared, full(SHAPE, 1.0)).then(
+            lambda both: add(zeros(SHAPE).partition(TILE), *both).first().unpartition().to_host()
+        )
+
+    def check(self, place: object) -> None:
+        """Nothing is locked, claimed or switched off. `place` is where the interrupt came."""
+        assert not in_section(), place
+        assert gc.isenabled(), place
+        if self.graph is not None:
+            self.graph.launch().sync()  # what has been enqueued for it holds its locks until then
+        for handle in (self.read, self.written, self.given):
+            storage = storage_of(handle)
+            assert (storage.lock.readers, storage.lock.writer) == (0, None), place
+        assert isinstance(self.shared, Shared)
+        assert self.shared.once.settled(), place
+
+
+def blocking(build: Callable[[State], DeviceOp[Any, Any, Any]]) -> Callable[[State], Callable[[], object]]:
+    return lambda state: build(state).sync
+
+
+def in_a_task(build: Callable[[State], DeviceOp[Any, Any, Any]]) -> Callable[[State], Callable[[], object]]:
+    def way(state: State) -> Callable[[], object]:
+        op = build(state)
+
+        async def main() -> None:
+            await op
+            await trio.lowlevel.checkpoint()  # at the latest here trio raises what came too late for the run
+
+        return lambda: trio.run(main)
+
+    return way
+
+
+@kernel(cuda="__global__ void tiles(Tile<float, 1> y, int n) { for (auto i : y) y[i] = n; }")
+def tiles(y: Out[f32], n: int) -> None:
+    """Counts its tiles, on the host."""
+
+
+@tiles.host
+def _(y: Tile[f32], n: int) -> None:
+    began.append(n)
+    while at_first:
+        at_first.pop()()
+
+
+began: list[int] = []
+
+
+at_first: list[Callable[[], None]] = []
+
+
+@pytest.fixture
+def cancelled(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Set once a run has been cancelled."""
+    found, real = threading.Event(), Outcome.cancel
+
+    def cancel(outcome: Outcome) -> None:
+        real(outcome)
+        found.set()
+
+    monkeypatch.setattr(Outcome, "cancel", cancel)
+    began.clear()
+    yield found
+    at_first.clear()

@@ -1,0 +1,302 @@
+"""Ctrl-C, finalisers, forks and the interpreter's end, at every line of dagpu that a run passes through.
+
+A trace function stands for the user's finger: when a chosen line of dagpu is about to run, it raises SIGINT, as a
+terminal would, and Python calls whatever handler is installed. Each distinct line is tried once where runs begin and
+end, and every few lines elsewhere. `DAGPU_EVERY_LINE=1` tries all of them.
+"""
+
+import faulthandler
+import itertools
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from queue import SimpleQueue
+from typing import Any, Final, final
+
+import pytest
+import trio
+import trio.testing
+
+from dagpu import CudaGraph, DeviceOp, NestedRunError, current_device, memcpy, ones, pipeline, use_device, zeros
+from dagpu.common.critical import BOOKKEEPING, in_section
+from dagpu.runtime.plan_cache import plans
+from dagpu.runtime.waiting import TrioWaits
+from tests.behaviour.promises.interrupting import (
+    PACKAGE,
+    PATIENCE,
+    SHAPE,
+    TILE,
+    Finger,
+    Place,
+    State,
+    blocking,
+    in_a_task,
+    interrupt,
+)
+from tests.behaviour.promises.interrupting import cancelled as cancelled
+from tests.programs.arithmetic import add, axpy, scale
+from tests.simulated.cuda import driver, installed
+
+EVERY: Final = os.environ.get("DAGPU_EVERY_LINE") == "1"
+
+
+TRACING: Final = tuple(f"lowering/tracing/{module}" for module in ("undo_log", "tracer", "evaluate"))
+EVERY_SO_MANY: Final = {
+    tuple(PACKAGE + name for name in ("common/critical", "runtime", "handles/storage", "ops/single_flight")): 1,
+    tuple(PACKAGE + name for name in ("backends", *TRACING)): 8,
+    (PACKAGE,): 60,
+}
+"""Of the lines of these files, every so many-th is tried."""
+
+
+def first(state: State) -> DeviceOp[Any, Any, Any]:
+    """A first run, its plan not known."""
+    plans.clear()
+    return state.op()
+
+
+def step(x: Any, a: float) -> DeviceOp[Any, Any, Any]:
+    return axpy(x.partition(TILE), a, ones(SHAPE)).first().unpartition().to_host()
+
+
+def repeated(state: State) -> DeviceOp[Any, Any, Any]:
+    """A call of a pipeline that has a plan, on a GPU as a graph."""
+    f = pipeline(graph_from=2)(step)
+    for _ in range(3):
+        f(zeros(SHAPE).sync(), 1.0).sync()
+    return f(zeros(SHAPE).sync(), 2.0)
+
+
+def again(state: State) -> DeviceOp[Any, Any, Any]:
+    """The same op again, with locks."""
+    op = add(zeros(SHAPE).partition(TILE), state.read.borrow(), state.given).first().unpartition().to_host()
+    op.sync()
+    return op
+
+
+def launched(state: State) -> DeviceOp[Any, Any, Any]:
+    """A launch of a graph, after an update of its input."""
+    op = add(zeros(SHAPE).partition(TILE), state.read.borrow(), state.given).first().unpartition()
+    state.graph = op.graph()
+    state.graph.update(memcpy(state.read.borrow_mut(), state.given))
+    return state.graph.launch()
+
+
+OPS: Final = {f.__name__: f for f in (first, repeated, again, launched)}
+
+
+@contextmanager
+def on_simulated_gpu() -> Iterator[None]:
+    with installed(seed=5):
+        for each in (add, axpy, scale):
+            each.compile()
+        yield
+
+
+PLACES: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "host": lambda: use_device("host"),
+    "explore": lambda: use_device("explore:0"),
+    "cuda": on_simulated_gpu,
+}
+
+
+def nothing_under_way(where: str) -> bool:
+    """Has every device done all that it was given?"""
+    return where != "cuda" or not any(driver(number).live for number in range(2))
+
+
+def lines_of(call: Callable[[], object]) -> list[Place]:
+    """The lines of dagpu that this passes and that are to be tried."""
+    with Finger() as finger:
+        call()
+    return [line for n, line in enumerate(finger.lines) if EVERY or n % _stride(line) == 0]
+
+
+def _stride(line: Place) -> int:
+    return next(stride for files, stride in EVERY_SO_MANY.items() if line[0].startswith(files))
+
+
+def every_line(where: str, ways: dict[str, Callable[[State], Callable[[], object]]]) -> None:
+    """Press Ctrl-C at each line that these ways of running pass, each time in a new state, and see what is left."""
+    with PLACES[where]():
+        handler = signal.getsignal(signal.SIGINT)
+        for way in ways.values():
+            for place in lines_of(way(State())):
+                state = State()
+                run = way(state)
+                interrupted = False
+                with Finger(interrupt, place) as finger:
+                    try:
+                        run()
+                    except KeyboardInterrupt:
+                        interrupted = True
+                assert interrupted == finger.pressed, place  # some lines depend on what other threads have done
+                assert signal.getsignal(signal.SIGINT) is handler, place
+                state.check(place)
+                assert nothing_under_way(where), place
+                assert (state.op().sync() == 3).all(), place
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_an_interrupt_at_any_line_of_sync_leaves_nothing(where: str) -> None:
+    """Whatever line Ctrl-C hits, `sync()` raises `KeyboardInterrupt`; all is drained, given back and usable."""
+    every_line(where, {name: blocking(build) for name, build in OPS.items()})
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_an_interrupt_at_any_line_of_a_task_leaves_nothing(where: str) -> None:
+    """Whatever line Ctrl-C hits, `trio.run` raises `KeyboardInterrupt`, never an error of trio's own."""
+    every_line(where, {name: in_a_task(build) for name, build in OPS.items()})
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_an_interrupt_at_any_line_of_a_capture_leaves_nothing(where: str) -> None:
+    """Whatever line Ctrl-C hits while a graph is captured or recorded, it ends like any other run."""
+
+    def captured(state: State) -> Callable[[], object]:
+        return (
+            add(state.written.borrow_mut().partition(TILE), state.read.borrow(), state.given)
+            .first()
+            .unpartition()
+            .graph
+        )
+
+    def recorded(state: State) -> Callable[[], object]:
+        op = add(state.written.borrow_mut().partition(TILE), state.read.borrow(), state.given)
+        stream = current_device().stream()
+
+        def run() -> None:
+            with CudaGraph.scope(stream) as scope:
+                scope.record(op)
+
+        return run
+
+    every_line(where, {"captured": captured, "recorded": recorded})
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_second_interrupt_does_not_end_the_drain(where: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C again while a cancelled run is being drained: it is still drained, and one `KeyboardInterrupt` comes."""
+    with PLACES[where]():
+        for way in (blocking(first), in_a_task(first)):
+            places = lines_of(way(State()))
+            for n in range(0, len(places) - 20, 10):
+                state = State()
+                run = way(state)
+                with Finger(interrupt, places[n], places[n + 13]) as finger, suppress(KeyboardInterrupt):
+                    run()
+                    assert not finger.pressed
+                assert nothing_under_way(where)
+                state.check(places[n])
+
+
+@final
+class Slow:
+    """A replay that is under way until `end` is called, and says so by a descriptor, as on a GPU."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._reading, self._writing = os.pipe()
+        self._events = events
+
+    def poll(self, seconds: float) -> bool:
+        return False
+
+    def readable(self) -> int:
+        return self._reading
+
+    def cancel(self) -> None:
+        self._events.append("cancelled")
+
+    def end(self) -> None:
+        self._events.append("done")
+        os.close(self._writing)
+
+
+@pytest.mark.usefixtures("capfd")  # a second Ctrl-C says what a third would do
+def test_a_second_interrupt_does_not_end_the_wait_for_a_descriptor() -> None:
+    """The first Ctrl-C cancels what a task waits for, and the task waits on; the second does not end that either. One
+    `KeyboardInterrupt` comes, once the device is done."""
+    events: list[str] = []
+    replay: Any = Slow(events)
+
+    @trio.lowlevel.enable_ki_protection  # so that trio hands it to the main task
+    async def press_twice() -> None:
+        for _ in range(2):
+            await trio.testing.wait_all_tasks_blocked()
+            interrupt()
+        await trio.testing.wait_all_tasks_blocked()
+        replay.end()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(press_twice)
+            with pytest.raises(KeyboardInterrupt):
+                await TrioWaits().replay(replay, 0.0)
+            events.append("raised")
+
+    trio.run(main)
+    assert events == ["cancelled", "done", "raised"]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_finaliser_at_any_line_runs_its_op_or_is_refused(where: str) -> None:
+    """Wherever the collector calls a finaliser that runs an op, that has its result or is refused: no deadlock."""
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    refused: list[str] = []
+    done: list[bool] = []
+
+    def finaliser() -> None:
+        try:
+            warnings.simplefilter("ignore")  # it blocks the loop, which is what it is about
+            done.append(bool((ones((2,)).to_host().sync() == 1).all()))
+        except NestedRunError as error:
+            refused.append(str(error))
+
+    try:
+        with PLACES[where](), warnings.catch_warnings():
+            for build in OPS.values():
+                for way in (blocking, in_a_task):
+                    run = way(build)(State())
+                    with Finger(finaliser):
+                        run()
+            assert all(done)
+            assert len(refused) > 500
+            cured: SimpleQueue[DeviceOp[Any]] = SimpleQueue()
+            assert "queue.SimpleQueue" in refused[0]
+            cured.put(ones((2,)).to_host())
+            assert (cured.get().sync() == 1).all()
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+CALLS: Final[dict[str, Callable[[Any], object]]] = {
+    "clone": lambda shared: shared.clone(),
+    "reshape": lambda shared: shared.reshape((16,)),
+    "try_unwrap": lambda shared: shared.try_unwrap(),
+    "cache_info": lambda shared: pipeline(step).cache_info(),
+    "cache_clear": lambda shared: pipeline(step).cache_clear(),
+    "memory_used": lambda shared: current_device().memory_used(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupt_at_any_line_of_a_call_leaves_no_lock(name: str) -> None:
+    """Calls outside of runs that take the lock raise `KeyboardInterrupt` at whatever line Ctrl-C hits, each time that
+    Python comes to it, and another thread gets the lock."""
+    handler = signal.getsignal(signal.SIGINT)
+    with ThreadPoolExecutor(1) as other:
+        for after in itertools.count():
+            shared = ones(SHAPE).share().sync()
+            with Finger(interrupt, after=after) as finger, suppress(KeyboardInterrupt):
+                CALLS[name](shared)
+                assert not finger.pressed, after
+            if not finger.pressed:
+                break
+            assert other.submit(BOOKKEEPING.acquire, timeout=PATIENCE).result(), after
+            other.submit(BOOKKEEPING.release).result()
+            assert signal.getsignal(signal.SIGINT) is handler, after
+            assert not in_section(), after
+    assert after > 5

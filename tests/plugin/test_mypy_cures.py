@@ -1,0 +1,301 @@
+"""The cures that mypy's messages name, applied: the program that got the message, as each cure has it, is right."""
+
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.mypy_checks import Checker, Message, dependencies
+
+pytestmark = pytest.mark.xdist_group("mypy_plugin")
+
+HEAD = """import numpy as np
+import trio
+from dagpu import *
+from tests.typing.plugin.kernels import add, eat, saxpy, scale, split, total, vector
+"""
+
+MISTAKES = """
+## dagpu-use-after-move
+x = vector()
+eat(x)
+print(x.shape)
+# use what the move gave back
+x = vector()
+y = eat(x)
+print(y.shape)
+# lend it with .borrow()
+x = vector()
+add(zeros((8,)).partition((4,)), x.borrow(), x.borrow()).sync()
+print(x.shape)
+# share it with .share()
+x = vector().share()
+add(zeros((8,)).partition((4,)), x, x).sync()
+print(x.shape)
+
+## dagpu-use-after-move
+x = vector()
+scale(x.partition((4,)), 2.0).sync()
+print(x.shape)
+# use what the move gave back
+x = vector()
+p, _ = scale(x.partition((4,)), 2.0).sync()
+print(p.unpartition().shape)
+# lend it for writing: .borrow_mut().partition(tile)
+x = vector()
+scale(x.borrow_mut().partition((4,)), 2.0).sync()
+print(x.shape)
+# write to memory of its own, empty(shape).partition(tile), and read this
+x = vector()
+scale(empty((8,)).partition((4,)), 2.0).sync()
+print(x.shape)
+
+## dagpu-use-after-move
+x = vector()
+m = x.borrow_mut()
+scale(m.partition((4,)), 2.0).sync()
+print(m.shape)
+# use what the move gave back
+x = vector()
+m = x.borrow_mut()
+p, _ = scale(m.partition((4,)), 2.0).sync()
+print(p.unpartition().shape)
+# lend the tensor again with .borrow_mut()
+x = vector()
+scale(x.borrow_mut().partition((4,)), 2.0).sync()
+print(x.borrow_mut().shape)
+
+## dagpu-use-after-move
+s = vector().share()
+t = s.try_unwrap()
+print(s.shape, t.shape)
+# use what the move gave back
+s = vector().share()
+t = s.try_unwrap()
+print(t.shape)
+# share that again with .share()
+s = vector().share()
+s = s.try_unwrap().share()
+print(s.shape)
+
+## dagpu-use-after-move
+p = vector().partition((4,))
+scale(p, 2.0).sync()
+print(p.grid)
+# use what the move gave back
+p = vector().partition((4,))
+p, _ = scale(p, 2.0).sync()
+print(p.grid)
+
+## dagpu-use-after-move
+op = dup(vector())
+op.sync()
+op.sync()
+# Build it again for each run
+dup(vector()).sync()
+dup(vector()).sync()
+# remember its result with .shared()
+op = dup(vector()).shared()
+op.sync()
+op.sync()
+
+## dagpu-conflicting-borrow
+t = vector()
+g = add(zeros((8,)).partition((4,)), t.borrow(), t.borrow()).first().unpartition()
+saxpy(t.borrow_mut().partition((4,)), 1.0, g).sync()
+# Drop the first borrow before the second
+t = vector()
+g = add(zeros((8,)).partition((4,)), t.borrow(), t.borrow()).first().unpartition().sync()
+saxpy(t.borrow_mut().partition((4,)), 1.0, g).sync()
+# lend it once, for writing
+t = vector()
+g, m, _ = add(zeros((8,)).partition((4,)), t.borrow_mut(), ones((8,))).unzip()
+saxpy(m.partition((4,)), 1.0, g.unpartition()).sync()
+# write to a copy that was made before, dup(t.borrow()).sync()
+t = vector()
+copy = dup(t.borrow()).sync()
+g = add(zeros((8,)).partition((4,)), t.borrow(), t.borrow())
+saxpy(copy.partition((4,)), 1.0, g.first().unpartition()).sync()
+
+## dagpu-conflicting-borrow
+t = vector()
+r = t.borrow()
+eat(t)
+print(r.shape)
+# Use the borrow before the tensor moves
+t = vector()
+r = t.borrow()
+print(r.shape)
+eat(t)
+# share() the tensor
+s = vector().share()
+print(s.shape)
+
+## dagpu-borrow-escape
+def inner() -> TensorRef[f32]:
+    t = vector()
+    return t.borrow()
+# share() the tensor and pass that on
+def inner() -> SharedTensor[f32]:
+    t = vector()
+    return t.share()
+# hand the tensor itself over
+def inner() -> Tensor[f32]:
+    t = vector()
+    return t
+
+## dagpu-unused-op
+zeros((8,))
+# op.sync()
+zeros((8,)).sync()
+# await op
+async def main() -> None:
+    await zeros((8,))
+# spawn(nursery, op)
+async def main() -> None:
+    async with trio.open_nursery() as nursery:
+        spawn(nursery, zeros((8,)))
+# leave it out
+pass
+
+## dagpu-graph-node
+with CudaGraph.scope(current_device().stream()) as scope:
+    scope.record(zeros((8,)))
+# a kernel on t.borrow_mut().partition(tile)
+t = vector()
+with CudaGraph.scope(current_device().stream()) as scope:
+    scope.record(scale(t.borrow_mut().partition((4,)), 2.0))
+# memcpy
+t, u = vector(), vector()
+with CudaGraph.scope(current_device().stream()) as scope:
+    scope.record(memcpy(t.borrow_mut(), u.borrow()))
+# fill
+t = vector()
+with CudaGraph.scope(current_device().stream()) as scope:
+    scope.record(fill(t.borrow_mut(), 1))
+
+## dagpu-output-partition
+scale(vector(), 2.0).sync()
+# Cut it into tiles: .partition(tile)
+scale(vector().partition((4,)), 2.0).sync()
+
+## dagpu-output-partition
+scale(vector().share(), 2.0).sync()
+# write to a copy, dup(t).partition(tile)
+scale(dup(vector().share()).partition((4,)), 2.0).sync()
+# an empty(...).partition(tile)
+scale(empty((8,)).partition((4,)), 2.0).sync()
+
+## dagpu-output-partition
+t = vector()
+scale(t.borrow(), 2.0).sync()
+# .borrow_mut().partition(tile)
+t = vector()
+scale(t.borrow_mut().partition((4,)), 2.0).sync()
+
+## arg-type
+saxpy(vector().partition((4,)), 1.0, vector().partition((4,))).sync()
+# .unpartition()
+saxpy(vector().partition((4,)), 1.0, vector().partition((4,)).unpartition()).sync()
+
+## arg-type
+saxpy(vector().partition((4,)), 1.0, ones((8,), f64)).sync()
+# for an op .then(lambda t: convert(t, f32))
+saxpy(vector().partition((4,)), 1.0, ones((8,), f64).then(lambda t: convert(t, f32))).sync()
+# convert(t, f32)
+saxpy(vector().partition((4,)), 1.0, convert(ones((8,), f64).sync(), f32)).sync()
+
+## arg-type
+saxpy(vector().partition((4,)), 1.0, [1.0] * 8).sync()
+# from_host(np.asarray(..., f32))
+saxpy(vector().partition((4,)), 1.0, from_host(np.asarray([1.0] * 8, f32))).sync()
+
+## dagpu-output-partition
+saxpy(scale(vector().partition((4,)), 2.0), 1.0, vector()).sync()
+# .first()
+saxpy(scale(vector().partition((4,)), 2.0).first(), 1.0, vector()).sync()
+# .unzip()
+saxpy(scale(vector().partition((4,)), 2.0).unzip()[0], 1.0, vector()).sync()
+
+## dagpu-output-partition
+p = zeros((8,)).partition((4,))
+split(p, p, ones((8,))).sync()
+# empty(shape).partition(tile)
+split(empty((8,)).partition((4,)), empty((8,)).partition((4,)), ones((8,))).sync()
+
+## dagpu-output-partition
+zeros((10,)).partition((4,)).sync()
+# Choose a tile that divides it
+zeros((10,)).partition((5,)).sync()
+# say partial=True
+zeros((10,)).partition((4,), partial=True).sync()
+
+## dagpu-output-partition
+scale(zeros((2, 4)).partition((2, 2)), 2.0).sync()
+# before it is cut with .reshape(shape)
+scale(zeros((2, 4)).reshape((8,)).partition((4,)), 2.0).sync()
+"""
+"""For each mistake: the code of the error, the wrong program, and behind each cure's words the program with it."""
+
+
+class Mistake(NamedTuple):
+    """One of them."""
+
+    code: str
+    wrong: str
+    cures: list[tuple[str, str]]
+
+
+def mistakes() -> list[Mistake]:
+    """What the text says."""
+    found = []
+    for section in re.split(r"^## ", MISTAKES, flags=re.MULTILINE)[1:]:
+        wrong, *cures = re.split(r"^# ", section, flags=re.MULTILINE)
+        code, _, body = wrong.partition("\n")
+        cured = [cure.partition("\n") for cure in cures]
+        found.append(Mistake(code, body.strip(), [(says, program.strip()) for says, _, program in cured]))
+    return found
+
+
+ALL = mistakes()
+
+
+def program(bodies: Sequence[str]) -> tuple[str, list[range]]:
+    """A function for each body, and the lines on which each stands."""
+    text, places = HEAD, list[range]()
+    for number, body in enumerate(bodies):
+        begin = text.count("\n") + 1
+        text += f"def body_{number}() -> None:\n{textwrap.indent(body, '    ')}\n"
+        places.append(range(begin, text.count("\n") + 1))
+    return text, places
+
+
+WRONG = [mistake.wrong for mistake in ALL]
+RIGHT = [body for mistake in ALL for _, body in mistake.cures]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Message]]:
+    """What mypy says of all the wrong programs, and of all the right ones."""
+    checker = Checker(tmp_path_factory.mktemp("cures"), dependencies(tmp_path_factory))
+    checker.write({"wrong.py": program(WRONG)[0], "right.py": program(RIGHT)[0]})
+    found = checker.check("wrong.py", "right.py")
+    return {file: [message for message in found if message.file == file] for file in ("wrong.py", "right.py")}
+
+
+@pytest.mark.parametrize("number", range(len(ALL)))
+def test_a_message_names_its_cures(said: dict[str, list[Message]], number: int) -> None:
+    """The wrong program gets one error, with the code and the words of each cure."""
+    place = program(WRONG)[1][number]
+    (error,) = [message for message in said["wrong.py"] if message.line in place and message.kind == "error"]
+    assert error.code == ALL[number].code
+    for says, _ in ALL[number].cures:
+        assert says in error.text
+
+
+def test_the_cures_are_right(said: dict[str, list[Message]]) -> None:
+    """mypy finds nothing in any program to which a cure was applied."""
+    assert len(RIGHT) > len(WRONG)
+    assert said["right.py"] == []

@@ -1,0 +1,27 @@
+"""Random DAGs run by dagpu, and the same evaluated in NumPy."""
+
+from typing import Any
+
+import trio
+
+from dagpu import SchedulingPolicy, StreamInterpreter, use_interpreter
+from tests.programs.expressions import Building, Evaluation, Expr, bits, build, evaluate
+
+
+def run(e: Expr, policy: SchedulingPolicy, *, under_trio: bool = False) -> list[Any]:
+    """The bits of the result, and of every tensor that was written from outside."""
+    b = Building()
+    with use_interpreter(StreamInterpreter(policy=policy)):
+        op = build(e, b).to_host()
+        result = trio.run(_await, op) if under_trio else op.sync()
+        return [bits(result), *[bits(tensor.to_host().sync()) for tensor in b.written]]
+
+
+async def _await(op: Any) -> Any:
+    return await op
+
+
+def expected(e: Expr) -> list[Any]:
+    """The same by NumPy."""
+    v = Evaluation()
+    return [bits(evaluate(e, v)), *map(bits, v.written)]

@@ -1,0 +1,473 @@
+"""Descriptions of tensors: plain data that is read twice. `build` makes a dagpu op of one, `evaluate` a NumPy array;
+the second knows nothing of ops, handles or schedules. `tests.programs.strategies` draws them. Every array has rank 2.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, assert_never, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu import (
+    DeviceOp,
+    RoundRobin,
+    SingleStream,
+    Tensor,
+    arange,
+    convert,
+    dup,
+    empty,
+    eye,
+    f32,
+    fill,
+    from_host,
+    full,
+    i32,
+    linspace,
+    ones,
+    value,
+    zeros,
+    zip_ops,
+)  # fmt: skip
+from tests.programs.arithmetic import BOUND, add, add_int, axpy, matmul, scale
+from tests.support.places import place
+
+Op: TypeAlias = DeviceOp[Any, Any, Any]
+Array: TypeAlias = NDArray[Any]
+Shape2: TypeAlias = tuple[int, int]
+
+
+# ---- descriptions
+
+
+@final
+@dataclass(frozen=True)
+class Make:
+    """A creation op."""
+
+    shape: Shape2
+    how: str
+    number: int
+
+    def op(self) -> Op:
+        """As an op that yields an owned f32 tensor."""
+        rows, columns = self.shape
+        size = rows * columns
+        match self.how:
+            case "zeros":
+                return zeros(self.shape)
+            case "ones":
+                return ones(self.shape)
+            case "full":
+                return full(self.shape, self.number)
+            case "eye":
+                return eye(rows, columns)
+            case "empty":  # zeros to whoever reads it before a kernel writes it
+                return empty(self.shape).then(dup)
+            case "arange":
+                return arange(size).reshape(self.shape)
+            case "linspace":
+                return linspace(self.number, self.number + size - 1, size).reshape(self.shape)
+            case "strided":
+                return from_host(np.repeat(self.array(), 2, axis=1)[:, ::2])
+            case _:
+                return from_host(self.array())
+
+    def array(self) -> Array:
+        """As NumPy has it."""
+        rows, columns = self.shape
+        count = np.arange(rows * columns)
+        match self.how:
+            case "zeros" | "empty":
+                return np.zeros(self.shape, f32)
+            case "ones":
+                return np.ones(self.shape, f32)
+            case "full":
+                return np.full(self.shape, self.number, f32)
+            case "eye":
+                return np.eye(rows, columns, dtype=f32)
+            case "arange":
+                return count.astype(f32).reshape(self.shape)
+            case "linspace":
+                return (count + self.number).astype(f32).reshape(self.shape)
+            case _:
+                return ((count * 7 + self.number) % 11 - 5).astype(f32).reshape(self.shape)
+
+
+MAKERS = ("zeros", "ones", "full", "eye", "empty", "arange", "linspace", "from_host", "strided")
+
+
+@final
+@dataclass(frozen=True)
+class Lent:
+    """A tensor that somebody outside owns, borrowed. Yields a `TensorRef`."""
+
+    make: Make
+
+
+@final
+@dataclass(frozen=True)
+class Var:
+    """The value of the `index`th enclosing `Let`, outermost first. Yields a `SharedTensor`."""
+
+    index: int
+
+
+@final
+@dataclass(frozen=True)
+class Let:
+    """`bound.shared()`, used any number of times in `body`."""
+
+    bound: "Expr"
+    body: "Expr"
+
+
+@final
+@dataclass(frozen=True)
+class Number:
+    """A scalar argument: a number, an op over one, or (`source`) an element of a tensor still to be computed."""
+
+    number: int
+    lazy: bool = False
+    source: "Expr | None" = None
+
+
+@final
+@dataclass(frozen=True)
+class Call:
+    """A kernel on `x` and `y` (scale has no `y`; axpy overwrites it), its output cut into tiles of `tile`.
+
+    `way` is how the arguments and results are passed along.
+    """
+
+    shape: Shape2
+    kernel: Literal["add", "scale", "axpy", "matmul"]
+    x: "Expr"
+    y: "Expr"
+    a: Number
+    tile: Shape2
+    way: Literal["direct", "zipped", "unzipped"]
+
+
+@final
+@dataclass(frozen=True)
+class Change:
+    """One tensor to one of the same shape."""
+
+    shape: Shape2
+    how: str
+    x: "Expr"
+    number: int
+
+
+@final
+@dataclass(frozen=True)
+class Write:
+    """`rest`, and beside it an axpy into a tensor that somebody outside owns."""
+
+    lent: Make
+    a: Number
+    x: "Expr"
+    rest: "Expr"
+    tile: Shape2
+
+
+@final
+@dataclass(frozen=True)
+class Update:
+    """A tensor that somebody outside owns, lent once: `readers` kernels read it, then `x` + a times the sum of what
+    they made is added to it, and where `again` one more kernel reads it. Its value is `rest` plus what was read.
+    """
+
+    lent: Make
+    a: Number
+    x: "Expr"
+    rest: "Expr"
+    tile: Shape2
+    readers: int
+    again: bool
+
+
+Expr: TypeAlias = Make | Lent | Var | Let | Call | Change | Write | Update
+
+
+# ---- the first reading: ops
+
+
+@final
+@dataclass
+class Building:
+    """What building an op needs and leaves with the caller."""
+
+    lenders: list[Tensor[Any]] = field(default_factory=list)
+    """Keeps what the op borrows for reading."""
+    written: list[Tensor[Any]] = field(default_factory=list)
+    """What the op writes, in the order of `Evaluation.written`."""
+    scope: list[tuple[Op, int]] = field(default_factory=list)
+    """The `shared()` ops that `Var`s stand for, and the number of the device where each value lies."""
+
+    def lend(self, make: Make) -> Tensor[Any]:
+        """A tensor of the caller's own, on the first device."""
+        tensor: Tensor[Any] = from_host(make.array()).on(place(0)).sync()
+        return tensor
+
+
+def build(e: Expr, b: Building, here: int = 0) -> Op:
+    """A description as an op that yields an owned `Tensor` on device number `here`."""
+    match e:
+        case Make():
+            return e.op()
+        case Lent() | Var():
+            return build_input(e, b, here).then(dup)
+        case Let(bound, body):
+            # Placed by name: whoever reaches it first must not decide where it lies.
+            b.scope.append((build(bound, b, here).on(place(here)).shared(), here))
+            op = build(body, b, here)
+            b.scope.pop()
+            return op
+        case Call():
+            return _build_call(e, b, here)
+        case Change(how="away"):  # computed on the other device, and copied back
+            there = 1 - here
+            op = build(e.x, b, there).on(place(there))
+            return op.then(lambda t: dup(t).on(place(here)))
+        case Change():
+            return _changed(e, build(e.x, b, here))
+        case Write(lent, a, x, rest, tile):
+            tensor = b.lend(lent)
+            b.written.append(tensor)
+            # It lies on the first device, and so must what is added to it.
+            effect = axpy(
+                tensor.borrow_mut().partition(tile, partial=True), _number(a, b, 0), build(x, b, 0).on(place(0))
+            )
+            return zip_ops(effect.on(place(0)), build(rest, b, here)).last()
+        case Update():
+            return _build_update(e, b, here)
+        case _:
+            assert_never(e)
+
+
+def build_input(e: Expr, b: Building, here: int = 0) -> Op:
+    """A description as an op that yields whatever a kernel's input takes."""
+    match e:
+        case Lent(make):
+            tensor = b.lend(make)
+            b.lenders.append(tensor)
+            op, there = value(tensor.borrow()), 0
+        case Var(index):
+            op, there = b.scope[index]
+        case _:
+            return build(e, b, here)
+    return op if here == there else op.then(lambda t: dup(t).on(place(here)))
+
+
+def _number(a: Number, b: Building, here: int) -> Any:
+    if a.source is not None:
+        return build(a.source, b, here).to_host().map(lambda array: float(array.flat[0]))
+    return value(a.number - 1).map(lambda n: float(n + 1)) if a.lazy else float(a.number)
+
+
+def _build_call(e: Call, b: Building, here: int) -> Op:
+    x = build_input(e.x, b, here)
+    if e.kernel == "axpy":
+        y, a = build(e.y, b, here), _number(e.a, b, here)
+        if e.way == "zipped":
+            return (
+                zip_ops(x, y).then(lambda p: axpy(p[1].partition(e.tile, partial=True), a, p[0])).first().unpartition()
+            )
+        op = axpy(y.partition(e.tile, partial=True), a, x)
+    else:
+        out = empty(e.shape).partition(e.tile, partial=True)
+        if e.kernel == "scale":
+            op = scale(out, _number(e.a, b, here), x)
+        else:
+            call, y = (add if e.kernel == "add" else matmul), build_input(e.y, b, here)
+            if e.way == "zipped":
+                return zip_ops(out, zip_ops(y, x)).then(lambda p: call(p[0], p[1][1], p[1][0])).first().unpartition()
+            op = call(out, x, y)
+    return (op.unzip()[0] if e.way == "unzipped" else op.first()).unpartition()
+
+
+def _build_update(e: Update, b: Building, here: int) -> Op:
+    tensor = b.lend(e.lent)
+    b.written.append(tensor)
+    shape, tile = e.lent.shape, e.tile
+
+    def read(lent: Op, x: Op) -> tuple[Op, Op]:
+        made, back, _ = add(empty(shape).partition(tile, partial=True), lent, x).unzip()
+        return back, made.unpartition()
+
+    # All of it lies on the first device.
+    lent, x = value(tensor.borrow_mut()), build(e.x, b, 0).on(place(0))
+    for _ in range(e.readers):
+        lent, x = read(lent, x)
+    lent = axpy(lent.partition(tile, partial=True), _number(e.a, b, 0), x).first().unpartition()
+    if not e.again:
+        return zip_ops(lent.on(place(0)), build(e.rest, b, here)).last()
+    there = dup if here == 0 else lambda t: dup(t).on(place(here))
+    found = read(lent, build(e.rest, b, 0).on(place(0)))[1].on(place(0))
+    return found.then(there)
+
+
+def _through_ints(x: Op, e: Change) -> Op:
+    def added(t: Tensor[Any]) -> Op:
+        return add_int(zeros(e.shape, i32).partition(e.shape), t, ones(e.shape, i32)).first().unpartition()
+
+    return x.then(lambda t: convert(t, i32)).then(added).then(lambda t: convert(t, f32))
+
+
+def _nested(x: Op, _: Change) -> Op:
+    return x.then(lambda t: value(t).then(lambda u: value(u).then(lambda v: dup(v)).map(lambda w: w)))
+
+
+def _reshaped(x: Op, e: Change) -> Op:
+    rows, columns = e.shape
+    return x.reshape((rows * columns,)).map(lambda t: t.reshape((columns, rows))).reshape(e.shape)
+
+
+def _sliced(x: Op, _: Change) -> Op:
+    """Written as the lower right corner of a larger tensor, and cut out of it again."""
+    larger = x.to_host().map(lambda a: np.pad(a, ((2, 1), (1, 0)), constant_values=9)).then(from_host)
+    return larger.then(lambda t: dup(t.slice(slice(2, -1), slice(1, None))))
+
+
+def _strided(x: Op, e: Change) -> Op:
+    """Every second row and column of a larger tensor, as a kernel's input."""
+    larger = x.to_host().map(lambda a: a.repeat(2, 0).repeat(2, 1)).then(from_host)
+
+    def scaled(t: Tensor[Any]) -> Op:
+        return scale(empty(e.shape).partition(e.shape), 1.0, t.slice(slice(1, None, 2), slice(0, None, 2)))
+
+    return larger.then(scaled).first().unpartition()
+
+
+def _waiting(x: Op, e: Change) -> Op:
+    """A new stage, in which a handle of the stage before is used."""
+    return zip_ops(x, full((1,), e.number).to_host()).then(lambda p: fill(p[0], float(p[1][0])))
+
+
+_SAME: dict[str, Callable[[Op, Change], Op]] = {
+    "dup": lambda x, e: x.then(dup),
+    "lend and dup": lambda x, e: x.then(lambda t: dup(t.borrow())),
+    "round trip": lambda x, e: x.to_host().then(from_host),
+    "then value": lambda x, e: x.then(value),
+    "map id": lambda x, e: x.map(lambda t: t),
+    "inspect": lambda x, e: x.inspect(lambda t: t.shape),
+    "nested then": _nested,
+    "reshape": _reshaped,
+    "flat view": lambda x, e: x.then(lambda t: dup(t.view((t.size,)))).reshape(e.shape),
+    "slice": _sliced,
+    "strides": _strided,
+    "share": lambda x, e: x.share().then(dup),
+    "unwrap": lambda x, e: x.share().map(lambda t: t.try_unwrap()),
+    "shared": lambda x, e: x.shared().then(dup),
+    "zip first": lambda x, e: zip_ops(x, ones((1, 3))).first(),
+    "zip last": lambda x, e: zip_ops(value(e.number), zeros((2, 2)), x).last(),
+    "unzip": lambda x, e: zip_ops(ones((1,)), x, value(None)).unzip()[1],
+    "unzip after closure": lambda x, e: x.map(lambda t: (e.number, t)).unzip(2)[1],
+    "single stream": lambda x, e: x.on(SingleStream()),
+    "round robin": lambda x, e: x.schedule(RoundRobin(2)),
+    # Computed on the other device, and copied back: see `build`.
+    "away": lambda x, e: x,
+}
+"""Changes after which the contents are what they were (`strides`: modulo `BOUND`)."""
+
+_OTHER: dict[str, tuple[Callable[[Op, Change], Op], Callable[[Array, Change], Array]]] = {
+    "through ints": (_through_ints, lambda a, e: np.fmod(a.astype(i32) + i32(1), i32(BOUND)).astype(f32)),
+    "fill": (lambda x, e: x.then(lambda t: fill(t, e.number)), lambda a, e: np.full_like(a, e.number)),
+    "wait for host": (_waiting, lambda a, e: np.full_like(a, e.number)),
+    "host_map": (
+        lambda x, e: x.to_host().host_map(lambda a: a + f32(e.number)).then(from_host),
+        lambda a, e: a + f32(e.number),
+    ),
+    "map on host": (lambda x, e: x.to_host().map(lambda a: f32(0) - a).then(from_host), lambda a, e: f32(0) - a),
+}
+
+CHANGES = (*_SAME, *_OTHER)
+
+
+def _changed(e: Change, x: Op) -> Op:
+    return (_SAME[e.how] if e.how in _SAME else _OTHER[e.how][0])(x, e)
+
+
+# ---- the second reading: NumPy
+
+
+@final
+@dataclass
+class Evaluation:
+    """What evaluating leaves beside the result: the contents of what was written outside."""
+
+    written: list[Array] = field(default_factory=list)
+    scope: list[Array] = field(default_factory=list)
+
+
+def evaluate(e: Expr, v: Evaluation) -> Array:
+    """A description as the array that it stands for."""
+    match e:
+        case Make():
+            return e.array()
+        case Lent(make):
+            return make.array()
+        case Var(index):
+            return v.scope[index]
+        case Let(bound, body):
+            v.scope.append(evaluate(bound, v))
+            result = evaluate(body, v)
+            v.scope.pop()
+            return result
+        case Call():
+            return _evaluate_call(e, v)
+        case Change():
+            x = evaluate(e.x, v)
+            if e.how in _OTHER:
+                return _OTHER[e.how][1](x, e)
+            return _wrapped(x) if e.how == "strides" else x
+        case Write(lent, a, x_, rest, _):
+            place = len(v.written)
+            v.written.append(lent.array())
+            number = _evaluate_number(a, v)
+            v.written[place] = _wrapped(v.written[place] + number * evaluate(x_, v))
+            return evaluate(rest, v)
+        case Update():
+            place = len(v.written)
+            v.written.append(e.lent.array())
+            x = evaluate(e.x, v)
+            for _ in range(e.readers):
+                x = _wrapped(e.lent.array() + x)
+            v.written[place] = _wrapped(e.lent.array() + _evaluate_number(e.a, v) * x)
+            rest_ = evaluate(e.rest, v)
+            return _wrapped(v.written[place] + rest_) if e.again else rest_
+        case _:
+            assert_never(e)
+
+
+def _evaluate_call(e: Call, v: Evaluation) -> Array:
+    """In the order in which `_build_call` comes to the parts: `written` must agree."""
+    x = evaluate(e.x, v)
+    match e.kernel:
+        case "scale":
+            return _wrapped(_evaluate_number(e.a, v) * x)
+        case "axpy":
+            y = evaluate(e.y, v)
+            return _wrapped(y + _evaluate_number(e.a, v) * x)
+        case "add":
+            return _wrapped(x + evaluate(e.y, v))
+        case "matmul":
+            return _wrapped(np.einsum("ik,kj->ij", x, evaluate(e.y, v)))
+
+
+def _evaluate_number(a: Number, v: Evaluation) -> Any:
+    number: Any = f32(a.number) if a.source is None else evaluate(a.source, v).flat[0]
+    return number
+
+
+def _wrapped(x: Array) -> Array:
+    wrapped: Array = np.fmod(x, f32(BOUND)) + f32(0)
+    return wrapped
+
+
+def bits(array: Array) -> tuple[Shape2, str, bytes]:
+    """What two arrays have in common exactly if they are bit for bit the same."""
+    return array.shape, array.dtype.name, array.tobytes()

@@ -1,0 +1,81 @@
+"""Plans to explore without an interpreter: an op's first stage with its inputs, and random DAGs to make ops of."""
+
+import random
+from typing import Any
+
+import numpy as np
+
+from dagpu import DeviceOp, SchedulingPolicy, arange, empty, from_host, full, i32, zip_ops
+from dagpu.backends.explore.trial import Trial
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.tracing.tracer import Tracer
+from dagpu.runtime.device_lookup import device
+from dagpu.runtime.execute import plan_program
+from tests.programs.named_dags import Op
+from tests.programs.named_kernels import affine, gather, step, twist
+
+
+def planned(op: DeviceOp[Any, Any, Any], policy: SchedulingPolicy) -> tuple[Plan, dict[int, object]]:
+    """The verified plan of the op's first stage on `explore:0`, and what its input buffers are bound to.
+
+    The op is used up.
+    """
+    tracer = Tracer(op, device("explore:0"), policy, device)
+    try:
+        stage = tracer.stage()
+        return plan_program(stage.program, True), dict(stage.inputs)
+    finally:
+        tracer.abandon("it was only planned")
+
+
+def trial(op: DeviceOp[Any, Any, Any], policy: SchedulingPolicy) -> Trial:
+    """The same, ready to be executed in any order."""
+    return Trial(*planned(op, policy))
+
+
+def random_dag(seed: int, most: int = 24) -> Op:
+    """A DAG of up to `most` kernels on small vectors: forks, joins, updates in place, two outputs. The same for a seed.
+
+    Yields the array of every vector that is left in the end.
+    """
+    draw = random.Random(seed)
+    size = draw.choice((2, 8, 200))
+    shared: list[Op] = [_leaf(draw, size).shared() for _ in range(draw.randint(1, 3))]
+    owned: list[Op] = [_leaf(draw, size)]
+
+    def take() -> Op:
+        return owned.pop(draw.randrange(len(owned))) if owned else _leaf(draw, size)
+
+    def read() -> Op:
+        if owned and draw.random() < 0.3:
+            return take()
+        return draw.choice(shared)
+
+    for _ in range(draw.randint(3, most)):
+        match draw.randrange(5):
+            case 0:
+                owned.append(_of(affine(empty((size,), i32).partition((size,)), read(), draw.randint(2, 9), 1)))
+            case 1:
+                owned.append(_of(step(take().partition((size,)), draw.randint(2, 9), draw.randint(0, 9))))
+            case 2:
+                owned.append(_of(gather(take().partition((size,)), read())))
+            case 3:
+                x, y, _root = twist(take().partition((size,)), take().partition((size,)), draw.randint(2, 9)).unzip()
+                owned += [x.unpartition(), y.unpartition()]
+            case _:
+                shared.append(take().shared())
+    return zip_ops(*[op.to_host() for op in (*owned, *shared)])
+
+
+def _leaf(draw: random.Random, size: int) -> Op:
+    match draw.randrange(3):
+        case 0:
+            return full((size,), draw.randint(1, 99), i32)
+        case 1:
+            return arange(size, i32)
+        case _:
+            return from_host(np.arange(size, dtype=i32) * i32(draw.randint(2, 9)))
+
+
+def _of(launch: Op) -> Op:
+    return launch.first().unpartition()

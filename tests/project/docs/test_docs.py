@@ -1,0 +1,134 @@
+"""The documentation's code runs as it stands there, its pictures are drawn, and its links lead somewhere.
+
+tests/support/doc_pages.py says how a page is read.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dagpu
+from tests.support.doc_pages import (
+    DOCS,
+    GENERATED,
+    MADE,
+    blocks,
+    included,
+    pages,
+    pictures,
+    printed,
+    run_script,
+    said,
+    script_of,
+    told,
+)
+
+PAGES = pages()
+GUIDES = [page for page in PAGES if page.parent.name == "guides" and any(blocks(page))]
+TUTORIAL = [page for page in PAGES if script_of(page) is not None]
+
+pytestmark = pytest.mark.host_only("the pages show what is printed on the host")
+
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_code_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In order, on the host; it prints what it says, fails as it says, and writes the pictures that the page shows."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    expected: list[str] = []
+    for block in blocks(page):
+        if block.skipped:
+            continue
+        with dagpu.use_device("host"):
+            if block.raises is None:
+                block.run(page, names)
+            else:
+                with pytest.raises(Exception) as caught:  # noqa: PT011  # which one is looked at below
+                    block.run(page, names)
+                assert type(caught.value).__name__ == block.raises
+                if block.message is not None:
+                    assert said(block.message).fullmatch(told(caught.value).replace(f"{page.parent}/", ""))
+        expected += block.prints
+    assert capsys.readouterr().out.splitlines() == expected
+    if script_of(page) is None:
+        assert pictures(page) <= {file.name for file in tmp_path.glob("*.svg")}
+
+
+@pytest.mark.parametrize("page", TUTORIAL, ids=name)
+def test_a_script_of_the_tutorial_prints_what_its_page_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of it, in order; and it writes the pictures that the page shows."""
+    monkeypatch.chdir(tmp_path)
+    script = script_of(page)
+    assert script is not None
+    with dagpu.use_device("host"):
+        run_script(script)
+    assert said(printed(page)).fullmatch(capsys.readouterr().out.strip())
+    assert pictures(page) <= {file.name for file in tmp_path.glob("*.svg")}
+
+
+def test_every_script_of_the_tutorial_has_a_page() -> None:
+    """And none has two."""
+    shown = sorted(script_of(page) or page for page in TUTORIAL)
+    assert sorted((DOCS / "tutorial").glob("[0-9]*.py")) == shown
+
+
+@pytest.mark.parametrize("page", TUTORIAL, ids=name)
+def test_the_pieces_that_a_page_includes_make_the_whole_script(page: Path) -> None:
+    """In order, with nothing left out but the checks at its end: whoever pastes them has a program that runs."""
+    script = script_of(page)
+    assert script is not None
+    pieces = list(included(page))
+    assert page.read_text(encoding="utf-8").count("{literalinclude}") == len(pieces)
+    _, _, rest = script.read_text(encoding="utf-8").partition("# docs: imports\n")
+    whole = re.sub(r"^# docs: .*\n", "", rest.partition("# docs: end\n")[0], flags=re.MULTILINE)
+    assert whole == "".join([piece for source, piece in pieces if source == script])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    """To a file of the project, to what is made when the documentation is built, or to an address."""
+    text = page.read_text(encoding="utf-8")
+    for match in LINK.finditer(text):
+        target = match["target"].partition("#")[0]
+        if target and not re.match(r"https?://|mailto:", target):
+            file = (page.parent / target).resolve()
+            made = file in MADE or file.parent == GENERATED
+            assert made or file.exists(), f"{page.name} leads to {target}"
+
+
+@pytest.mark.skipif(np.__version__ < "2", reason="mypy names NumPy's own types, which NumPy 1 has other names for")
+@pytest.mark.xdist_group("mypy_docs")  # they share a cache
+@pytest.mark.parametrize("page", GUIDES, ids=name)
+def test_mypy_says_of_a_guide_what_the_guide_says(page: Path) -> None:
+    """With the plugin: each message at the block that stands before it, and of nothing else anything; so what somebody
+    pastes from a guide is accepted by his checker too. Blocks that are only shown are checked as well."""
+    pytest.importorskip("dagpu.mypy_plugin")
+    from mypy import api
+
+    lines = [""] * page.read_text(encoding="utf-8").count("\n")
+    expected: list[tuple[range, str]] = []
+    for block in blocks(page):
+        code = block.code.splitlines()
+        lines[block.line - 1 : block.line - 1 + len(code)] = code
+        expected += [(range(block.line, block.line + len(code)), message) for message in block.mypy]
+    config, cache = DOCS / "_ext" / "mypy.ini", DOCS.parent / ".mypy_cache" / "docs"
+    out, err, _ = api.run(["--config-file", str(config), "--cache-dir", str(cache), "-c", "\n".join(lines)])
+    assert not err
+    found = [(int(line), text) for line, text in re.findall(r"^<string>:(\d+): (error: .*)$", out, re.MULTILINE)]
+    assert len(found) == len(expected), out
+    for (line, text), (where, message) in zip(found, expected, strict=True):
+        assert line in where
+        assert said(message).fullmatch(text)

@@ -1,0 +1,184 @@
+"""examples/digits: its training step against NumPy, its batches, and its short form as a whole."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dagpu import from_host, zip_ops
+from tests.support.example_scripts import example
+
+HIDDEN, ROWS, RATE = 24, 40, 0.05
+
+Arrays = list[NDArray[np.float64]]
+
+
+@pytest.fixture(scope="module")
+def digits() -> Any:
+    """The module that the example runs."""
+    return example("digits.training")
+
+
+def loss_of(parameters: Arrays, images: NDArray[np.float64], labels: NDArray[np.int32]) -> float:
+    """Mean cross-entropy of the network in double precision, straight from its definition."""
+    w1, b1, w2, b2 = parameters
+    logits = np.maximum(images @ w1 + b1, 0) @ w2 + b2
+    return float(np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(labels)), labels]))
+
+
+def gradients_of(parameters: Arrays, images: NDArray[np.float64], labels: NDArray[np.int32]) -> Arrays:
+    """Of `loss_of`, by backpropagation in double precision."""
+    w1, b1, w2, b2 = parameters
+    z = images @ w1 + b1
+    h = np.maximum(z, 0)
+    p = np.exp(h @ w2 + b2)
+    d = (p / p.sum(axis=1, keepdims=True) - np.eye(10)[labels]) / len(labels)
+    dz = np.where(z > 0, d @ w2.T, 0)
+    return [images.T @ dz, dz.sum(axis=0, keepdims=True), h.T @ d, d.sum(axis=0, keepdims=True)]
+
+
+def problem() -> tuple[Arrays, Arrays, NDArray[np.float64], NDArray[np.int32]]:
+    """Parameters, velocities, images and labels: random, and with values that are exact in float32."""
+    random = np.random.default_rng(11)
+
+    def draw(rows: int, columns: int, scale: float) -> NDArray[np.float64]:
+        return random.normal(0, scale, (rows, columns)).astype(np.float32).astype(np.float64)
+
+    shapes = ((64, HIDDEN), (1, HIDDEN), (HIDDEN, 10), (1, 10))
+    parameters = [draw(*shape, 0.2) for shape in shapes]
+    velocities = [draw(*shape, 0.1) for shape in shapes]
+    return parameters, velocities, draw(ROWS, 64, 1.0), random.integers(0, 10, ROWS).astype(np.int32)
+
+
+def stepped(
+    digits: Any,
+    parameters: Arrays,
+    velocities: Arrays,
+    images: NDArray[np.float64],
+    labels: NDArray[np.int32],
+) -> tuple[Arrays, Arrays, NDArray[np.float32]]:
+    """Parameters and velocities after one step of the pipeline on the current device, and its statistics."""
+
+    def put(array: NDArray[np.float64]) -> Any:
+        return from_host(array.astype(np.float32))
+
+    (w1, b1, w2, b2), (u1, c1, u2, c2) = (map(put, arrays) for arrays in (parameters, velocities))
+    model = zip_ops(zip_ops(w1, b1, u1, c1), zip_ops(w2, b2, u2, c2)).sync()
+    batch = zip_ops(put(images), from_host(labels)).sync()
+    ((w1, b1, u1, c1), (w2, b2, u2, c2)), stats = digits.step(model, *batch, RATE).sync()
+    new = [t.to_host().sync().astype(np.float64) for t in (w1, b1, w2, b2, u1, c1, u2, c2)]
+    return new[:4], new[4:], stats
+
+
+def test_a_step_is_that_of_numpy(digits: Any) -> None:
+    """One step of the pipeline gives the parameters, velocities and losses of a step in NumPy."""
+    parameters, velocities, images, labels = problem()
+    after, speeds, stats = stepped(digits, parameters, velocities, images, labels)
+    gradients = gradients_of(parameters, images, labels)
+    for index in range(4):
+        speed = digits.MOMENTUM * velocities[index] + gradients[index] + digits.DECAY * parameters[index]
+        np.testing.assert_allclose(speeds[index], speed, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(after[index], parameters[index] - RATE * speed, rtol=0, atol=1e-5)
+    assert stats[:, 0].mean() == pytest.approx(loss_of(parameters, images, labels), abs=1e-5)
+    w1, b1, w2, b2 = parameters
+    guesses = (np.maximum(images @ w1 + b1, 0) @ w2 + b2).argmax(axis=1)
+    np.testing.assert_array_equal(stats[:, 1], guesses == labels)
+
+
+def test_gradients_are_slopes(digits: Any) -> None:
+    """What a step from rest adds to the velocities is the slope of the loss, by central differences."""
+    parameters, _, images, labels = problem()
+    rest = [np.zeros_like(array) for array in parameters]
+    _, speeds, _ = stepped(digits, parameters, rest, images, labels)
+    random, h = np.random.default_rng(5), 1e-5
+    for index, array in enumerate(parameters):
+        for place in random.choice(array.size, min(8, array.size), replace=False):
+            moved = [[a.copy() for a in parameters] for _ in range(2)]
+            moved[0][index].flat[place] += h
+            moved[1][index].flat[place] -= h
+            up, down = (loss_of(one, images, labels) for one in moved)
+            expected = (up - down) / (2 * h) + digits.DECAY * array.flat[place]
+            assert speeds[index].flat[place] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("tile", [(16, 10), (7, 10)])
+def test_softmax_does_not_overflow(digits: Any, tile: tuple[int, int]) -> None:
+    """Logits in the hundreds give the exact probabilities, whatever the tiles are."""
+    logits = np.random.default_rng(3).normal(0, 300, (32, 10)).astype(np.float32)
+    bias = np.linspace(-200, 200, 10, dtype=np.float32)[None]
+    op = digits.softmax(from_host(logits).partition(tile, partial=True), from_host(bias))
+    p = op.first().unpartition().to_host().sync()
+    exact = np.exp((logits + bias).astype(np.float64) - (logits + bias).max(axis=1, keepdims=True))
+    np.testing.assert_allclose(p, exact / exact.sum(axis=1, keepdims=True), atol=1e-6)
+
+
+def test_batches_cover_an_epoch_once(digits: Any) -> None:
+    """A batch depends on its number alone, and those of one epoch have no image in common."""
+    data, options = digits.load(), digits.parsed(["--batch", "50"])
+    once, again = digits.prepared(data, options, 3), digits.prepared(data, options, 3)
+    for first, second in zip(once, again, strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert once[0].shape == (50, 64)
+    unmoved = pytest.MonkeyPatch()
+    unmoved.setattr(digits, "shifted", lambda images, random: images)
+    rows = np.concatenate([digits.prepared(data, options, n)[0] for n in range(len(data.train) // 50)])
+    unmoved.undo()
+    known = {row.tobytes() for row in data.normalised(data.train)}
+    assert len({row.tobytes() for row in rows}) == len(rows)
+    assert {row.tobytes() for row in rows} <= known
+
+
+def test_a_shift_blends_with_the_neighbour(digits: Any) -> None:
+    """A lone pixel keeps its sum when it moves, and moves by less than a pixel along each axis."""
+    image = np.zeros((200, 8, 8), np.float32)
+    image[:, 4, 3] = 1
+    moved = digits.shifted(image.reshape(-1, 64), np.random.default_rng(0)).reshape(-1, 8, 8)
+    np.testing.assert_allclose(moved.sum(axis=(1, 2)), 1, atol=1e-6)
+    row, column = (moved.sum(axis=axis) @ np.arange(8) for axis in (2, 1))
+    assert np.abs(row - 4).max() <= digits.SHIFT + 1e-5
+    assert np.abs(column - 3).max() <= digits.SHIFT + 1e-5
+    assert row.std() > 0.2
+    assert column.std() > 0.2
+
+
+def test_the_short_form(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--quick` ends with 0, shows both tables with an accuracy over 90 %, and writes the picture."""
+    from PIL import Image
+
+    out = tmp_path / "some.png"
+    assert digits.main(["--quick", "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    held_out = re.search(r"│ held out +│ +360 │ ([\d.]+)% │", shown)
+    assert held_out, shown
+    assert float(held_out[1]) > 90
+    for row in ("kernel launches", "streams", "waits between streams", "overlap", "peak memory"):
+        assert re.search(rf"{row}\D+\d", shown), shown
+    with Image.open(out) as picture:
+        assert picture.format == "PNG"
+        assert picture.size[0] > 600
+        assert picture.getcolors(2) is None
+
+
+def test_training_is_deterministic(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two runs with one seed write the same picture, probabilities included."""
+    outs = [tmp_path / name for name in ("a.png", "b.png")]
+    for out in outs:
+        digits.main(["--quick", "--epochs", "2", "--seed", "7", "--out", str(out)])
+    capsys.readouterr()
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_under_the_bar(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Too short a training ends with 1 and says what is missing and what to do."""
+    code = digits.main(["--quick", "--epochs", "1", "--hidden", "1", "--out", str(tmp_path / "x.png")])
+    assert code == 1
+    assert re.search(r"under the bar of 90%: train for longer \(--epochs\)", capsys.readouterr().err)
+
+
+def test_too_large_a_batch(digits: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A batch of more images than there are is refused before anything is trained."""
+    assert digits.main(["--batch", "5000"]) == 2
+    assert "--batch 5000 is more than the 1437 images" in capsys.readouterr().err

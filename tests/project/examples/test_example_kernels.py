@@ -1,0 +1,206 @@
+"""The CUDA C++ of the larger examples: run on the CPU in blocks with barriers, it agrees with the host bodies."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from struct import pack
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dagpu import Kernel, f32, f64, from_host, u8, u16
+from dagpu.common.layout import tiling
+from tests.emulation import HERE, Emulation, emulation, shared_folder
+from tests.support.example_scripts import example
+from tests.unit.backends.cuda.kernels.emulated_prelude import in_namespace, nvcc, packed
+
+MODULES = ("cholesky.kernels", "flash_attention.kernels", "life", "photo.kernels")
+
+Array: TypeAlias = NDArray[Any]
+
+
+@final
+@dataclass(frozen=True)
+class Cut:
+    """An output and its tile; what the array holds is there before the launch."""
+
+    array: Array
+    tile: tuple[int, ...]
+
+
+@pytest.fixture(scope="session")
+def modules() -> dict[str, Any]:
+    """The modules of the examples that declare kernels."""
+    return {name: example(name) for name in MODULES}
+
+
+@pytest.fixture(scope="session")
+def kernels(modules: dict[str, Any]) -> dict[str, Kernel[...]]:
+    """By name."""
+    found = [each for module in modules.values() for each in vars(module).values() if isinstance(each, Kernel)]
+    return {each.spec.name: each for each in found}
+
+
+@pytest.fixture(scope="session")
+def device(kernels: dict[str, Kernel[...]], tmp_path_factory: pytest.TempPathFactory) -> Emulation:
+    text = in_namespace("linear", "".join(each.spec.cuda for each in kernels.values()))
+    exported = [f"EMULATED_BLOCKS({name}, linear::{name})\n" for name in kernels]
+    barriers = (HERE / "barriers.h").read_text().replace("#pragma once\n", "")
+    return emulation(barriers + text + "".join(exported), shared_folder(tmp_path_factory))
+
+
+# ---- both ways ------------------------------------------------------------------------------------------
+
+
+def by_host(kernel: Kernel[...], arguments: tuple[Any, ...]) -> Array:
+    """What a launch leaves in its first argument, by the host body."""
+    ops = [
+        from_host(each.array).partition(each.tile, partial=True)
+        if isinstance(each, Cut)
+        else from_host(each) if isinstance(each, np.ndarray) else each
+        for each in arguments
+    ]  # fmt: skip
+    found: Array = kernel(*ops).first().unpartition().to_host().sync()
+    return found
+
+
+def by_cuda(device: Emulation, kernel: Kernel[...], arguments: tuple[Any, ...], order: str) -> Array:
+    """The same by the CUDA text, the threads of each block in that order."""
+    target: Array = arguments[0].array.copy()
+    data = b""
+    for number, each in enumerate(arguments):
+        if isinstance(each, Cut):
+            assert number == 0, "these kernels have one output"
+            part = packed("linear", target, each.tile)
+        elif isinstance(each, np.ndarray):
+            part = packed("linear", np.ascontiguousarray(each))
+        else:
+            part = pack("<?" if isinstance(each, bool) else "<i" if isinstance(each, int) else "<f", each)
+        align = min(8, len(part))
+        data = data.ljust(-(-len(data) // align) * align, b"\0") + part
+    _, grid = tiling(target.shape, arguments[0].tile, True)
+    assert kernel.spec.block is not None
+    device.launch(f"{kernel.spec.name}_{order}", (math.prod(grid),), kernel.spec.block, data)
+    return target
+
+
+def both(device: Emulation, kernel: Kernel[...], *arguments: Any) -> tuple[Array, Array]:
+    """By the host body and by the CUDA text, whose result must not depend on the order of threads."""
+    forwards, backwards = (by_cuda(device, kernel, arguments, order) for order in ("forwards", "backwards"))
+    np.testing.assert_array_equal(forwards, backwards)
+    return by_host(kernel, arguments), forwards
+
+
+Kernels: TypeAlias = dict[str, Kernel[...]]
+few = settings(max_examples=12)
+
+
+def bytes_(seed: int, *shape: int) -> NDArray[u8]:
+    return np.random.default_rng(seed).integers(0, 256, shape, u8)
+
+
+# ---- photo ----------------------------------------------------------------------------------------------
+
+
+@few
+@given(rows=st.integers(1, 20), columns=st.integers(1, 70), seed=st.integers(0, 99))
+def test_the_photo_kernels_agree_to_the_bit(
+    device: Emulation, kernels: Kernels, rows: int, columns: int, seed: int
+) -> None:
+    """Blur, Sobel and tone curve, on pictures smaller than the filters too."""
+    shape, tile = (rows, columns, 3), (8, 64, 3)
+    x, curve = bytes_(seed, *shape), bytes_(seed + 1, 256)
+    wide, wide_cuda = both(device, kernels["blur_rows"], Cut(np.zeros(shape, u16), tile), x)
+    np.testing.assert_array_equal(wide, wide_cuda)
+    soft, soft_cuda = both(device, kernels["blur_columns"], Cut(np.zeros(shape, u8), tile), wide)
+    np.testing.assert_array_equal(soft, soft_cuda)
+    edges, edges_cuda = both(device, kernels["sobel"], Cut(np.zeros(shape[:2], u8), tile[:2]), x, 6)
+    np.testing.assert_array_equal(edges, edges_cuda)
+    above = rows // 3
+    part = Cut(np.zeros((rows - above, columns, 3), u8), tile)
+    np.testing.assert_array_equal(*both(device, kernels["develop"], part, x, soft, edges, curve, above))
+
+
+def test_a_blur_of_white_is_white(device: Emulation, kernels: Kernels) -> None:
+    """The largest sums there are fit their types."""
+    white = np.full((9, 9, 3), 255, u8)
+    for wide in both(device, kernels["blur_rows"], Cut(np.zeros(white.shape, u16), (8, 64, 3)), white):
+        assert (wide == 65280).all()
+        for soft in both(device, kernels["blur_columns"], Cut(np.zeros(white.shape, u8), (8, 64, 3)), wide):
+            np.testing.assert_array_equal(soft, white)
+
+
+# ---- life -----------------------------------------------------------------------------------------------
+
+
+@few
+@given(rows=st.integers(1, 20), columns=st.integers(1, 70), zoom=st.integers(1, 3), seed=st.integers(0, 99))
+def test_the_life_kernels_agree_to_the_bit(
+    device: Emulation, kernels: Kernels, rows: int, columns: int, zoom: int, seed: int
+) -> None:
+    """A generation on any torus, of living, fading and dead cells; and its picture."""
+    board = bytes_(seed, rows, columns)
+    board[np.random.default_rng(seed).random(board.shape) < 0.5] = 255
+    tile = (16, 64)
+    np.testing.assert_array_equal(*both(device, kernels["live"], Cut(np.zeros(board.shape, u8), tile), board))
+    large = np.zeros((rows * zoom, columns * zoom), u8)
+    np.testing.assert_array_equal(*both(device, kernels["paint"], Cut(large, tile), board, zoom))
+
+
+# ---- cholesky -------------------------------------------------------------------------------------------
+
+
+def definite(edge: int) -> NDArray[f64]:
+    """Symmetric and positive definite."""
+    x = np.random.default_rng(edge).standard_normal((edge, edge))
+    return np.asarray(x @ x.T / edge + np.eye(edge))
+
+
+@pytest.mark.parametrize("edge", [16, 48])
+def test_the_cholesky_kernels_agree(device: Emulation, kernels: Kernels, edge: int) -> None:
+    """Factor, solve and update of a tile."""
+    matrix, random = definite(edge), np.random.default_rng(1)
+    by_numpy, by_text = both(device, kernels["factor"], Cut(matrix, (edge, edge)))
+    np.testing.assert_allclose(by_text, by_numpy, atol=1e-13)
+    x, other = (random.standard_normal((edge, edge)) for _ in range(2))
+    host, cuda = both(device, kernels["solve"], Cut(x, (16, edge)), by_numpy)
+    np.testing.assert_allclose(cuda, host, atol=1e-13)
+    np.testing.assert_allclose(cuda @ by_numpy.T, x, atol=1e-13)
+    host, cuda = both(device, kernels["update"], Cut(matrix, (16, 16)), x, other)
+    np.testing.assert_allclose(cuda, host, atol=1e-13)
+
+
+# ---- attention ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("length", "width"), [(1, 16), (70, 16), (128, 32), (65, 64)])
+def test_the_attention_kernels_agree(
+    device: Emulation, kernels: Kernels, length: int, width: int, causal: bool
+) -> None:
+    """Every width, blocks of queries and of keys that are not full, and scores beyond what exp can take."""
+    random = np.random.default_rng(length)
+    q, k, v = (random.standard_normal((2, length, width), dtype=f32) for _ in range(3))
+    q[1] *= 40
+    host, cuda = both(
+        device, kernels["attention"], Cut(np.zeros_like(q), (1, 64, width)), q, k, v, 1 / math.sqrt(width), causal
+    )
+    assert np.isfinite(cuda).all()
+    np.testing.assert_allclose(cuda[0], host[0], atol=1e-5)
+    np.testing.assert_allclose(cuda[1], host[1], atol=5e-4)  # scores of 1,000 are off by as much in f32
+
+
+# ---- compiling for the GPU ------------------------------------------------------------------------------
+
+
+def test_kernels_without_a_loop_over_a_tile_compile(kernels: Kernels, tmp_path: Path) -> None:
+    """As nvcc sees them; it finds that a thread's registers hold all that is meant to be in them."""
+    texts = [each.spec.cuda for each in kernels.values() if "for (auto i :" not in each.spec.cuda]
+    assert len(texts) == 4
+    (tmp_path / "all.cu").write_text("#include <cstdint>\n" + in_namespace("plain", "".join(texts)))
+    said = nvcc("-cubin", "-Xptxas", "-v", "all.cu", cwd=tmp_path)
+    assert said.count(" 0 bytes spill stores") == len(texts), said

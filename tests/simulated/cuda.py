@@ -1,0 +1,171 @@
+"""`installed` puts simulated GPUs in the place of `cuda:0` and `cuda:1`: the driver, the compiler and the kernels.
+
+What kernels mean is in their text, which nobody here can run: wrappers around what prepares launches put a number
+behind the parameters, by which the host body, what one of dagpu's own kernels does and the shapes of plain pointers are
+found. A driver would not look at it. All else is the real backend: its library compiles and loads what it needs.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, final
+
+import numpy as np
+import pytest
+
+from dagpu.backends.common.numpy_initializers import write
+from dagpu.backends.cuda.backend import CudaBackend
+from dagpu.backends.cuda.compile.compiler import Compiled, Unit
+from dagpu.backends.cuda.driver.driver_protocol import Limits
+from dagpu.backends.cuda.kernels import fill_and_copy, launch_params
+from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
+from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
+from dagpu.backends.cuda.kernels.launch_params import PackedLaunch
+from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.cuda.resources.pools import Pool
+from dagpu.common.errors import CompileError
+from dagpu.common.layout import Layout
+from dagpu.common.reference_queue import Reference, ReferenceQueue
+from dagpu.kernels.decorator import COMPILER
+from dagpu.lowering.program import Launch
+from dagpu.ops.initializers import seeded
+from dagpu.runtime.device_lookup import backend, replaced_backend
+from dagpu.runtime.plan_cache import plans
+from tests.simulated.gpu import LIMITS, SimulatedGpu
+from tests.simulated.kernels import KERNELS, OWN, placed
+from tests.simulated.machine import Machine
+from tests.support import places
+
+
+@final
+class SimulatedCompiler:
+    """In the place of `dagpu.backends.cuda.compile.compiler.Compiler`: a cubin says which of the machine's units it is
+    of.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def compile(self, unit: Unit) -> Compiled:
+        """Text with an `#error` in it does not compile."""
+        if "#error" in unit.text:
+            raise CompileError(f"{unit.name}: #error")
+        self._machine.units.append(unit)
+        return Compiled(str(len(self._machine.units) - 1).encode(), unit.name)
+
+
+# ---- what is not in the parameters --------------------------------------------------------------------------------
+def _pack(launch: Launch, limits: Limits) -> PackedLaunch | None:
+    packed = launch_params.pack(launch, limits)
+    if packed is not None:
+        spec = launch.kernel
+        known: object = launch if spec.abi == "pointers" else spec
+        number = _numbers.setdefault(id(known), len(KERNELS))
+        if number == len(KERNELS):
+            KERNELS.append(known)
+        packed.parameters.extend(bytes(-len(packed.parameters) % 8) + struct.pack("<Q", number))
+    return packed
+
+
+_numbers: dict[int, int] = {}
+
+
+def _array(gpu: SimulatedGpu, address: int, layout: Layout) -> "np.ndarray[Any, Any] | None":
+    found = placed(gpu, address + layout.offset, layout)
+    if found is None:
+        return None
+    memory: Any = found[0]
+    return np.ndarray(layout.shape, layout.dtype, memory.block, found[1], layout.strides)
+
+
+def _numbered(made: Any, act: Callable[..., None]) -> Any:
+    if not isinstance(made, BuiltinWork):
+        return made
+    made = replace(made, arguments=made.arguments + struct.pack("<Q", len(OWN)))
+    OWN.append((made, act))
+    return made
+
+
+def _fill(recipe: Any, layout: Layout) -> Any:
+    def act(gpu: SimulatedGpu, out: int, *seed: int) -> None:
+        array = _array(gpu, out, layout)
+        if array is not None:
+            write(seeded(recipe, *seed) if seed else recipe, array)
+
+    return _numbered(fill_and_copy.fill(recipe, layout), act)
+
+
+def _copy(out: Layout, source: Layout, *, rows: bool = True) -> Any:
+    def act(gpu: SimulatedGpu, to: int, origin: int) -> None:
+        target, values = _array(gpu, to, out), _array(gpu, origin, source)
+        if target is not None and values is not None:
+            with np.errstate(all="ignore"):
+                np.copyto(target, values, casting="unsafe")
+
+    return _numbered(fill_and_copy.copy(out, source, rows=rows), act)
+
+
+# ---- in the place of the driver ---------------------------------------------------------------------------------
+def _poison_free(pool: Pool, machine: Machine) -> None:
+    """Overwrite what is dropped into a pool, at once: nobody may use it from then on, on any stream."""
+
+    class Poisoning(deque[Reference[tuple[int, int, int]]]):
+        def append(self, dropped: Reference[tuple[int, int, int]]) -> None:
+            address, _, size = dropped.belongs
+            if size:
+                machine.poison(address, size)
+            super().append(dropped)
+
+    pool.dropped = ReferenceQueue(Poisoning())
+
+
+@contextmanager
+def _compiler_put_back() -> Iterator[None]:
+    """Within the `with` block no backend is there that compiles kernels ahead, until one is opened."""
+    before = COMPILER.value
+    COMPILER.set(None)
+    try:
+        yield
+    finally:
+        COMPILER.set(before)
+
+
+@contextmanager
+def installed(
+    seed: int = 0, gpus: int = 2, *, limits: Limits = LIMITS, memory: int = 1 << 32, pinned: int = 1 << 32
+) -> Iterator[Machine]:
+    """Within the `with` block `cuda:0`, `cuda:1`, ... are simulated, and `cuda:0` is the current device.
+
+    Each has so many bytes of `memory`, and the host can lock so many (`pinned`) for all.
+    """
+    machine = Machine(seed, pinned)
+    machine.gpus = [SimulatedGpu(machine, index, memory, limits) for index in range(gpus)]
+    cuda = CudaBackend(lambda: machine.gpus, lambda: SimulatedCompiler(machine), LaunchFactories(_pack, _fill, _copy))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        replaced_backend("cuda", cuda),
+        _compiler_put_back(),
+        places.counted("cuda", gpus),
+    ):
+        patch.setenv("DAGPU_DEVICE", "cuda:0")
+        for number in range(gpus):
+            found = driver(number)
+            _poison_free(found.memory, machine)
+            _poison_free(found.pinned, machine)
+            machine.looks.append(found.watch.look)
+        try:
+            yield machine
+        finally:
+            machine.shut_down()
+            plans.clear()  # they are of this machine
+    assert not machine.problems, machine.problems
+    assert machine.no_context_left()
+
+
+def driver(number: int = 0) -> CudaDevice:
+    """What drives `cuda:<number>`."""
+    cuda = backend("cuda")
+    assert isinstance(cuda, CudaBackend)
+    return cuda._find(number)[1]  # noqa: SLF001  # the simulator has no other way in

@@ -1,0 +1,328 @@
+"""GPUs that are simulated: a driver for the CUDA backend where there is no GPU.
+
+Device memory is an address space of its own; what is fresh or free is poisoned, and touching what is not allocated is
+an illegal address, as on a GPU. Streams are queues of what was put into them; a scheduler with a seed picks any stream
+whose next piece of work may run (`tests.simulated.machine`), so a schedule that lacks an event gives wrong results for
+some seed.
+
+Stricter than the driver: freeing memory waits for nothing, a full queue is a failure where the driver would block, and
+every call needs its device's context. What breaks these rules is also listed in `Machine.problems`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.backends.cuda.compile.module_cache import BUILTIN_FILE
+from dagpu.backends.cuda.driver.driver_protocol import (
+    LAUNCH,
+    STICKY,
+    Function,
+    Gpu,
+    GraphNode,
+    KernelLaunch,
+    Launches,
+    Limits,
+    RawEvent,
+    RawGraph,
+    RawStream,
+    TimingEvent,
+    device_error,
+)
+from dagpu.backends.host.arrays import Account, HostMemory
+from dagpu.common.errors import DeviceError
+from tests.simulated.machine import Machine, SimulatedEvent, SimulatedStream
+
+TEXTS: Final = {1: "invalid argument", 2: "out of memory", 700: "an illegal memory access was encountered"}
+LIMITS: Final = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 227 << 10, 48 << 10)
+
+
+@final
+class Current:
+    """A context while it is current."""
+
+    def __init__(self, gpu: "SimulatedGpu") -> None:
+        self._gpu = gpu
+
+    def __enter__(self) -> None:
+        self._gpu.machine.stack().append(self._gpu)
+
+    def __exit__(self, *_: object) -> None:
+        machine = self._gpu.machine
+        with machine.changed:
+            stack = machine.stack()
+            if not stack or stack.pop() is not self._gpu:
+                machine.problem("a context is popped that is not the thread's current one")
+            machine.changed.notify_all()
+
+
+@final
+class SimulatedGpu:
+    """Implements `dagpu.backends.cuda.driver.driver_protocol.Gpu`."""
+
+    def __init__(self, machine: Machine, index: int, memory: int, limits: Limits) -> None:
+        self.machine = machine
+        self.index = index
+        self.name = f"simulated GPU {index}"
+        self.arch = "sm_90"
+        self.limits = limits
+        self.total = memory
+        self.used = 0
+        self.used_pinned = 0
+        self.events = 0
+        self.timing_events = 0
+        self.calls: Counter[str] = Counter()
+        self.lost = 0
+        """The CUresult of every call from now on; 0 while the device is well."""
+        self.graphs = 0
+        """Executable ones that are alive."""
+        self.reached: set[int] = set()
+        self._faults: dict[str, list[tuple[int, int]]] = {}
+        self._next = (index + 1) << 44
+
+    # ---- what every call does --------------------------------------------------------------------------------------
+
+    def fail(self, call: str, code: int, nth: int = 1) -> None:
+        """Have the nth call of this kind from now on fail."""
+        self._faults.setdefault(call, []).append((self.calls[call] + nth, code))
+
+    def heal(self) -> None:
+        """No call fails any more that has not failed yet."""
+        self._faults.clear()
+
+    def lose(self, code: int = 700) -> None:
+        """A kernel has done what no context survives."""
+        with self.machine.changed:
+            self.lost = code
+            self.machine.changed.notify_all()
+
+    def refuse_if_lost(self, call: str) -> None:
+        """As every call after a sticky error."""
+        if self.lost:
+            raise self.refused(call, self.lost)
+
+    @contextmanager
+    def call(self, name: str, *, anywhere: bool = False) -> Iterator[None]:
+        """Within the block a call is made. `anywhere`: any device's context will do."""
+        with self.machine.changed:
+            self.calls[name] += 1
+            self.machine.changed.notify_all()
+            stack = self.machine.stack()
+            if not stack or (stack[-1] is not self and not anywhere):
+                self.machine.problem(f"{name} is called without the context of cuda:{self.index}")
+            self.machine.wait_behind_a_load(self, name)
+            self.refuse_if_lost(name)
+            for fault in self._faults.get(name, ()):
+                if fault[0] == self.calls[name]:
+                    if fault[1] in STICKY:
+                        self.lose(fault[1])
+                    raise self.refused(name, fault[1])
+            yield
+
+    def current(self) -> Current:
+        return Current(self)
+
+    def refused(self, call: str, code: int) -> DeviceError:
+        return device_error(call, code, TEXTS.get(code, "some error"))
+
+    # ---- streams and events ----------------------------------------------------------------------------------------
+
+    def new_stream(self) -> RawStream:
+        with self.call("cuStreamCreate"):
+            stream = SimulatedStream(self, len(self.machine.streams) + 1)
+            self.machine.streams.append(stream)
+            return stream
+
+    def new_event(self) -> RawEvent:
+        with self.call("cuEventCreate"):
+            self.events += 1
+            return SimulatedEvent(self)
+
+    def new_timing_event(self) -> TimingEvent:
+        with self.call("cuEventCreate"):
+            self.timing_events += 1
+            return SimulatedEvent(self, timing=True)
+
+    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> RawGraph:
+        from tests.simulated.graphs import SimulatedGraph
+
+        return SimulatedGraph(self, nodes)
+
+    def close_when_reached(self, stream: Any, descriptor: int) -> None:
+        with self.call("cuLaunchHostFunc"):
+            stream.put(lambda: self.machine.closed(descriptor))
+            self.machine.will_close()
+
+    def synchronize(self) -> None:
+        with self.call("cuCtxSynchronize"):
+            pass
+        self._wait_for_all("cuCtxSynchronize")
+
+    def _wait_for_all(self, call: str) -> None:
+        """Until nothing is under way on this device; then the host sees all that was put in before."""
+        with self.machine.changed:
+            mine = {stream: stream.records for stream in self.machine.streams if stream.gpu is self}
+        self.machine.run_until(lambda: not any(stream.queue for stream in mine), self, call)
+        with self.machine.changed:
+            for stream, record in mine.items():
+                stream.seen = max(stream.seen, record)
+
+    # ---- memory ----------------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> int:
+        with self.call("cuMemAlloc"):
+            if self.used + nbytes > self.total:
+                raise self.refused("cuMemAlloc", 2)
+            self.used += nbytes
+            address, self._next = self._next, self._next + -(-nbytes // 512) * 512 + 512
+            self.machine.add(address, HostMemory(Account(), nbytes), self.index)
+            return address
+
+    def free(self, address: int) -> None:
+        with self.call("cuMemFree"):
+            self.used -= self.machine.blocks[address][0].nbytes
+            self.machine.remove(address, self.index)
+
+    def allocate_pinned(self, nbytes: int) -> int:
+        with self.call("cuMemHostAlloc"):
+            if self.used_pinned + nbytes > self.machine.pinned_room:
+                raise self.refused("cuMemHostAlloc", 2)
+            self.used_pinned += nbytes
+            memory = HostMemory(Account(), nbytes)
+            address: int = memory.block.__array_interface__["data"][0]
+            self.machine.add(address, memory, -1)
+            return address
+
+    def free_pinned(self, address: int) -> None:
+        with self.call("cuMemFreeHost"):
+            self.used_pinned -= self.machine.blocks[address][0].nbytes
+            self.machine.remove(address, -1)
+
+    def memory_info(self) -> tuple[int, int]:
+        with self.call("cuMemGetInfo"):
+            return self.total - self.used, self.total
+
+    def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
+        found = self.machine.find(array.__array_interface__["data"][0], array.nbytes)
+        return found is not None and found[2] == -1
+
+    def bytes_at(self, address: int, nbytes: int, *, peers: bool = False) -> NDArray[np.uint8] | None:
+        """Memory that this device can reach; where it cannot, the device is lost. `peers`: all devices' memory."""
+        if nbytes == 0:
+            return np.empty(0, np.uint8)
+        found = self.machine.find(address, nbytes)
+        if found is None or not (peers or found[2] in (-1, self.index) or found[2] in self.reached):
+            self.lose()
+            return None
+        return found[0].block[found[1] : found[1] + nbytes]
+
+    # ---- copies ----------------------------------------------------------------------------------------------------
+
+    def copied(self, target: int, source: int, nbytes: int) -> None:
+        """What a copy does."""
+        to, origin = self.bytes_at(target, nbytes, peers=True), self.bytes_at(source, nbytes, peers=True)
+        if to is not None and origin is not None:
+            to[...] = origin
+
+    def _copy(self, call: str, stream: Any, target: int, source: int, nbytes: int) -> None:
+        with self.call(call):
+            stream.put(lambda: self.copied(target, source, nbytes), takes_room=True)
+
+    def copy_in(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
+        assert source.flags.c_contiguous
+        if not self.is_pinned(source):
+            self.machine.problem("an array that is not page-locked is copied in: it would hold up whoever copies it")
+        self._copy("cuMemcpyHtoDAsync", stream, address, source.__array_interface__["data"][0], source.nbytes)
+
+    def copy_out(self, target: NDArray[Any], address: int, stream: Any) -> None:
+        assert target.flags.c_contiguous
+        if self.is_pinned(target):
+            self._copy("cuMemcpyDtoHAsync", stream, target.__array_interface__["data"][0], address, target.nbytes)
+            return
+        flat = target.reshape(-1).view(np.uint8)
+
+        def act() -> None:
+            origin = self.bytes_at(address, target.nbytes)
+            if origin is not None:
+                flat[...] = origin
+
+        with self.call("cuMemcpyDtoHAsync"):
+            stream.put(act, takes_room=True)
+        self.machine.run_until(lambda: not stream.queue, self, "cuMemcpyDtoHAsync")  # it returns when all is copied
+
+    def copy(self, target: int, source: int, nbytes: int, stream: RawStream) -> None:
+        self._copy("cuMemcpyDtoDAsync", stream, target, source, nbytes)
+
+    def copy_pitched(
+        self, target: int, source: int, width: int, height: int, pitches: tuple[int, int], stream: Any
+    ) -> None:
+        def act() -> None:
+            for row in range(height):
+                to = self.bytes_at(target + row * pitches[0], width, peers=True)
+                origin = self.bytes_at(source + row * pitches[1], width, peers=True)
+                if to is not None and origin is not None:
+                    to[...] = origin
+
+        with self.call("cuMemcpy2DAsync"):
+            stream.put(act, takes_room=True)
+
+    def filled(self, address: int, width: int, value: int, count: int) -> None:
+        """What a fill does."""
+        to = self.bytes_at(address, width * count)
+        if to is not None:
+            to.view(f"u{width}")[...] = value
+
+    def fill(self, address: int, width: int, value: int, count: int, stream: Any) -> None:
+        with self.call(f"cuMemsetD{8 * width}Async"):
+            stream.put(lambda: self.filled(address, width, value, count), takes_room=True)
+
+    def reach_peer(self, peer: Gpu) -> bool:
+        with self.call("cuCtxEnablePeerAccess"):
+            if self.machine.peers:
+                self.reached.add(peer.index)
+            return self.machine.peers
+
+    # ---- kernels ---------------------------------------------------------------------------------------------------
+
+    def load(self, cubin: bytes, symbol: str) -> Function:
+        from tests.simulated.kernels import Loaded, LoadedOwn
+
+        with self.machine.loading(self):
+            with self.call("cuModuleLoadData"):
+                unit = self.machine.units[int(cubin)]
+                assert symbol == unit.name
+            self._wait_for_all("cuModuleLoadData")
+        kernel = LoadedOwn(self) if unit.file == BUILTIN_FILE else Loaded(self, unit)
+        return Function(kernel, self.limits.threads, 0, 32, lambda nbytes: None)
+
+    def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> Launches:
+        return SimulatedLaunches(launches)
+
+
+@final
+class SimulatedLaunches:
+    """Implements `Launches`."""
+
+    def __init__(self, launches: Sequence[tuple[KernelLaunch, int]]) -> None:
+        self.each = [partial(self._make, launch, lane) for launch, lane in launches]
+        self._streams: Sequence[Any] = ()
+
+    def aim(self, streams: Sequence[RawStream]) -> None:
+        self._streams = streams
+
+    def _make(self, launch: KernelLaunch, lane: int) -> int:
+        kernel = launch.function.handle
+        try:
+            with kernel.gpu.call(LAUNCH):
+                stream = self._streams[lane]
+                if stream.gpu is not kernel.gpu:
+                    kernel.gpu.machine.problem("a kernel is launched in a stream of another device")
+                stream.put(kernel.act(launch), takes_room=True)
+        except DeviceError as error:
+            return error.code
+        return 0

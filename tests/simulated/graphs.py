@@ -1,0 +1,115 @@
+"""Executable graphs of a simulated GPU.
+
+What a node does is settled when it is added or set, as by the driver: parameters that are written later do not count.
+Stricter than the driver: a graph is not changed, nor destroyed, while a launch of it is pending.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, GraphNode, KernelLaunch, RawStream
+from tests.simulated.gpu import SimulatedGpu
+from tests.simulated.machine import GraphRun, Record
+
+DEVICE: Final = {"in": (False, True), "out": (True, False), "within": (True, True)}
+"""For each kind of copy: is its source, is its target on the device?"""
+
+
+@final
+class SimulatedGraph:
+    """Implements `RawGraph`."""
+
+    def __init__(self, gpu: SimulatedGpu, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> None:
+        self._gpu = gpu
+        self._nodes = [node for node, _ in nodes]
+        self._needs = [tuple(needs) for _, needs in nodes]
+        self._acts: list[Callable[[], None]] = []
+        self._pending = 0
+        self._latest: Record | None = None
+        self._alive = False
+        for number, (node, needs) in enumerate(nodes):
+            if len(set(needs)) < len(needs) or not all(0 <= other < number for other in needs):
+                gpu.machine.problem(f"node {number} is put after {needs}")
+            with gpu.call(_ADD[type(node)]):
+                self._acts.append(self._act(node))
+        with gpu.call("cuGraphInstantiate"):
+            gpu.graphs += 1
+            self._alive = True
+
+    def update_kernel(self, node: int) -> None:
+        kernel = self._nodes[node]
+        assert isinstance(kernel, KernelLaunch)
+        self._set("cuGraphExecKernelNodeSetParams", node, kernel)
+
+    def update_copy(self, node: int, to: CopyNode) -> None:
+        before = self._nodes[node]
+        assert isinstance(before, CopyNode)
+        assert (before.kind, before.nbytes) == (to.kind, to.nbytes)
+        self._set("cuGraphExecMemcpyNodeSetParams", node, to)
+
+    def update_fill(self, node: int, to: FillNode) -> None:
+        before = self._nodes[node]
+        assert isinstance(before, FillNode)
+        assert (before.width, before.value, before.count) == (to.width, to.value, to.count)
+        self._set("cuGraphExecMemsetNodeSetParams", node, to)
+
+    def upload(self, stream: RawStream) -> None:
+        with self._gpu.call("cuGraphUpload"):
+            self._check("uploaded")
+
+    def launch(self, stream: Any) -> None:
+        with self._gpu.call("cuGraphLaunch"):
+            self._check("launched", while_pending=True)
+            if stream.gpu is not self._gpu:
+                self._gpu.machine.problem("a graph is launched in a stream of another device")
+            end, acts = Record(), list(self._acts)
+
+            def begin() -> None:
+                self._gpu.machine.graphs.append(GraphRun(self._gpu, acts, self._needs, end))
+
+            def over() -> None:
+                self._pending -= 1
+
+            # Launches of one graph come one after the other, whatever their streams.
+            stream.put(begin, needs=self._latest, takes_room=True)
+            stream.put(over, needs=end)
+            self._latest = end
+            self._pending += 1
+
+    def destroy(self) -> None:
+        with self._gpu.call("cuGraphExecDestroy"):
+            self._check("destroyed")
+            self._alive = False
+            self._gpu.graphs -= 1
+
+    def _set(self, call: str, number: int, node: GraphNode) -> None:
+        with self._gpu.call(call):
+            self._check("changed")
+            self._nodes[number] = node
+            self._acts[number] = self._act(node)
+
+    def _check(self, what: str, *, while_pending: bool = False) -> None:
+        if not self._alive:
+            self._gpu.machine.problem(f"a graph is {what} after it was destroyed")
+        if self._pending and not while_pending:
+            self._gpu.machine.problem(f"a graph is {what} while it runs")
+
+    def _act(self, node: GraphNode) -> Callable[[], None]:
+        gpu = self._gpu
+        if isinstance(node, KernelLaunch):
+            act: Callable[[], None] = node.function.handle.act(node)
+            return act
+        if isinstance(node, CopyNode):
+            for address, device in zip((node.source, node.target), DEVICE[node.kind], strict=True):
+                found = gpu.machine.find(address, node.nbytes)
+                if not node.nbytes or found is None or (found[2] == gpu.index) is not device:
+                    raise gpu.refused("cuGraphAddMemcpyNode", 1)
+            return lambda: gpu.copied(node.target, node.source, node.nbytes)
+        if not node.count or gpu.machine.find(node.address, node.width * node.count) is None:
+            raise gpu.refused("cuGraphAddMemsetNode", 1)
+        return lambda: gpu.filled(node.address, node.width, node.value, node.count)
+
+
+_ADD: Final = {
+    KernelLaunch: "cuGraphAddKernelNode", CopyNode: "cuGraphAddMemcpyNode", FillNode: "cuGraphAddMemsetNode",
+}  # fmt: skip

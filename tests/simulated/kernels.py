@@ -1,0 +1,237 @@
+"""What a simulated GPU does for a launch: it reads the packed parameters as the CUDA side declares them, and runs the
+kernel's host body over the simulated memory.
+
+The parameters are read by the contract of kernels/prelude/dagpu.cuh, with nothing from dagpu's own packing. Whose host
+body it is, and the shapes of plain pointers, are not in them: for these `tests.simulated.cuda` puts a number behind
+them.
+"""
+
+import struct
+from collections.abc import Callable
+from math import prod
+from typing import Any, Final, final
+
+import numpy as np
+
+from dagpu.backends.cuda.compile.compiler import Unit
+from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, GridExtents, KernelLaunch
+from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
+from dagpu.backends.cuda.kernels.launch_params import CHECKED, LINEAR_GRID, STRIDED, WIDE, macros
+from dagpu.backends.host.arrays import Account, HostMemory
+from dagpu.backends.host.numpy_execution import execute
+from dagpu.common.layout import Layout, contiguous
+from dagpu.kernels.declaration import ScalarCheck
+from dagpu.lowering.program import Launch, Tiles, View
+from dagpu.ops.kernel_spec import KernelSpec, Param
+from tests.simulated.gpu import SimulatedGpu
+
+REPORT: Final = struct.Struct("<4i8q8q")
+"""state, argument, rank, kind; index; extent."""
+
+
+class Violation(Exception):
+    """Raised by a host body: its kernel reaches out of bounds here."""
+
+    def __init__(self, argument: int, index: tuple[int, ...], extent: tuple[int, ...], kind: int = 0) -> None:
+        super().__init__(argument, index)
+        self.argument, self.index, self.extent, self.kind = argument, index, extent, kind
+
+
+KERNELS: Final[list[Any]] = []
+"""The spec of each kernel, or for plain pointers its launch, by the number behind the parameters."""
+
+OWN: Final[list[tuple[BuiltinWork, Callable[..., None]]]] = []
+"""Of each of dagpu's own kernels what it does, by the number behind the parameters."""
+
+VARIANTS: Final = {macros(variant): variant for variant in range(16)}
+
+
+@final
+class Reader:
+    """Reads parameters one after the other, each aligned to its own size."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self.at = 0
+
+    def align(self, size: int) -> None:
+        """What was skipped must be zero."""
+        end = -(-self.at // size) * size
+        assert not any(self.text[self.at : end]), "padding that is not zero"
+        self.at = end
+
+    def bytes(self, size: int) -> bytes:
+        """A scalar of so many bytes."""
+        self.align(size)
+        assert self.at + size <= len(self.text), "the parameters end too early"
+        self.at += size
+        return self.text[self.at - size : self.at]
+
+    def pointer(self) -> int:
+        return int.from_bytes(self.bytes(8), "little")
+
+    def indices(self, count: int, variant: int) -> tuple[int, ...]:
+        """`index_t[count]`."""
+        size = 8 if variant & WIDE else 4
+        return tuple(int.from_bytes(self.bytes(size), "little", signed=True) for _ in range(count))
+
+
+@final
+class LoadedOwn:
+    """One of dagpu's own kernels, of a simulated GPU."""
+
+    def __init__(self, gpu: SimulatedGpu) -> None:
+        self.gpu = gpu
+
+    def act(self, launch: KernelLaunch) -> Callable[[], None]:
+        """What a launch of it does, in a stream or in a graph. The parameters are read now, as by the driver."""
+        text = bytes(launch.parameters)
+        made, act = OWN[int.from_bytes(text[-8:], "little")]
+        addresses = [int.from_bytes(text[at : at + 8], "little") for at in made.pointers]
+        plain = bytearray(text)
+        for at in made.pointers:
+            plain[at : at + 8] = bytes(8)
+        numbers = []
+        if made.seed is not None:
+            numbers.append(int.from_bytes(text[made.seed : made.seed + 8], "little"))
+            plain[made.seed : made.seed + 8] = bytes(8)
+        assert plain == made.arguments
+        assert (launch.grid, launch.block) == (made.grid, made.block)
+        refuse(self.gpu, launch)
+        return lambda: act(self.gpu, *addresses, *numbers)
+
+
+@final
+class Loaded:
+    """A kernel of a simulated GPU, whose launches are read back from their parameters."""
+
+    def __init__(self, gpu: SimulatedGpu, unit: Unit) -> None:
+        self.gpu = gpu
+        self._unit = unit
+        self._variant = VARIANTS[unit.defines]
+
+    def act(self, launch: KernelLaunch) -> Callable[[], None]:
+        """What a launch of it does, in a stream or in a graph. The parameters are read now, as by the driver."""
+        refuse(self.gpu, launch)
+        text, grid = bytes(launch.parameters), launch.grid
+        return lambda: self.run(grid, text)
+
+    def run(self, grid: GridExtents, text: bytes) -> None:
+        """All blocks."""
+        launch, memory, reports = self.read(grid, text)
+        if memory is None:
+            return  # the device is lost
+        try:
+            execute(launch, memory)
+        except Violation as violation:
+            self._violated(violation, reports)
+        except BaseException as error:
+            self.gpu.machine.problems.append(f"a host body failed on the GPU: {error!r}")
+
+    def read(self, grid: GridExtents, text: bytes) -> tuple[Launch, list[object] | None, dict[int, int]]:
+        """The launch, the memory of its arguments, and where each of them reports."""
+        known, variant, reader = KERNELS[int.from_bytes(text[-8:], "little")], self._variant, Reader(text)
+        shapes: Launch | None = known if isinstance(known, Launch) else None
+        spec: KernelSpec = known if shapes is None else shapes.kernel
+        assert (spec.name, spec.cuda) == (self._unit.name, self._unit.text)
+        arguments: list[Any] = []
+        memory: list[object] | None = []
+        reports: dict[int, int] = {}
+        for number, param in enumerate(spec.params):
+            if param.form == "scalar":
+                arguments.append(_scalar(param, reader))
+                continue
+            data, argument, report = (
+                self._struct(number, param, reader) if shapes is None else (reader.pointer(), shapes.args[number], 0)
+            )
+            layout: Layout = (argument.view if type(argument) is Tiles else argument).layout
+            found = self._place(data, layout)
+            if memory is None or found is None:
+                memory = None
+                continue
+            placed = View(len(memory), replaced(layout, offset=found[1]))
+            arguments.append(placed if type(argument) is not Tiles else Tiles(placed, argument.tile, argument.grid))
+            memory.append(found[0])
+            reports[number] = report
+        reader.align(8)
+        assert reader.at == len(text) - 8, "the parameters go on"
+        tiles = next((a for a in arguments if type(a) is Tiles), None)
+        whole: tuple[int, ...] = grid
+        if variant & LINEAR_GRID and tiles is not None:
+            whole = tiles.grid
+            assert grid == (prod(whole), 1, 1)
+        return Launch(spec, tuple(arguments), whole, (), (), self.gpu.index, None), memory, reports
+
+    def _struct(self, number: int, param: Param, reader: Reader) -> tuple[int, Any, int]:
+        assert param.rank is not None
+        assert param.dtype is not None
+        rank, variant = param.rank, self._variant
+        data = reader.pointer()
+        shape = reader.indices(rank, variant)
+        layout = contiguous(shape, param.dtype)
+        if variant & STRIDED:
+            strides = tuple(n * param.dtype.itemsize for n in reader.indices(rank, variant))
+            layout = Layout(param.dtype, shape, strides, 0)
+        argument: Any = View(-1, layout)
+        if param.form == "out":
+            tile = reader.indices(rank, variant)
+            own = tuple(-(-n // step) for n, step in zip(shape, tile, strict=True))
+            argument = Tiles(argument, tile, own)
+            if variant & LINEAR_GRID:
+                assert reader.indices(rank, variant) == own
+        reader.align(8)
+        report = 0
+        if variant & CHECKED:
+            report = reader.pointer()
+            assert int.from_bytes(reader.bytes(4), "little") == number
+            reader.align(8)
+        return data, argument, report
+
+    def _place(self, data: int, layout: Layout) -> tuple[object, int] | None:
+        """The memory that an argument lies in, and where; None, and the device lost, if it does not."""
+        return placed(self.gpu, data, layout)
+
+    def _violated(self, violation: Violation, reports: dict[int, int]) -> None:
+        if not self._variant & CHECKED:
+            self.gpu.lose()
+            return
+        report = self.gpu.bytes_at(reports[violation.argument], REPORT.size)
+        if report is None or report[0]:
+            return  # the first one wins
+        rank, room = len(violation.index), (0,) * (8 - len(violation.index))
+        fields = (2, violation.argument, rank, violation.kind, *violation.index, *room, *violation.extent, *room)
+        report[...] = np.frombuffer(REPORT.pack(*fields), np.uint8)
+
+
+def _scalar(param: Param, reader: Reader) -> Any:
+    assert isinstance(param.check, ScalarCheck)
+    dtype = param.check.dtype
+    value = np.frombuffer(reader.bytes(dtype.itemsize), dtype)[0]
+    return value.item() if dtype.kind in "biuf" else float(value)
+
+
+def refuse(gpu: SimulatedGpu, launch: KernelLaunch) -> None:
+    """As the driver does."""
+    limits, grid, block = gpu.limits, launch.grid, launch.block
+    fits = all(0 < n <= most for n, most in zip((*grid, *block), (*limits.grid, *limits.block), strict=True))
+    if not fits or prod(block) > limits.threads or launch.shared > limits.shared:
+        raise gpu.refused(LAUNCH, 1)
+
+
+def replaced(layout: Layout, offset: int) -> Layout:
+    """The same array elsewhere."""
+    return Layout(layout.dtype, layout.shape, layout.strides, offset)
+
+
+def placed(gpu: SimulatedGpu, data: int, layout: Layout) -> tuple[object, int] | None:
+    """Where an array lies whose first element is at `data`; None, and the device lost, if part of it lies nowhere."""
+    if layout.size == 0:
+        return HostMemory(Account(), 0), 0
+    ends = [(extent - 1) * stride for extent, stride in zip(layout.shape, layout.strides, strict=True)]
+    first = data + sum(min(end, 0) for end in ends)
+    last = data + sum(max(end, 0) for end in ends) + layout.dtype.itemsize
+    if gpu.bytes_at(first, last - first) is None:
+        return None
+    found = gpu.machine.find(first, last - first)
+    assert found is not None
+    return found[0], found[1] + data - first

@@ -1,0 +1,422 @@
+"""The machine that simulated GPUs are part of: their memory, their streams and events, and the scheduler.
+
+A seed decides in which order the streams go on. Work is done only when somebody asks for it: a look at an event does a
+little, waiting for one does all that it needs, and a thread does what has to be done before a descriptor is closed for
+a task that sleeps. `Machine.hold` stops all of it.
+"""
+
+import os
+import random
+import threading
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+from dagpu.backends.cuda.compile.compiler import Unit
+from dagpu.backends.host.arrays import HostMemory
+from tests.support.driver_calls import may_wait_behind_a_load, releases
+
+if TYPE_CHECKING:
+    from tests.simulated.gpu import SimulatedGpu
+
+QUEUE_DEPTH: Final = 1024
+"""Launches, copies and fills that a stream takes before the driver blocks whoever puts in one more."""
+
+PATIENCE: Final = 30.0
+"""Seconds after which something counts as hung."""
+
+POISON: Final = 0xA5
+
+LOOKS: Final = 0.2
+"""How often the backend's watch looks, after each piece of work that is done for somebody who sleeps."""
+
+
+@final
+class Record:
+    """One record of an event: what a wait for it refers to, whatever is recorded later."""
+
+    __slots__ = ("done", "late", "number", "stream", "when")
+
+    def __init__(self, stream: "SimulatedStream | None" = None, number: int = 0, late: int = 0) -> None:
+        self.done = False
+        """Has the device come to it? Waits in streams ask for this."""
+        self.when = 0
+        """The machine's time, once it is done."""
+        self.stream = stream
+        self.number = number
+        """Which one of its stream's records it is, from 1 on."""
+        self.late = late
+        """How many looks from the host still miss it once it is done."""
+
+    def seen(self) -> bool:
+        """A look from the host. What has been seen once stays so, and with it all before it in its stream."""
+        if not self.done or self.stream is None:
+            return self.done
+        if self.number > self.stream.seen:
+            if self.late:
+                self.late -= 1
+                return False
+            self.stream.seen = self.number
+        return True
+
+
+@final
+class SimulatedEvent:
+    """Implements `RawEvent`, and with `timing` also `TimingEvent`."""
+
+    def __init__(self, gpu: "SimulatedGpu", timing: bool = False) -> None:
+        self._gpu = gpu
+        self._timing = timing
+        self.latest: Record | None = None
+
+    def record(self, stream: Any, /) -> None:
+        with self._gpu.call("cuEventRecord"):
+            if stream.gpu is not self._gpu:
+                self._gpu.machine.problem("an event is recorded in a stream of another device")
+            record = self.latest = stream.new_record()
+
+            def act() -> None:
+                record.done = True
+                record.when = self._gpu.machine.now
+
+            stream.put(act)
+
+    def query(self) -> bool:
+        with self._gpu.call("cuEventQuery", anywhere=True):
+            self._gpu.machine.progress()
+            self._gpu.refuse_if_lost("cuEventQuery")
+            return self.latest is None or self.latest.seen()
+
+    def synchronize(self) -> None:
+        with self._gpu.call("cuEventSynchronize", anywhere=True):
+            record = self.latest
+        if record is not None:
+            self._gpu.machine.run_until(lambda: record.done, self._gpu, "cuEventSynchronize")
+            with self._gpu.machine.changed:
+                record.late = 0
+                record.seen()
+
+    def time_since(self, earlier: "SimulatedEvent", /) -> float:
+        with self._gpu.call("cuEventElapsedTime"):
+            first, last = earlier.latest, self.latest
+            if not (self._timing and earlier._timing and earlier._gpu is self._gpu):  # noqa: SLF001  # another event of this class
+                self._gpu.machine.problem("the time between events that have none, or are of two devices, is asked for")
+            if first is None or last is None or not (first.seen() and last.seen()):
+                self._gpu.machine.problem("the time between events is asked for before they have happened")
+                return 0.0
+            return (last.when - first.when) * 1e-3
+
+
+@final
+@dataclass(slots=True)
+class Work:
+    """One piece of work in a stream."""
+
+    act: Callable[[], None]
+    needs: Record | None = None
+    takes_room: bool = False
+    python: bool = False
+    """Is it a host function in Python, which the driver's thread needs the GIL for?"""
+
+
+@final
+class SimulatedStream:
+    """Implements `RawStream`."""
+
+    def __init__(self, gpu: "SimulatedGpu", handle: int) -> None:
+        self.gpu = gpu
+        self.handle = handle
+        self.queue: deque[Work] = deque()
+        self.pending = 0
+        self.seen = 0
+        """The number of the latest record that the host knows to be done."""
+        self.records = 0
+        """How many have been put in."""
+
+    def new_record(self) -> Record:
+        """One that is about to be put in. What it stands for may be done long before the host sees that."""
+        self.records += 1
+        return Record(self, self.records, self.gpu.machine.lateness())
+
+    def put(
+        self,
+        act: Callable[[], None],
+        *,
+        needs: Record | None = None,
+        takes_room: bool = False,
+        python: bool = False,
+    ) -> None:
+        """Append work."""
+        if takes_room and self.pending >= QUEUE_DEPTH:
+            self.gpu.machine.problem(f"more than {QUEUE_DEPTH} launches, copies and fills are pending in a stream")
+        self.pending += takes_room
+        self.queue.append(Work(act, needs, takes_room, python))
+
+    def wait_for_event(self, event: Any, /) -> None:
+        with self.gpu.call("cuStreamWaitEvent", anywhere=True):
+            if event.latest is not None:
+                self.put(lambda: None, needs=event.latest)
+
+
+@final
+class GraphRun:
+    """One launch of a graph, under way: its nodes happen in any order that their needs allow."""
+
+    def __init__(
+        self, gpu: "SimulatedGpu", acts: Sequence[Callable[[], None]], needs: Sequence[Sequence[int]], end: Record
+    ) -> None:
+        self.gpu = gpu
+        self.end = end
+        self._acts = acts
+        self._left = [len(each) for each in needs]
+        self._after: list[list[int]] = [[] for _ in needs]
+        for node, each in enumerate(needs):
+            for other in each:
+                self._after[other].append(node)
+        self._ready = [node for node, each in enumerate(needs) if not each]
+        self._count = len(needs)
+
+    def step(self, choose: random.Random) -> None:
+        """One node, or the end."""
+        if self._ready:
+            node = self._ready.pop(choose.randrange(len(self._ready)))
+            for other in self._after[node]:
+                self._left[other] -= 1
+                if not self._left[other]:
+                    self._ready.append(other)
+            self._count -= 1
+            self._acts[node]()
+        if not self._count:
+            self.end.done = True
+
+
+@final
+class Machine:
+    """The GPUs, the memory and the scheduler. All of its state is guarded by `changed`."""
+
+    def __init__(self, seed: int, pinned: int = 1 << 32) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.problems: list[str] = []
+        self.pinned_room = pinned
+        self.peers = True
+        """Can a kernel of one device read memory of another?"""
+        self.blocks: dict[int, tuple[HostMemory, int]] = {}
+        """Every allocation that is alive, by its address: its memory and its device, -1 for pinned memory."""
+        self._addresses: list[int] = []
+        self._buried: list[HostMemory] = []
+        self._stacks: dict[int, list[SimulatedGpu]] = {}
+        self._random = random.Random(seed)
+        self._held = False
+        self._gil_held = 0
+        """Threads that wait in the driver with the GIL held: meanwhile no Python runs on the driver's own."""
+        self._loaders: dict[int, int] = {}
+        """Of each device on which a module is being loaded, by its index: the thread that does."""
+        self._closes = 0
+        self.now = 0
+        """Microseconds: every piece of work takes one."""
+        self._engine: threading.Thread | None = None
+        self.streams: list[SimulatedStream] = []
+        self.graphs: list[GraphRun] = []
+        """Those under way."""
+        self.gpus: list[SimulatedGpu] = []
+        self.looks: list[Callable[[], None]] = []
+        """What a thread of the backend's does now and then, at any time: its watch looks at the runs that are slept
+        on."""
+        self.units: list[Unit] = []
+        """What has been compiled, by the number that stands for its cubin."""
+
+    def problem(self, what: str) -> None:
+        """Something was done that must not be."""
+        self.problems.append(what)
+        raise AssertionError(what)
+
+    # ---- contexts --------------------------------------------------------------------------------------------------
+
+    def stack(self) -> "list[SimulatedGpu]":
+        """The contexts that are on this thread's stack."""
+        return self._stacks.setdefault(threading.get_ident(), [])
+
+    def no_context_left(self) -> bool:
+        """Is every thread's stack empty, once those that are still at work have come to an end?"""
+        with self.changed:
+            return self.changed.wait_for(lambda: not any(self._stacks.values()), PATIENCE)
+
+    # ---- memory ----------------------------------------------------------------------------------------------------
+
+    def add(self, address: int, memory: HostMemory, device: int) -> None:
+        """New memory."""
+        memory.block[...] = POISON
+        self.blocks[address] = memory, device
+        insort(self._addresses, address)
+
+    def remove(self, address: int, device: int) -> None:
+        """Give it back. It is kept, unreachable: whoever has an array over it may still touch it."""
+        memory, where = self.blocks.pop(address, (None, None))
+        if memory is None or where != device:
+            self.problem(f"{address:#x} is freed, which nobody allocated there")
+            return
+        self._addresses.remove(address)
+        memory.block[...] = POISON
+        self._buried.append(memory)
+
+    def poison(self, address: int, nbytes: int) -> None:
+        """Overwrite what nobody may need any more."""
+        found = self.find(address, nbytes)
+        if found is not None:
+            found[0].block[found[1] : found[1] + nbytes] = POISON
+
+    def find(self, address: int, nbytes: int) -> tuple[HostMemory, int, int] | None:
+        """The allocation that these bytes lie in, the first one's place in it, and its device; None if they do not."""
+        at = bisect_right(self._addresses, address) - 1
+        if at < 0:
+            return None
+        start = self._addresses[at]
+        memory, device = self.blocks[start]
+        return (memory, address - start, device) if address + nbytes <= start + memory.nbytes else None
+
+    # ---- the scheduler ---------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Do one piece of work, of any stream that can go on. False if none can."""
+        ready = [stream for stream in self.streams if stream.queue and not stream.gpu.lost and self._may_run(stream)]
+        graphs = [graph for graph in self.graphs if not graph.gpu.lost]
+        if not (ready or graphs) or self._held:
+            return False
+        self.now += 1
+        choices: list[SimulatedStream | GraphRun] = [*ready, *graphs]
+        chosen = self._random.choice(choices)
+        if isinstance(chosen, GraphRun):
+            chosen.step(self._random)
+            if chosen.end.done:
+                self.graphs.remove(chosen)
+        else:
+            work = chosen.queue.popleft()
+            chosen.pending -= work.takes_room
+            work.act()
+        self.changed.notify_all()
+        return True
+
+    def _may_run(self, stream: SimulatedStream) -> bool:
+        work = stream.queue[0]
+        return (work.needs is None or work.needs.done) and not (work.python and self._gil_held)
+
+    def lateness(self) -> int:
+        """How many looks from the host miss something that is done."""
+        return self._random.choice((0, 0, 0, 1, 2, 7))
+
+    def progress(self) -> None:
+        """The GPUs have worked a little since the last look at them."""
+        for _ in range(self._random.choice((0, 0, 1, 3, 10, 100))):
+            if not self.step():
+                return
+
+    def run_until(self, done: Callable[[], bool], gpu: "SimulatedGpu", call: str) -> None:
+        """Work until then; other threads go on between any two pieces of work."""
+        with self._waiting(call):
+            while True:
+                with self.changed:
+                    if done():
+                        return
+                    gpu.refuse_if_lost(call)
+                    if not self.step():
+                        if not self._held:
+                            because = ", with the GIL held that a host function needs" if self._gil_held else ""
+                            self.problem(f"{call} would wait for ever{because}")
+                        self.changed.wait()
+
+    @contextmanager
+    def _waiting(self, call: str) -> Iterator[None]:
+        """Within the block a call waits. No host function in Python runs meanwhile if the call, as the list of the
+        driver's calls has it, holds the GIL."""
+        holding = not releases(call)
+        with self.changed:
+            self._gil_held += holding
+            self.changed.notify_all()
+        try:
+            yield
+        finally:
+            with self.changed:
+                self._gil_held -= holding
+
+    @contextmanager
+    def loading(self, gpu: "SimulatedGpu") -> Iterator[None]:
+        """Within the block this thread loads a module: whatever may wait behind a load does."""
+        with self.changed:
+            self.wait_behind_a_load(gpu, "cuModuleLoadData")
+            self._loaders[gpu.index] = threading.get_ident()
+            self.changed.notify_all()
+        try:
+            yield
+        finally:
+            with self.changed:
+                del self._loaders[gpu.index]
+                self.changed.notify_all()
+
+    def loads(self, gpu: "SimulatedGpu") -> bool:
+        """Is a module being loaded, by another thread?"""
+        return self._loaders.get(gpu.index, threading.get_ident()) != threading.get_ident()
+
+    def wait_behind_a_load(self, gpu: "SimulatedGpu", call: str) -> None:
+        """As a call does that needs what a load holds until it is over."""
+        if self.loads(gpu) and may_wait_behind_a_load(call):
+            with self._waiting(call):
+                if not self.changed.wait_for(lambda: not self.loads(gpu), PATIENCE):
+                    self.problem(f"{call} waits behind a load that does not end")
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Within the `with` block no work is done, and whoever waits for some, waits."""
+        with self.changed:
+            self._held = True
+        try:
+            yield
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Go on."""
+        with self.changed:
+            self._held = False
+            self.changed.notify_all()
+
+    def will_close(self) -> None:
+        """Somebody sleeps until a descriptor is closed: see to it that all before that is done."""
+        self._closes += 1
+        if self._engine is None:
+            self._engine = threading.Thread(target=self._work, name="simulated-gpu", daemon=True)
+            self._engine.start()
+        self.changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self.changed:
+                if not self._closes:
+                    self._engine = None
+                    return
+                if not self.step():
+                    self.changed.wait()
+                looking = self._random.random() < LOOKS
+            if looking:
+                for look in self.looks:
+                    look()
+
+    def closed(self, descriptor: int) -> None:
+        """The driver closes it."""
+        self._closes -= 1
+        try:
+            os.close(descriptor)
+        except OSError:
+            self.problems.append("a descriptor was closed that is not open")
+
+    def shut_down(self) -> None:
+        """End the thread, whatever it waits for."""
+        with self.changed:
+            self._closes = 0
+            self._held = False
+            engine = self._engine
+            self.changed.notify_all()
+        if engine is not None:
+            engine.join()

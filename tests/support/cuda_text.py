@@ -1,0 +1,26 @@
+"""CUDA text read as the tests read it: a kernel named `k`, and tiles and views, unless they say otherwise."""
+
+from typing import Literal
+
+import pytest
+
+from dagpu.common.errors import KernelArgumentError
+from dagpu.kernels.cuda_signature import CudaParam, CudaSignature, parse_cuda_signature
+
+Abi = Literal["views", "pointers"]
+
+
+def parse(source: str, name: str = "k", abi: Abi = "views") -> CudaSignature:
+    return parse_cuda_signature(source, name, abi=abi)
+
+
+def only(declaration: str, abi: Abi = "views", before: str = "") -> CudaParam:
+    """The single parameter of a kernel that declares just this one."""
+    (param,) = parse(f"{before}\n__global__ void k({declaration}) {{}}", abi=abi).params
+    return param
+
+
+def refusal(source: str, name: str = "k", abi: Abi = "views") -> str:
+    with pytest.raises(KernelArgumentError) as caught:
+        parse(source, name, abi)
+    return str(caught.value)

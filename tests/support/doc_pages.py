@@ -1,0 +1,161 @@
+"""How a page of the documentation is read and run: its blocks of code, the script it shows, the pictures it has.
+
+- A page is one program: its ```` ```python ```` blocks run in order, on the host. `print(...)  # text` says what is
+  printed. A block below `<!-- raises: MovedError -->` must raise that; the ```` ```text ```` block after it is the
+  message, and where a group is raised, those of its parts as well, as `told` puts them. A block below
+  `<!-- not run: why -->` is shown only. A ```` ```text ```` block below `<!-- mypy -->` is what mypy, with the plugin,
+  says of the block of code before it.
+- A page of the tutorial also includes, piece by piece, a script `NN_name.py` that lies beside it. The ```` ```text ````
+  blocks below `<!-- prints -->` are together what that script prints.
+- A picture `_static/generated/name.svg` in a page is what its code, or its script, writes with `save_svg("name.svg")`.
+
+In all messages white space is any, `...` stands for anything, and the page is named without its folder.
+"""
+
+import contextlib
+import io
+import re
+import runpy
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from tests.support.paths import ROOT
+
+DOCS = ROOT / "docs"
+GENERATED = DOCS / "_static" / "generated"
+MADE = frozenset({DOCS / "benchmarks.md", DOCS / "parity.md"})
+"""Pages that docs/_ext/generated.py writes: they are there once the documentation has been built."""
+
+_BLOCK = re.compile(
+    r"^(?P<mark>(?:<!--[^\n]*-->\n)?)```(?P<kind>python|text)\b[^\n]*\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_INCLUDE = re.compile(
+    r"^```\{literalinclude\} (?P<file>\S+)\n:language: python\n"
+    r':start-after: "(?P<after>.*)"\n:end-before: "(?P<before>.*)"\n```$',
+    re.MULTILINE,
+)
+_PICTURE = re.compile(r"_static/generated/(?P<name>[\w-]+\.svg)")
+
+
+@final
+@dataclass(frozen=True)
+class Block:
+    """One block of Python: the lines it stands on, what its comment says, and the messages that follow it."""
+
+    line: int
+    code: str
+    raises: str | None
+    skipped: bool
+    message: str | None
+    mypy: tuple[str, ...]
+
+    @property
+    def prints(self) -> list[str]:
+        """What its comments say is printed."""
+        return re.findall(r"print\(.*\)\s+# (.*)", self.code)
+
+    def run(self, page: Path, names: dict[str, Any]) -> None:
+        """Run it, in a Python that sees what lies beside the page."""
+        # Blank lines stand in front, so that a traceback and an origin name the page's own line.
+        program = compile("\n" * (self.line - 1) + self.code, str(page), "exec")
+        with neighbours(page):
+            exec(program, names)
+
+
+@contextlib.contextmanager
+def neighbours(file: Path) -> Iterator[None]:
+    """Within the block, what lies beside the file can be imported."""
+    sys.path.insert(0, str(file.parent))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(file.parent))
+
+
+def pages() -> list[Path]:
+    """All pages that are written by hand."""
+    return sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts and page not in MADE)
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The Python blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    found = list(_BLOCK.finditer(text))
+    for number, match in enumerate(found):
+        if match["kind"] != "python":
+            continue
+        raises = re.search(r"raises: (\w+)", match["mark"])
+        message: str | None = None
+        mypy: list[str] = []
+        for after in found[number + 1 :]:
+            if after["kind"] == "python":
+                break
+            if "mypy" in after["mark"]:
+                mypy += after["code"].strip().split("\n\n")
+            elif raises and not after["mark"] and message is None:
+                message = after["code"]
+        line = text[: match.start("code")].count("\n") + 1
+        yield Block(line, match["code"], raises and raises[1], "not run:" in match["mark"], message, tuple(mypy))
+
+
+def said(message: str) -> re.Pattern[str]:
+    """A message of the documentation as a pattern: white space is any, and `...` anything."""
+    words = re.split(r"\s+", message.strip())
+    return re.compile(r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*?") for word in words), re.DOTALL)
+
+
+def told(error: BaseException) -> str:
+    """An error as a page shows it: type and message, and below that of a group those of its parts."""
+    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return "\n".join([f"{type(error).__name__}: {error}", *map(told, parts)])
+
+
+def included(page: Path) -> Iterator[tuple[Path, str]]:
+    """The pieces of scripts that a page includes: the script, and the piece."""
+    for match in _INCLUDE.finditer(page.read_text(encoding="utf-8")):
+        script = page.parent / match["file"]
+        _, _, rest = script.read_text(encoding="utf-8").partition(f"# {match['after']}\n")
+        yield script, rest.partition(f"# {match['before']}\n")[0]
+
+
+def script_of(page: Path) -> Path | None:
+    """The script that a page of the tutorial shows."""
+    return next((script for script, _ in included(page) if script.name[0].isdigit()), None)
+
+
+def printed(page: Path) -> str:
+    """What a page says that its script prints."""
+    found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return "\n".join(match["code"] for match in found if "prints" in match["mark"])
+
+
+def pictures(page: Path) -> set[str]:
+    """The names of the generated pictures in a page."""
+    return {match["name"] for match in _PICTURE.finditer(page.read_text(encoding="utf-8"))}
+
+
+def run_script(script: Path) -> None:
+    """Run a script of the tutorial as Python does."""
+    with neighbours(script):
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def draw(page: Path) -> dict[str, str]:
+    """The pictures that a page's code writes, by name; in a folder of its own, on the host."""
+    import dagpu
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+        with dagpu.use_device("host"):
+            script = script_of(page)
+            if script is not None:
+                run_script(script)
+            names: dict[str, Any] = {"__name__": "__main__"}
+            for block in blocks(page):
+                with contextlib.suppress(*[Exception] if block.raises else []):
+                    if not block.skipped:
+                        block.run(page, names)
+        return {file.name: file.read_text(encoding="utf-8") for file in Path(folder).glob("*.svg")}

@@ -1,0 +1,139 @@
+"""The host backend keeps the order of streams and events, and cancels runs."""
+
+import threading
+from typing import Any
+
+from dagpu.backends.host import HostBackend
+from dagpu.kernels.tile import Tile
+from dagpu.lowering.plan import Lane
+from tests.unit.backends.host.host_plans import PATIENCE, Builder, adding, bytes_of, finish
+from tests.unit.backends.host.host_plans import backend as backend
+
+# ---- order
+
+
+def test_lanes_overlap(backend: HostBackend) -> None:
+    """Two launches in two lanes run at the same time: each waits inside its body for the other."""
+    both = threading.Barrier(2)
+
+    def meet(y: Tile[Any]) -> None:
+        both.wait(PATIENCE)
+
+    build = Builder(0, 1)
+    for lane in (0, 1):
+        build.launch(meet, build.buffer(lane=lane), lane=lane)
+    build.run(backend)
+
+
+def test_devices_overlap(backend: HostBackend) -> None:
+    """Lane 0 of one device is not lane 0 of another."""
+    both = threading.Barrier(2)
+
+    def meet(y: Tile[Any]) -> None:
+        both.wait(PATIENCE)
+
+    build = Builder(devices=("host:0", "host:1"))
+    build.lanes.append(Lane(1, 0))
+    for lane in (0, 1):
+        build.launch(meet, build.buffer(lane=lane), lane=lane)
+    build.run(backend)
+
+
+def test_a_wait_holds_until_the_record(backend: HostBackend) -> None:
+    """Lane 1 does nothing until lane 0 has written, however long that takes."""
+    log: list[str] = []
+    go = threading.Event()
+    build = Builder(0, 1)
+    a, b = build.buffer(), build.buffer()
+
+    def first(y: Tile[Any]) -> None:
+        assert go.wait(PATIENCE)
+        log.append("first")
+
+    build.launch(first, a)
+    build.after(0, 1)
+    build.launch(lambda y, x: log.append("second"), b, a, lane=1)
+    replay, _ = build.start(backend)
+    assert not replay.wait(0.0)
+    assert not replay.done()
+    go.set()
+    finish(replay)
+    assert log == ["first", "second"]
+
+
+def test_lanes_that_are_one_stream(backend: HostBackend) -> None:
+    """Lanes of one key, and lanes 64 apart, share a thread; events between them are in the plan's order."""
+    for other in (0, 64):
+        build = Builder(0, other)
+        a, b = build.buffer(), build.buffer()
+        build.launch(adding(1), a)
+        build.after(0, 1)
+        build.launch(adding(2), b, a, lane=1)
+        build.after(1, 0)
+        build.launch(adding(3), a, b)
+        assert bytes_of(build.run(backend)[a])[0] == 6
+
+
+def test_a_plan_of_no_steps_is_done_at_once(backend: HostBackend) -> None:
+    """Nothing to do takes no thread."""
+    replay, _ = Builder(0, 1).start(backend)
+    called: list[int] = []
+    replay.when_done(lambda: called.append(1))
+    assert (replay.done(), replay.wait(), replay.failures(), called) == (True, True, [], [1])
+
+
+def test_when_done_calls_back_once(backend: HostBackend) -> None:
+    """`wake` is called after the end, whether asked for before it or after."""
+    go, woken = threading.Event(), threading.Semaphore(0)
+
+    def hold(y: Tile[Any]) -> None:
+        go.wait(PATIENCE)
+
+    build = Builder()
+    build.launch(hold, build.buffer())
+    replay, _ = build.start(backend)
+    states: list[bool] = []
+
+    def wake() -> None:
+        states.append(replay.done())
+        woken.release()
+
+    for _ in range(2):
+        replay.when_done(wake)
+    assert states == []
+    go.set()
+    assert woken.acquire(timeout=PATIENCE)
+    assert woken.acquire(timeout=PATIENCE)
+    replay.when_done(lambda: states.append(True))
+    assert states == [True] * 3
+
+
+# ---- cancelling
+
+
+def test_cancelling_skips_what_has_not_begun(backend: HostBackend) -> None:
+    """What runs goes on to its end, and only then is the replay done; lanes that wait for it do not hang."""
+    began, go = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    def slow(y: Tile[Any]) -> None:
+        began.set()
+        assert go.wait(PATIENCE)
+        ran.append("slow")
+
+    build = Builder(0, 1)
+    a, b = build.buffer(), build.buffer()
+    build.launch(slow, a)
+    build.after(0, 1)
+    build.launch(lambda y, x: ran.append("next"), b, a, lane=1)
+    replay, _ = build.start(backend)
+    assert began.wait(PATIENCE)
+    replay.cancel()
+    assert not replay.done()
+    go.set()
+    finish(replay)
+    assert (ran, replay.failures()) == (["slow"], [])
+    after = Builder(0, 1)
+    after.launch(lambda y: ran.append("after"), after.buffer(lane=1), lane=1)
+    after.run(backend)
+    assert ran == ["slow", "after"]

@@ -1,0 +1,220 @@
+"""Pictures of DAGs and plans: SVG that any XML parser reads, with all that they promise in it."""
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagpu import CostModel, arange, full, plan_of, zeros, zip_ops
+from dagpu.lowering.program import Program
+from dagpu.lowering.report import plan_drawing as plan_picture
+from dagpu.lowering.report.prediction import forecast
+from dagpu.lowering.schedule.scheduler import schedule
+from dagpu.ops import op_drawing as dag_picture
+from dagpu.ops import svg
+from dagpu.ops.compose import nodes_of
+from tests.programs.named_dags import NAMED
+from tests.programs.plain_programs import chain, fork_join, programs
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@st.composite
+def dags(draw: st.DrawFn) -> Any:
+    """An op over ops over ops; how often each is taken, and whether it can be run, does not matter here."""
+    ops: list[Any] = [zeros((4,))]
+    for _ in range(draw(st.integers(0, 25))):
+        sources = draw(st.lists(st.sampled_from(ops), max_size=4))
+        ops.append(zip_ops(*sources) if sources else zeros((4,)))
+    return ops[-1]
+
+
+def parsed(text: str) -> Any:
+    """The root element."""
+    root = ET.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    return root
+
+
+def boxes(root: Any) -> list[tuple[float, float, float, float]]:
+    """Left, top, right and bottom of each bar or node: the rectangles that have a tooltip."""
+    found = [rect for group in root.iter(f"{SVG}g") for rect in group.iter(f"{SVG}rect")]
+    corners = [tuple(float(rect.get(name)) for name in ("x", "y", "width", "height")) for rect in found]
+    return [(x, y, x + width, y + height) for x, y, width, height in corners]
+
+
+def tooltips(root: Any) -> list[str]:
+    return [title.text for group in root.iter(f"{SVG}g") for title in group.iter(f"{SVG}title")]
+
+
+def words(root: Any) -> str:
+    return " ".join([text.text or "" for text in root.iter(f"{SVG}text")])
+
+
+def assert_inside(root: Any) -> None:
+    """Nothing that has a place is outside the picture, and there is hardly more room than that takes."""
+    width, height = float(root.get("width")), float(root.get("height"))
+    ends = [right for _, _, right, _ in boxes(root)]
+    texts = [float(text.get("x")) + len(text.text or "") * svg.LETTER for text in root.iter(f"{SVG}text")]
+    assert width <= max([560.0, *ends, *texts]) + 200
+    for left, top, right, bottom in boxes(root):
+        assert 0 <= left <= right <= width + 0.2
+        assert 0 <= top <= bottom <= height + 0.2
+
+
+# ---- plans
+
+
+@settings(max_examples=50)
+@given(programs(25))
+def test_a_plan_of_any_program_is_drawn(source: Program) -> None:
+    """A bar for each instruction, an arrow for each wait, all inside, and well-formed."""
+    plan = schedule(source)
+    found, root = forecast(plan), parsed(plan.to_svg())
+    assert_inside(root)
+    assert len(boxes(root)) == len(found.pieces)
+    arrows = sum([len(piece.waits) for piece in found.pieces])
+    assert len(list(root.iter(f"{SVG}polygon"))) == arrows
+
+
+@settings(max_examples=50)
+@given(programs(25))
+def test_bars_of_a_lane_stand_in_its_row_one_after_the_other(source: Program) -> None:
+    """As time goes from left to right, no bar begins before the one before it in its lane."""
+    plan = schedule(source)
+    lanes: dict[float, float] = {}
+    places = boxes(parsed(plan.to_svg()))
+    for left, top, right, _ in places:
+        assert left >= lanes.get(top, 0) - 2 * plan_picture._NARROWEST  # noqa: SLF001  # no picture shows it
+        lanes[top] = right
+    assert len(lanes) == len({piece.lane for piece in forecast(plan).pieces})
+
+
+def test_a_bar_tells_what_it_is() -> None:
+    """Step, kernel, lane, time, bytes, what it waits for, and where it was built."""
+    plan = plan_of(NAMED["cholesky"]())
+    root = parsed(plan.to_svg())
+    first, piece = tooltips(root), forecast(plan).pieces
+    kernels = [each for each in piece if each.kind == "Launch"]
+    assert any(f"#{kernels[0].step} Launch potrf on" in tip for tip in first)
+    assert any("waits for #" in tip for tip in first)
+    assert any("named_dags.py:" in tip for tip in first)
+    assert "Launch" in words(root)
+    assert "CopyHtoD" in words(root)
+
+
+def test_a_long_plan_is_abridged_and_says_so() -> None:
+    """The first instructions are drawn, and the rest counted."""
+    plan = schedule(chain(1000))
+    root = parsed(plan.to_svg())
+    assert len(boxes(root)) == plan_picture.MOST_PIECES
+    assert f"the {1000 - plan_picture.MOST_PIECES} instructions after these are not drawn" in words(root)
+
+
+def test_a_plan_is_drawn_by_the_times_of_a_cost_model() -> None:
+    """A bar is as long as its instruction is predicted to take."""
+    plan = schedule(fork_join(2))
+    bars = boxes(parsed(plan_picture.picture(plan, CostModel(launch=0).declare({"step": 1e-3}))))
+    assert len({round(right - left) for left, _, right, _ in bars}) == 1
+
+
+# ---- DAGs
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_dags_and_their_plans_are_drawn(name: str, tmp_path: Path) -> None:
+    """As files, and in a notebook."""
+    op = NAMED[name]()
+    for drawn in (op, plan_of(op)):
+        path = tmp_path / "picture.svg"
+        drawn.save_svg(path)
+        text = path.read_text(encoding="utf-8")
+        assert text == drawn.to_svg() == drawn._repr_svg_()
+        assert_inside(parsed(text))
+
+
+@given(dags())
+def test_a_dag_of_any_shape_is_drawn(op: Any) -> None:
+    """A box for each op, no two of which overlap, and each source above what takes it."""
+    root = parsed(op.to_svg())
+    assert_inside(root)
+    found = boxes(root)
+    assert len(found) == len(nodes_of(op)[: dag_picture.MOST_OPS])
+    for number, (left, top, right, bottom) in enumerate(found):
+        for other_left, other_top, other_right, other_bottom in found[:number]:
+            apart = right <= other_left or other_right <= left or bottom <= other_top or other_bottom <= top
+            assert apart
+
+
+def test_sources_stand_above_what_takes_them() -> None:
+    """Data flows downwards, the result is at the bottom."""
+    op = zip_ops(zeros((4,)), arange(4).to_host())
+    root = parsed(op.to_svg())
+    place = {tip.split("\n")[0]: top for tip, (_, top, _, _) in zip(tooltips(root), boxes(root), strict=True)}
+    assert place["Zip"] > place["ToHost"] > min(place.values())
+    assert len(list(root.iter(f"{SVG}polygon"))) == 3
+
+
+def test_a_node_tells_where_it_was_built() -> None:
+    """File and line in full, as a tooltip."""
+    assert any("test_picture.py:" in tip for tip in tooltips(parsed(zeros((4,)).to_svg())))
+
+
+def test_a_large_dag_is_abridged_and_says_so() -> None:
+    """The ops nearest to the result are drawn, the rest counted, and the cut shown."""
+    op: Any = zeros((4,))
+    for _ in range(5000):
+        op = op.map(lambda t: t)
+    root = parsed(op.to_svg())
+    assert len(boxes(root)) == dag_picture.MOST_OPS
+    assert f"{5001 - dag_picture.MOST_OPS:,} of 5,001 ops" in words(root)
+    assert "…" in words(root)
+
+
+# ---- SVG
+
+
+@given(st.text())
+def test_any_text_stands_in_a_picture(told: str) -> None:
+    """Characters that XML forbids are replaced; the rest come back as they were."""
+    root = parsed(svg.document(10, 10, told, [svg.group([svg.text(1, 1, told)], told)]))
+    (tip,) = tooltips(root)
+    legal = svg._FORBIDDEN.sub("?", told)  # noqa: SLF001  # no picture shows it
+    assert (tip or "") == legal
+
+
+def test_a_picture_is_readable_on_light_and_dark() -> None:
+    """Both sets of colours are there, the page's own background among them; classes are the package's own."""
+    text = full((2,), 1.0).to_svg()
+    style = next(parsed(text).iter(f"{SVG}style")).text
+    light, dark = style.split("@media (prefers-color-scheme:dark)")
+    for name in ("page", "text", "edge", "fill-Fill"):
+        assert f".dagpu-{name}{{" in light
+        assert f".dagpu-{name}{{" in dark
+    used = {name for element in parsed(text).iter() for name in (element.get("class") or "").split()}
+    assert used
+    assert all(name.startswith("dagpu-") for name in used)
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_text_can_be_told_from_what_it_stands_on(light: bool) -> None:
+    """The contrast that WCAG 2.1 asks of graphics and large text is kept by all: 3 to 1; of body text, 4.5 to 1."""
+    page, ink = ("#ffffff", "#1c2128") if light else ("#16181d", "#e4e8ee")
+    assert contrast(page, ink) >= 4.5
+    for colours in svg.KINDS.values():
+        assert contrast(colours[not light], "#ffffff" if light else "#101216") >= 3.0
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of two colours' relative luminance, as WCAG 2.1 defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    dark, bright = sorted((luminance(one), luminance(other)))
+    return (bright + 0.05) / (dark + 0.05)

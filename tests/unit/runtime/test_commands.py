@@ -1,0 +1,111 @@
+"""`python -m dagpu`: info, explain and trace. `check` has tests of its own."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dagpu
+from dagpu import device
+from dagpu.__main__ import main
+from dagpu.commands import info
+from dagpu.commands.info import SelfTestResult, examine
+from dagpu.common.env_vars import VARIABLES, Variable
+
+SCRIPT = """
+import sys
+from dagpu import ones, zip_ops
+
+assert __name__ == "__main__" and sys.argv[1:] == ["--size", "8"], sys.argv
+a, b = zip_ops(ones((8,)).to_host(), ones((8,)).to_host()).sync()
+print("sum", a.sum() + b.sum())
+zip_ops(ones((8,)).to_host(), ones((8,)).to_host()).sync()
+sys.exit(3)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    file = tmp_path / "pipelines.py"
+    file.write_text(SCRIPT, encoding="utf-8")
+    return str(file)
+
+
+def test_info_says_what_is_here_and_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Versions, devices with a self-test, why there is no GPU, and the default device."""
+    with dagpu.use_device("host"):
+        assert main(["info"]) == 0
+    said = capsys.readouterr().out
+    assert f"dagpu {dagpu.__version__}" in said
+    assert f"numpy {np.__version__}" in said
+    assert any(line.startswith("host:0") and line.endswith("passed") for line in said.splitlines())
+    assert ("No CUDA device: " in said) is not any(each.kind == "cuda" for each in dagpu.devices())
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)
+def test_info_names_a_wrong_variable(
+    variable: Variable[object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value that an environment variable does not take is told with the cure, and the exit status is 1."""
+    monkeypatch.setenv(variable.name, "wrong!")
+    assert main(["info"]) == 1
+    said = capsys.readouterr().out
+    assert f"dagpu {dagpu.__version__}" in said
+    assert f"{variable.name}='wrong!'" in said
+    assert variable.cure in said
+
+
+def test_every_device_is_examined() -> None:
+    """With a kernel, copies both ways, and two branches."""
+    assert examine(device("host:1")) == SelfTestResult("host:1", True, "passed")
+
+
+def test_a_device_with_wrong_results_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that raises, whatever it raises: the exit status says so."""
+
+    def wrong(*arguments: object) -> None:
+        raise RuntimeError("the device is on fire")
+
+    monkeypatch.setattr(info.self_test.spec.host, "function", wrong)
+    found = examine(device("host:0"))
+    assert (found.works, found.what) == (False, "RuntimeError: the device is on fire")
+    assert info.info() == 1
+    monkeypatch.setattr(info.self_test.spec.host, "function", lambda y, a, x: y.fill(7))
+    assert not examine(device("host:0")).works
+
+
+def test_explain_prints_each_plan_once(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The script runs as ever, its status is the command's, and each place of the script has its own plan."""
+    before = list(sys.path), list(sys.argv)
+    assert main(["explain", script, "--", "--size", "8"]) == 3
+    said = capsys.readouterr().out
+    assert "sum 16.0" in said
+    assert said.count("--- Zip at") == 2
+    assert "pipelines.py:6" in said
+    assert (sys.path, sys.argv) == before
+
+
+def test_trace_writes_a_timeline(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For Perfetto, of all runs of the script, though it ends with a status."""
+    out = tmp_path / "run.json"
+    assert main(["trace", script, "--out", str(out), "--", "--size", "8"]) == 3
+    assert "2 runs" in capsys.readouterr().out
+    names = {event.get("name") for event in json.loads(out.read_text(encoding="utf-8"))["traceEvents"]}
+    assert any("CopyDtoH" in str(name) for name in names)
+
+
+def test_a_script_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """Is an error of the command line."""
+    assert main(["explain", "nowhere.py"]) == 2
+    assert "there is no script nowhere.py" in capsys.readouterr().err
+
+
+def test_a_command_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """Says which there are."""
+    with pytest.raises(SystemExit) as caught:
+        main(["nonsense"])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert all(command in said for command in ("info", "explain", "trace", "check"))

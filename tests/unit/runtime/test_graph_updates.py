@@ -1,0 +1,113 @@
+"""Work that `CudaGraph.update` has enqueued holds its locks until it is done, or until a launch takes them over."""
+
+from collections.abc import Callable
+from typing import final
+
+import pytest
+
+from dagpu import BorrowError, Device, device
+from dagpu.backends.protocol import Failure
+from dagpu.handles.storage import Locks, Storage
+from dagpu.runtime.graphs.graph_updates import EnqueuedUpdate, GraphUpdates
+
+
+@final
+class ManualReplay:
+    """A replay that is done when the test says so. Implements `dagpu.backends.protocol.Replay`."""
+
+    def __init__(self) -> None:
+        self._done = False
+        self._wakes: list[Callable[[], None]] = []
+
+    def itself(self) -> "ManualReplay":
+        """What starts it."""
+        return self
+
+    def finish(self) -> None:
+        """It is done."""
+        self._done = True
+        for wake in self._wakes:
+            wake()
+
+    def done(self) -> bool:
+        return self._done
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._done
+
+    def poll(self, seconds: float) -> bool:
+        return self._done
+
+    def readable(self) -> None:
+        return
+
+    def when_done(self, wake: Callable[[], None]) -> None:
+        self._wakes.append(wake)
+
+    def cancel(self) -> None:
+        raise AssertionError("nothing cancels an update")
+
+    def failures(self) -> list[Failure]:
+        return []
+
+
+@pytest.fixture(name="where")
+def host() -> Device:
+    return device("host")
+
+
+def refused(storage: Storage) -> bool:
+    """Would a run that writes this tensor be refused now?"""
+    locks = Locks(None)
+    try:
+        locks.acquire({storage: True})
+    except BorrowError:
+        return True
+    locks.release()
+    return False
+
+
+def test_locks_of_updates_go_back_when_the_last_is_done(where: Device) -> None:
+    """The end of one update frees nothing while another is under way, in whatever order they end."""
+    for first_to_end in (0, 1):
+        updates, storages = GraphUpdates(), [Storage(where, 4), Storage(where, 4)]
+        replays = [ManualReplay(), ManualReplay()]
+        for storage, replay in zip(storages, replays, strict=True):
+            updates.add({storage: True}, None, replay.itself)
+        replays[first_to_end].finish()
+        assert [refused(storage) for storage in storages] == [True, True]
+        replays[1 - first_to_end].finish()
+        assert [refused(storage) for storage in storages] == [False, False]
+
+
+def test_locks_of_updates_go_over_to_a_launch(where: Device) -> None:
+    """Nobody comes between: the storage stays locked until the launch gives it back, though the update has ended."""
+    updates, storage, replay = GraphUpdates(), Storage(where, 4), ManualReplay()
+    updates.add({storage: True}, None, lambda: replay)
+    launch, taken = Locks(None), EnqueuedUpdate()
+    updates.hand_over(launch, taken)
+    assert taken.replays == [replay]
+    replay.finish()
+    assert refused(storage)
+    launch.release()
+    assert not refused(storage)
+
+
+def test_an_update_that_cannot_start_locks_nothing(where: Device) -> None:
+    """And one that is refused leaves those before it as they were."""
+    updates, storages = GraphUpdates(), [Storage(where, 4), Storage(where, 4)]
+
+    def fail() -> ManualReplay:
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        updates.add({storages[0]: True}, None, fail)
+    assert not refused(storages[0])
+    replay = ManualReplay()
+    updates.add({storages[0]: True}, None, lambda: replay)
+    with pytest.raises(ArithmeticError):
+        updates.add({storages[1]: True}, None, fail)
+    assert refused(storages[0])
+    replay.finish()
+    assert not refused(storages[0])
+    assert not refused(storages[1])
