@@ -1,16 +1,16 @@
-"""Copies between host and GPU, in GB/s, and what `Tile` and `View` cost a kernel beside raw pointers.
+"""Rates of copies between host and GPU in GB/s, and the cost of `Tile` and `View` compared with raw pointers.
 
     python -m benchmarks.copies                  keeps results/copies.json and copies.md
     python -m benchmarks.copies --device host    a dry run without a GPU: measures nothing, keeps nothing
 
-Copies are timed on the host's clock from the call to the end of the wait, in steady state. Pinned means memory that the
-GPU reaches directly: of dagpu's arrays those that came from `to_host`; anything else is an ordinary NumPy array. dagpu
-allocates what it copies into; its peers copy into memory that is there.
+Copies are timed on the host's clock from the call to the end of the wait, in steady state. Pinned memory is memory that
+the GPU accesses directly: the arrays that dagpu's `to_host` returns. All others are ordinary NumPy arrays. dagpu
+allocates the target of a copy; its peers copy into existing memory.
 
-A kernel's time is taken on the GPU's clock: a stream is held up by a kernel that takes 10 ms, an event is recorded,
-a chain of launches is put behind it (dagpu's through `op.sync_on(stream)`), and an event ends it. So the host's time
-for submitting does not count. What is left of it, and what a chain costs once, goes away by taking the difference
-between a chain of 3 n and one of n launches, over 2 n.
+A kernel's time is measured on the GPU's clock. A kernel of 10 ms blocks a stream, an event is recorded, a chain of
+launches follows (dagpu's through `op.sync_on(stream)`), and a second event ends it. So the host's time for submission
+does not count. Constant costs of a chain cancel out in the difference between a chain of 3 n and one of n launches,
+which is divided by 2 n.
 """
 
 from collections.abc import Callable
@@ -27,28 +27,28 @@ from benchmarks.support.table import Span, Table, now
 from dagpu import Stream, Tensor, f32, from_host, use_device
 
 REACH, OVERHEAD = 0.95, 1.02
-"""Targets: the share of the pinned rate; times the same kernel on pointers."""
+"""Targets: the fraction of the pinned rate; the ratio to the time of the same kernel on pointers."""
 
 MIB = 2**20
 SIZES = (1, 16, 128, 1024)
-"""MiB of the copies."""
+"""Sizes of the copies in MiB."""
 
 SAXPY_SIZE, GEMM_SIZE = 2**26, 2048
 HOLD = 0.010
-"""Seconds that a stream is held up: more than it takes to submit the longest chain."""
+"""Seconds for which a stream is blocked: longer than the submission of the longest chain."""
 
 FLOOR_NAME = "C++ cuMemcpyAsync, pinned"
 TILES_NAME, POINTERS_NAME, RAW_NAME = "dagpu, Tile and View", 'dagpu, abi="pointers"', "PyCUDA prepared_async_call"
 
 ByHand: TypeAlias = Callable[[Floor, PyCuda], Callable[[], object]]
-"""Gives what launches a kernel once with PyCUDA."""
+"""Returns a function that launches a kernel once with PyCUDA."""
 
 
 # ---- copies
 
 
 def ours_in(bench: Bench, nbytes: int, count: int) -> list[Measure]:
-    """`from_host` of both kinds of array."""
+    """Return measurements of `from_host` for both kinds of arrays."""
     ordinary = np.ones(nbytes // 4, np.float32)
     pinned = from_host(ordinary).to_host().sync()
 
@@ -62,7 +62,7 @@ def ours_in(bench: Bench, nbytes: int, count: int) -> list[Measure]:
 
 
 def ours_out(bench: Bench, nbytes: int, count: int) -> list[Measure]:
-    """`to_host`."""
+    """Return measurements of `to_host`."""
     tensor = from_host(np.ones(nbytes // 4, np.float32)).sync()
 
     def copy() -> Array:
@@ -72,7 +72,7 @@ def ours_out(bench: Bench, nbytes: int, count: int) -> list[Measure]:
 
 
 def cupy_copies(way: str, nbytes: int, count: int) -> list[Measure]:
-    """CuPy, on a stream, into memory that is there."""
+    """Return measurements of CuPy, on a stream, into existing memory."""
     cupy = optional("cupy")
     stream = cupy.cuda.Stream(non_blocking=True)
     there = cupy.ones(nbytes // 4, f32)
@@ -94,7 +94,7 @@ def cupy_copies(way: str, nbytes: int, count: int) -> list[Measure]:
 
 
 def torch_copies(way: str, nbytes: int, count: int) -> list[Measure]:
-    """PyTorch, into memory that is there."""
+    """Return measurements of PyTorch, into existing memory."""
     torch = optional("torch")
     if not torch.cuda.is_available():
         raise ImportError("it has no CUDA")
@@ -115,7 +115,7 @@ def torch_copies(way: str, nbytes: int, count: int) -> list[Measure]:
 
 
 def copy_table(bench: Bench, way: str, mebibytes: int) -> Table:
-    """All copies of one size, one way."""
+    """Measure all copies of one size in one direction."""
     nbytes = mebibytes * MIB
     count = bench.many(max(2, min(20, 256 // mebibytes)))
     bench.left_out.clear()
@@ -144,13 +144,13 @@ def copy_table(bench: Bench, way: str, mebibytes: int) -> Table:
 
 
 def each(name: str, chain_seconds: Callable[[int], Span], n: int) -> dict[str, Span]:
-    """Seconds of one launch: the difference between a chain of 3 n and one of n."""
+    """Return the seconds of one launch, from the difference between a chain of 3 n and one of n."""
     short, long = chain_seconds(n), chain_seconds(3 * n)
     return {name: Span((long.wall - short.wall) / (2 * n), (long.cpu - short.cpu) / (2 * n))}
 
 
 def our_seconds(bench: Bench, stream: Stream, ops: dict[int, Op], n: int) -> Span:
-    """Of the op of `n` launches on the stream; on the host, of the whole run."""
+    """Return the seconds of the op of `n` launches on the stream; on the host, those of the whole run."""
     if bench.floor is not None:
         return Span(bench.floor.device_seconds(stream.handle, partial(ops[n].sync_on, stream), HOLD), nan)
     begin = now()
@@ -159,7 +159,7 @@ def our_seconds(bench: Bench, stream: Stream, ops: dict[int, Op], n: int) -> Spa
 
 
 def raw_seconds(floor: Floor, hand: PyCuda, launch: Callable[[], object], n: int) -> Span:
-    """Of `n` launches by hand on PyCUDA's stream."""
+    """Return the seconds of `n` launches by hand on PyCUDA's stream."""
 
     def submit() -> None:
         for _ in range(n):
@@ -170,7 +170,7 @@ def raw_seconds(floor: Floor, hand: PyCuda, launch: Callable[[], object], n: int
 
 
 def kernel_table(bench: Bench, title: str, n: int, build: Callable[[int, bool], Op], raw: ByHand) -> Table:
-    """One kernel three ways. `build(n, pointers)` gives a chain of `n`."""
+    """Measure one kernel in three ways. `build(n, pointers)` returns a chain of `n` launches."""
     bench.left_out.clear()
     stream = bench.where.stream()
     contenders: list[Measure] = []
@@ -200,7 +200,7 @@ def _pycuda(floor: Floor) -> list[PyCuda]:
 
 
 def saxpy_table(bench: Bench) -> Table:
-    """saxpy of 2^26 floats, which moves 12 bytes for each."""
+    """Measure saxpy of 2^26 floats, which moves 12 bytes for each."""
     size = SAXPY_SIZE if bench.floor is not None else 2 * STRETCH
     x = shared(np.ones(size, np.float32))
 
@@ -212,7 +212,7 @@ def saxpy_table(bench: Bench) -> Table:
 
 
 def gemm_table(bench: Bench) -> Table:
-    """A product of two square matrices through shared memory, in plain float."""
+    """Measure a product of two square matrices through shared memory, in plain float."""
     size = GEMM_SIZE if bench.floor is not None else 2 * EDGE
     a, b = shared(np.ones((size, size), np.float32)), shared(np.ones((size, size), np.float32))
 
@@ -225,7 +225,7 @@ def gemm_table(bench: Bench) -> Table:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print the results, and save them."""
     bench = start("copies", "Copies between host and GPU, and what Tile and View cost a kernel.")
     sizes = SIZES if bench.floor is not None else SIZES[:1]
     with use_device(bench.where):

@@ -1,11 +1,11 @@
-"""Tokens a second of examples/decode at the shape of Llama 3.2 1B, beside the roofline and PyTorch.
+"""Tokens a second of examples/decode at the shape of Llama 3.2 1B, compared with the roofline and PyTorch.
 
     python -m benchmarks.decoding               keeps results/decoding.json and decoding.md
     python -m benchmarks.decoding --rehearse    dagpu's part on the host, tiny: measures nothing, keeps nothing
 
-Batch 1, bfloat16, random weights, 1,024 cached positions. A step reads every weight and all of the cache once, so the
-least it can take is their bytes by the bandwidth, here that of a copy from device to device in the same run (bytes read
-plus bytes written). Every step is waited for, as by somebody who shows each token when it is there.
+Batch 1, bfloat16, random weights, 1,024 cached positions. A step reads every weight and all of the cache once. So its
+minimum time is their bytes divided by the bandwidth, which is that of a copy from device to device in the same run
+(bytes read plus bytes written). The program waits for every step, like one that shows each token at once.
 """
 
 import math
@@ -27,9 +27,9 @@ from examples.decode.model import Model, Step, random_model, step
 from examples.decode.parts import Sizes
 
 SHARE = 0.75
-"""Target: of the roofline."""
+"""Target: the fraction of the roofline."""
 COMPARED = 8
-"""Tokens after the prompt that are held against each other."""
+"""Number of tokens after the prompt that are compared."""
 
 ROOF, COPY = "roofline: bytes by bandwidth", "copy"
 EAGER, IN_GRAPH = "PyTorch eager", "PyTorch eager, in a CUDA graph"
@@ -41,7 +41,7 @@ ALONE_NAME = "dagpu: the same, no kernel asks for the next one's weights"
 
 @final
 class Steps:
-    """Steps in a row on a full cache, at the last 16 positions in turn: the token's address and the position change."""
+    """Steps in a row on a full cache, at the last 16 positions in turn. The token's address and the position change."""
 
     def __init__(self, model: Model[bf16], following: Step[bf16]) -> None:
         s = model.sizes
@@ -58,7 +58,7 @@ class Steps:
 
 
 def one_by_one(model: Model[bf16]) -> Step[bf16]:
-    """The pipeline with its plan, but no graph."""
+    """Return the pipeline with its plan, but without a graph."""
 
     @pipeline(graph_from=None)
     def launched(token: SharedTensor[i32], cache: TensorMut[bf16], position: int) -> Any:
@@ -68,27 +68,27 @@ def one_by_one(model: Model[bf16]) -> Step[bf16]:
 
 
 def copy_of(nbytes: int) -> tuple[Run, int]:
-    """A copy from device to device with its wait, and how many bytes it moves: each is read, and written."""
+    """Return a copy from device to device with its wait, and the bytes that it moves: each is read and written."""
     source, target = (empty((nbytes // 2,), bf16).sync() for _ in range(2))
     return lambda: memcpy(target.borrow_mut(), source.borrow()).sync(), 2 * source.nbytes
 
 
 def bytes_of(model: Model[Any]) -> int:
-    """What a step reads: the weights, and the whole cache."""
+    """Return the number of bytes that a step reads: the weights and the whole cache."""
     s = model.sizes
     cached = s.layers * s.kv_heads * 2 * s.positions * s.head * np.dtype(model.element).itemsize
     return sum(tensor.nbytes for tensor in model.weights) + cached
 
 
 def only(way: Callable[[], Run]) -> list[Run]:
-    """Prepared, and run once, so that what fails there leaves only this one out."""
+    """Prepare a way and run it once. If that fails, only this way is left out."""
     run = way()
     run()
     return [run]
 
 
 def torch_contenders(bench: Bench, model: Model[bf16]) -> tuple[dict[str, Run], str]:
-    """PyTorch's ways to run the same model, and how far its tokens are ours."""
+    """Return PyTorch's ways to run the same model, and a remark on how far its tokens equal dagpu's."""
     if bench.floor is None:
         return {}, ""
     made = installed(bench, "PyTorch", lambda: [TorchDecoder(model)])
@@ -106,7 +106,7 @@ def torch_contenders(bench: Bench, model: Model[bf16]) -> tuple[dict[str, Run], 
 
 
 def check(bench: Bench, model: Model[bf16]) -> None:
-    """Raises unless plain runs and the pipeline choose the same tokens; at the tiny shape NumPy too."""
+    """Raise an error unless plain runs and the pipeline choose the same tokens. The tiny shape also checks NumPy's."""
     ours = decoded(model, pipeline_of(model), COMPARED).tokens
     assert ours == decoded(model, plain(model), COMPARED).tokens, "the pipeline and plain runs differ"
     if bench.floor is None:
@@ -114,7 +114,7 @@ def check(bench: Bench, model: Model[bf16]) -> None:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print the results, and save them."""
     bench = start_or_rehearse("decoding", "Tokens a second of a 1B transformer, beside the roofline and PyTorch.")
     count = bench.many(20)
     with use_device(bench.where):
@@ -139,7 +139,7 @@ def main() -> None:
 def tabled(
     bench: Bench, model: Model[Any], samples: dict[str, list[Span]], roof: float, bandwidth: float, agreement: str
 ) -> Table:
-    """Microseconds a token, with tokens a second beside them."""
+    """Return a table of microseconds a token, with tokens a second as a remark."""
     table = Table("A decode step", "us/token", ratio_to="roofline", remarks="tokens/s")
     base = [Span(roof, math.nan)]
     for name, spans in {ROOF: base, **samples}.items():

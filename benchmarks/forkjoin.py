@@ -1,11 +1,11 @@
-"""Four independent branches of eight kernels of 47 us each: does their work overlap, and what does that cost?
+"""The overlap of four independent branches of eight kernels of 47 us each, and its cost.
 
     python -m benchmarks.forkjoin                  keeps results/forkjoin.json and forkjoin.md
     python -m benchmarks.forkjoin --device host    a dry run without a GPU: measures nothing, keeps nothing
 
-dagpu is given one plain `zip_ops` of four chains, and nothing about streams. Its peers are written by hand: on one
-stream, and on four with events to fork and to join. Every branch first zeroes its buffer of 1,024 floats; each kernel
-has four blocks, so that all branches fit on the GPU side by side, and adds 1, so that a result shows all eight.
+dagpu gets one plain `zip_ops` of four chains, without any mention of streams. Its peers are written by hand: on one
+stream, and on four with events to fork and to join. Every branch first zeroes its buffer of 1,024 floats. Each kernel
+has four blocks, so that all branches fit on the GPU together, and adds 1, so that the result shows all eight.
 """
 
 from functools import partial
@@ -17,7 +17,7 @@ from benchmarks.support.table import Table
 from dagpu import SingleStream, StreamInterpreter, use_device, use_interpreter
 
 OVERHEAD = 1.10
-"""Target: at most so many times the C++ on four streams."""
+"""Target: the largest ratio to the time of the C++ on four streams."""
 
 ONE, FOUR, GRAPH = "C++, one stream", "C++, four streams and events", "C++, one CUDA graph"
 FRESH_NAME, AGAIN_NAME = "dagpu: zip_ops, a fresh DAG", "dagpu: zip_ops, the same op again"
@@ -31,7 +31,7 @@ def fresh() -> tuple[Op, object]:
 
 
 def on_one_stream(op: Op) -> object:
-    """The op with no overlap, which shows that the overlap is the policy's doing."""
+    """Run the op without overlap. The difference shows that the policy causes the overlap."""
     with use_interpreter(_SINGLE):
         return op.sync()
 
@@ -40,7 +40,7 @@ _SINGLE = StreamInterpreter(policy=SingleStream())
 
 
 def contenders(bench: Bench) -> list[Measure]:
-    """All that is measured, with dagpu's own last."""
+    """Return all contenders, with dagpu's own last."""
     count = bench.many(10)
     found: list[Measure] = []
     if bench.floor is not None:
@@ -57,7 +57,7 @@ def contenders(bench: Bench) -> list[Measure]:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print the results, and save them."""
     bench = start("forkjoin", "Do independent branches overlap on the GPU, and at what cost?")
     title = f"{BRANCHES} branches of {DEPTH} kernels of {SPIN_US:g} us"
     table = Table(title, "us", ratio_to=FOUR)

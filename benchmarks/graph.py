@@ -1,11 +1,11 @@
-"""A plan that runs again, as a CUDA graph: beside the same graph in C++, beside launch loops, and the peers' graphs.
+"""Repeated runs of a plan as a CUDA graph, compared with the same graph in C++, launch loops, and the peers' graphs.
 
     python -m benchmarks.graph               keeps results/graph.json and graph.md
     python -m benchmarks.graph --rehearse    dagpu's part on the host: measures nothing, keeps nothing
 
-The chain multiplies 2,048 floats in place, as benchmarks/launch.py does; the fork-join is that of
-benchmarks/forkjoin.py. dagpu is given each as a pipeline, and is measured from its third call on. A call is counted
-from its arguments to its result, so with what changed in the nodes, and with its wait.
+The chain multiplies 2,048 floats in place, as in benchmarks/launch.py. The fork-join is that of benchmarks/forkjoin.py.
+dagpu gets each as a pipeline, and is measured from its third call on. A call is timed from its arguments to its result,
+including the update of changed nodes and the wait.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,8 @@ from dagpu import DeviceOp, Tensor, f32, ones, pipeline, use_device, value
 SIZES = (1, 10, 100, 1000)
 REHEARSED = (1, 10)
 WITHIN, NODE_US, FIRST_US, FORK_WITHIN = 1.05, 1.6, 3.0, 1.03
-"""Targets: times the C++ graph for the longest chain; us a node when all change; us more than C++ for one node; times
-the C++ graph for the fork-join."""
+"""Targets: ratio to the C++ graph for the longest chain; us a node if all change; us more than C++ for one node; ratio
+to the C++ graph for the fork-join."""
 
 GRAPH_NAME, CHANGED_NAME = "C++, CUDA graph", "C++, CUDA graph, every node set anew"
 SAME_NAME = "dagpu: pipeline, nothing changed"
@@ -54,7 +54,7 @@ Chain = Callable[[Tensor[f32], float], DeviceOp[Tensor[f32]]]
 
 
 def chain_of(n: int, graph_from: int | None = 2) -> Chain:
-    """`n` launches in a row on one tensor, in place, as a pipeline. Every node has the address, and the number."""
+    """Return a pipeline of `n` launches in a row on one tensor, in place. Every node has the address and the number."""
 
     @pipeline(graph_from=graph_from)
     def chain(x: Tensor[f32], a: float) -> Op:
@@ -68,7 +68,7 @@ def chain_of(n: int, graph_from: int | None = 2) -> Chain:
 
 @final
 class Replays:
-    """Calls of a chain: on `memories` tensors in turn, with a number that changes or does not."""
+    """Calls of a chain, on `memories` tensors in turn, with a constant or a changing number."""
 
     def __init__(self, chain: Chain, memories: int, changing: bool) -> None:
         self._chain = chain
@@ -84,7 +84,7 @@ class Replays:
         tensors[at] = self._chain(tensors[at], number).sync()
 
     def check(self, n: int) -> None:
-        """Raises unless the first two calls, one of a plan and one of a graph, have done what they should."""
+        """Raise an error unless the first two calls, one of a plan and one of a graph, have the right results."""
         applied: list[list[float]] = [[] for _ in self._tensors]
         for number in self._numbers:
             applied[self._turn % len(self._tensors)].append(number)
@@ -94,7 +94,7 @@ class Replays:
 
 
 def _multiplied(n: int, factors: list[float]) -> float:
-    """What 1 becomes when it is multiplied `n` times by each of them, in float32."""
+    """Multiply 1 by each of the factors `n` times, in float32."""
     y = f32(1)
     for factor in factors:
         for _ in range(n):
@@ -103,7 +103,7 @@ def _multiplied(n: int, factors: list[float]) -> float:
 
 
 def checked_replays(n: int) -> dict[str, Replays]:
-    """All ways to call a chain of `n`, each of which has run twice with the right result."""
+    """Return all ways to call a chain of `n`, after each has run twice with the right result."""
     found = {
         LOOP_NAME: Replays(chain_of(n, graph_from=None), 1, changing=False),
         SAME_NAME: Replays(chain_of(n), 1, changing=False),
@@ -116,12 +116,12 @@ def checked_replays(n: int) -> dict[str, Replays]:
 
 
 def captured(n: int) -> Callable[[], None]:
-    """The same chain captured by hand: a launch of the graph, with its wait."""
+    """Return a launch of the same chain captured by hand, with its wait."""
     tensor = ones((SIZE,)).sync()
     op: Op = value(tensor.borrow_mut())
     for _ in range(n):
         op = scale(op.partition((BLOCK,)), FACTOR).first().unpartition()
-    graph = op.graph()  # which runs it once
+    graph = op.graph()  # this runs it once
     graph.launch().sync()
     same(f"a captured chain of {n}", tensor.borrow().to_host().sync(), scaled(2 * n))
     return lambda: graph.launch().sync()
@@ -129,7 +129,7 @@ def captured(n: int) -> Callable[[], None]:
 
 @pipeline
 def fork_join() -> Op:
-    """The four branches, with nothing said about streams."""
+    """Return an op of the four branches, without any mention of streams."""
     return build_fork_join()
 
 
@@ -137,7 +137,7 @@ def fork_join() -> Op:
 
 
 def chain_contenders(bench: Bench, graphs: GraphFloor | None, peers: list[Peer], n: int) -> list[Measure]:
-    """Everything that runs a chain of `n`. A round is some milliseconds long, and 5 chains at least."""
+    """Return all contenders for a chain of `n`. A round takes some milliseconds, and has at least 5 chains."""
     count = bench.many(min(100, max(5, 1000 // n)))
     found: list[Measure] = []
     if bench.floor is not None:
@@ -150,7 +150,7 @@ def chain_contenders(bench: Bench, graphs: GraphFloor | None, peers: list[Peer],
 
 
 def fork_contenders(bench: Bench) -> list[Measure]:
-    """The fork-join as one graph."""
+    """Return all contenders for the fork-join as one graph."""
     count = bench.many(10)
     for _ in range(2):
         for branch in fork_join().sync():
@@ -162,12 +162,12 @@ def fork_contenders(bench: Bench) -> list[Measure]:
 
 
 def median_us(samples: dict[str, list[Span]], name: str) -> float | None:
-    """Microseconds; None for who is not here."""
+    """Return the median in microseconds; None for a contender that was not measured."""
     return medians(samples[name]).wall * 1e6 if name in samples else None
 
 
 def tabled(title: str, unit: str, samples: dict[str, list[Span]], nodes: int, targets: dict[str, float]) -> Table:
-    """One chain or fork-join. Of each peer it says how often dagpu's time goes into its own."""
+    """Return the table of a chain or fork-join. The remark of a peer is the ratio of its time to dagpu's."""
     table = Table(title, unit, ratio_to=GRAPH_NAME, remarks="times dagpu's")
     own = medians(samples[SAME_NAME]).wall
     for name, spans in samples.items():
@@ -178,7 +178,7 @@ def tabled(title: str, unit: str, samples: dict[str, list[Span]], nodes: int, ta
 
 
 def chain_tables(found: dict[int, dict[str, list[Span]]], bench: Bench) -> list[Table | Grid]:
-    """The longest chain by the node, the shortest as a whole, and all of them."""
+    """Return the tables: the longest chain by the node, the shortest as a whole, and all chains."""
     most, least = max(found), min(found)
     floor, first = median_us(found[most], GRAPH_NAME), median_us(found[least], GRAPH_NAME)
     targets = {MOVED_NAME: NODE_US} if floor is not None else {}
@@ -199,7 +199,7 @@ def chain_tables(found: dict[int, dict[str, list[Span]]], bench: Bench) -> list[
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print the results, and save them."""
     bench = start_or_rehearse("graph", "What a plan costs that runs again as a CUDA graph, beside its peers.")
     peers = [*all_peers(bench), *graph_peers(bench)]
     graphs = None if bench.floor is None else GraphFloor(bench.floor)

@@ -1,11 +1,11 @@
-"""What a launch costs on the GPU, in a chain of tiny ones, beside the C++ driver API and launching from Python by hand.
+"""The cost of a launch on the GPU, in a chain of tiny ones, compared with the C++ driver API and launches from Python.
 
     python -m benchmarks.launch                  keeps results/launch.json and launch.md
     python -m benchmarks.launch --device host    a dry run without a GPU: measures nothing, keeps nothing
 
-The kernel multiplies 2,048 floats. A launch of dagpu's is counted with its `partition`, `first` and `unpartition`; a
-fresh DAG from building the op to holding its result, the same op from `sync()` to its result. What it has allocated is
-freed after the clock has stopped. Every contender waits once, at its end, except where the table says otherwise.
+The kernel multiplies 2,048 floats. A launch of dagpu includes its `partition`, `first` and `unpartition`. A new DAG is
+timed from the construction of the op to its result, and a repeated op from `sync()` to its result. Memory is freed
+after the clock has stopped. Every contender waits once, at its end, unless the table says otherwise.
 """
 
 from functools import partial
@@ -17,7 +17,7 @@ from benchmarks.support.table import Grid, Span, Table
 from dagpu import Tensor, f32, use_device
 
 FRESH, AGAIN = 25.0, 3.4
-"""Targets: us a launch, in a chain of 1,000."""
+"""Targets in us a launch, in a chain of 1,000: a new op, and a repeated one."""
 
 SIZES = (1, 10, 100, 300, 1000)
 FLOOR_NAME, EACH_NAME, GRAPH_NAME = "C++, one sync at the end", "C++, sync after each", "C++, CUDA graph replay"
@@ -31,7 +31,7 @@ def fresh(n: int) -> tuple[Op, Tensor[f32]]:
 
 
 def contenders(bench: Bench, n: int, peers: list[Peer]) -> list[Measure]:
-    """Everything that launches `n` times. A round is some milliseconds long, and 5 chains at least."""
+    """Return all contenders for `n` launches. A round takes some milliseconds, and has at least 5 chains."""
     count = bench.many(min(100, max(5, 1000 // n)))
     op = build_chain(n)
     found: list[Measure] = [
@@ -45,7 +45,7 @@ def contenders(bench: Bench, n: int, peers: list[Peer]) -> list[Measure]:
 
 
 def one_size(title: str, unit: str, n: int, samples: dict[str, list[Span]]) -> Table:
-    """The table of one chain, per launch."""
+    """Return the table of one chain, per launch."""
     table = Table(title, unit, ratio_to=FLOOR_NAME)
     targets = {FRESH_NAME: FRESH, AGAIN_NAME: AGAIN} if n == max(SIZES) else {}
     for name in sorted(samples, key=lambda name: (name.startswith("dagpu"), name)):
@@ -55,7 +55,7 @@ def one_size(title: str, unit: str, n: int, samples: dict[str, list[Span]]) -> T
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print the results, and save them."""
     bench = start("launch", "What a launch costs on the GPU, beside its peers.")
     peers = all_peers(bench)
     found: dict[int, dict[str, list[Span]]] = {}

@@ -1,17 +1,17 @@
-"""How much memory do plans take, beside the least that they could?
+"""The memory that plans take, compared with the least possible.
 
     python -m benchmarks.memory            keeps results/memory.json and memory.md
 
-For each of the named DAGs, at sizes where tensors have some hundred KiB, and for random ones with tensors of many
-sizes, under each policy: `peak_bytes` (the arena and the results), the most bytes that some execution of that plan
-holds at once, which no plan of that order can go below (exactly, by a minimum cut), and their ratio. Beside it stands
-what every execution of the plan holds at once: what lies above that is the price of overlap, which a `memory_limit`
-takes back. Nothing is run, so a GPU is not needed. What a `shared()` remembers is a result: of Cholesky and LU, nearly
-all tiles are.
+The DAGs are the named ones, with tensors of some hundred KiB, and random ones with tensors of many sizes. For each DAG
+and policy, a table has `peak_bytes` (the arena and the results); the most bytes that some execution of the plan holds
+at once, which is an exact lower bound for plans of that order (by a minimum cut); and their ratio. It also has the
+bytes that every execution of the plan holds at once. The difference is the price of overlap, which a `memory_limit`
+avoids. No plan is executed, so a GPU is not needed. The values that `shared()` keeps are results: nearly all tiles of
+Cholesky and LU.
 
-Where PyTorch with CUDA is there, the same DAG is run eagerly on its caching allocator, in program order on one stream:
-each tensor is made when it is first written, and dropped after its last use. That is the best that eager code can do:
-mostly its variables keep tensors for longer.
+If PyTorch with CUDA is installed, the same DAG runs eagerly on its caching allocator, in program order on one stream.
+Each tensor is allocated when it is first written, and dropped after its last use. This is the optimum for eager code,
+whose variables usually keep tensors for longer.
 """
 
 import argparse
@@ -50,13 +50,13 @@ MIB = 1 << 20
 
 
 def planned(name: str, policy: Any) -> Plan:
-    """The plan of a named DAG."""
+    """Return the plan of a named DAG."""
     with use_interpreter(StreamInterpreter(policy=policy)):
         return plan_of(NAMED[name](**SIZES[name]))
 
 
 def plans(policy: Any) -> Iterator[tuple[str, Plan]]:
-    """All that are compared."""
+    """Iterate over all plans that are compared."""
     for name in NAMED:
         yield name, planned(name, policy)
     for seed in range(3):
@@ -66,12 +66,12 @@ def plans(policy: Any) -> Iterator[tuple[str, Plan]]:
 
 
 def has_torch() -> bool:
-    """Is there a PyTorch that has a GPU?"""
+    """Return True if PyTorch is installed and finds a GPU."""
     return find_spec("torch") is not None and bool(import_module("torch").cuda.is_available())
 
 
 def eager_peak(plan: Plan) -> int:
-    """The peak of PyTorch's caching allocator, bytes, for the plan's instructions in their order on one stream."""
+    """Return the peak of PyTorch's caching allocator in bytes, for the plan's instructions in order on one stream."""
     torch: Any = import_module("torch")
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -92,7 +92,7 @@ def eager_peak(plan: Plan) -> int:
 
 
 def compare(torch_is_there: bool) -> list[Grid]:
-    """A table for each policy."""
+    """Return a table for each policy."""
     grids = []
     for title, policy in POLICIES.items():
         columns = ["temporaries", "results", "peak, MiB", "alive at once, MiB", "ratio", "in every order, MiB"]
@@ -110,7 +110,7 @@ def compare(torch_is_there: bool) -> list[Grid]:
 
 
 def main() -> None:
-    """Plan, print, keep."""
+    """Plan, print the results, and save them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry", action="store_true", help="keep nothing")
     dry = parser.parse_args().dry

@@ -1,11 +1,11 @@
-"""What dagpu costs for each launch, with kernels that do nothing, on one core, beside its peers in the same run.
+"""The cost of dagpu for each launch of an empty kernel, on one core, compared with its peers in the same run.
 
     python -m benchmarks.overhead            a minute; keeps results/overhead.json and overhead.md
     python -m benchmarks.overhead --quick    ten seconds; keeps nothing
 
-A launch is counted together with its `partition`, `first` and `unpartition`. The first column is the median on the
-clock, which targets and ratios go by; `cpu` is the processor time of all threads, which other processes on the core do
-not disturb. Origins, verifying and the garbage collector are on, as users have them. Nothing is asserted.
+A launch includes its `partition`, `first` and `unpartition`. The first column is the median on the clock; targets and
+ratios refer to it. `cpu` is the processor time of all threads, which other processes on the core do not affect.
+Origins, verification and the garbage collector are on, as for users. Nothing is asserted.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from dagpu.runtime.device_lookup import backend
 from dagpu.runtime.waiting import BlockingWaits
 
 TOTAL, BUILD, AWAIT, IMPORT = 40.0, 6.0, 30.0, 0.3
-"""Targets: us a launch, us a launch, us, s."""
+"""Targets: us a launch in total, us a launch for the construction, us for an await, s for the import."""
 
 HAND_NAME = "by hand"
 PHASES = ("build", "trace", "schedule", "verify", "run")
@@ -54,7 +54,7 @@ def drive(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 def phases(build: Callable[[int], Op], n: int) -> dict[str, Span]:
-    """Seconds of each of `PHASES`, for a fresh op: what a run does, with a clock between its steps."""
+    """Do the steps of a run for a new op, with a clock between them. Return the seconds of each of `PHASES`."""
     where, policy, driver = current_device(), RoundRobin(WORKERS), backend("host")
     times = [now()]
     op = build(n)
@@ -69,9 +69,9 @@ def phases(build: Callable[[int], Op], n: int) -> dict[str, Span]:
     bindings = Bindings(len(plan.buffers))
     for index, held in stage.inputs.items():
         bindings.memory[index] = held
-    tracer.submitted()
+    tracer.discard_undo_log()
     replay = driver.prepare(plan).submit(bindings)
-    drive(BlockingWaits().replay(replay, driver.spin()))
+    drive(BlockingWaits().wait_for_replay(replay, driver.spin()))
     tracer.settle(bindings.memory)
     times.append(now())
     if replay.failures() or not tracer.finished:
@@ -80,7 +80,7 @@ def phases(build: Callable[[int], Op], n: int) -> dict[str, Span]:
 
 
 def whole(build: Callable[[int], Op], n: int) -> dict[str, Span]:
-    """Seconds to build an op and run it with `sync()`, with no clock inside; and to free it."""
+    """Return the seconds to build an op and run it with `sync()`, without a clock inside; and to free it."""
     start = now()
     op = build(n)
     op.sync()
@@ -90,7 +90,7 @@ def whole(build: Callable[[int], Op], n: int) -> dict[str, Span]:
 
 
 def whole_uncollected(build: Callable[[int], Op], n: int) -> dict[str, Span]:
-    """`whole`, with the garbage collector off."""
+    """Return the results of `whole` with the garbage collector off."""
     gc.disable()
     try:
         return whole(build, n)
@@ -99,7 +99,7 @@ def whole_uncollected(build: Callable[[int], Op], n: int) -> dict[str, Span]:
 
 
 def timed(name: str, call: Callable[[], object]) -> dict[str, Span]:
-    """Seconds that one call takes."""
+    """Return the seconds that one call takes."""
     start = now()
     call()
     return {name: now().since(start)}
@@ -109,7 +109,7 @@ def timed(name: str, call: Callable[[], object]) -> dict[str, Span]:
 
 
 def launch_table(shape: str, n: int, repeats: int) -> Table:
-    """Phases and total of one DAG of `n` launches, and its peers."""
+    """Return the phases and the total of one DAG of `n` launches, and of its peers."""
     table = Table(f"A fresh {shape} of {n:,} launches", "us/launch", ratio_to=HAND_NAME)
     table.note = (
         "dagpu's phases are measured with a clock between them, its total without. "
@@ -135,7 +135,7 @@ def launch_table(shape: str, n: int, repeats: int) -> Table:
 
 
 def flat_table(sizes: dict[int, int]) -> Table:
-    """The total of a chain for each of `sizes`: launches -> repeats."""
+    """Return the total of a chain for each of `sizes`, which maps launches to repeats."""
     table = Table("A fresh chain of any length", "us/launch", ratio_to=f"{min(sizes):,} launches")
     table.note = "Build, trace, schedule, verify and run. Flat means that the last column stays near 1."
     table.note += " The last row shows how much of the longest chain's cost is the collector's, which walks what lives."
@@ -178,7 +178,7 @@ def _in_trio(name: str, body: Callable[[int], Awaitable[None]], count: int) -> d
 
 
 def await_table(count: int, repeats: int) -> Table:
-    """`await value(x)`, between the least that an await in trio costs and what a thread hop would."""
+    """Return the time of `await value(x)`, of the cheapest await in trio, and of a thread hop."""
     floor, ours, hop = "trio.lowlevel.checkpoint()", "dagpu: await value(x)", "trio.to_thread.run_sync(int, x)"
     table = Table("await value(x)", "us", ratio_to="checkpoint")
     table.note = f"Each sample is the mean of {count:,} in a row, in one trio task; value(x) is built anew each time."
@@ -190,12 +190,12 @@ def await_table(count: int, repeats: int) -> Table:
 
 
 def import_seconds(statement: str) -> dict[str, Span]:
-    """Seconds of an import in a fresh interpreter, whose own start is not counted."""
+    """Return the seconds of an import in a new interpreter, without its own start."""
     code = (
         "from time import perf_counter, process_time; wall, cpu = perf_counter(), process_time(); "
         f"{statement}; print(perf_counter() - wall, process_time() - cpu)"
     )
-    # as users have it: with the bytecode that Python keeps beside the sources
+    # as for users, with the bytecode that Python keeps next to the sources
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT, env=kept)
     wall, cpu = map(float, done.stdout.split())
@@ -203,7 +203,7 @@ def import_seconds(statement: str) -> dict[str, Span]:
 
 
 def import_table(repeats: int) -> Table:
-    """`import dagpu` beside what it imports itself."""
+    """Return the time of `import dagpu`, and of the modules that it imports."""
     table = Table("import, in a fresh process", "s", ratio_to="numpy")
     table.note = "dagpu imports numpy, trio and ml_dtypes: their times are part of its own. Files are cached."
     names = "from dagpu import zeros"  # `import dagpu` alone loads nothing yet
@@ -216,17 +216,17 @@ def import_table(repeats: int) -> Table:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print the results, and save them."""
     parser = argparse.ArgumentParser(description="What dagpu costs for each launch, beside its peers.")
     parser.add_argument("--quick", action="store_true", help="fewer repeats, no chain above 10,000; keeps nothing")
     quick: bool = parser.parse_args().quick
 
-    import dask.threaded  # noqa: F401  # now, so that no measurement pays for it
+    import dask.threaded  # noqa: F401  # before any measurement
 
     about = machine(("numpy", "trio", "dask"))
     about["pinned to"] = pin_to_one_core()
     gc.collect()
-    gc.freeze()  # or each contender's collections would scan the modules of all others
+    gc.freeze()  # otherwise each contender's collections would scan the modules of all others
     repeats = 5 if quick else 21
     sizes = {100: 11, 1_000: 5, 10_000: 3} if quick else {100: 101, 1_000: 21, 10_000: 7, 100_000: 3}
     makers: list[Callable[[], Table]] = [

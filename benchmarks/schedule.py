@@ -1,11 +1,11 @@
-"""How good plans are, and what making them costs.
+"""The quality of plans, and the cost of planning.
 
     python -m benchmarks.schedule            some minutes; keeps results/schedule.json and schedule.md
     python -m benchmarks.schedule --quick    half a minute; keeps nothing
 
-Makespans are simulated with the cost model that the policy itself uses: what is simulated is the plan, with its
-streams and waits, one copy at a time each way. The bounds are what no plan can beat. Planning is measured in a fresh
-process for each size, on one core, from an op to a verified plan. Nothing is asserted.
+Makespans are simulated with the cost model that the policy itself uses. The simulation executes the plan with its
+streams and waits, and one copy at a time in each direction. The bounds hold for every plan. Planning is measured in a
+new process for each size, on one core, from an op to a verified plan. Nothing is asserted.
 """
 
 import argparse
@@ -37,12 +37,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 STREAMS = 4
 TARGET = 1.10
-"""Times the lower bound."""
+"""Target: the ratio to the lower bound."""
 
 TILES = CostModel().declare(
     {"gemm": 20e-6, "trsm_left": 15e-6, "trsm_right": 15e-6, "potrf": 30e-6, "getrf": 30e-6}
 )  # fmt: skip
-"""Tiled factorisations as they are in earnest: kernels well above the cost of a launch. Declared, not measured."""
+"""A cost model for realistic tiled factorisations: kernels take much longer than a launch. Declared, not measured."""
 
 DAGS: dict[str, tuple[dict[str, Any], CostModel]] = {
     "fork_join": ({"branches": 8, "depth": 16, "size": 1 << 16}, CostModel()),
@@ -68,7 +68,7 @@ PHASES = ("trace", "arrange", "schedule", "verify")
 
 
 def trace(op: DeviceOp[Any, Any, Any], policy: SchedulingPolicy) -> Program:
-    """The program of an op; what the op owns, it owns still."""
+    """Return the program of an op. The op keeps its handles."""
     tracer = Tracer(op, current_device(), policy, device)
     try:
         return tracer.stage().program
@@ -76,11 +76,11 @@ def trace(op: DeviceOp[Any, Any, Any], policy: SchedulingPolicy) -> Program:
         tracer.abandon("it was only planned")
 
 
-# ---- how good
+# ---- quality
 
 
 def makespans(small: bool) -> tuple[Grid, Grid]:
-    """For each DAG, what each policy's plan takes against the bound, and how many waits it has."""
+    """Return, for each DAG and policy, the ratio of the makespan to the bound, and the number of waits."""
     policies: dict[str, Callable[[CostModel], SchedulingPolicy]] = {
         "ListSchedule": lambda costs: ListSchedule(STREAMS, costs),
         "RoundRobin": lambda costs: RoundRobin(STREAMS),
@@ -115,11 +115,11 @@ def makespans(small: bool) -> tuple[Grid, Grid]:
     return times, counts
 
 
-# ---- what it costs
+# ---- cost
 
 
 def plan_once(op: DeviceOp[Any, Any, Any]) -> tuple[list[Span], int]:
-    """Seconds of each of `PHASES`, and how many instructions there were."""
+    """Return the seconds of each of `PHASES`, and the number of instructions."""
     times = [now()]
     with quiet_collector():
         program = trace(op, ListSchedule(STREAMS))
@@ -148,7 +148,7 @@ def child(shape: str, size: int, repeats: int) -> None:
 
 
 def planning(shape: str, sizes: dict[int, int]) -> Grid:
-    """Planning an op of each of `sizes`: launches -> repeats."""
+    """Measure the planning of an op of each of `sizes`, which maps launches to repeats."""
     phases = [f"{phase}, us" for phase in PHASES]
     grid = Grid(
         f"Planning a {shape}",
@@ -179,7 +179,7 @@ def planning(shape: str, sizes: dict[int, int]) -> Grid:
 
 
 def intricate(repeats: int) -> Grid:
-    """Planning the named DAGs at about 1,000 instructions: with many more waits than chains have."""
+    """Measure the planning of the named DAGs with about 1,000 instructions and many more waits than in chains."""
     grid = Grid("Planning the named DAGs", ["instructions", *[f"{phase}, us" for phase in PHASES], "all but trace, us"])
     grid.note = "Processor time for each instruction; the least of several. Target: 12 us for all but the trace."
     for name, sizes in INTRICATE.items():
@@ -193,7 +193,7 @@ def intricate(repeats: int) -> Grid:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print the results, and save them."""
     parser = argparse.ArgumentParser(description="How good plans are, and what making them costs.")
     parser.add_argument("--quick", action="store_true", help="nothing above 10,000 instructions; keeps nothing")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)

@@ -1,12 +1,12 @@
-"""How long after the GPU is done does the trio task that awaits it go on, and does another task get on meanwhile?
+"""The delay from the end of GPU work to the wake-up of the awaiting trio task, and the progress of other tasks.
 
     python -m benchmarks.wake                  keeps results/wake.json and wake.md
     python -m benchmarks.wake --device host    a dry run without a GPU: measures nothing, keeps nothing
 
-Spinning: one tiny kernel, whose wait is over before dagpu stops polling (20 us unless DAGPU_SPIN_US says otherwise).
-Sleeping: DAGPU_SPIN_US=0 and a kernel of 200 us, so that the task really sleeps; counted is what is left when these
-200 us are taken off. The paths by hand submit from C++ through ctypes, which lets the GIL go. The other task does
-nothing but pass checkpoints, and counts them: a loop that is never idle. Each part is measured in a process of its own.
+Spinning: one tiny kernel, which ends before dagpu stops polling (20 us unless DAGPU_SPIN_US says otherwise).
+Sleeping: DAGPU_SPIN_US=0 and a kernel of 200 us, so that the task really sleeps. These 200 us are subtracted.
+The paths by hand submit from C++ through ctypes, which releases the GIL. The other task only passes checkpoints and
+counts them, so the loop is never idle. Each part is measured in a separate process.
 """
 
 import json
@@ -26,10 +26,10 @@ from benchmarks.support.table import Span, Table, now
 from dagpu import use_device
 
 SPINNING, SLEEPING = 2.0, 1.3
-"""Targets: times C++ launch + synchronize; times the best path by hand, without the kernel's own time."""
+"""Targets: ratio to launch + synchronize in C++; ratio to the best path by hand, without the kernel's own time."""
 
 KERNEL_US = 200.0
-"""What the kernel takes that is slept through."""
+"""Duration of the kernel during which the task sleeps."""
 
 FLOOR_NAME = "C++ launch + cuStreamSynchronize"
 POLL_NAME = "by hand: poll the event, then a checkpoint"
@@ -40,14 +40,14 @@ BESIDE = ", beside another task"
 
 
 ByHand: TypeAlias = Callable[[Floor, float], Awaitable[None]]
-"""Waits for a kernel of so many microseconds; of the tiny one for 0."""
+"""Waits for a kernel of the given microseconds, or for the tiny one if 0."""
 
 
 # ---- awaiting
 
 
 async def _awaited(name: str, call: Callable[[], Awaitable[object]], count: int, other: bool) -> dict[str, Span]:
-    """Medians over `count` awaits: of what each takes, and under `name + " steps"` of the other task's checkpoints."""
+    """Return medians over `count` awaits: the time, and under `name + " steps"` the other task's checkpoints."""
     steps = 0
 
     async def counting() -> None:
@@ -73,12 +73,12 @@ async def _awaited(name: str, call: Callable[[], Awaitable[object]], count: int,
 
 
 def awaited(name: str, call: Callable[[], Awaitable[object]], count: int, other: bool = False) -> dict[str, Span]:
-    """`_awaited` in a trio loop of its own."""
+    """Run `_awaited` in a separate trio loop."""
     return trio.run(_awaited, name + BESIDE * other, call, count, other)
 
 
 async def poll_by_hand(floor: Floor, microseconds: float) -> None:
-    """Submit, ask until it is done, then let the other tasks run."""
+    """Submit, poll until done, then let the other tasks run."""
     floor.submit(microseconds)
     floor.mark()
     while not floor.reached():
@@ -106,7 +106,7 @@ async def thread_by_hand(floor: Floor, microseconds: float) -> None:
 
 
 def contenders(bench: Bench, microseconds: float) -> list[Measure]:
-    """All that waits for one kernel: the tiny one, or one that takes `microseconds`."""
+    """Return all contenders that wait for one kernel: the tiny one, or one that takes `microseconds`."""
     count = bench.many(40)
     build = partial(build_spin, microseconds) if microseconds else partial(build_chain, 1)
     op = build()
@@ -152,7 +152,7 @@ def part(bench: Bench, microseconds: float) -> dict[str, list[Span]]:
 
 
 def in_child(argv: list[str], microseconds: float) -> dict[str, list[Span]]:
-    """Measure one part in a process of its own, with dagpu's spin set for it."""
+    """Measure one part in a separate process, with DAGPU_SPIN_US set for it."""
     environment = {name: text for name, text in os.environ.items() if name != "DAGPU_SPIN_US"}
     if microseconds:
         environment["DAGPU_SPIN_US"] = "0"
@@ -166,19 +166,19 @@ def in_child(argv: list[str], microseconds: float) -> dict[str, list[Span]]:
 
 ROOT = Path(__file__).resolve().parents[1]
 _PART = "DAGPU_BENCHMARK_PART"
-"""Set in the environment of such a process: the kernel's microseconds."""
+"""Environment variable of such a process: the kernel's microseconds."""
 
 
 # ---- the tables
 
 
 def middle(spans: list[Span]) -> float:
-    """Median on the clock, seconds."""
+    """Return the median on the clock, in seconds."""
     return medians(spans).wall
 
 
 def fill(table: Table, samples: dict[str, list[Span]], taken_off: float, limits: dict[str, float], base: str) -> Table:
-    """Rows of `samples` less `taken_off` seconds. `limits`: name -> the most seconds it should take."""
+    """Add rows of `samples` minus `taken_off` seconds. `limits` maps a name to its target in seconds."""
     left = {
         name: [Span(span.wall - taken_off, span.cpu) for span in spans]
         for name, spans in samples.items()
@@ -192,7 +192,7 @@ def fill(table: Table, samples: dict[str, list[Span]], taken_off: float, limits:
 
 
 def spinning_table(samples: dict[str, list[Span]]) -> Table:
-    """One tiny kernel."""
+    """Return the table for one tiny kernel."""
     table = Table("await of one tiny kernel, spinning", "us", ratio_to="C++", remarks="other's steps")
     table.note = "From the submit to the awaiting task going on; for a fresh op, from building it. "
     table.note += "Another task's steps are the checkpoints that it passes during one await."
@@ -201,7 +201,7 @@ def spinning_table(samples: dict[str, list[Span]]) -> Table:
 
 
 def sleeping_table(samples: dict[str, list[Span]]) -> Table:
-    """A kernel of 200 us, without these."""
+    """Return the table for a kernel of 200 us, which are subtracted."""
     table = Table("await of a long kernel, sleeping: what it adds", "us", remarks="other's steps")
     table.note = f"A kernel of {KERNEL_US:g} us, with {KERNEL_US:g} us taken off. "
     taken_off = KERNEL_US * 1e-6
@@ -218,7 +218,7 @@ def sleeping_table(samples: dict[str, list[Span]]) -> Table:
 
 
 def main() -> None:
-    """Measure both parts in processes of their own, print, keep; or be one of these processes."""
+    """Measure both parts in separate processes, print and save the results; or be one of these processes."""
     bench = start("wake", "How soon after the GPU is done does the task that awaits it go on?")
     asked = os.environ.get(_PART)
     if asked is not None:

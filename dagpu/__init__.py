@@ -1,7 +1,7 @@
 """dagpu: typed, functional dataflow for GPUs. Compose ops, run them with `await`, `sync` or `spawn`.
 
-The public names are those of dagpu.public, which is loaded when the first of them is asked for: mypy imports this
-package for the sake of `dagpu.mypy_plugin`, and shall not wait for NumPy and trio.
+The public names are those of dagpu.public, which is loaded at the first access to one of them. mypy imports this
+package to reach `dagpu.mypy_plugin`, and must not wait for NumPy and trio.
 """
 
 from typing import TYPE_CHECKING
@@ -17,10 +17,10 @@ else:
     from types import ModuleType
 
     class _Package(ModuleType):
-        """This package, as a module that loads its names late."""
+        """The class of this package: a module that loads its names at the first access."""
 
         def __getattr__(self, name: str) -> object:
-            public = import_module("dagpu.public")  # `from dagpu import public` would ask this very method
+            public = import_module("dagpu.public")  # `from dagpu import public` would call this method again
             for each in ("__all__", *public.__all__):
                 setattr(self, each, getattr(public, each))
             try:

@@ -1,4 +1,4 @@
-"""Every public name. `dagpu` has them all; it loads this module when one of them is first asked for."""
+"""All public names of dagpu. The package `dagpu` loads this module at the first access to one of them."""
 
 from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.errors import (

@@ -1,1 +1,1 @@
-"""Programs that show dagpu: README.md beside this file says what each teaches."""
+"""Example programs for dagpu. README.md in this folder describes each of them."""

@@ -24,7 +24,7 @@ def _(z: Tile[f32], x: NDArray[f32], y: NDArray[f32]) -> None:
 
 
 async def add_ones() -> NDArray[f32]:
-    # A shared tensor is immutable and may be an input any number of times, in any number of ops.
+    # A shared tensor is immutable, and any number of ops may use it as an input any number of times.
     x: SharedTensor[f32] = await ones((32, 32)).share()
     y: SharedTensor[f32] = await ones((32, 32)).share()
 

@@ -1,8 +1,8 @@
-"""Borrowed inputs and outputs: a run uses tensors without owning them, and conflicting uses are errors.
+"""Borrowed inputs and outputs: tensors that a run may use without owning them, and refused conflicts.
 
-A borrow is a lock for the duration of a run. `borrow()` is a read lock, which several runs may hold. `borrow_mut()` is
-a write lock, which excludes all others. Both are released when the run ends, and the caller remains the owner.
-A run that may outlive the owner's scope must own its tensors: a `SharedTensor` makes this possible.
+A borrow is a lock for the length of a run. `borrow()` takes a read lock, of which there may be many; `borrow_mut()`
+takes a write lock, which is exclusive. Both are released when the run ends, and the tensor stays its owner's.
+A run that outlives its owner's scope must own the tensors that it uses. A `SharedTensor` serves this purpose.
 """
 
 from typing import Any
@@ -49,7 +49,7 @@ def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
 
 
 async def lend(weights: Tensor[f32]) -> None:
-    """Lend one tensor, and two outputs, to the two branches of a run. After the run the caller can use all of them."""
+    """Lend one tensor to two branches of a run. Their outputs are lent too. After the run, all are free again."""
     y = await zeros((N,))
     z = await zeros((N,))
     await zip_ops(
@@ -63,7 +63,7 @@ async def lend(weights: Tensor[f32]) -> None:
 
 
 async def refuse_conflict(x: Tensor[f32]) -> None:
-    """Write a tensor in one branch and read it in another, unordered. This is an error before any launch."""
+    """Try to write and read a tensor in two unordered branches: this is refused before any launch."""
     y = await zeros((N,))
     try:
         await zip_ops(
@@ -78,9 +78,9 @@ async def refuse_conflict(x: Tensor[f32]) -> None:
 
 
 async def refuse_spawn(weights: Tensor[f32]) -> None:
-    """Spawn an op that borrows. This is an error, because the op may outlive the borrowed tensor.
+    """Try to spawn an op that borrows: this is refused, because it may outlive the tensor.
 
-    `Any` hides the mistake from the type checker, to show that the run rejects it as well.
+    `Any` hides the mistake from the type checker, to show that the run also refuses it.
     """
     async with trio.open_nursery() as nursery:
         borrowing: Any = saxpy(zeros((N,)).partition(TILE), 2.0, weights.borrow())
@@ -98,7 +98,7 @@ def scaled(a: float, x: SharedTensor[f32]) -> DeviceOp[NDArray[f32]]:
 
 
 async def share_instead(weights: Tensor[f32]) -> None:
-    """Share the tensor, which is the cure: spawn any number of readers, and take it back from the last handle."""
+    """Do it right: share the tensor, spawn any number of ops, and take it back with the last share."""
     shared: SharedTensor[f32] = weights.share()
     async with trio.open_nursery() as nursery:
         results = [spawn(nursery, scaled(a, shared.clone())) for a in (2.0, 3.0)]

@@ -1,9 +1,9 @@
 """CUDA graphs, three ways: capture an op, record into a scope, and a module that owns its graph.
 
-A graph is made once and launched any number of times, at less than half the cost of launching its kernels one by one.
-The addresses of the captured kernels are fixed: to give a graph another input, copy it into the tensor that the graph
-reads. `@pipeline` (see decode.py) does all of this automatically; this example controls the graph explicitly.
-On the host the behaviour is the same, but the kernels are launched one by one.
+A graph is made once and launched any number of times, for less than half the cost of launching its kernels one by one.
+Its kernels keep the addresses that they were captured with: to give a graph another input, copy it into the tensor that
+it reads. `@pipeline` (see examples/decode) does all of this automatically; this example does it explicitly.
+On the host, everything is the same, except that the kernels are launched one by one.
 """
 
 from typing import Any, final
@@ -126,9 +126,9 @@ def capture() -> None:
 
 
 def record() -> None:
-    """Record ops in a scope. Each op releases its borrows as soon as it is recorded, so the next may read its output.
+    """In a scope, each op is recorded and ends its borrows at once, so the next op may read its outputs.
 
-    All memory is allocated before the scope begins. An op that allocates is a type error, and an error at run time.
+    All memory exists before the scope begins, so an op that allocates is refused: by a type checker, and at run time.
     """
     weights = Weights(2)
     x, norm, y = (zeros((WIDTH,)).sync() for _ in range(3))

@@ -5,11 +5,11 @@
 
         now, spare --generation--> spare, now      the next generation reads the board that this one wrote
 
-Double buffering fails silently if the wrong board is written. Ownership excludes this mistake: `generation` takes both
-boards, reads one and overwrites the other, and returns both, swapped. The old handles cannot be used, because they have
-moved. The whole film is one op. The picture of a frame is painted from the board into separate memory, so its copy to
-the host overlaps with the following generations. The pictures share memory too: a memory limit leaves room for a few
-of them; without the limit the op would hold one for each frame.
+Double buffering fails silently if the wrong board is written. Here this mistake cannot be expressed: `generation` takes
+both boards, reads one and overwrites the other, and returns both, swapped. The old names are unusable, because the
+boards have moved. The whole film is one op. The picture of a frame is painted, before the next generation,
+into separate memory, so its copy to the host overlaps with the generations that follow. Pictures take turns in memory
+too: the op is scheduled with a memory limit of a few pictures, where it would otherwise take one for each frame.
 
 A living cell is 255, and a dead one fades from 254 down to 0, so the colours show where life has been. Writes a GIF.
 The last board is compared with the rules in plain NumPy, and the last picture in the file with the board.
@@ -47,7 +47,7 @@ Board: TypeAlias = DeviceOp[Tensor[u8]]
 
 TILE = (16, 64)
 ALIVE, FADE = 255, 6
-HELD = 4  # the limit leaves room for this many boards, and for this many pictures
+HELD = 4  # number of boards, and of pictures, that fit into the memory limit
 
 # ---- kernels -----------------------------------------------------------------------------------------
 
@@ -74,8 +74,8 @@ __global__ void paint(Tile<uint8_t, 2> picture, View<const uint8_t, 2> board, in
 
 
 @kernel(cuda=LIVE_CU, block=256)
-def live(next: Out[u8], now: In[u8]) -> None:  # noqa: A002  # reason: the field's own name for it
-    """Compute the next generation: a cell survives with two or three neighbours, is born with three, and else fades."""
+def live(next: Out[u8], now: In[u8]) -> None:  # noqa: A002  # reason: the natural name
+    """Compute the next generation. A cell survives with two or three neighbours, is born with three, else fades."""
 
 
 @live.host(whole=True)
@@ -101,20 +101,20 @@ def _(picture: Tile[u8], board: NDArray[u8], zoom: int) -> None:
 
 
 def generation(now: Board, spare: Board) -> tuple[Board, Board]:
-    """Return the next board, and the board that may now be overwritten: the two arguments, swapped."""
+    """Return the next board, and the one that may now be overwritten: the two arguments, swapped."""
     written, read = live(spare.partition(TILE, partial=True), now).unzip()
     return written.unpartition(), read
 
 
 def frame(now: Board, shape: tuple[int, int], zoom: int) -> tuple[DeviceOp[Cells], Board]:
-    """Return a picture of the board, on the host, and the board."""
+    """Return an op that copies a picture of the board to the host; and the board."""
     blank = empty((shape[0] * zoom, shape[1] * zoom), u8).partition(TILE, partial=True)
     picture, read, _ = paint(blank, now, zoom).unzip()
     return picture.unpartition().to_host(), read
 
 
 def film(start: Cells, frames: int, per_frame: int, zoom: int) -> DeviceOp[tuple[Cells, ...]]:
-    """Return `frames` pictures, `per_frame` generations apart, and the last board."""
+    """Return an op for `frames` pictures, `per_frame` generations apart, followed by the last board."""
     rows, columns = start.shape
     now: Board = from_host(start)
     spare: Board = empty(start.shape, u8)
@@ -131,7 +131,7 @@ def film(start: Cells, frames: int, per_frame: int, zoom: int) -> DeviceOp[tuple
 
 
 def naive(cells: Cells) -> Cells:
-    """Return the next generation by the rules."""
+    """Compute one generation directly from the rules."""
     alive = cells == ALIVE
     shifts = [(r, c) for r in (-1, 0, 1) for c in (-1, 0, 1) if (r, c) != (0, 0)]
     around = sum(np.roll(alive, shift, axis=(0, 1)).astype(int) for shift in shifts)
@@ -143,14 +143,14 @@ def naive(cells: Cells) -> Cells:
 
 
 def soup(rows: int, columns: int, density: float, seed: int) -> Cells:
-    """Return a random board that is symmetric along both axes. Every later generation has the same symmetry."""
+    """Return a random board with both mirror symmetries, which every generation keeps."""
     quarter = np.random.default_rng(seed).random((-(-rows // 2), -(-columns // 2))) < density
     top = np.hstack([quarter, quarter[:, : columns // 2][:, ::-1]])
     return np.where(np.vstack([top, top[: rows // 2][::-1]]), ALIVE, 0).astype(u8)
 
 
 def palette() -> list[int]:
-    """Return 256 colours as red, green and blue values: dark, embers, and white for living cells."""
+    """Return 256 colours, red, green and blue in turn: night, embers, and white for living cells."""
     t = np.arange(ALIVE) / ALIVE
     embers = np.stack([20 + 210 * t**2, 18 + 70 * t**3, 40 + 120 * t * (1 - t)], axis=1)
     return [int(part) for part in np.vstack([embers, [255, 250, 230]]).ravel()]
@@ -164,7 +164,7 @@ def write_gif(pictures: Sequence[Cells], path: Path) -> None:
 
 
 def last_frame(path: Path) -> NDArray[np.uint8]:
-    """Return the last frame of a GIF in red, green and blue: (rows, columns, 3)."""
+    """Return the last frame of a GIF, in red, green and blue: (rows, columns, 3)."""
     with Image.open(path) as gif:
         gif.seek(getattr(gif, "n_frames", 1) - 1)
         return np.array(gif.convert("RGB"))

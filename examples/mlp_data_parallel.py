@@ -2,10 +2,9 @@
 
     weights on the first device --copy--> every device: forward, backward on its part --copy--> average, step
 
-The data determine where a kernel runs: on its output's device. `.on(device)` places ops that have no placement, so
-`dup(w).on(d)` is a copy to `d`. One training step on all devices is one op: its parts are not ordered, so they
-overlap. The example uses two GPUs, or one if there is only one; without a GPU it uses two host devices.
-Only `DEVICES` names them.
+A kernel runs on the device of its output. `.on(device)` places an op that has no device yet, so `dup(w).on(d)` is a
+copy to `d`. One step of training on all devices is one op: the parts are not ordered among themselves, so they overlap.
+The devices are two GPUs if there are two, or the only GPU, or otherwise two host devices. Only `DEVICES` names them.
 """
 
 from collections.abc import Iterable
@@ -169,7 +168,7 @@ def descend(
     weight: SharedTensor[f32],
     gradients: Iterable[DeviceOp[Tensor[f32]]],
 ) -> DeviceOp[SharedTensor[f32]]:
-    """Return weight - RATE * mean(gradients) on the first device; the gradients may be on any devices."""
+    """Return weight - RATE * mean(gradients) on the first device; gradients may be on any device."""
     home = DEVICES[0]
     new: DeviceOp[Partition[Tensor[f32]]] = dup(weight).on(home).partition(TILE)
     for each in gradients:
@@ -185,7 +184,7 @@ def step(weights: Weights, x: NDArray[f32], t: NDArray[f32]) -> DeviceOp[Weights
 
 
 def numpy_step(w1: Floats, w2: Floats, x: Floats, t: Floats) -> tuple[Floats, Floats]:
-    """Compute the same step on the whole batch at once, in plain NumPy."""
+    """Do the same step on the whole batch at once, in plain NumPy."""
     h = np.maximum(x @ w1, 0)
     e = (h @ w2 - t) / len(x)
     return w1 - RATE * (x.T @ ((e @ w2.T) * (h > 0))), w2 - RATE * (h.T @ e)

@@ -1,6 +1,6 @@
 """Overlap with `spawn`: the next batch is prepared while the one before it is being processed.
 
-`await` suspends the task that awaits; `spawn` starts an op in a nursery and returns a `Pending` to await later.
+`await` suspends the awaiting task; `spawn` starts an op in a nursery and returns a `Pending` to await later.
 Prints the time of the batches one after another and overlapped. The gain depends on the machine's cores, so only the
 values are asserted.
 """
@@ -43,7 +43,7 @@ def _(y: Tile[f32], x: NDArray[f32], rounds: int) -> None:
 
 
 def load(number: int) -> NDArray[f32]:
-    """Make batch `number` on the host, as a data loader does; here it is the mean of some random images."""
+    """Make batch `number` on the host, like a data loader: here, the mean of some random images."""
     rng = np.random.default_rng(number)
     image = np.zeros(SHAPE, f32)
     for _ in range(DRAWS):

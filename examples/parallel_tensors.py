@@ -1,6 +1,6 @@
 """Four tensors made in parallel: `zip_ops` declares that its branches do not depend on one another.
 
-So the scheduler may put each branch on a separate stream, and all of them are one run, with one wait.
+So the scheduler may put each on a separate stream, and all of them are one run, with one wait.
 """
 
 import numpy as np

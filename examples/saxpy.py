@@ -23,10 +23,10 @@ def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
 
 
 def owned() -> NDArray[f32]:
-    """Make the tensors, move them into the kernel and return the output, all in one op and one run.
+    """Make the tensors, move them into the kernel and get them back, all in one op and one run.
 
-    The kernel returns all its arguments. `first()` picks the output, which is still a partition, and `unpartition()`
-    returns the tensor.
+    The kernel returns all of its arguments. `first()` picks the output, which is still a partition, and
+    `unpartition()` returns its tensor.
     """
     x = from_host(np.arange(256, dtype=f32).reshape(16, 16))
     y = ones((16, 16)).partition((4, 4))
@@ -35,7 +35,7 @@ def owned() -> NDArray[f32]:
 
 
 def borrowed() -> NDArray[f32]:
-    """Lend the tensors to the run. The caller remains their owner, and z has the result afterwards."""
+    """Keep the tensors: the run borrows them, and afterwards z has the result."""
     z = zeros((16, 16)).sync()
     x = ones((16, 16)).sync()
 

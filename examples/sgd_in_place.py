@@ -1,8 +1,9 @@
-"""Stochastic gradient descent in place: each step reads the weights, and then writes them in the same memory.
+"""Stochastic gradient descent in place: each step reads the weights, and then overwrites them.
 
-The weights are lent to the step once, for writing: `weights.borrow_mut()`. A kernel accepts such a borrow as an input
-and returns it among its results; partitioned, it is the output of the kernel that updates the weights. So the data
-flow orders the read by the gradient before the write by the update. No step allocates weights.
+The weights are lent to the step once, for writing: `weights.borrow_mut()`. A kernel also takes a
+tensor lent for writing as an input, and returns it among its results. Cut into tiles, it is the output of the kernel
+that updates it. So the data flow determines that the gradient reads the weights before the update writes them. No step
+allocates weights.
 """
 
 import numpy as np
@@ -85,7 +86,7 @@ def _(w: Tile[f32], rate: float, g: NDArray[f32]) -> None:
 
 @pipeline
 def step(w: TensorMut[f32], x: NDArray[f32], y: NDArray[f32], rate: float) -> DeviceOp[NDArray[f32], Borrowed]:
-    """Return one step of descent on one batch; its result is the residuals before the step."""
+    """Return one step of descent on one batch. Its result is the residuals before the step."""
     rows = from_host(x).shared()
     r, _, lent, _ = residuals(empty(y.shape).partition(ROW_TILE), rows, w, from_host(y)).unzip()
     off = r.unpartition().shared()

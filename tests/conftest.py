@@ -1,4 +1,4 @@
-"""What every test gets: the host as its device, whatever the machine and the environment offer."""
+"""Fixtures of every test: the host is the device, regardless of the machine and the environment."""
 
 import gc
 import os
@@ -18,8 +18,10 @@ settings.load_profile("dagpu")
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_heap() -> None:
-    """What imports and earlier modules have left is there to stay: keep the cyclic collector from walking over all of
-    it, a tenth of a second, each time that a test collects."""
+    """Exclude all objects of imports and earlier modules from the cyclic collector.
+
+    Otherwise it would walk over them for a tenth of a second, each time that a test collects.
+    """
     gc.collect()
     gc.freeze()
 

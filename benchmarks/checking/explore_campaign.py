@@ -1,13 +1,13 @@
-"""Does every order of execution that streams and events allow give the same bits? As many as time allows.
+"""Tests that all orders of execution that streams and events allow give the same bits. Tries as many as time allows.
 
     python -m benchmarks.checking.explore_campaign                         keeps results/explore.json and explore.md
     python -m benchmarks.checking.explore_campaign --interleavings 2000    a short look: keeps nothing below 100,000
 
 Each execution is one interleaving on an `explore` device: real host bodies over poisoned memory, lanes in an order
 drawn from a seed. Named DAGs (tests/programs/named_dags.py) and random ones (tests/programs/trials.py) are planned and
-verified once for each policy, and their plans executed many times. Each result is held against the one of the plan's
-own order, and that against NumPy's (named) or the host backend's (random). A share goes through the whole interpreter,
-each run traced and planned anew. Orders are counted as distinct by a hash of 64 bits of the lanes of all steps.
+verified once for each policy, and their plans executed many times. Each result is compared with that of the plan's
+own order, and that with NumPy's (named) or the host backend's (random). Some runs go through the whole interpreter,
+each traced and planned again. Distinct orders are counted by a hash of 64 bits of the lanes of all steps.
 """
 
 import argparse
@@ -44,15 +44,15 @@ POLICIES: Final[dict[str, SchedulingPolicy]] = {
     "RoundRobin(2)": RoundRobin(2),
 }
 NAMED_ORDERS, RANDOM_ORDERS, RANDOM_DAGS, THROUGH = 250, 50, 20, 10
-"""Executions of a named DAG's plan in one piece of work; of each random DAG's, and how many of those; runs through the
-interpreter."""
+"""Numbers in one piece of work: executions of a named DAG's plan, executions of each random DAG, random DAGs, and runs
+through the interpreter."""
 KEPT_FROM = 100_000
-"""Executions from which on results are kept."""
+"""Least number of executions for which results are saved."""
 
 
 @final
 class Piece(NamedTuple):
-    """A piece of work: `number` counts the pieces of its kind, and is where its seeds come from."""
+    """A piece of work. `number` counts the pieces of its kind, and determines its seeds."""
 
     kind: str
     """The name of a DAG, "random", or "through" for runs through the interpreter."""
@@ -63,7 +63,7 @@ class Piece(NamedTuple):
 @final
 @dataclass
 class Count:
-    """What a piece, or all pieces of a kind, have come to."""
+    """The results of a piece, or of all pieces of a kind."""
 
     executions: int = 0
     steps: int = 0
@@ -80,7 +80,7 @@ class Count:
 
 
 def pieces() -> Iterator[Piece]:
-    """Without an end: one of each named DAG and policy, then random DAGs about as many times, then a few whole runs."""
+    """Iterate endlessly: a piece of each named DAG and policy, about as many of random DAGs, then some whole runs."""
     number = 0
     while True:
         for policy in POLICIES:
@@ -105,7 +105,7 @@ def work(piece: Piece) -> tuple[Piece, Count]:
 
 @cache
 def _named_trial(name: str, policy: str) -> tuple[Trial, tuple[object, ...]]:
-    """Planned once for each process. The plan's own order gives what NumPy gives."""
+    """Plan a named DAG once for each process. Check that the plan's own order gives the result of NumPy."""
     made = trial(NAMED[name](), POLICIES[policy])
     expected = made.in_plan_order()
     if not _holds(expected, _bits(EXPECTED[name]())):
@@ -118,7 +118,7 @@ def _bits(arrays: Sequence[NDArray[Any]]) -> tuple[object, ...]:
 
 
 def _holds(found: tuple[object, ...], expected: tuple[object, ...]) -> bool:
-    """Are these the arrays among what a plan leaves? It leaves the memory of `shared()` ops as well."""
+    """Return True if the results of a plan contain these arrays. They also contain the memory of `shared()` ops."""
     arrays = [held for held in found if isinstance(held, tuple)]
     return len(arrays) == len(expected) and all(array in arrays for array in expected)
 
@@ -167,7 +167,7 @@ def _on_host(seed: int) -> tuple[object, ...]:
 
 
 def _through(piece: Piece) -> Count:
-    """Whole runs, of random DAGs and named ones."""
+    """Do whole runs of random DAGs and named ones."""
     count = Count()
     names = list(NAMED)
     for run in range(THROUGH // 2):
@@ -181,7 +181,7 @@ def _through(piece: Piece) -> Count:
 def _run_through(
     build: Callable[[], Op], expected: tuple[object, ...], what: str, seed: int, policy: str, count: Count
 ) -> None:
-    """Two runs, each of a fresh op."""
+    """Do two runs, each of a new op."""
     with use_device("explore:0"), use_interpreter(StreamInterpreter("explore:0", POLICIES[policy])):
         for explored in (2 * seed, 2 * seed + 1):
             with exploring(seed=explored) as exploration:
@@ -198,7 +198,7 @@ def _run_through(
 
 
 def campaign(interleavings: int, seconds: float, processes: int) -> dict[tuple[str, str], Count]:
-    """Pieces until there are so many executions, or so much time has gone."""
+    """Do pieces of work until the number of executions or the time is reached."""
     counts: dict[tuple[str, str], Count] = defaultdict(Count)
     end = time.monotonic() + seconds
     done = said = 0
@@ -218,7 +218,7 @@ def campaign(interleavings: int, seconds: float, processes: int) -> dict[tuple[s
 
 
 def enough(interleavings: int) -> Iterator[Piece]:
-    """As many pieces as are needed: the pool takes all of them at once."""
+    """Iterate over as many pieces as are needed, because the pool takes all of them at once."""
     given = 0
     for piece in pieces():
         if given >= interleavings + 64 * RANDOM_DAGS * RANDOM_ORDERS:
@@ -228,7 +228,7 @@ def enough(interleavings: int) -> Iterator[Piece]:
 
 
 def report(counts: dict[tuple[str, str], Count], about: dict[str, str]) -> str:
-    """The results as a page."""
+    """Return the results as a page."""
     header = ["DAG", "policy", "DAGs", "interleavings", "distinct", "steps of each", "wrong"]
     rows = [
         [
@@ -268,7 +268,7 @@ def report(counts: dict[tuple[str, str], Count], about: dict[str, str]) -> str:
 
 
 def keep(counts: dict[tuple[str, str], Count], about: dict[str, str], page: str) -> None:
-    """Keep results/explore.json and explore.md."""
+    """Save results/explore.json and explore.md."""
     data = [
         {
             "dag": kind,
@@ -287,7 +287,7 @@ def keep(counts: dict[tuple[str, str], Count], about: dict[str, str], page: str)
 
 
 def main() -> int:
-    """Explore, print, keep; 1 if anything was wrong."""
+    """Explore, print and save the results. Return 1 if any result was wrong."""
     parser = argparse.ArgumentParser(description="Does every order of execution give the same bits?")
     parser.add_argument("--interleavings", type=int, default=1_000_000, help="how many executions, at least")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long all the same")

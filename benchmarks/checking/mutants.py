@@ -1,4 +1,4 @@
-"""How many small mistakes in the code that orders, places and owns do the tests notice?
+"""The fraction of small mistakes in scheduling, memory planning and ownership code that the tests notice.
 
     python -m benchmarks.checking.mutants --mutants 300     keeps results/mutants.json and mutants.md
     python -m benchmarks.checking.mutants --only verify     mutants of modules with this in their name; keeps nothing
@@ -36,18 +36,20 @@ MODULES: Final = ("dagpu/lowering", "dagpu/runtime", "dagpu/handles/storage.py",
 SLOW: Final = re.compile(
     "mypy|docs|examples|readme|typing|interrupt|dropped_runs|stubs|stand_in|gpu_suite|parity|showpieces|digits"
 )
-"""Tests that start processes of their own, or are about what users read: they would notice too, but take too long."""
+"""Tests that start processes, or check texts for users. They would also notice mutants, but take too long."""
 
 SECONDS: Final = 25.0
-"""How long the tests of one mutant took without it, at most. A line that everything executes has hundreds of tests, and
-trying them all would take minutes for each mutant that they do not notice; so one that survives may still be noticed by
-a test that takes longer."""
+"""Most seconds that the tests of one mutant may take in all, as measured without the mutant.
+
+A line that everything executes has hundreds of tests, which would take minutes for each unnoticed mutant. So a mutant
+that survives may still be noticed by a slower test.
+"""
 
 LIMIT: Final = 400.0
-"""Seconds after which a mutant counts as noticed: it hangs."""
+"""Seconds after which a mutant counts as hung, and so as noticed."""
 
 ALIKE: Final = re.compile(r"ReplaceBinaryOperator_BitOr|Replace\w+_(Is|IsNot)_\w+|_Eq_Is|_NotEq_IsNot|VariableInserter")
-"""Mutants that are no mistakes: `X | None` in an annotation, and `==` for `is` where there is one of each."""
+"""Equivalent mutants: `X | None` in an annotation, and `==` for `is` if there is only one object of each value."""
 
 TYPING: Final = re.compile(r"\s*@(final|overload|override)\b")
 """Lines that only type checkers read."""
@@ -68,18 +70,18 @@ class Mutant:
 @final
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a mutant fared."""
+    """The result of testing a mutant."""
 
     mutant: Mutant
     outcome: str
     tests: int
-    """How many there were to try it."""
+    """Number of tests that execute its line."""
     diff: str
 
 
 @final
 class Tests:
-    """Which tests execute a line, and how long each takes."""
+    """The tests that execute each line, and the duration of each test."""
 
     def __init__(self, coverage: Path, times: Path) -> None:
         from coverage import CoverageData
@@ -93,7 +95,7 @@ class Tests:
         }
 
     def of(self, mutant: Mutant) -> list[str]:
-        """Those that execute its line, quickest first."""
+        """Return the tests that execute the mutant's line, quickest first."""
         file = self._files.get(mutant.module.removeprefix("dagpu/"))
         by_line = self._data.contexts_by_lineno(file) if file else {}
         names = {context.rpartition("|")[0] for context in by_line.get(mutant.line, ())} - {""}
@@ -109,7 +111,7 @@ class Tests:
 
 
 def mutants(only: str, count: int, seed: int) -> list[Mutant]:
-    """A sample: places drawn alike, one mutant of each."""
+    """Draw a sample: places with equal probability, and one mutant at each."""
     from cosmic_ray.commands import init
     from cosmic_ray.modules import find_modules
     from cosmic_ray.work_db import WorkDB, use_db
@@ -136,7 +138,7 @@ def mutants(only: str, count: int, seed: int) -> list[Mutant]:
 
 
 def tried(clone: Path, work: Sequence[Mutant], tests: Tests) -> Iterable[Verdict]:
-    """Each of them, in a clone of the repository."""
+    """Test each mutant in a clone of the repository. Iterate over the verdicts."""
     from cosmic_ray.mutating import mutate_and_test
     from cosmic_ray.work_item import MutationSpec
 
@@ -154,7 +156,7 @@ def tried(clone: Path, work: Sequence[Mutant], tests: Tests) -> Iterable[Verdict
 
 
 def worker(number: int, folder: Path, work: Sequence[Mutant], coverage: Path, times: Path) -> list[Verdict]:
-    """One worker's share, in a clone of its own."""
+    """Test one worker's share of the mutants, in a separate clone."""
     clone = folder / f"clone{number}"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     os.environ["PYTHONPATH"] = str(clone)
@@ -171,7 +173,7 @@ def worker(number: int, folder: Path, work: Sequence[Mutant], coverage: Path, ti
 
 
 def record(folder: Path) -> tuple[Path, Path]:
-    """Run the suite once, and keep what each test executes and how long it takes."""
+    """Run the suite once, and save the lines that each test executes and its duration."""
     coverage, times = folder / ".coverage", folder / "times.xml"
     files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if not SLOW.search(path.name)]
     options = ["--cov=dagpu", "--cov-context=test", "--cov-report=", f"--junitxml={times}", "-q", "-n", "2"]
@@ -181,7 +183,7 @@ def record(folder: Path) -> tuple[Path, Path]:
 
 
 def report(verdicts: Sequence[Verdict], about: dict[str, str]) -> str:
-    """The score by module, and each mutant that nobody noticed."""
+    """Return the score by module, and each unnoticed mutant."""
     modules = sorted({verdict.mutant.module for verdict in verdicts})
     count = Counter((verdict.mutant.module, verdict.outcome) for verdict in verdicts)
     lines = ["# Mutants", "", *(f"- {key}: {value}" for key, value in about.items()), ""]

@@ -1,12 +1,12 @@
-"""What the mypy plugin costs: an edited file of dense pipelines, a tree that knows nothing of dagpu, a cached run.
+"""The cost of the mypy plugin: for an edited file of dense pipelines, for a tree without dagpu, for a cached run.
 
     python -m benchmarks.checking.mypy_plugin             some minutes; keeps results/mypy_plugin.json and .md
     python -m benchmarks.checking.mypy_plugin --quick     half a minute; keeps nothing
     python -m benchmarks.checking.mypy_plugin --packages  fetches large packages with pip and checks them both ways
 
-Each sample is a process of its own, `python -m mypy`, with what the program depends on in mypy's cache. Runs with and
-without the plugin take turns. Nothing is asserted but that the plugin says nothing where it has nothing to say: over
-the packages, mypy's report has to be the same with it.
+Each sample is a separate process, `python -m mypy`, with the program's dependencies in mypy's cache. Runs with and
+without the plugin alternate. The only assertion is that the plugin is silent on code without dagpu: mypy's report on
+the packages has to be the same with it.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from benchmarks.support.table import Span, Table, load_average, machine, measure
 
 ROOT = Path(__file__).resolve().parents[2]
 DENSE, ELSEWHERE, CACHED = 1.5, 1.03, 1.05
-"""The most that a run with the plugin should take, in runs without: dense pipelines, no dagpu at all, unchanged."""
+"""Targets: ratios of a run with the plugin to one without, for dense pipelines, no dagpu at all, unchanged code."""
 
 PACKAGES = (
     "sympy", "django", "sqlalchemy", "networkx", "setuptools", "botocore", "sphinx", "nltk", "docutils", "pip",
 )  # fmt: skip
-"""Large packages in pure Python that know nothing of dagpu."""
+"""Large packages in pure Python that do not use dagpu."""
 
 PIPELINES = '''"""Dense pipelines: nearly every line makes, moves, lends or runs something."""
 
@@ -78,7 +78,7 @@ async def step_{number}(x: Tensor[f32], n: int, flag: bool) -> Tensor[f32]:
 
 
 def dense(lines: int) -> str:
-    """A file of at least so many lines."""
+    """Return a file of at least `lines` lines."""
     each = PIPELINE.count("\n")
     return PIPELINES + "".join(PIPELINE.format(number=number) for number in range(-(-lines // each)))
 
@@ -87,7 +87,7 @@ def dense(lines: int) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class Mypy:
-    """mypy on some targets, in a folder, with a cache of its own."""
+    """Runs mypy on some targets, in a folder, with a separate cache."""
 
     folder: Path
     name: str
@@ -97,11 +97,11 @@ class Mypy:
 
     @property
     def cache(self) -> Path:
-        """Where what it has checked is kept."""
+        """The folder of the cache."""
         return self.folder / f"cache-{self.name}-{'with' if self.plugin else 'without'}"
 
     def run(self, *flags: str) -> tuple[Span, str]:
-        """One run: what it took, in all threads and processes, and what it said."""
+        """Run mypy. Return the time of all threads and processes, and the report."""
         configuration = self.folder / f"{self.cache.name}.ini"
         plugins = "plugins = dagpu.mypy_plugin\n" if self.plugin else ""
         configuration.write_text(f"[mypy]\n{self.options}{plugins}", encoding="utf-8")
@@ -110,7 +110,7 @@ class Mypy:
 
 
 def timed(command: Sequence[str], folder: Path) -> tuple[Span, str]:
-    """Run a command as users have it, with the bytecode that Python keeps. Gives its output, too."""
+    """Run a command as users do, with the bytecode that Python keeps. Return the time and the output."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     kept |= {"PYTHONPATH": str(ROOT), "MYPYPATH": str(ROOT)}
     start, before = now(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -123,19 +123,19 @@ def timed(command: Sequence[str], folder: Path) -> tuple[Span, str]:
 
 
 def edited(mypy: Mypy, file: Path) -> dict[str, Span]:
-    """A run after an edit."""
+    """Measure a run after an edit."""
     with file.open("a", encoding="utf-8") as opened:
         opened.write("# one more line\n")
     return {_label(mypy): mypy.run()[0]}
 
 
 def unchanged(mypy: Mypy) -> dict[str, Span]:
-    """A run with everything in the cache."""
+    """Measure a run with everything in the cache."""
     return {_label(mypy): mypy.run()[0]}
 
 
 def anew(mypy: Mypy) -> dict[str, Span]:
-    """A run with no cache at all."""
+    """Measure a run without a cache."""
     return {_label(mypy): mypy.run("--cache-dir=" + os.devnull)[0]}
 
 
@@ -146,7 +146,7 @@ def _label(mypy: Mypy) -> str:
 def compared(
     title: str, note: str, contender: Callable[[Mypy], dict[str, Span]], pair: Sequence[Mypy], most: float, repeats: int
 ) -> Table:
-    """A table of a run without the plugin and one with it."""
+    """Return a table of a run without the plugin and one with it."""
     table = Table(title, "s", note=note, ratio_to="without")
     found = measure([partial(contender, mypy) for mypy in pair], repeats)
     base = found["without"]
@@ -157,7 +157,7 @@ def compared(
 
 
 def tables(folder: Path, *, quick: bool) -> list[Table]:
-    """All that is measured in the ordinary run."""
+    """Return the tables of the ordinary run."""
     file = folder / "pipelines.py"
     file.write_text(dense(2000), encoding="utf-8")
     lines = len(file.read_text(encoding="utf-8").splitlines())
@@ -199,7 +199,7 @@ main(args=sys.argv[1:], stdout=sys.stdout, stderr=sys.stderr, clean_exit=True)
 
 
 def package_table(folder: Path, names: Sequence[str]) -> Table:
-    """Each package from nothing: without the plugin, with it, and with every function of it analysed."""
+    """Measure each package without a cache: without the plugin, with it, and with all of its functions analysed."""
     table = Table("Packages in pure Python that know nothing of dagpu", "s", ratio_to="without", remarks="findings")
     table.note = "One run each, from nothing. Analysed: the flow rules run over every module, as if it used dagpu."
     for name in names:
@@ -222,7 +222,7 @@ def package_table(folder: Path, names: Sequence[str]) -> Table:
 
 
 def checked(target: Path, *, plugin: bool, everything: bool = False) -> tuple[Span, str]:
-    """What a package's check takes, and what it says."""
+    """Return the time of a package's check, and the report."""
     configuration = target.parent / "packages.ini"
     plugins = "plugins = dagpu.mypy_plugin\n" if plugin else ""
     options = "ignore_missing_imports = true\ncheck_untyped_defs = true\nshow_traceback = true\n"
@@ -234,7 +234,7 @@ def checked(target: Path, *, plugin: bool, everything: bool = False) -> tuple[Sp
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print the results, and save them."""
     parser = argparse.ArgumentParser(description="What the mypy plugin costs.")
     parser.add_argument("--quick", action="store_true", help="fewer repeats, no tree of others; keeps nothing")
     parser.add_argument(

@@ -15,12 +15,12 @@ from examples.decode.model import Model
 from examples.decode.parts import EPSILON
 
 Run = Callable[[], object]
-"""One step and its wait."""
+"""Does one step, and waits for it."""
 
 
 @final
 class TorchDecoder:
-    """`position` and the next token stay on the GPU; `caches` are (kv_heads, positions, head), of each layer two."""
+    """`position` and the next token stay on the GPU; `caches` are (kv_heads, positions, head), two for each layer."""
 
     def __init__(self, model: Model[Any]) -> None:
         self._torch = torch = optional("torch")
@@ -46,7 +46,7 @@ class TorchDecoder:
         torch.cuda.synchronize()
 
     def _moved(self, tensor: SharedTensor[Any]) -> Any:
-        """A copy of a tensor of ours, through the host."""
+        """Return a copy of a tensor of dagpu, made through the host."""
         array = tensor.to_host().sync()
         if array.dtype == np.float32:
             return self._half(array)
@@ -58,7 +58,7 @@ class TorchDecoder:
     # ---- the model
 
     def _turned(self, x: Any) -> Any:
-        """Pairs (..., head) turned by the position's angles."""
+        """Return pairs (..., head) rotated by the angles of the position."""
         cosine, sine = self.cosine[self.position], self.sine[self.position]
         a, b = x[..., 0::2], x[..., 1::2]
         return self._torch.stack((a * cosine - b * sine, b * cosine + a * sine), dim=-1).flatten(-2)
@@ -83,7 +83,7 @@ class TorchDecoder:
         return x + f.linear(f.silu(gate) * up, self.down[layer])
 
     def step(self) -> None:
-        """Replaces the token by the next one. The position stays."""
+        """Replace the token by the next one. The position stays."""
         f = self._torch.nn.functional
         x = self.table[self.token]
         for layer in range(self.sizes.layers):
@@ -94,7 +94,7 @@ class TorchDecoder:
     # ---- ways to run it
 
     def decoded(self, prompt: Sequence[int], count: int) -> list[int]:
-        """`count` tokens after the prompt, from an empty cache, one eager step at a time."""
+        """Return `count` tokens after the prompt, from an empty cache, one eager step at a time."""
         found: list[int] = []
         with self._torch.inference_mode():
             self.caches.zero_()
@@ -109,15 +109,15 @@ class TorchDecoder:
         return found
 
     def eager(self) -> Run:
-        """Every kernel launched from Python."""
+        """Return a step that launches every kernel from Python."""
         return self._waited(self.step)
 
     def in_graph(self) -> Run:
-        """The same, captured."""
+        """Return the eager step, captured as a graph."""
         return self._captured(self.step)
 
     def compiled_in_graph(self) -> Run:
-        """torch.compile's kernels, captured."""
+        """Return a step of torch.compile's kernels, captured as a graph."""
         return self._captured(self._torch.compile(self.step, fullgraph=True, dynamic=False))
 
     def _captured(self, step: Callable[[], None]) -> Run:

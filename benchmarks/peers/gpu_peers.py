@@ -1,8 +1,7 @@
-"""Launching by hand, from Python: PyCUDA, cuda.core, CuPy and PyTorch, each as its users write it.
+"""Launches by hand from Python: with PyCUDA, cuda.core, CuPy and PyTorch, each as its users write it.
 
-All but PyTorch launch the machine code of floor/kernels.cu, so that only what a launch costs differs. PyTorch has
-kernels of its own: `mul(out=)` for the tiny one, and `torch.cuda._sleep`, which counts cycles, for one that takes its
-time.
+All except PyTorch launch the machine code of floor/kernels.cu, so that only the cost of a launch differs. PyTorch has
+its own kernels: `mul(out=)` for the tiny one, and `torch.cuda._sleep`, which counts cycles, for the long one.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,25 +30,25 @@ class Peer:
 
     name: str
     chain: Callable[[int], None] | None = None
-    """Submits so many tiny launches in a row, and waits for the last."""
+    """Submits a number of tiny launches in a row, and waits for the last."""
     fork_join: Callable[[], None] | None = None
-    """Zeroes each branch and runs its kernels on a stream of its own, by events; waits for all."""
+    """Zeroes each branch and runs its kernels on a separate stream, ordered by events; waits for all."""
     scope: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def rounds(self, work: Callable[[], None], count: int) -> dict[str, Span]:
-        """The median over `count` calls."""
+        """Return the median over `count` calls."""
         with self.scope():
             return rounds(self.name, work, count)
 
     def chain_rounds(self, n: int, count: int) -> dict[str, Span]:
-        """Seconds of a chain of `n`."""
+        """Return the seconds of a chain of `n`."""
         if self.chain is None:
             raise AssertionError(f"{self.name} has no chain")
         return self.rounds(partial(self.chain, n), count)
 
 
 def _checked_chain(floor: Floor, peer: Peer, memory: int) -> Peer:
-    """The peer, once it has shown that its launches do what they should to `memory`, which holds ones."""
+    """Return the peer, after checking the result of its launches on `memory`, which contains ones."""
     if peer.chain is not None:
         with peer.scope():
             peer.chain(10)
@@ -58,7 +57,7 @@ def _checked_chain(floor: Floor, peer: Peer, memory: int) -> Peer:
 
 
 def _checked_branches(floor: Floor, peer: Peer, memories: list[int]) -> Peer:
-    """The same for a fork-join."""
+    """Return the peer, after checking the result of its fork-join."""
     if peer.fork_join is not None:
         with peer.scope():
             peer.fork_join()
@@ -95,7 +94,7 @@ class PyCuda:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """The context is on this thread's stack."""
+        """Within the `with` block, the context is on this thread's stack."""
         self._context.push()
         try:
             yield
@@ -103,14 +102,14 @@ class PyCuda:
             self.driver.Context.pop()
 
     def prepared(self, n: int) -> None:
-        """`prepared_async_call`, the documented fast way."""
+        """Launch `n` times by `prepared_async_call`, the documented fast way."""
         call, stream, y = self.scale.prepared_async_call, self.streams[0], self.tiny
         for _ in range(n):
             call(GRID, THREADS, stream, y, FACTOR, SIZE)
         stream.synchronize()
 
     def packed(self, n: int) -> None:
-        """`_launch_kernel`, which it comes down to, with arguments packed ahead."""
+        """Launch `n` times by `_launch_kernel`, which it calls internally, with arguments packed ahead."""
         launch, stream = self.scale._launch_kernel, self.streams[0]  # noqa: SLF001  # it is set on this class itself
         arguments = self._pack(self.scale.arg_format, self.tiny, FACTOR, SIZE)
         for _ in range(n):
@@ -118,7 +117,7 @@ class PyCuda:
         stream.synchronize()
 
     def fork_join(self) -> None:
-        """Four streams and events."""
+        """Run the fork-join on four streams, with events."""
         main = self.streams[0]
         self._forked.record(main)
         for stream, joined, y in zip(self.streams, self._joined, self.branches, strict=True):
@@ -203,7 +202,7 @@ def _cupy(floor: Floor) -> list[Peer]:
 
 
 def _cycles_of(torch: Any, microseconds: float) -> int:
-    """How many cycles `_sleep` must count to take so long at the clock that the GPU runs at now."""
+    """Return the cycles for which `_sleep` takes `microseconds` at the GPU's present clock rate."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     cycles = 20_000_000
     for _ in range(3):  # the first raises the GPU's clock
@@ -248,7 +247,7 @@ def _torch(floor: Floor) -> list[Peer]:
 
 
 def all_peers(bench: Bench) -> list[Peer]:
-    """Every peer that is installed and gives right results. Of the others `bench.left_out` says why not."""
+    """Return every peer that is installed and gives right results. `bench.left_out` has the reasons for the others."""
     if bench.floor is None:
         bench.left_out.append("all peers, which need the GPU")
         return []
@@ -260,7 +259,7 @@ def all_peers(bench: Bench) -> list[Peer]:
 
 
 def installed(bench: Bench, name: str, make: Callable[[], list[_T]]) -> list[_T]:
-    """What `make` makes of a peer; nothing, and a note, where that fails: a peer must not break the benchmark."""
+    """Return the result of `make` for a peer. If it fails, return nothing and add a note: the benchmark goes on."""
     try:
         return make()
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""floor/graph.cu in this process: what C++ pays for a CUDA graph whose nodes' arguments change."""
+"""floor/graph.cu in this process: the cost in C++ of a CUDA graph whose nodes' arguments change."""
 
 import ctypes
 import hashlib
@@ -17,7 +17,7 @@ from dagpu.backends.cuda.compile.nvcc import find_nvcc
 
 @final
 class GraphFloor:
-    """The library, on the kernels that the other floor launches.
+    """The library of floor/graph.cu. It launches the kernels of floor/floor.cu.
 
     Raises:
         RuntimeError: it cannot be built, or the driver refuses.
@@ -30,7 +30,7 @@ class GraphFloor:
         self._check(self._calls.graph_open(str(floor.kernels).encode()))
 
     def changed_rounds(self, name: str, n: int, count: int) -> dict[str, Span]:
-        """The median of `count` times, on its own clock: every node's arguments set anew, the launch and its wait."""
+        """Return the median of `count` times on its own clock, of setting every node's arguments, launch and wait."""
         seconds = (ctypes.c_double * count)()
         self._check(self._calls.graph_changed(n, count, seconds))
         return {name: Span(statistics.median(seconds), math.nan)}
@@ -41,7 +41,7 @@ class GraphFloor:
 
 
 def _built() -> Path:
-    """The library, built unless it is there for these sources. One process at a time may build."""
+    """Return the library, after building it if these sources have changed. One process at a time may build."""
     sources = [FLOOR / "graph.cu", FLOOR / "driver.h"]
     key = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
     library = FLOOR / "build" / f"graph-{key}.so"

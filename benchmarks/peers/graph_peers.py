@@ -1,6 +1,7 @@
 """CUDA graphs of the peers: a chain of the tiny kernel, captured once for each length and launched with its wait.
 
-Each as its users write it; all but PyTorch launch the machine code of floor/kernels.cu, as in gpu_peers.py.
+Each is written like its users write it. All except PyTorch launch the machine code of floor/kernels.cu, as in
+gpu_peers.py.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from dagpu import f32
 
 
 def _checked(floor: Floor, peer: Peer, memory: Callable[[], int]) -> list[Peer]:
-    """The peer, once a launch of ten nodes has shown what it should in `memory`, which held ones before the capture."""
+    """Return the peer, after checking a launch of ten nodes on `memory`, which had ones before the capture."""
     assert peer.chain is not None
     with peer.scope():
         peer.chain(10)
@@ -99,7 +100,7 @@ def _cuda_core(floor: Floor) -> list[Peer]:
 
 
 def graph_peers(bench: Bench) -> list[Peer]:
-    """Every peer that has graphs, is installed and gives right results; of the others `bench.left_out` says why not."""
+    """Return every installed peer that has graphs and gives right results. `bench.left_out` has reasons for others."""
     if bench.floor is None:
         return []
     peers: list[Peer] = []

@@ -1,4 +1,4 @@
-"""What the GPU benchmarks share: their arguments, the GPU they run on, how they time, and the floor in C++."""
+"""Shared parts of the GPU benchmarks: their arguments, the GPU, the timing, and the floor in C++."""
 
 import argparse
 import ctypes
@@ -28,11 +28,11 @@ from dagpu.handles.device_handles import INSTALL_CUDA
 
 PACKAGES = ("numpy", "trio", "pycuda", "cuda-bindings", "cuda-core", "cupy-cuda13x", "cupy-cuda12x", "torch")
 Measure = Callable[[], dict[str, Span]]
-"""Does one round of one contender: what it names -> what that took."""
+"""Does one round of one contender. Returns the time of each name."""
 
 
 def optional(module: str) -> ModuleType:
-    """A peer's module. It has no types here, so all that comes from it is `Any`.
+    """Import a peer's module. It has no types here, so everything in it is `Any`.
 
     Raises:
         ImportError: it is not installed.
@@ -44,14 +44,14 @@ def optional(module: str) -> ModuleType:
 
 
 def medians(spans: Sequence[Span]) -> Span:
-    """The median of each clock."""
+    """Return the median of each clock."""
     return Span(statistics.median(span.wall for span in spans), statistics.median(span.cpu for span in spans))
 
 
 def rounds(name: str, call: Callable[[], object], count: int, warmups: int = 2) -> dict[str, Span]:
-    """The median over `count` calls in a row, after `warmups` that do not count.
+    """Return the median over `count` calls in a row, after `warmups` that do not count.
 
-    What a call returns is freed after its clock has stopped.
+    The result of a call is freed after its clock has stopped.
     """
     spans = []
     for turn in range(warmups + count):
@@ -93,30 +93,30 @@ class Floor:
         self.wait: Callable[[], int] = self._calls.floor_wait
 
     def rounds(self, name: str, request: str, count: int) -> dict[str, Span]:
-        """The median of `count` times that floor.cu measures on its own clock; see there for requests."""
+        """Return the median of `count` times that floor.cu measures on its own clock; floor.cu defines the requests."""
         seconds = _answer(self._calls.floor_answer(f"{request} {count}".encode()))
         middle = statistics.median(seconds)
         return {name: Span(middle, math.nan)}
 
     def ones(self, n: int) -> int:
-        """Device memory of `n` floats, all 1. It stays until the process ends."""
+        """Allocate device memory of `n` floats, all 1. It stays until the process ends."""
         memory: int = self._calls.floor_ones(n)
         if not memory:
             raise RuntimeError(f"the floor found no {n * 4:,} bytes of device memory")
         return memory
 
     def read(self, memory: int, n: int) -> NDArray[f32]:
-        """`n` floats of device memory."""
+        """Return `n` floats of device memory."""
         found = np.empty(n, np.float32)
         if self._calls.floor_read(memory, found.ctypes.data, n):
             raise RuntimeError("the floor could not read device memory")
         return found
 
     def device_seconds(self, stream: int, submit: Callable[[], object], hold: float) -> float:
-        """Seconds on the GPU's clock that what `submit` puts on the stream takes.
+        """Return the seconds, on the GPU's clock, of the work that `submit` puts on the stream.
 
-        The stream is kept busy for `hold` seconds first, and the clock starts on the GPU when that ends: so that the
-        time that the host needs to submit does not count, provided that it is less.
+        The stream is first kept busy for `hold` seconds, and the clock starts on the GPU when that ends. So the host's
+        time for submission does not count, provided that it is shorter.
         """
         if self._calls.floor_begin(stream, hold * 1e6):
             raise RuntimeError("the floor could not start the GPU's clock")
@@ -128,7 +128,7 @@ class Floor:
 
 
 def _answer(text: bytes) -> list[float]:
-    """The seconds in an answer of the floor; none in an empty one."""
+    """Parse the seconds in an answer of the floor; none in an empty one."""
     found = json.loads(text or b"{}")
     if "error" in found:
         raise RuntimeError(f"the C++ floor failed: {found['error']}")
@@ -137,7 +137,7 @@ def _answer(text: bytes) -> list[float]:
 
 
 def _build(nvcc: str) -> tuple[Path, Path]:
-    """The library and the kernels' cubin, built unless they are there. One process at a time may build."""
+    """Return the library and the kernels' cubin, built if needed. One process at a time may build."""
     capability = _query_gpu("compute_cap")
     arch = f"sm_{capability.replace('.', '')}" if capability else "native"
     sources = [FLOOR / name for name in ("floor.cu", "driver.h", "kernels.cu")]
@@ -162,13 +162,13 @@ def _compile(target: Path, command: list[str], source: Path) -> None:
 
 
 def _find_nvcc() -> str | None:
-    """$NVCC, else nvcc on the path, else where NVIDIA's installer puts it."""
+    """Return $NVCC, otherwise nvcc on the path, otherwise in the folder of NVIDIA's installer."""
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     return os.environ.get("NVCC") or shutil.which("nvcc") or shutil.which(f"{home}/bin/nvcc")
 
 
 def _query_gpu(what: str) -> str:
-    """One thing that nvidia-smi knows of the first GPU; empty where it is silent."""
+    """Return one property of the first GPU by nvidia-smi; an empty string if it reports none."""
     command = ["nvidia-smi", "--id=0", f"--query-gpu={what}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -183,9 +183,9 @@ def _query_gpu(what: str) -> str:
 @final
 @dataclass(slots=True)
 class Bench:
-    """One benchmark on one device. On the host there is no floor, and nothing is kept: that is to see that it is right.
+    """One benchmark on one device. On the host, which only tests the benchmark, there is no floor and nothing is saved.
 
-    `left_out` says which peers are missing, and why.
+    `left_out` names the missing peers, with reasons.
     """
 
     name: str
@@ -196,24 +196,24 @@ class Bench:
     left_out: list[str] = field(default_factory=list)
 
     def many(self, count: int, quick: int = 2) -> int:
-        """How often something is repeated."""
+        """Return the number of repetitions: `count`, or `quick` for a dry run."""
         return count if self.floor is not None and not self.quick else min(count, quick)
 
     def measure(self, contenders: Sequence[Measure], repeats: int) -> dict[str, list[Span]]:
-        """Medians of rounds that the contenders take in turns, after one round that does not count.
+        """Return medians of rounds that the contenders take in turns, after one round that does not count.
 
-        What is there by now is hidden from the collector, which else would walk every peer's modules before each round.
+        Existing objects are hidden from the collector, which would otherwise walk every peer's modules in each round.
         """
         gc.collect()
         gc.freeze()
         return measure(contenders, self.many(repeats))
 
     def missing(self) -> str:
-        """A sentence for a table's note on the peers that are not in it."""
+        """Return a sentence for a table's note on the peers that are not in it."""
         return f" Left out: {'; '.join(self.left_out)}." if self.left_out else ""
 
     def finish(self, title: str, tables: Sequence[Table | Grid]) -> None:
-        """Print the tables, and keep them."""
+        """Print the tables, and save them."""
         self.about["load average after"] = load_average()
         print(show(tables, self.about))
         if self.floor is None or self.quick:
@@ -224,9 +224,9 @@ class Bench:
 
 
 def start(name: str, description: str, argv: Sequence[str] | None = None) -> Bench:
-    """Read the arguments and find the GPU; where there is none, say what is needed and exit with status 2.
+    """Read the arguments and find the GPU. Without a GPU, print the requirements and exit with status 2.
 
-    The kernels that dagpu launches are held against NumPy first.
+    First, the results of dagpu's kernels are compared with NumPy's.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default="cuda:0", help="cuda:0; host makes a dry run, of which nothing is kept")

@@ -1,7 +1,6 @@
-"""The kernels of the GPU benchmarks in dagpu, on Tile and View and on plain pointers, and the ops built of them.
+"""The kernels of the GPU benchmarks in dagpu, on Tile and View and on plain pointers, and ops of these kernels.
 
-The kernels on pointers are the text of floor/kernels.cu, which the peers launch as well; its comments say what each
-does.
+The kernels on pointers are the text of floor/kernels.cu, which the peers also launch. Its comments describe each.
 """
 
 from pathlib import Path
@@ -30,11 +29,11 @@ from dagpu import (
 
 FLOOR = Path(__file__).parents[1] / "peers" / "floor"
 SIZE, BLOCK = 2048, 256
-"""Elements of a tiny kernel; threads of each block, and elements of each tile."""
+"""Number of elements of a tiny kernel; number of threads of each block, and of elements of each tile."""
 FACTOR = 1.03125
-"""What the tiny kernel multiplies by. A thousand times over, 1 becomes 2 to the 44: the result shows every launch."""
+"""Factor of the tiny kernel. A thousand factors multiply to 2 to the 44, so the result shows every launch."""
 BRANCHES, DEPTH, WIDTH, SPIN_US = 4, 8, 1024, 47.0
-"""The fork-join: branches, kernels of each, elements of each, and how long each kernel takes."""
+"""The fork-join: branches, kernels of each, elements of each, and the microseconds of each kernel."""
 STRETCH, EDGE = 4096, 64
 """Elements of saxpy's tile; rows and columns of gemm's."""
 
@@ -88,7 +87,7 @@ def scale(y: Out[f32], a: float) -> None:
 
 @kernel(cuda=SPIN_CU, block=BLOCK)
 def spin(y: Out[f32], microseconds: float) -> None:
-    """y += 1, after so long; on the host at once."""
+    """y += 1, after `microseconds`; on the host at once."""
 
 
 @kernel(cuda=SAXPY_CU, block=BLOCK)
@@ -103,7 +102,7 @@ def gemm(c: Out[f32], a: In[f32], b: In[f32]) -> None:
 
 @scale.host
 def _(y: Tile[f32], a: float) -> None:
-    with np.errstate(all="ignore"):  # a chain starts from memory as it is
+    with np.errstate(all="ignore"):  # a chain starts with uninitialized memory
         y *= np.float32(a)
 
 
@@ -123,7 +122,7 @@ def _(c: Tile[f32], a: Array, b: Array) -> None:
 
 
 def _on_pointers() -> tuple[Any, Any]:
-    """saxpy and gemm on plain pointers, under the names that they have in floor/kernels.cu."""
+    """Return saxpy and gemm on plain pointers, with their names in floor/kernels.cu."""
 
     @kernel(cuda=FLOOR / "kernels.cu", block=BLOCK, abi="pointers")
     def saxpy(y: Out[f32], a: float, x: In[f32], n: int) -> None:
@@ -151,7 +150,7 @@ pointer_saxpy, pointer_gemm = _on_pointers()
 
 
 def build_chain(n: int, start: Op | None = None) -> Op:
-    """`n` tiny launches in a row. What is multiplied does not matter to their cost: memory as it is, unless given."""
+    """Return an op of `n` tiny launches in a row, on uninitialized memory if `start` is not given."""
     op: Op = empty((SIZE,)) if start is None else start
     for _ in range(n):
         op = scale(op.partition((BLOCK,)), FACTOR).first().unpartition()
@@ -159,12 +158,12 @@ def build_chain(n: int, start: Op | None = None) -> Op:
 
 
 def build_spin(microseconds: float) -> Op:
-    """One launch that takes this long."""
+    """Return an op of one launch that takes `microseconds`."""
     return spin(empty((SIZE,)).partition((BLOCK,)), microseconds).first().unpartition()
 
 
 def build_fork_join(microseconds: float = SPIN_US) -> Op:
-    """Four branches of eight kernels that take this long each, from one plain `zip_ops`."""
+    """Return four branches of eight kernels that take `microseconds` each, by one plain `zip_ops`."""
     return zip_ops(*(_branch(microseconds) for _ in range(BRANCHES)))
 
 
@@ -176,7 +175,7 @@ def _branch(microseconds: float) -> Op:
 
 
 def build_saxpys(n: int, x: SharedTensor[f32], pointers: bool) -> Op:
-    """`n` times y += x / 2, from y = 0. x: (size,)."""
+    """Return an op of `n` times y += x / 2, from y = 0. x: (size,)."""
     op: Op = zeros((x.size,))
     for _ in range(n):
         y = op.partition((STRETCH,))
@@ -186,7 +185,7 @@ def build_saxpys(n: int, x: SharedTensor[f32], pointers: bool) -> Op:
 
 
 def build_gemms(n: int, a: SharedTensor[f32], b: SharedTensor[f32], pointers: bool) -> Op:
-    """`n` times c = a b, into the same c. a, b: (size, size)."""
+    """Return an op of `n` times c = a b, into the same c. a, b: (size, size)."""
     size = a.shape[0]
     op: Op = zeros((size, size))
     for _ in range(n):
@@ -201,7 +200,7 @@ def build_gemms(n: int, a: SharedTensor[f32], b: SharedTensor[f32], pointers: bo
 
 
 def scaled(n: int) -> float:
-    """What 1 becomes when it has been multiplied `n` times, rounded each time."""
+    """Multiply 1 by the factor `n` times, rounding each time."""
     y = np.float32(1)
     for _ in range(n):
         y *= np.float32(FACTOR)
@@ -209,7 +208,7 @@ def scaled(n: int) -> float:
 
 
 def check_dagpu(where: Device) -> None:
-    """Run each kernel, and hold its result against NumPy's. It compiles them too, before anything is measured."""
+    """Run each kernel, and compare its result with NumPy's. This also compiles them before any measurement."""
     with use_device(where):
         same("scale", build_chain(100, full((SIZE,), 1.0)).to_host().sync(), scaled(100))
         for branch in build_fork_join(1.0).sync():
@@ -223,13 +222,13 @@ def check_dagpu(where: Device) -> None:
 
 
 def shared(array: Array) -> SharedTensor[f32]:
-    """A copy on the device, for any number of launches."""
+    """Return a copy on the device, for any number of launches."""
     tensor: Tensor[f32] = from_host(array).sync()
     return tensor.share()
 
 
 def same(what: str, found: Array, expected: "Array | float") -> None:
-    """Raises unless all elements are equal. All results here are exact."""
+    """Raise an error unless all elements are equal. All results here are exact."""
     if not np.array_equal(found, np.broadcast_to(np.asarray(expected, np.float32), found.shape)):
         raise AssertionError(f"the benchmark is broken: {what} gave {found}, not {expected}")
 

@@ -1,4 +1,4 @@
-"""What every benchmark prints and keeps: a table of measured numbers, and the machine they were measured on."""
+"""Tables of measurements, which every benchmark prints and saves, with a description of the machine."""
 
 import gc
 import json
@@ -20,33 +20,33 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 @final
 class Span(NamedTuple):
-    """Seconds that something took: on the clock, and of processor time (all threads of this process together).
+    """A duration in seconds: on the clock, and in processor time (all threads of this process together).
 
-    On one core the two differ by what other processes took of it, and by waits in which the core was idle. `cpu` is nan
-    where nobody measured it: on a clock that is not this process's own.
+    On one core the two differ by the time of other processes, and by waits in which the core was idle. `cpu` is nan if
+    it was not measured, which is so for clocks outside of this process.
     """
 
     wall: float
     cpu: float
 
     def since(self, start: "Span") -> "Span":
-        """From `start` until this one."""
+        """Return the duration from `start` to this point."""
         return Span(self.wall - start.wall, self.cpu - start.cpu)
 
 
 def now() -> Span:
-    """The two clocks, to be subtracted."""
+    """Read the two clocks. The difference of two readings is a duration."""
     return Span(time.perf_counter(), time.process_time())
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing measured, `samples` times over.
+    """One quantity, measured `samples` times.
 
-    `median` and `best` are of the clock, `cpu` is the median of processor time; all in the table's unit. `target` is
-    the most that `median` should be, where one is set. `ratio` is `median` divided by the median of the row that the
-    table compares with, where that makes sense. `remark` is one more thing to show, under the table's `remarks`.
+    `median` and `best` are times on the clock, `cpu` is the median of processor time, all in the table's unit. `target`
+    is the largest acceptable `median`, if set. `ratio` is `median` divided by the median of the row that the table
+    compares with, if set. `remark` is shown in the column `remarks` of the table.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Does it keep its target? Empty where there is none."""
+        """Return if the target is met, as text; empty without a target."""
         if self.target is None:
             return ""
         return "yes" if self.median <= self.target else f"no, {self.median / self.target:.2f}x"
@@ -69,7 +69,7 @@ class Row:
 @final
 @dataclass(slots=True)
 class Table:
-    """Rows of one unit. `note` says what the numbers mean; `ratio_to` what the column of ratios divides by.
+    """Rows of one unit. `note` explains the numbers; `ratio_to` names the divisor of the ratios.
 
     `remarks` heads the column of the rows' remarks.
     """
@@ -100,7 +100,7 @@ class Table:
         self.rows.append(Row(name, median * scale, best, processor, len(spans), target, ratio, remark))
 
     def cells(self) -> list[list[str]]:
-        """Header and rows as text; columns that no row fills are left out."""
+        """Return header and rows as text. Empty columns are left out."""
         header = ["", self.unit, "best", "cpu", "samples", "target", "met", f"/ {self.ratio_to}", self.remarks]
         rows = [
             [
@@ -120,18 +120,18 @@ class Table:
         return [[row[column] for column in kept] for row in [header, *rows]]
 
     def text(self) -> str:
-        """For a terminal."""
+        """Return the text for a terminal."""
         return _text(self.title, self.note, self.cells())
 
     def markdown(self) -> str:
-        """For a page."""
+        """Return Markdown for a page."""
         return _markdown(self.title, self.note, self.cells())
 
 
 @final
 @dataclass(slots=True)
 class Grid:
-    """Medians of what was measured at several sizes: a row for each name, a column for each size, all of one unit."""
+    """Medians of measurements at several sizes: a row for each name, a column for each size, all of one unit."""
 
     title: str
     columns: list[str]
@@ -139,15 +139,15 @@ class Grid:
     rows: dict[str, list[float]] = field(default_factory=dict)
 
     def cells(self) -> list[list[str]]:
-        """Header and rows as text."""
+        """Return header and rows as text."""
         return [["", *self.columns], *([name, *map(_number, row)] for name, row in self.rows.items())]
 
     def text(self) -> str:
-        """For a terminal."""
+        """Return the text for a terminal."""
         return _text(self.title, self.note, self.cells())
 
     def markdown(self) -> str:
-        """For a page."""
+        """Return Markdown for a page."""
         return _markdown(self.title, self.note, self.cells())
 
 
@@ -180,10 +180,10 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
 def measure(
     contenders: Iterable[Callable[[], Mapping[str, Span]]], repeats: int, warmups: int = 1
 ) -> dict[str, list[Span]]:
-    """Call each contender `repeats` times, after calls that do not count, and gather what each names and measures.
+    """Call each contender `repeats` times, after calls that do not count. Return the samples of each name.
 
-    They take turns, so that whatever else slows the machine for a while slows all of them. The collector runs before
-    each call and stays on during it: users have it on.
+    The contenders take turns, so that a temporary slowdown of the machine affects all of them. The collector runs
+    before each call and stays on during it, as for users.
     """
     samples: dict[str, list[Span]] = {}
     contenders = list(contenders)
@@ -197,7 +197,7 @@ def measure(
 
 
 def machine(packages: Iterable[str]) -> dict[str, str]:
-    """Where the numbers come from: processor, system, Python, the versions of these packages, and the load."""
+    """Describe the machine: processor, system, Python, the versions of these packages, and the load."""
     found = {
         "cpu": _cpu(),
         "cores": str(os.cpu_count()),
@@ -215,14 +215,14 @@ def machine(packages: Iterable[str]) -> dict[str, str]:
 
 
 def load_average() -> str:
-    """Over 1, 5 and 15 minutes: what else the machine was doing."""
+    """Return the load average over 1, 5 and 15 minutes."""
     if not hasattr(os, "getloadavg"):
         return "unknown"
     return " ".join(f"{load:.2f}" for load in os.getloadavg())
 
 
 def _cpu() -> str:
-    """Model, and what tells apart models that a hypervisor gives one name."""
+    """Return the processor's model, with details that distinguish models to which a hypervisor gives one name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -237,7 +237,7 @@ def _cpu() -> str:
 
 
 def pin_to_one_core() -> str:
-    """Keep this process, its threads and its children on the idlest core. Says which; or that it can't."""
+    """Pin this process, its threads and its children to the idlest core. Return a text that says which, if any."""
     if sys.platform != "linux":
         return "not pinned: this system cannot pin a process"
     before = _busy()
@@ -249,7 +249,7 @@ def pin_to_one_core() -> str:
 
 
 def _busy() -> dict[int, int]:
-    """Ticks that each core has spent on anything but being idle or waiting for a disk (proc_stat(5))."""
+    """Return the ticks that each core has spent neither idle nor waiting for a disk (proc_stat(5))."""
     ticks = {}
     for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
         name, *fields = line.split()
@@ -259,13 +259,13 @@ def _busy() -> dict[int, int]:
 
 
 def show(tables: Iterable[Table | Grid], about: dict[str, str]) -> str:
-    """The tables and the machine, for a terminal."""
+    """Return the tables and the machine as text for a terminal."""
     facts = "\n".join(f"{key + ':':22}{value}" for key, value in about.items())
     return "\n\n".join([*(table.text() for table in tables), facts])
 
 
 def save(name: str, title: str, tables: Sequence[Table | Grid], about: dict[str, str]) -> list[Path]:
-    """Keep the results as `results/<name>.json` and `.md`. Gives back their paths."""
+    """Save the results as `results/<name>.json` and `.md`. Return their paths."""
     RESULTS.mkdir(exist_ok=True)
     data = {"machine": about, "tables": [asdict(table) for table in tables]}
     facts = "\n".join(f"- {key}: {value}" for key, value in about.items())

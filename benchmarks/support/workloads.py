@@ -1,4 +1,4 @@
-"""The two DAGs of the overhead benchmark, of kernels that do nothing: in dagpu, and in what it is compared with.
+"""The two DAGs of the overhead benchmark, with empty kernels: in dagpu, and in its peers.
 
     chain:       zeros - k - k - ... - k                 n launches in a row
 
@@ -7,7 +7,7 @@
                  zeros - k - ... - k  /  zip - join      and one launch that takes all four
                  zeros - k - ... - k
 
-Every contender calls the same two Python functions, `nothing` and `nothing_joined`, just as often, on the same arrays.
+Every contender calls the same two Python functions, `nothing` and `nothing_joined`, equally often on the same arrays.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from dagpu import DeviceOp, In, Out, Tensor, f32, kernel, zeros, zip_ops
 SIZE = 16
 BRANCHES = 4
 WORKERS = 4
-"""Threads of every contender: as many as dagpu's default policy has streams."""
+"""Number of threads of every contender, equal to the number of streams of dagpu's default policy."""
 
 Array: TypeAlias = NDArray[f32]
 Op: TypeAlias = DeviceOp[Any, Any, Any]
@@ -44,12 +44,12 @@ __global__ void join(Tile<float, 1> y, View<const float, 1> b, View<const float,
 
 @kernel(cuda=TOUCH_CU)
 def touch(y: Out[f32], a: float) -> None:
-    """Does nothing to y."""
+    """Leaves y unchanged."""
 
 
 @kernel(cuda=JOIN_CU)
 def join(y: Out[f32], b: In[f32], c: In[f32], d: In[f32]) -> None:
-    """Does nothing to y, once b, c and d are there."""
+    """Leaves y unchanged, and depends on b, c and d."""
 
 
 touch.host(nothing)
@@ -57,7 +57,7 @@ join.host(nothing_joined)
 
 
 def lengths(n: int) -> list[int]:
-    """How many launches each branch of a fork-join of `n` has: `n - 1` of them, shared out evenly."""
+    """Return the number of launches of each branch of a fork-join of `n`: `n - 1`, divided evenly."""
     each, over = divmod(n - 1, BRANCHES)
     return [each + (branch < over) for branch in range(BRANCHES)]
 
@@ -66,7 +66,7 @@ def lengths(n: int) -> list[int]:
 
 
 def build_chain(n: int) -> Op:
-    """An op of `n` launches in a row."""
+    """Return an op of `n` launches in a row."""
     op: Op = zeros((SIZE,))
     for _ in range(n):
         op = touch(op.partition((SIZE,)), 1.0).first().unpartition()
@@ -79,7 +79,7 @@ def _joined(parts: tuple[Tensor[f32], Tensor[f32], Tensor[f32], Tensor[f32]]) ->
 
 
 def build_fork_join(n: int) -> Op:
-    """An op of `n` launches: four branches that are independent, and one that needs them all."""
+    """Return an op of `n` launches: four independent branches, and one launch that needs all of them."""
     a, b, c, d = map(build_chain, lengths(n))
     return zip_ops(a, b, c, d).then(_joined)
 
@@ -88,7 +88,7 @@ def build_fork_join(n: int) -> Op:
 
 
 def hand_chain(n: int) -> Array:
-    """Calls the body `n` times on a view of one array, which is what a tile is."""
+    """Call the body `n` times on a view of one array, as for a tile."""
     y = np.zeros(SIZE, np.float32)
     for _ in range(n):
         nothing(y[:SIZE], 1.0)
@@ -96,7 +96,7 @@ def hand_chain(n: int) -> Array:
 
 
 def hand_fork_join(n: int) -> Array:
-    """The branches one after another, then the join."""
+    """Run the branches one after another, then the join."""
     a, b, c, d = map(hand_chain, lengths(n))
     nothing_joined(a[:SIZE], b, c, d)
     return a
@@ -118,7 +118,7 @@ def _futures_join(parts: "list[Future[Array]]") -> Array:
 
 
 def _futures_branch(pool: ThreadPoolExecutor, n: int) -> "Future[Array]":
-    # Tasks are taken up in the order of their submission, and each waits only for an earlier one: no deadlock.
+    # Tasks start in the order of submission, and each waits only for earlier ones, so there is no deadlock.
     y = pool.submit(np.zeros, SIZE, np.float32)
     for _ in range(n):
         y = pool.submit(_futures_task, y)
@@ -126,12 +126,12 @@ def _futures_branch(pool: ThreadPoolExecutor, n: int) -> "Future[Array]":
 
 
 def futures_chain(pool: ThreadPoolExecutor, n: int) -> Array:
-    """`n` futures, each of which takes the one before."""
+    """Run `n` futures, each of which takes the one before."""
     return _futures_branch(pool, n).result()
 
 
 def futures_fork_join(pool: ThreadPoolExecutor, n: int) -> Array:
-    """Four chains of futures, and one that takes their ends."""
+    """Run four chains of futures, and one future that takes their ends."""
     ends = [_futures_branch(pool, length) for length in lengths(n)]
     return pool.submit(_futures_join, ends).result()
 
@@ -150,12 +150,12 @@ def _dask_join(a: Array, b: Array, c: Array, d: Array) -> Array:
 
 
 def delayed_chain(pool: ThreadPoolExecutor, n: int) -> object:
-    """`n` calls of a `dask.delayed` function."""
+    """Run `n` calls of a `dask.delayed` function."""
     return _delayed_branch(n).compute(scheduler="threads", pool=pool)
 
 
 def delayed_fork_join(pool: ThreadPoolExecutor, n: int) -> object:
-    """Four chains of delayed calls, and one call that takes their ends."""
+    """Run four chains of delayed calls, and one call that takes their ends."""
     from dask.delayed import delayed
 
     ends = [_delayed_branch(length) for length in lengths(n)]
@@ -182,7 +182,7 @@ def _graph_branch(graph: dict[str, tuple[object, ...]], name: str, n: int) -> st
 
 
 def graph_chain(pool: ThreadPoolExecutor, n: int) -> object:
-    """A dict of `n` tasks, given to the threaded scheduler as it is."""
+    """Run a dict of `n` tasks, passed directly to the threaded scheduler."""
     import dask.threaded
 
     graph: dict[str, tuple[object, ...]] = {}
@@ -191,7 +191,7 @@ def graph_chain(pool: ThreadPoolExecutor, n: int) -> object:
 
 
 def graph_fork_join(pool: ThreadPoolExecutor, n: int) -> object:
-    """The same with four branches and a join."""
+    """Run a dict of tasks with four branches and a join."""
     import dask.threaded
 
     graph: dict[str, tuple[object, ...]] = {}

@@ -1,1 +1,1 @@
-"""Executors of plans: one package for each kind of device, and their shared parts in `common`."""
+"""Backends execute plans: one package for each kind of device, and their shared parts in `common`."""

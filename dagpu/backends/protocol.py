@@ -1,7 +1,7 @@
-"""What a backend is to the rest of dagpu: it has devices, and replays plans on them.
+"""The interface of a backend: it has devices and replays plans on them.
 
-Backends are found by name in the entry point group `dagpu.backends`; each entry is a callable without arguments that
-gives a `Backend`. The core imports none of them.
+Backends are found by name in the entry point group `dagpu.backends`. Each entry is a callable without arguments that
+returns a `Backend`. The core imports no backend.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from dagpu.lowering.program import Instruction
 @final
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One instruction of a plan failed, with this exception."""
+    """An instruction of a plan that failed, and the exception it failed with."""
 
     instruction: Instruction
     error: BaseException
@@ -24,10 +24,10 @@ class Failure:
 
 @final
 class Bindings:
-    """What the buffers of a plan are in one replay of it: `memory[i]` belongs to buffer i.
+    """The memory of a plan's buffers in one replay: `memory[i]` belongs to buffer i.
 
-    Device memory is an object of the backend's own; a cell holds its value. The caller puts in the inputs; the replay
-    puts in the rest, takes out what the plan releases, and leaves the outputs.
+    The entry of a device buffer is a memory object of the backend. The entry of a cell is its value. The caller sets
+    the inputs. The replay sets the other entries, clears those that the plan releases, and leaves the outputs.
     """
 
     __slots__ = ("memory",)
@@ -37,106 +37,123 @@ class Bindings:
 
 
 class Replay(Protocol):
-    """One plan under way on a backend."""
+    """One run of a plan on a backend."""
 
     def done(self) -> bool:
-        """Is everything finished (or, after a failure or `cancel`, skipped)? Never blocks."""
+        """Return True if all instructions are finished or, after a failure or `cancel`, skipped. Never blocks."""
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until done, at most `timeout` seconds; gives back `done()`."""
+        """Block until the replay is done, for at most `timeout` seconds. Return `done()`."""
         ...
 
     def poll(self, seconds: float) -> bool:
-        """Look for the end again and again, for at most so long; gives back `done()`. For waits so short that sleeping
-        would cost more."""
+        """Poll `done()` for at most `seconds` and return it. For waits so short that sleeping would cost more."""
         ...
 
     def readable(self) -> int | None:
-        """A file descriptor that becomes readable once the replay is done, for a loop to sleep on; the caller closes
-        it with `os.close`. None where the backend's own threads may run Python: then `when_done` is the way."""
+        """Return a file descriptor that becomes readable once the replay is done, for an event loop to wait for.
+
+        The caller closes it with `os.close`. Return None if the backend's threads may run Python; the caller then uses
+        `when_done`.
+        """
         ...
 
     def when_done(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called once, soon after the replay is done: on a thread that may run Python, at once if it is
-        done already. `wake` must be quick and must not raise."""
+        """Call `wake` once, soon after the replay is done, on a thread that may run Python; at once if already done.
+
+        `wake` must be quick and must not raise.
+        """
         ...
 
     def cancel(self) -> None:
-        """Skip what has not begun; what has begun goes on to its end. `done` stays false until then."""
+        """Skip instructions that have not begun. The others run to their end; `done` returns False until then."""
         ...
 
     def failures(self) -> list[Failure]:
-        """Once done: what failed, in the order of the plan's steps, handed over. What depended on it was skipped."""
+        """Return the failed instructions in the order of the plan's steps, and drop them.
+
+        Valid once the replay is done. Instructions that depend on a failed one were skipped.
+        """
         ...
 
 
 class Prepared(Protocol):
-    """A plan, and what a backend makes of it once for all its runs."""
+    """A plan that a backend has prepared once, for all of its runs."""
 
     @property
     def before_first(self) -> Callable[[], None] | None:
-        """Slow work that has to be done once before the first `submit`, such as compiling; None if there is none (any
-        more). It may be done on any thread, and raises what is wrong with the plan's kernels."""
+        """Slow work to be done once before the first `submit`, such as compilation; None if no such work remains.
+
+        It may be done on any thread. It raises the errors of the plan's kernels.
+        """
         ...
 
     @property
     def before_graph(self) -> Callable[[], None] | None:
-        """Slow work that has to be done once before the first `submit` with `graph`: instantiating a large one; None if
-        there is none (any more). It may be done on any thread."""
+        """Slow work to be done once before the first `submit` with `graph`: the instantiation of a large CUDA graph.
+
+        None if no such work remains. It may be done on any thread.
+        """
         ...
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
-        """Start a run of the plan and return at once, or after polling for its end for at most `spin` seconds.
+        """Start a run of the plan. Return at once, or after polling for its end for at most `spin` seconds.
 
-        `bindings` are kept alive until it is done. An output that they hold already is written where it is: memory of
-        the backend's own, or for a cell a NumPy array of the right shape and element type.
+        The replay keeps `bindings` alive until it is done. An output that `bindings` already has is written in place:
+        device memory of this backend, or for a cell a NumPy array of the same shape and element type.
 
-        A failing instruction fails the buffers that it writes; instructions that read or write those are skipped and
-        fail theirs; all others run. So what fails depends on the plan's data flow, never on its timing.
+        An instruction that fails poisons the buffers that it writes. An instruction that reads or writes a poisoned
+        buffer is skipped and poisons its own outputs. All others run. So the set of failures depends on the plan's data
+        flow, never on its timing.
 
         Args:
             bindings: the inputs.
             spin: seconds.
-            graph: launch it as one CUDA graph. Whatever may differ from run to run (addresses, numbers in cells) is
-                written into the graph's nodes first. It means nothing where there are no graphs, and for a plan that
-                cannot be one (functions of the host, several devices), or while all its instances are in use.
+            graph: launch the plan as one CUDA graph. Values that differ between runs (addresses, numbers in cells) are
+                first written into the graph's nodes. It has no effect on a backend without graphs, for a plan that
+                cannot be one graph (host functions, several devices), or while all instances of the graph are in use.
 
         Raises:
-            DeviceError: nothing could be started, for want of memory, say. Nothing is left running.
+            DeviceError: the run could not be started, for example because of too little memory. No part of it runs.
         """
         ...
 
     def freeze(self, bindings: Bindings) -> object:
-        """The plan with this memory for good, for `GraphLaunch` instructions: `bindings` hold the inputs and the
-        outputs; the memory of its temporaries is taken now. One launch of it at a time. It keeps what it refers to
-        alive.
+        """Capture the plan with fixed memory as a graph, for `GraphLaunch` instructions. Return the graph.
+
+        `bindings` has the inputs and the outputs. The memory of temporaries is allocated now. Only one launch of the
+        graph may run at a time. The graph keeps all of its memory alive.
 
         Raises:
             DeviceError: there is too little memory.
-            CaptureError: the plan cannot be launched as a whole.
+            CaptureError: the plan cannot be launched as one graph.
         """
         ...
 
 
 class Backend(Protocol):
-    """Devices of one kind, and the replaying of plans on them."""
+    """A backend: it has devices of one kind and replays plans on them."""
 
     @property
     def kind(self) -> Literal["host", "cuda", "explore"]: ...
 
     def device_count(self) -> int:
-        """How many devices there are without asking for one by number; 0 where none can be used here."""
+        """Return the number of devices that dagpu uses unasked; 0 if this machine has none that can be used."""
         ...
 
     def device(self, index: int) -> Device:
-        """Device number `index`, always the same object; `NoDeviceError` where there is none."""
+        """Return device number `index`, always the same object.
+
+        Raises:
+            NoDeviceError: there is no such device.
+        """
         ...
 
     def prepare(self, plan: Plan) -> Prepared:
-        """Make ready to run a plan, any number of times, also at once."""
+        """Prepare a plan for any number of runs, also concurrent ones."""
         ...
 
     def spin(self) -> float:
-        """For how many seconds it pays to poll `done()` before sleeping, unless DAGPU_SPIN_US says otherwise."""
+        """Return the number of seconds to poll `done()` before sleeping. DAGPU_SPIN_US overrides it."""
         ...

@@ -1,1 +1,1 @@
-"""The vocabulary of all layers: errors, origins, element types, layouts, critical sections. Imports no other layer."""
+"""Definitions that all layers share: errors, origins, element types, layouts, critical sections. Imports no layer."""

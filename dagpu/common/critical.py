@@ -1,22 +1,22 @@
-"""Critical sections: code of dagpu into which neither Ctrl-C nor a finaliser can break.
+"""Critical sections: code of dagpu that neither Ctrl-C nor a finaliser interrupts.
 
-A run takes locks, claims and handles, and starts work that uses memory. An exception between any two bytecodes of it
-could leave a lock taken for ever, or give memory back while a kernel writes it. Two things can run in between on the
-same thread, and both are held off here, for all code that stands in a section:
+A run acquires locks, claims and handles, and starts work that uses memory. An exception between two of its bytecodes
+could leave a lock acquired for ever, or free memory while a kernel writes it. Signal handlers and finalisers can run
+between two bytecodes on the same thread. A section defers both:
 
-- **Signal handlers.** On the main thread SIGINT goes to `_Hold` while a section is open. It calls the handler that was
-  there before, keeps what that raises, tells the run to cancel its work, and raises when the section ends: by then the
-  work has been drained and everything has been given back. Under trio a run is a coroutine, and trio's own handler asks
-  whether a stack frame is protected, so `dagpu.runtime` marks the frames of a run instead.
-- **Finalisers.** The garbage collector may call a `__del__` anywhere, and that may run an op. A run inside the
-  bookkeeping of another one is refused with `NestedRunError`, so no lock is asked for twice by one thread.
+- **Signal handlers.** On the main thread `_DeferredInterrupt` handles SIGINT while a section is open. It calls the
+  previous handler, stores the exception of that handler, tells the run to cancel its work, and raises the exception
+  when the section ends. By then the work is drained and everything is released. Under trio a run is a coroutine, and
+  trio's own handler checks whether a stack frame is protected, so `dagpu.runtime` marks the frames of a run instead.
+- **Finalisers.** The garbage collector may call a `__del__` anywhere, and the `__del__` may run an op. A run inside the
+  bookkeeping of another run is refused with `NestedRunError`, so one thread never acquires a lock twice.
 
-Functions of the user's that dagpu calls (closures, policies) are not critical: `call_user` leaves the section for their
-length, so Ctrl-C ends an endless loop in a closure at once.
+The user's functions that dagpu calls (closures, policies) are not critical. `call_user` leaves the section while such a
+function runs, so Ctrl-C ends an endless loop in a closure at once.
 
-Rejected: a flag that a handler looks at cannot be set and cleared exactly around a call of user code (trio,
-`_core/_ki.py`); masking SIGINT for the thread only makes another thread take the signal and the main thread run the
-handler.
+Two alternatives were rejected. A flag that the handler reads cannot be set and cleared exactly around a call of user
+code (trio, `_core/_ki.py`). A signal mask on the thread makes another thread receive SIGINT, and the main thread still
+runs the handler.
 """
 
 import os
@@ -35,7 +35,7 @@ from dagpu.common.tracebacks import passes_on
 _T = TypeVar("_T")
 
 _raw_signal: Any = import_module("_signal")
-"""The module behind `signal`: its functions take 0.3 us each, those of `signal`, which convert to enums, 2 us."""
+"""The C module behind `signal`. Its functions take 0.3 us each; those of `signal` convert to enums and take 2 us."""
 _set_handler: Callable[[int, Any], Any] = _raw_signal.signal
 _handler_of: Callable[[int], Any] = _raw_signal.getsignal
 
@@ -49,34 +49,37 @@ PRESSES: Final = 3
 """Number of Ctrl-C within `PRESS_SECONDS` that ends the process while a cancelled run waits for its work to end."""
 
 PRESS_SECONDS: Final = 1.0
+"""The interval in seconds within which `PRESSES` Ctrl-C end the process."""
 
 SIGNALS_SECONDS: Final = 0.1
-"""Seconds for which a thread may block without checking for signals. A signal that comes just before the thread goes to
-sleep does not wake it."""
+"""The longest time in seconds that a thread blocks without a check for signals.
+
+A signal that arrives just before the thread blocks does not wake it.
+"""
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class _Thread(threading.local):
-    """The section that the current thread is in."""
+    """The state of the current thread: outside, in a section, or in user code."""
 
     where = _OUTSIDE
-    hold: "_Hold | None" = None
-    """The object that defers Ctrl-C on this thread; None on threads that get no signals, and outside sections."""
+    hold: "_DeferredInterrupt | None" = None
+    """The object that defers Ctrl-C on this thread; None outside sections, and on threads that receive no signals."""
 
 
 _thread = _Thread()
 _main_thread = threading.main_thread().ident
 
 
-# ---- functions of the user's ---------------------------------------------------------------------------------------
+# ---- user code -----------------------------------------------------------------------------------------------------
 
 
 def call_user(f: Callable[[Any], _T], argument: Any) -> _T:
-    """Call a function of the user's: Ctrl-C may break into it, and ops that it runs are refused.
+    """Call a function of the user's. Ctrl-C may interrupt it, and ops that it runs are refused.
 
-    A Ctrl-C that has come since the section began is raised first: between two functions of the user's nothing is half
-    done, so a trace of many closures ends at the next one. Under trio the driver of the trace looks for one.
+    A Ctrl-C since the start of the section is raised before the call, because the state is consistent between two calls
+    of user code. So a trace of many closures ends at the next call. Under trio the driver of the trace checks for it.
     """
     hold = _thread.hold
     if hold is not None:
@@ -84,56 +87,59 @@ def call_user(f: Callable[[Any], _T], argument: Any) -> _T:
     before = _thread.where
     _thread.where = _USERS
     try:
-        return user_code(f, argument)
+        return run_user_code(f, argument)
     finally:
         _thread.where = before
 
 
 @passes_on
-def user_code(f: Callable[[Any], _T], argument: Any) -> _T:
-    """The frame by which signal handlers know that a function of the user's was called."""
+def run_user_code(f: Callable[[Any], _T], argument: Any) -> _T:
+    """Call `f`. Signal handlers recognise user code by the frame of this function."""
     return f(argument)
 
 
 def enter_user_code() -> int:
-    """Say that this thread runs functions of the user's from now on; `leave` ends it. Ops that they run are refused."""
+    """Mark this thread as running user code until `restore_section`. Ops that the user code runs are refused.
+
+    Return the previous state, for `restore_section`.
+    """
     before, _thread.where = _thread.where, _USERS
     return before
 
 
 def in_user_code() -> bool:
-    """True while dagpu calls a function of the user on this thread."""
+    """Return true while dagpu calls a function of the user's on this thread."""
     return _thread.where == _USERS
 
 
-# ---- impatience ----------------------------------------------------------------------------------------------------
+# ---- repeated Ctrl-C -----------------------------------------------------------------------------------------------
 
 
 @final
 class _Presses:
-    """The Ctrl-C of the last second."""
+    """A count of the Ctrl-C within the last `PRESS_SECONDS`."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
 
     def clear(self) -> None:
-        """Forget them."""
+        """Reset the count."""
         self._times.clear()
 
     def add(self) -> None:
-        """Count one more. The last but one says what the next will do, and the last ends the process."""
+        """Count one Ctrl-C. The last but one warns that the next one ends the process; the last one ends it."""
         now = time.monotonic()
         self._times = [press for press in self._times if now - press <= PRESS_SECONDS]
         self._times.append(now)
         if len(self._times) >= PRESSES:
             _end_process()
         if len(self._times) == PRESSES - 1:
-            _say("dagpu: work that has begun is being waited for; one more Ctrl-C within a second ends the process")
+            _print_warning("dagpu: waiting for work that has begun; one more Ctrl-C within a second ends the process")
 
 
 @final
-class _Patience:
-    """While tasks of a trio loop drain cancelled runs: Ctrl-C goes to the loop's handler, and is counted."""
+class _InterruptCounter:
+    """The SIGINT handler while trio tasks drain cancelled runs: it counts Ctrl-C and calls the loop's handler."""
 
     def __init__(self) -> None:
         self._tasks = 0
@@ -148,7 +154,7 @@ class _Patience:
             self._previous = previous
             self._presses.clear()
             _set_handler(_SIGINT, self)
-            self._presses.add()  # what cancelled the run, more often than not
+            self._presses.add()  # usually a Ctrl-C cancelled the run
         self._tasks += 1
 
     def __exit__(self, *_error: object) -> None:
@@ -164,38 +170,41 @@ class _Patience:
         self._previous(signum, frame)
 
 
-patience: Final = _Patience()
-"""A `with` block for the length of a drain in a trio task: a third Ctrl-C within a second ends the process."""
+counting_interrupts: Final = _InterruptCounter()
+"""A `with` block around a drain in a trio task. In it, a third Ctrl-C within a second ends the process."""
 
 
 def _end_process() -> NoReturn:
-    """End the process at once, as an unhandled Ctrl-C does. The work of devices is not waited for."""
-    _say(f"dagpu: {PRESSES} Ctrl-C within a second: the process ends, and work on devices is not waited for")
+    """End the process at once, as an unhandled Ctrl-C does, without waiting for work on devices."""
+    _print_warning(f"dagpu: {PRESSES} Ctrl-C within a second: the process ends without waiting for work on devices")
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.raise_signal(signal.SIGINT)
-    os._exit(128 + _SIGINT)  # where SIGINT is blocked
+    os._exit(128 + _SIGINT)  # reached if SIGINT is blocked
 
 
-def _say(text: str) -> None:
+def _print_warning(text: str) -> None:
+    """Write a line to stderr. Safe in a signal handler: it bypasses Python's buffers."""
     try:
         os.write(2, f"{text}\n".encode())
     except OSError:
-        pass  # nobody reads
+        pass  # stderr is closed
 
 
 _forks = 0
 
 
-def forks() -> int:
-    """Number of forks between this process and the first. A claim of a run in a parent process is never given back
-    here."""
+def count_forks() -> int:
+    """Return the number of forks between the first process and this one.
+
+    A claim that was made before a fork is never released in the child.
+    """
     return _forks
 
 
 def _after_fork() -> None:
     global _forks, _main_thread
     _forks += 1
-    _main_thread = threading.get_ident()  # the thread that forks is the child's main thread
+    _main_thread = threading.get_ident()  # the forking thread is the main thread of the child
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -203,13 +212,13 @@ os.register_at_fork(after_in_child=_after_fork)
 # ---- sections ------------------------------------------------------------------------------------------------------
 
 
-def enter(what: str) -> int:
-    """Open a section by hand, for code that cannot use a `with` block; `leave` closes it.
+def enter_section(what: str) -> int:
+    """Enter a section without a `with` block, and return the previous state for `restore_section`.
 
-    It defers finalisers alone.
+    It refuses runs in finalisers, but does not defer Ctrl-C. `what` names the call in messages.
 
     Raises:
-        NestedRunError: this thread is in a section.
+        NestedRunError: this thread is in a section already.
     """
     before = _thread.where
     if before == _CRITICAL:
@@ -218,45 +227,46 @@ def enter(what: str) -> int:
     return before
 
 
-def pause() -> int:
-    """Leave the section for a call that may run ops itself; `leave` goes back into it."""
+def pause_section() -> int:
+    """Leave the section for a call that may run ops, and return the previous state, for `restore_section`."""
     before, _thread.where = _thread.where, _OUTSIDE
     return before
 
 
-def leave(before: int) -> None:
-    """Restore the state of this thread before `enter`, `enter_user_code` or `pause`, which returned `before`."""
+def restore_section(before: int) -> None:
+    """Restore the state of this thread that `enter_section`, `enter_user_code` or `pause_section` returned."""
     _thread.where = before
 
 
 def in_section() -> bool:
-    """True if this thread is in a section."""
+    """Return true if this thread is in a section."""
     return _thread.where == _CRITICAL
 
 
 def refuse_nested(what: str) -> None:
-    """Raise if this thread is in a section.
+    """Raise if this thread is in a section. `what` names the call in the message.
 
     Raises:
-        NestedRunError: it is, so a finaliser or a signal handler of the user's runs in the middle of dagpu's code.
+        NestedRunError: a finaliser or a signal handler of the user's made the call in the middle of dagpu's code.
     """
     if _thread.where == _CRITICAL:
         raise _nested(what)
 
 
 def _nested(what: str) -> NestedRunError:
+    """Return the error for a call inside a section."""
     return NestedRunError(
         f"{what} at {describe(here())} while dagpu was at work on this thread: a finaliser (__del__, a callback of a "
-        "weak reference) or a signal handler called it, and would wait for this very thread. Let it only note down "
-        "what is to be done, in a queue.SimpleQueue, and do it outside."
+        "weak reference) or a signal handler called it, and would wait for its own thread. Let it only put the work "
+        "into a queue.SimpleQueue, and do it outside."
     )
 
 
 @final
 class Section:
-    """A `with` block that neither Ctrl-C nor a finaliser breaks into. `what` names the call in error messages.
+    """A `with` block that neither Ctrl-C nor a finaliser interrupts. `what` names the call in messages.
 
-    A Ctrl-C within it is raised at its end.
+    A Ctrl-C within the block is raised at its end.
 
     Raises:
         NestedRunError: this thread is in a section already.
@@ -268,23 +278,23 @@ class Section:
         self._what = what
 
     def __enter__(self) -> None:
-        self._installed = _hold.install()  # first: until it is there, an interrupt may come, and leaves nothing behind
+        self._installed = _deferred_interrupt.install()  # first: an interrupt before it leaves nothing to undo
         try:
-            self._before = enter(self._what)
+            self._before = enter_section(self._what)
         except NestedRunError:
             if self._installed:
-                _hold.remove()
+                _deferred_interrupt.remove()
             raise
 
     def __exit__(self, *_error: object) -> None:
         _thread.where = self._before
         if self._installed:
-            _hold.remove()
+            _deferred_interrupt.remove()
 
 
 @final
-class _Hold:
-    """The SIGINT handler while the main thread is in a section. There is one; sections do not nest."""
+class _DeferredInterrupt:
+    """The SIGINT handler while the main thread is in a section. One object is enough, because sections do not nest."""
 
     def __init__(self) -> None:
         self._previous: Handler = signal.default_int_handler
@@ -293,7 +303,7 @@ class _Hold:
         self._cancel: Callable[[], None] | None = None
 
     def install(self) -> bool:
-        """Take the place of the handler, if this is the main thread and the handler is a function of Python's."""
+        """Replace the SIGINT handler if it is a Python function and this is the main thread. True if replaced."""
         if threading.get_ident() != _main_thread:
             return False
         previous = _handler_of(_SIGINT)
@@ -306,16 +316,16 @@ class _Hold:
         return True
 
     def remove(self) -> None:
-        """Put the handler back. Raises what that has raised meanwhile."""
+        """Restore the previous handler, and raise the exception that it raised during the section."""
         _thread.hold = self._cancel = None
         replaced = _set_handler(_SIGINT, self._previous)
-        if replaced is not self:  # a function of the user's has set another one
+        if replaced is not self:  # user code has set another handler
             _set_handler(_SIGINT, replaced)
-        self._previous = signal.default_int_handler  # that of a trio loop would keep the loop
+        self._previous = signal.default_int_handler  # a handler of a trio loop would keep the loop alive
         self.check()
 
     def check(self) -> None:
-        """Raise what the handler has raised since the section began."""
+        """Raise the exception that the previous handler raised since the start of the section."""
         raised, self._raised = self._raised, None
         if raised is not None:
             try:
@@ -323,8 +333,8 @@ class _Hold:
             finally:
                 del raised
 
-    def cancels(self, cancel: Callable[[], None] | None) -> None:
-        """Have `cancel` called at an interrupt, from the signal handler: it takes no lock."""
+    def set_cancel(self, cancel: Callable[[], None] | None) -> None:
+        """Set the function that the signal handler calls at an interrupt; it must not acquire a lock."""
         self._cancel = cancel
         if cancel is not None and self._raised is not None:
             cancel()
@@ -345,33 +355,34 @@ class _Hold:
         self._presses.add()
 
 
-_hold: Final = _Hold()
+_deferred_interrupt: Final = _DeferredInterrupt()
 
 
 def _breaks_into_user_code(frame: FrameType | None) -> bool:
-    """True if the interrupted frame was called through `call_user`, with no frame of dagpu further in."""
+    """Return true if the interrupted frame was called through `call_user`, with no frame of dagpu between them."""
     while frame is not None:
         code = frame.f_code
         if is_ours(code.co_filename):
             return False
         frame = frame.f_back
-        if frame is not None and frame.f_code is user_code.__code__:
+        if frame is not None and frame.f_code is run_user_code.__code__:
             return True
     return False
 
 
-def interrupts() -> _Hold | None:
-    """The object that defers Ctrl-C on this thread; None where nothing does."""
+def deferred_interrupt() -> _DeferredInterrupt | None:
+    """Return the object that defers Ctrl-C on this thread; None if Ctrl-C is not deferred."""
     return _thread.hold
 
 
 # ---- locks ---------------------------------------------------------------------------------------------------------
 
 BOOKKEEPING: Final = threading.RLock()
-"""Guards what runs of several threads share: locks on storages, claims of `shared()` and `unzip()`, caches of plans.
+"""Guards the state that runs on several threads share: locks on storages, claims of `shared()` and `unzip()`, and
+caches of plans.
 
-It is held for some bytecodes at a time, so one is enough. A fork takes it first: a child begins with bookkeeping that
-no other thread had half changed.
+One lock is enough, because each holder holds it for a few bytecodes. A fork acquires it first, so a child never starts
+with state that another thread had changed in part.
 """
 
 
@@ -379,23 +390,23 @@ no other thread had half changed.
 class Bookkeeping:
     """A `with` block that holds `BOOKKEEPING`, for calls that may be made outside of sections.
 
-    A Ctrl-C within it is raised at its end.
+    A Ctrl-C within the block is raised at its end.
 
-    At the end of `with BOOKKEEPING` itself Python stands once more on that line before it lets go of the lock. A trace
-    function (a debugger's, that of coverage) is called there, and so may be a signal handler: what that raises would
-    leave the lock taken for ever.
+    `with BOOKKEEPING` itself is not safe here: before Python releases the lock, it returns to the line of the `with`,
+    and may call a trace function (of a debugger or of coverage) or a signal handler. An exception there would leave the
+    lock acquired for ever.
     """
 
     __slots__ = ("_installed",)
 
     def __enter__(self) -> None:
-        self._installed = _hold.install()
+        self._installed = _deferred_interrupt.install()
         BOOKKEEPING.acquire()
 
     def __exit__(self, *_error: object) -> None:
         BOOKKEEPING.release()
         if self._installed:
-            _hold.remove()
+            _deferred_interrupt.remove()
 
 
 os.register_at_fork(before=BOOKKEEPING.acquire, after_in_parent=BOOKKEEPING.release, after_in_child=BOOKKEEPING.release)

@@ -21,22 +21,23 @@ bool_: TypeAlias = np.bool_
 if TYPE_CHECKING:
 
     class bf16(np.floating[Any]):  # noqa: N801  # reason: an element type's name
-        """bfloat16, as ml_dtypes brings it to NumPy; it has no types of its own that a checker could take for one."""
+        """The type of bfloat16 for type checkers. At run time it is the type of ml_dtypes, which has no type hints."""
 
 else:
     bf16 = ml_dtypes.bfloat16
 
 Shape: TypeAlias = tuple[int, ...]
+"""The extents of an array along its axes."""
 
 FLOATING = frozenset(np.dtype(t) for t in (f16, bf16, f32, f64))
-"""The element types that random numbers and fractions can be written to."""
+"""The floating-point element types. Random numbers and fractions can be written to these."""
 
 SUPPORTED = FLOATING | {np.dtype(t) for t in (i8, i16, i32, i64, u8, u16, u32, u64, bool_)}
 """Every element type that a tensor may have."""
 
 
 def strides_of(shape: Shape, itemsize: int) -> Shape:
-    """Strides in bytes of a contiguous array in C order."""
+    """Return the strides, in bytes, of a contiguous array in C order."""
     strides = [itemsize] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * shape[axis + 1]
@@ -47,13 +48,13 @@ _ELEMENTS = {dtype: dtype for dtype in SUPPORTED}
 
 
 def element_type(dtype: "np.dtype[Any]") -> "np.dtype[Any] | None":
-    """The one object that represents an element type; None where a tensor cannot have elements of this type.
+    """Return the canonical object for an element type; None if a tensor cannot have elements of this type.
 
-    NumPy has several equal objects: two for i64 alone, and another for each that was pickled.
+    NumPy has several equal dtype objects: two for i64, and one more for each unpickled dtype.
     """
     return _ELEMENTS.get(dtype)
 
 
-def supported(dtype: "np.dtype[Any]") -> bool:
-    """True if a tensor may hold elements of this type."""
+def is_supported(dtype: "np.dtype[Any]") -> bool:
+    """Return true if a tensor may have elements of this type."""
     return dtype in SUPPORTED

@@ -1,6 +1,6 @@
-"""The environment variables that dagpu reads: their names, what each takes, and what it is without.
+"""The environment variables that dagpu reads: their names, accepted values and defaults.
 
-Every module reads them here, so that a wrong value is refused in one way, and the documentation can list them all.
+All modules read them through this module, so wrong values give the same error, and the documentation lists all of them.
 """
 
 import math
@@ -12,31 +12,34 @@ from typing import Any, Final, Generic, TypeVar, final
 _T_co = TypeVar("_T_co", covariant=True)
 
 _variables: Final[Container[Any]] = getattr(os.environ, "_data", os.environ)
-"""The dict behind CPython's os.environ: a look-up of a missing variable takes 0.05 us here, and 0.9 us through
-os.environ."""
+"""The dict behind CPython's `os.environ`. A look-up of a missing variable takes 0.05 us here, and 0.9 us through
+`os.environ`."""
 
 
 @final
 class Variable(Generic[_T_co]):
-    """One variable. It is read at each use, because a program may set it at any time. An empty one counts as not
-    set."""
+    """One environment variable. An empty value counts as unset.
+
+    Each use reads the variable again, because a program may set it at any time.
+    """
 
     __slots__ = ("_default", "_key", "_read", "example", "name", "takes")
 
     def __init__(self, name: str, takes: str, example: str, read: Callable[[str], _T_co], default: _T_co) -> None:
         self.name = name
         self.takes = takes
-        """The values it takes, as a noun: "a whole number"."""
+        """The accepted values, as a noun phrase for messages: "a whole number"."""
         self.example = example
+        """An accepted value, as text, for messages."""
         self._read = read
         self._default = default
         self._key: Any = name if _variables is os.environ else os.environ.encodekey(name)
 
     def get(self) -> _T_co:
-        """Its value; the default if it is not set.
+        """Return the value of the variable, or its default if it is unset.
 
         Raises:
-            ValueError: the value is none that it takes.
+            ValueError: the variable does not accept this value.
         """
         text = os.environ.get(self.name) if self._key in _variables else None
         if not text:
@@ -48,7 +51,7 @@ class Variable(Generic[_T_co]):
 
     @property
     def cure(self) -> str:
-        """The last sentence of a message about a wrong value."""
+        """The cure for a wrong value: the last sentence of its message."""
         return f"Set {self.name}={self.example}, for example, or unset it."
 
 
@@ -87,29 +90,29 @@ def _microseconds(text: str) -> float:
 CACHE_DIR: Final = Variable[Path | None](
     "DAGPU_CACHE_DIR", "the absolute path of a folder", "/tmp/dagpu", _absolute_path, None
 )
-"""The folder of compiled kernels. A relative path would name another folder wherever a program is started."""
+"""The folder of compiled kernels. The path is absolute: a relative path would depend on the working directory."""
 CHECKED: Final = Variable("DAGPU_CHECKED", "0 or 1", "1", _switch, False)
-"""True compiles bounds checks into the kernels that leave `checked` open."""
+"""True compiles bounds checks into kernels that are declared without `checked`."""
 DEVICE: Final = Variable[str | None]("DAGPU_DEVICE", "the name of a device", "host", str, None)
-"""The device for ops that do not name one."""
+"""The default device of ops."""
 EXPLORE_SEED: Final = Variable("DAGPU_EXPLORE_SEED", "a whole number", "17", int, 0)
-"""The seed of the order on explore devices."""
+"""The seed of the execution order on explore devices."""
 HOST_DEVICES: Final = Variable("DAGPU_HOST_DEVICES", "a whole number, 1 or more", "8", _whole_from(1), 8)
-"""The number of devices of the host."""
+"""The number of host devices."""
 MAX_CLOSURES: Final = Variable("DAGPU_MAX_CLOSURES", "a whole number, 1 or more", "100000", _whole_from(1), 100_000)
-"""The most closures of the user's that one run calls: a chain of `then` that never ends is stopped there."""
+"""The maximum number of closures that one run calls, which stops an endless chain of `then`."""
 PINNED_BYTES: Final = Variable[int | None](
     "DAGPU_PINNED_BYTES", "a number of bytes", "1073741824", _whole_from(0), None
 )
-"""The most page-locked memory that may be taken; None for a quarter of the machine's memory."""
+"""The limit of page-locked memory in bytes; None for a quarter of the machine's memory."""
 SPIN_US: Final = Variable[float | None](
     "DAGPU_SPIN_US", "a number of microseconds, 0 or more", "20", _microseconds, None
 )
-"""For how long a wait polls before it sleeps, in seconds as read; None leaves it to the backend."""
+"""The time that a wait polls before it sleeps: set in microseconds, read in seconds. None: the backend chooses."""
 VERIFY: Final = Variable("DAGPU_VERIFY", "0 or 1", "1", _switch, True)
-"""True verifies every plan before it runs."""
+"""True verifies each plan before it runs."""
 
 VARIABLES: Final[tuple[Variable[object], ...]] = (
     CACHE_DIR, CHECKED, DEVICE, EXPLORE_SEED, HOST_DEVICES, MAX_CLOSURES, PINNED_BYTES, SPIN_US, VERIFY,
 )  # fmt: skip
-"""All of them."""
+"""All environment variables that dagpu reads."""

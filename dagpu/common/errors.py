@@ -1,4 +1,4 @@
-"""Every exception that dagpu raises of its own accord.
+"""The exceptions of dagpu.
 
 Messages say what went wrong, where (the user's file and line) and the cure, in that order.
 This module imports nothing.
@@ -6,15 +6,15 @@ This module imports nothing.
 
 
 class DagpuError(Exception):
-    """The root of the tree: `except DagpuError` catches whatever the library itself refuses."""
+    """The base class of all errors of dagpu."""
 
 
 class OwnershipError(DagpuError):
-    """A rule of ownership was broken."""
+    """A program broke a rule of ownership."""
 
 
 class MovedError(OwnershipError):
-    """A handle or an op was used after it had been moved or used up."""
+    """A handle was used after a move, or an op after it was used up."""
 
 
 class BorrowError(OwnershipError):
@@ -34,7 +34,7 @@ class KernelArgumentError(DagpuError, TypeError):
 
 
 class KernelBoundsError(DagpuError, IndexError):
-    """A kernel compiled with `checked=True` went outside its tile or view."""
+    """A kernel compiled with `checked=True` accessed an element outside its tile or view."""
 
 
 class CompileError(DagpuError):
@@ -42,7 +42,7 @@ class CompileError(DagpuError):
 
 
 class NotReadyError(DagpuError):
-    """The contents of device data were asked for where only a handle can be had."""
+    """The program read the contents of a handle, which is device data."""
 
 
 class NestedRunError(DagpuError):
@@ -54,7 +54,7 @@ class PlanError(DagpuError):
 
 
 class OperationCancelled(DagpuError):
-    """A `Pending` that was cancelled has been awaited."""
+    """A task awaited a `Pending` that was cancelled."""
 
 
 class CaptureError(DagpuError):
@@ -62,7 +62,7 @@ class CaptureError(DagpuError):
 
 
 class DeviceError(DagpuError):
-    """A driver or device failed. `code` is the CUresult, 0 where there is none."""
+    """A driver or device failed. `code` is the CUresult; 0 if the failure has no such code."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
@@ -70,12 +70,12 @@ class DeviceError(DagpuError):
 
 
 class OutOfMemoryError(DeviceError, MemoryError):
-    """A device has too little memory for a run."""
+    """A device does not have enough memory for a run."""
 
 
 class DeviceLostError(DeviceError):
-    """A device failed in a way that it does not recover from in this process."""
+    """A device failed, and does not recover in this process."""
 
 
 class NoDeviceError(DeviceError):
-    """The device that was asked for does not exist here."""
+    """The requested device does not exist on this machine."""

@@ -1,5 +1,7 @@
-"""The layout of an array in its memory, and the arithmetic of shapes, tiles and slices. This module does not know
-devices."""
+"""The layout of an array in its memory, and the arithmetic of shapes, tiles and slices.
+
+This module does not depend on devices.
+"""
 
 import operator
 from collections.abc import Sequence
@@ -12,16 +14,17 @@ import numpy as np
 from dagpu.common.dtypes import Shape, strides_of
 from dagpu.common.errors import PartitionError, ShapeError
 from dagpu.common.frozen import plain
-from dagpu.common.wrong_arguments import shown
+from dagpu.common.wrong_arguments import format_value
 
 MOST_ELEMENTS: Final = 2**63 // 8 - 1
-"""The product of an array's extents, without those that are 0: offsets in bytes are of 64 bits, elements of 8 bytes."""
+"""The largest product of the extents of an array, except extents of 0. Byte offsets have 64 bits, elements at most 8
+bytes."""
 
 
 @final
 @plain
 class Layout:
-    """An array inside a block of memory: `offset` and `strides` are in bytes, `shape` in elements."""
+    """The position of an array in a block of memory: `offset` and `strides` in bytes, `shape` in elements."""
 
     dtype: "np.dtype[Any]"
     shape: Shape
@@ -38,20 +41,24 @@ class Layout:
 
     @property
     def contiguous(self) -> bool:
-        """True if it is in C order without gaps. (An axis of extent 1 may have any stride.)"""
+        """True if the elements are in C order without gaps. An axis of extent 1 may have any stride."""
         wanted = strides_of(self.shape, self.dtype.itemsize)
         return self.size == 0 or all(
             extent == 1 or have == want for extent, have, want in zip(self.shape, self.strides, wanted, strict=True)
         )
 
 
-def contiguous(shape: Shape, dtype: "np.dtype[Any]") -> Layout:
-    """The layout of a fresh array in C order."""
+def contiguous_layout(shape: Shape, dtype: "np.dtype[Any]") -> Layout:
+    """Return the layout of a new array in C order."""
     return Layout(dtype, shape, strides_of(shape, dtype.itemsize), 0)
 
 
 def as_shape(shape: Any, what: str = "shape") -> Shape:
-    """Check that `shape` is a tuple of extents >= 0; `ShapeError` if not."""
+    """Return `shape` as a tuple of extents >= 0. `what` names it in messages.
+
+    Raises:
+        ShapeError: `shape` is not a sequence of whole numbers, or an extent is negative.
+    """
     if type(shape) is tuple:
         for extent in shape:
             if type(extent) is not int or extent < 0:
@@ -68,7 +75,7 @@ def as_shape(shape: Any, what: str = "shape") -> Shape:
     if extents is None:
         whole = f"({shape},), or with all extents in one tuple: ({shape}, ...)"
         cure = whole if isinstance(shape, int) else "(rows, columns), or (n,) for one axis"
-        raise ShapeError(f"{what} {shown(shape)} is no tuple of whole numbers. Write it as {cure}.")
+        raise ShapeError(f"{what} {format_value(shape)} is not a tuple of whole numbers. Write it as {cure}.")
     if any(e < 0 for e in extents):
         raise ShapeError(f"{what} {shape!r} has a negative extent. Extents count elements: 0 or more.")
     if 0 in extents:
@@ -77,16 +84,23 @@ def as_shape(shape: Any, what: str = "shape") -> Shape:
 
 
 def _check_empty(extents: Shape, what: str) -> None:
-    """Refuse an array without elements whose strides no array can have: for other arrays there is no memory then."""
+    """Raise a `ShapeError` for a shape without elements whose strides would not fit into 64 bits.
+
+    Arrays with elements need no such check: they do not fit into memory before that.
+    """
     if prod(filter(None, extents)) > MOST_ELEMENTS:
         raise ShapeError(
-            f"{what} {extents} has no elements, and extents that are together more than {MOST_ELEMENTS:,}, which no "
-            "array has. Write smaller ones beside the 0."
+            f"{what} {extents} has no elements, but the product of its other extents is more than {MOST_ELEMENTS:,}, "
+            "the limit for every array. Write smaller extents beside the 0."
         )
 
 
-def reshaped(layout: Layout, shape: object) -> Layout:
-    """The same elements in C order under another shape; `ShapeError` if they differ in number or are not contiguous."""
+def reshape_layout(layout: Layout, shape: object) -> Layout:
+    """Return the layout of the same elements in C order under another shape.
+
+    Raises:
+        ShapeError: the number of elements differs, or the elements are not contiguous.
+    """
     _refuse_open_extent(layout, shape)
     new = as_shape(shape)
     if prod(new) != layout.size:
@@ -103,7 +117,7 @@ def reshaped(layout: Layout, shape: object) -> Layout:
 
 
 def _refuse_open_extent(layout: Layout, shape: Any) -> None:
-    """Refuse a shape with one -1, which NumPy would compute, and say which extent it means."""
+    """Raise a `ShapeError` for a shape with one -1, which NumPy would replace; the message has the replaced shape."""
     if not isinstance(shape, tuple | list) or -1 not in shape:
         return
     others = [extent for extent in shape if extent != -1]
@@ -114,8 +128,12 @@ def _refuse_open_extent(layout: Layout, shape: Any) -> None:
             raise ShapeError(f"shape {shape!r} leaves an extent open. Write the number itself: {wanted}.")
 
 
-def sliced(layout: Layout, ranges: tuple[slice, ...]) -> Layout:
-    """A part of `layout`, by one `slice` for each of the first axes, with Python's rules for bounds and steps."""
+def slice_layout(layout: Layout, ranges: tuple[slice, ...]) -> Layout:
+    """Return the layout of a part: one `slice` for each of the first axes, with Python's rules for bounds and steps.
+
+    Raises:
+        ShapeError: there are more ranges than axes, or a range is not a slice of whole numbers.
+    """
     if len(ranges) > len(layout.shape):
         raise ShapeError(
             f"{len(ranges)} ranges for a tensor of {len(layout.shape)} axes {layout.shape}. "
@@ -124,7 +142,7 @@ def sliced(layout: Layout, ranges: tuple[slice, ...]) -> Layout:
     shape, strides, offset = list(layout.shape), list(layout.strides), layout.offset
     for axis, part in enumerate(ranges):
         if not isinstance(part, slice):
-            raise ShapeError(f"range {part!r} of axis {axis} is no slice. Write slice(start, stop).")
+            raise ShapeError(f"range {part!r} of axis {axis} is not a slice. Write slice(start, stop).")
         try:
             steps = range(*part.indices(shape[axis]))
         except (TypeError, ValueError) as error:
@@ -132,17 +150,17 @@ def sliced(layout: Layout, ranges: tuple[slice, ...]) -> Layout:
                 f"range {part!r} of axis {axis}: {error}. Use whole numbers and a step that is not 0."
             ) from None
         offset += strides[axis] * steps.start if steps and layout.size else 0
-        # A step beyond the axis meets one element at most: any stride will do, and this one is no larger than memory.
+        # A step beyond the axis selects one element at most, so any stride works. This one is not larger than memory.
         step = max(-shape[axis], min(steps.step, shape[axis]))
         shape[axis], strides[axis] = len(steps), strides[axis] * step
     return Layout(layout.dtype, tuple(shape), tuple(strides), offset)
 
 
-def tiling(shape: Shape, tile: object, partial: object) -> tuple[Shape, Shape]:
-    """Check a tile against a shape; gives the tile and its grid, how many tiles there are along each axis.
+def check_tiling(shape: Shape, tile: object, partial: object) -> tuple[Shape, Shape]:
+    """Check a tile against a shape, and return the tile and its grid: the number of tiles along each axis.
 
     Raises:
-        PartitionError: other rank, a tile extent below 1, or (unless `partial`) one that does not divide its axis.
+        PartitionError: the rank differs, a tile extent is below 1, or (unless `partial`) it does not divide its axis.
     """
     try:
         cut = as_shape(tile, "tile")
@@ -150,14 +168,14 @@ def tiling(shape: Shape, tile: object, partial: object) -> tuple[Shape, Shape]:
         raise PartitionError(str(error)) from None
     if not isinstance(partial, bool | np.bool_):
         raise PartitionError(
-            f"partial is {shown(partial)}, but True or False is wanted. Say partial=True, or leave it out."
+            f"partial is {format_value(partial)}, but True or False is wanted. Say partial=True, or leave it out."
         )
-    return _tiling(shape, cut, bool(partial))
+    return _check_extents(shape, cut, bool(partial))
 
 
 @lru_cache(maxsize=1024)
-def _tiling(shape: Shape, cut: Shape, partial: bool) -> tuple[Shape, Shape]:
-    """`tiling` of plain extents. Remembered: a pipeline has few shapes, and cuts them for each of its launches."""
+def _check_extents(shape: Shape, cut: Shape, partial: bool) -> tuple[Shape, Shape]:
+    """Check plain extents and return the tile and the grid. Cached, because a pipeline cuts few shapes many times."""
     if len(cut) != len(shape):
         raise PartitionError(
             f"tile {cut} has {len(cut)} axes, the tensor {shape} has {len(shape)}. Give one tile extent for each axis."
@@ -170,8 +188,8 @@ def _tiling(shape: Shape, cut: Shape, partial: bool) -> tuple[Shape, Shape]:
             )
         if extent % step and not partial:
             raise PartitionError(
-                f"tile {cut} does not cut shape {shape}: axis {axis} has {extent} elements, no multiple of {step}. "
-                "Choose a tile that divides it, or say partial=True to allow smaller tiles at the edge."
+                f"tile {cut} does not cut shape {shape}: axis {axis} has {extent} elements, which is not a multiple of "
+                f"{step}. Choose a tile that divides it, or say partial=True to allow smaller tiles at the edge."
             )
         grid.append(-(-extent // step))
     return cut, tuple(grid)

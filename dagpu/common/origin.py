@@ -1,6 +1,6 @@
-"""The place in the user's code where an op was built or a handle was moved.
+"""Origins: the places in the user's code that build ops and move handles.
 
-Every op records its origin, so this is on the hot path: it keeps the code object and the index of its current
+Every op records its origin, so recording is on the hot path. It stores the code object and the offset of the current
 instruction, which takes 0.2 us. File and line are computed only when they are read.
 """
 
@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import TypeAlias
 
 Origin: TypeAlias = tuple[CodeType, int] | None
-"""The code object and the byte offset of its current instruction; None where origins are turned off."""
+"""A code object and the byte offset of an instruction in it; None if origins are turned off."""
 
 _PACKAGE = __file__.rsplit("common", 1)[0]
 _ours: dict[str, bool] = {}
@@ -21,9 +21,9 @@ _enabled = True
 
 
 def record_origins(enabled: bool) -> bool:
-    """Turn the recording of origins on or off for the whole process; gives back what it was before.
+    """Turn the recording of origins on or off for the whole process, and return the previous setting.
 
-    Off saves about 0.2 us for each op; errors then say "an unknown place".
+    Without origins each op costs about 0.2 us less, and errors say "an unknown place".
 
     Raises:
         TypeError: `enabled` is neither True nor False.
@@ -39,7 +39,7 @@ def record_origins(enabled: bool) -> bool:
 
 
 def is_ours(filename: str) -> bool:
-    """True for a file of the package itself."""
+    """Return true for a source file of dagpu."""
     ours = _ours.get(filename)
     if ours is None:
         ours = _ours[filename] = filename.startswith(_PACKAGE) or filename == "<string>"
@@ -47,12 +47,12 @@ def is_ours(filename: str) -> bool:
 
 
 def here() -> Origin:
-    """The innermost frame outside dagpu, or None when origins are off."""
+    """Return the origin of the innermost frame outside dagpu; None if origins are turned off."""
     if not _enabled:
         return None
     nearest = _frame_above(2)
     code = nearest.f_code
-    if _ours.get(code.co_filename) is False:  # nearly always: the user called what called this
+    if _ours.get(code.co_filename) is False:  # nearly always: user code called the caller of this
         return code, nearest.f_lasti
     frame: FrameType | None = nearest
     while frame is not None:
@@ -66,9 +66,11 @@ def here() -> Origin:
     return None
 
 
-def here_but_for(*modules: str) -> Origin:
-    """The innermost frame that is neither in dagpu nor in these modules of the standard library. For errors: it takes
-    longer than `here`."""
+def here_outside(*modules: str) -> Origin:
+    """Return the origin of the innermost frame outside dagpu and outside these modules of the standard library.
+
+    For errors only, because it is slower than `here`.
+    """
     frame: FrameType | None = _frame_above(1)
     while frame is not None and (is_ours(frame.f_code.co_filename) or frame.f_globals.get("__name__") in modules):
         frame = frame.f_back
@@ -80,8 +82,10 @@ _started: ContextVar[Origin] = ContextVar("dagpu_started", default=None)
 
 @contextmanager
 def started_at(origin: Origin) -> Iterator[None]:
-    """Set the place where runs within the `with` block, in this task, count as started. `spawn` is called in another
-    task than the one that runs its op, and the nearest frame of that one is trio's."""
+    """A `with` block that sets the place where runs in this task start.
+
+    `spawn` runs its op in a new task, whose nearest frame outside dagpu belongs to trio.
+    """
     token = _started.set(origin)
     try:
         yield
@@ -90,13 +94,15 @@ def started_at(origin: Origin) -> Iterator[None]:
 
 
 def start_of_run() -> Origin:
-    """The place where a run that begins now was started: the innermost frame outside dagpu, or the place that
-    `started_at` sets."""
+    """Return the origin of a run that starts now.
+
+    It is the place that `started_at` sets, else the innermost frame outside dagpu.
+    """
     return _started.get() or here()
 
 
 def place_of(origin: Origin) -> tuple[str, int] | None:
-    """File and line of an origin."""
+    """Return the file and line of an origin; None for an unknown place."""
     if origin is None:
         return None
     code, at = origin
@@ -107,6 +113,6 @@ def place_of(origin: Origin) -> tuple[str, int] | None:
 
 
 def describe(origin: Origin) -> str:
-    """An origin as `file.py:12`, or "an unknown place"."""
+    """Return an origin as text: `file.py:12`, or "an unknown place"."""
     place = place_of(origin)
     return "an unknown place" if place is None else f"{place[0]}:{place[1]}"

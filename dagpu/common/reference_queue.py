@@ -1,9 +1,8 @@
-"""Finalisers that run no Python: what belonged to an object that is gone is put into a queue by C code.
+"""Finalisers without Python code: when an owner dies, C code puts the resource that belonged to it into a queue.
 
-A `__del__` is Python code, and runs wherever the last reference goes. An interrupt in it is printed and lost, together
-with the memory or the event that it was about to give back; and it may run in the middle of any other code, on any
-thread. The callback of a weak reference that is a method of C, such as `deque.append`, is one step: nothing comes
-between.
+A `__del__` is Python code that runs where the last reference is dropped: on any thread, in the middle of any other
+code. Python prints an interrupt in it and ignores it, and the memory or event that it was about to release is lost. The
+callback of a weak reference may be a method written in C, such as `deque.append`. Such a callback is atomic.
 """
 
 import weakref
@@ -15,21 +14,21 @@ _T = TypeVar("_T")
 
 @final
 class Reference(weakref.ref[Any], Generic[_T]):
-    """A weak reference to an owner, with what is to be given back once that is gone."""
+    """A weak reference to an owner, with the resource to release once the owner is gone."""
 
-    __slots__ = ("belongs",)
-    belongs: _T
+    __slots__ = ("resource",)
+    resource: _T
 
-    # Those of weakref.ref ask the owner.
+    # The methods of weakref.ref compare and hash the owner.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
 
 @final
 class ReferenceQueue(Generic[_T]):
-    """A queue of values whose owners are gone, in the order in which they went. The name is Java's.
+    """A queue of the resources of dead owners, in the order of their deaths. The name is Java's.
 
-    Any thread may add and take at any time.
+    It is thread-safe.
     """
 
     __slots__ = ("_alive", "_gone")
@@ -37,20 +36,24 @@ class ReferenceQueue(Generic[_T]):
     def __init__(self, gone: "deque[Reference[_T]] | None" = None) -> None:
         self._gone: Final[deque[Reference[_T]]] = deque() if gone is None else gone
         self._alive: Final[set[Reference[_T]]] = set()
-        """The references themselves: a reference that dies before its owner calls no callback."""
+        """The references to living owners. A reference that dies before its owner does not call its callback."""
 
-    def watch(self, owner: object, belongs: _T) -> Reference[_T]:
-        """Put `belongs` into the queue once `owner` is gone."""
+    def watch(self, owner: object, resource: _T) -> Reference[_T]:
+        """Put `resource` into the queue once `owner` is gone. Return the weak reference to `owner`."""
         reference: Reference[_T] = Reference(owner, self._gone.append)
-        reference.belongs = belongs
+        reference.resource = resource
         self._alive.add(reference)
         return reference
 
     def pop(self) -> _T:
-        """Take the first; `IndexError` if the queue is empty."""
+        """Remove and return the first resource.
+
+        Raises:
+            IndexError: the queue is empty.
+        """
         reference = self._gone.popleft()
         self._alive.discard(reference)
-        return reference.belongs
+        return reference.resource
 
     def __bool__(self) -> bool:
         return bool(self._gone)

@@ -1,8 +1,8 @@
-"""`Slot`: a place for a value that a lower module uses and a higher module sets when it is loaded.
+"""`Slot`: a holder for a value that a lower module uses and a higher module sets when it is loaded.
 
-Imports run one way, so the lower module cannot import the value (dependency inversion). These are all the slots:
+Imports have one direction, so the lower module cannot import the value (dependency inversion). All slots:
 
-| slot | who uses it | who sets it |
+| slot | used by | set by |
 | --- | --- | --- |
 | `dagpu.handles.TO_HOST` | `to_host()` of a handle | dagpu.ops.creation |
 | `dagpu.ops.base.NODES` | the fluent methods of an op | dagpu.ops.nodes |
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 @final
 class Slot(Generic[_T]):
-    """A value that another module sets. `slot.value` reads it, as fast as any attribute."""
+    """A value that another module sets. Read it as `slot.value`, which is as fast as any attribute."""
 
     __slots__ = ("_setter", "value")
 
@@ -26,13 +26,13 @@ class Slot(Generic[_T]):
 
     def __init__(self, setter: str) -> None:
         self._setter = setter
-        """Name of the module that sets the value."""
+        """The name of the module that sets the value."""
 
     def set(self, value: _T) -> None:
-        """Set the value, in place of an earlier one."""
+        """Set the value, and replace an earlier one."""
         self.value = value
 
-    if not TYPE_CHECKING:  # a checker must refuse other attributes by itself, so it may not see this
+    if not TYPE_CHECKING:  # hidden from type checkers, which must report unknown attributes themselves
 
         def __getattr__(self, name: str) -> NoReturn:
             if name == "value":

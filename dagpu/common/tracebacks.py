@@ -1,8 +1,8 @@
-"""Tracebacks of errors that leave a run: the user's frames stay, dagpu's own go, and with them what the run held.
+"""Tracebacks of errors that leave a run: they keep the user's frames and drop dagpu's, with the objects of the run.
 
-A traceback refers to the variables of every frame that an error came through, and each of these frames to the one that
-called it: so to the tracer, bindings and handles of the run. Whoever kept the error (a test, a log, a retry) would keep
-the run's memory.
+A traceback refers to each frame that the error passed through, and each frame refers to its variables and its caller:
+so to the tracer, bindings and handles of the run. Code that keeps the error (a test, a log, a retry) would keep the
+memory of the run.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,14 @@ _C = TypeVar("_C", bound=Callable[..., object])
 
 
 def without_our_frames(error: BaseException) -> BaseException:
-    """The same error, with dagpu's frames taken out of its traceback, and out of those of its causes and parts; frames
-    of dagpu's that have ended lose their variables, wherever they can be reached from.
+    """Remove dagpu's frames from the traceback of an error, its causes and its parts, and return the error.
 
-    An error of dagpu's own making says all it has to say in its message. One of another type that comes out of dagpu's
-    code may be a defect: the lines of frames that have ended stay in its traceback, for whoever mends that. Where the
-    innermost frame is one that `passes_on` marks, what failed is the user's: a function of C, or a call with
-    arguments that the function does not take.
+    Frames of dagpu that have ended also lose their variables.
+
+    A `DagpuError` needs no traceback of dagpu's code, because its message is complete. An error of another type that
+    dagpu's code raises may be a defect, so its traceback keeps the frames that have ended. It is not a defect if
+    `passes_on` marks the innermost frame: then a function of the user's failed, for example one written in C, or one
+    called with wrong arguments.
     """
     todo, seen = [error], set[int]()
     while todo:
@@ -48,21 +49,26 @@ _passing: Final[set[CodeType]] = set()
 
 
 def passes_on(caller: _C) -> _C:
-    """Decorate a function of dagpu that calls a function of the user, or raises an earlier error again, and makes no
-    errors itself: an error whose traceback ends in it is not a defect of dagpu."""
+    """Decorate a function of dagpu that calls a function of the user's, or raises an earlier error again.
+
+    An error whose traceback ends in such a function is not a defect of dagpu.
+    """
     _passing.add(cast(FunctionType, caller).__code__)
     return caller
 
 
 def _may_be_a_defect(innermost: FrameType) -> bool:
+    """Return true if the innermost frame is dagpu's and `passes_on` does not mark it."""
     return _is_ours(innermost) and innermost.f_code not in _passing
 
 
 def _is_ours(frame: FrameType) -> bool:
+    """Return true for a frame of dagpu's code."""
     return is_ours(frame.f_code.co_filename)
 
 
 def _entries(first: TracebackType | None) -> list[TracebackType]:
+    """Return the entries of a traceback, outermost first."""
     found = []
     while first is not None:
         found.append(first)
@@ -71,7 +77,7 @@ def _entries(first: TracebackType | None) -> list[TracebackType]:
 
 
 def _cleared(innermost: FrameType) -> list[FrameType]:
-    """Those of a frame and its callers that are dagpu's and have ended, without their variables now."""
+    """Clear the variables of the frame and its callers that are dagpu's and have ended, and return these frames."""
     found: list[FrameType] = []
     frame: FrameType | None = innermost
     while frame is not None:
@@ -86,6 +92,7 @@ def _cleared(innermost: FrameType) -> list[FrameType]:
 
 
 def _joined(entries: list[TracebackType]) -> TracebackType | None:
+    """Return a new traceback of these entries."""
     later: TracebackType | None = None
     for entry in reversed(entries):
         later = TracebackType(later, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
@@ -93,8 +100,11 @@ def _joined(entries: list[TracebackType]) -> TracebackType | None:
 
 
 def leaves_run(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate a public call that runs or traces ops: an error that leaves it has the user's frames alone, and refers
-    to none of its arguments. `DeviceOp.sync`, which is called more often, has the same written out."""
+    """Decorate a public call that runs or traces ops: errors that leave it have only the user's frames.
+
+    Such an error refers to none of the arguments. `DeviceOp.sync` is called more often, and contains the same code
+    inline.
+    """
 
     @wraps(call)
     def outermost(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -102,7 +112,7 @@ def leaves_run(call: Callable[_P, _T]) -> Callable[_P, _T]:
             return call(*args, **kwargs)
         except BaseException as error:
             without_our_frames(error)
-            del args, kwargs  # this frame has not ended, and whatever refers to it will
+            del args, kwargs  # this frame is still running, and the traceback refers to it
             raise
 
     return outermost

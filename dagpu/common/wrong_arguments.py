@@ -1,9 +1,9 @@
-"""The errors for wrong arguments of public calls, in one form, and the checks that several calls share.
+"""Errors for wrong arguments of public calls, in one format, and the checks that several calls share.
 
     then at program.py:12: f is 3, but a function is wanted. Write .then(lambda t: ...), ...
 
-A call checks its arguments where the user makes it, before anything moves: the error has the user's line, and is never
-an AttributeError of some later step.
+A call checks its arguments before any handle moves. So the error has the line of the user's call, and never is an
+AttributeError of a later step.
 """
 
 import inspect
@@ -24,28 +24,29 @@ _E = TypeVar("_E", bound=DagpuError)
 _RUNS_NOTHING: Final = (
     inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 )
-"""Flags of functions whose call runs nothing."""
+"""Code flags of async and generator functions: a call of one returns an object and does not run the body."""
 
 Suspended: TypeAlias = Literal["a coroutine", "a generator", "an async generator"]
-"""The kind of a call's result that has run nothing."""
+"""The object that a call of an async or generator function returns, in words."""
 
 SUSPENDED: Final[dict[type[object], Suspended]] = {
     CoroutineType: "a coroutine", GeneratorType: "a generator", AsyncGeneratorType: "an async generator",
 }  # fmt: skip
-"""Their types."""
+"""The types of coroutines and generators, and their names in messages."""
 
 _LONGEST: Final = 60
+"""The maximum number of characters of a value in a message."""
 
 
-def shown(value: object) -> str:
-    """A value in a message: its repr, cut short; of an array its type and shape."""
+def format_value(value: object) -> str:
+    """Return a value as text for a message: its repr, truncated; for an array, its type and shape."""
     if isinstance(value, np.ndarray):
         return f"a NumPy array of {value.dtype}, shape {value.shape}"
     if isinstance(value, type):
         return f"the class {value.__name__}"
     try:
         text = repr(value)
-    except Exception:  # a class of the user's; its own defect is not what the message is about
+    except Exception:  # a defect in a class of the user's does not concern this message
         text = f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST or " built at " in text else f"{text[: _LONGEST - 3]}..."
 
@@ -53,29 +54,29 @@ def shown(value: object) -> str:
 def wrong_argument(
     call: str, where: Origin, name: str, given: object, wanted: str, cure: str, kind: type[Exception] = TypeError
 ) -> Exception:
-    """The error to raise. `wanted` is a noun, `cure` a sentence without its full stop."""
-    return kind(f"{call} at {describe(where)}: {name} is {shown(given)}, but {wanted} is wanted. {cure}.")
+    """Return the error for a wrong argument. `wanted` is a noun phrase, `cure` a sentence without its full stop."""
+    return kind(f"{call} at {describe(where)}: {name} is {format_value(given)}, but {wanted} is wanted. {cure}.")
 
 
 def no_attribute(value: object, name: str) -> AttributeError:
-    """The error to raise for a name that is nothing's, in Python's own words."""
+    """Return the error for an unknown attribute, with Python's own text."""
     return AttributeError(f"{type(value).__name__!r} object has no attribute {name!r}")
 
 
-def at_call(call: str, where: Origin, error: _E) -> _E:
-    """The same error, with the call and its place before its message."""
-    return reworded(error, f"{call} at {describe(where)}: {error}")
+def add_call_place(call: str, where: Origin, error: _E) -> _E:
+    """Return a copy of the error with the call and its place before the message."""
+    return replace_message(error, f"{call} at {describe(where)}: {error}")
 
 
-def reworded(error: _E, message: str) -> _E:
-    """A new error that differs from `error` in its message alone: a `DeviceError` keeps its code."""
+def replace_message(error: _E, message: str) -> _E:
+    """Return a copy of the error with another message. A `DeviceError` keeps its code."""
     other = copy(error)
     other.args = (message,)
     return other
 
 
-def whole(value: Any) -> int | None:
-    """A whole number as an int; None for anything else, a bool among them."""
+def as_whole_number(value: Any) -> int | None:
+    """Return a whole number as an int; None for any other value, also for a bool."""
     if isinstance(value, bool | np.bool_):
         return None
     try:
@@ -85,15 +86,24 @@ def whole(value: Any) -> int | None:
 
 
 def check_flag(value: object, call: str, where: Origin, name: str) -> bool:
-    """A `bool`; a TypeError for anything else."""
+    """Return a flag as a `bool`.
+
+    Raises:
+        TypeError: the value is not a bool.
+    """
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise wrong_argument(call, where, name, value, "True or False", f"Say {name}=True or {name}=False")
 
 
 def check_count(value: object, call: str, where: Origin, name: str) -> int:
-    """A whole number, 1 or more; a TypeError or ValueError for anything else."""
-    count = whole(value)
+    """Return a count as an int.
+
+    Raises:
+        TypeError: the value is not a whole number.
+        ValueError: the number is less than 1.
+    """
+    count = as_whole_number(value)
     if count is None or count < 1:
         kind = TypeError if count is None else ValueError
         raise wrong_argument(call, where, name, value, "a whole number, 1 or more,", f"Write {name}=4, say", kind)
@@ -101,17 +111,22 @@ def check_count(value: object, call: str, where: Origin, name: str) -> int:
 
 
 def check_path(path: object, call: str, where: Origin) -> None:
-    """The path of a file; a TypeError for anything else."""
+    """Check that an argument is the path of a file.
+
+    Raises:
+        TypeError: the value is not a path.
+    """
     if not isinstance(path, str | PathLike):
         raise wrong_argument(call, where, "path", path, "the path of a file", 'Write it as a text: "run.json"')
 
 
 def check_function(f: Any, call: str, where: Origin, name: str = "f") -> None:
-    """A function that runs when it is called.
+    """Check that an argument is a function whose body runs when it is called.
+
+    The argument `f` must also accept one positional argument, if it is a plain Python function.
 
     Raises:
-        TypeError: it cannot be called; it is an async or a generator function, whose call runs nothing; or it is `f`, a
-            plain function, and cannot be called with one argument.
+        TypeError: it is not callable, it is an async or generator function, or `f` does not accept one argument.
     """
     kind = type(f)
     if kind is FunctionType:  # nearly always
@@ -125,14 +140,14 @@ def check_function(f: Any, call: str, where: Origin, name: str = "f") -> None:
     if not callable(f):
         cure = f"Write .{call}(lambda x: ...)" if name == "f" else f"Write {name}=lambda ...: ..."
         raise wrong_argument(call, where, name, f, "a function", cure)
-    gives = suspended_by(f)
+    gives = suspended_result(f)
     if gives is not None:
-        what = f"{name} is {shown(f)}, whose call gives {gives} and runs nothing"
+        what = f"{name} is {format_value(f)}, whose call gives {gives} and runs nothing"
         raise TypeError(f"{call} at {describe(where)}: {what}. {_how_to_run(gives, call)}.")
 
 
 def _check_takes_one(f: FunctionType, call: str, where: Origin) -> None:
-    """A function that can be called with the result of an op, and nothing else."""
+    """Raise a `TypeError` unless the function accepts exactly one argument, the result of an op."""
     code = f.__code__
     needed = code.co_argcount - len(f.__defaults__ or ())
     named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
@@ -150,9 +165,11 @@ def _check_takes_one(f: FunctionType, call: str, where: Origin) -> None:
     )
 
 
-def suspended_by(f: Any) -> Suspended | None:
-    """The kind of object that a call of an async or generator function gives, also of a method, a `functools.partial`,
-    or an object that is called; None of any other function."""
+def suspended_result(f: Any) -> Suspended | None:
+    """Return the object that a call of an async or generator function returns, in words; None for other callables.
+
+    Methods, `functools.partial` objects and objects with a `__call__` are resolved to their functions.
+    """
     while isinstance(f, partial):
         f = f.func
     if not inspect.isroutine(f) and not isinstance(f, type):
@@ -165,19 +182,21 @@ def suspended_by(f: Any) -> Suspended | None:
 
 
 def refuse_suspended(made: Any, whose: str, call: str) -> NoReturn:
-    """Refuse the result of a function that is one of `SUSPENDED`, which would never run. `whose` names the function,
-    with its place.
+    """Raise for a function that returned a coroutine or generator, which would never run.
+
+    `made` is the result, of a type in `SUSPENDED`. `whose` names the function and its place.
 
     Raises:
         TypeError: always.
     """
     if type(made) is CoroutineType:
-        made.close()  # or Python warns that it was never awaited
+        made.close()  # else Python warns that it was never awaited
     gives = SUSPENDED[type(made)]
     raise TypeError(f"{whose} gave {gives}, of which nothing has run. {_how_to_run(gives, call)}.")
 
 
 def _how_to_run(gives: Suspended, call: str) -> str:
+    """Return the cure for a function of `call` that returns a coroutine or generator."""
     match gives:
         case "a coroutine":
             return "Run the op, and await f of its result: await f(await op)"
@@ -190,7 +209,7 @@ def _how_to_run(gives: Suspended, call: str) -> str:
 
 
 def refuse_stop_iteration(error: BaseException, whose: str) -> NoReturn:
-    """A `StopIteration` of a function of the user's would end the coroutine of the run: raise what says so instead.
+    """Raise in place of a `StopIteration` of a function of the user's, which would end the coroutine of the run.
 
     Raises:
         RuntimeError: always; its cause is the error.

@@ -1,14 +1,22 @@
-"""Handles: the results of ops that are device data. They have shape, dtype and device; the contents stay on the device.
+"""Handles: results of ops that refer to device data. A handle has a shape, a dtype and a device, but not the contents.
 
-At run time, ownership is one flag of each handle. A handle that owns its memory can be *moved* once: the memory goes to
-a new handle, and the old one raises `MovedError` from then on. A borrow refers to its lender. Runs lock memory while
-they last (dagpu.runtime).
+At run time, ownership is one flag of each handle. A handle that owns its memory can be *moved* once: a new handle gets
+the memory, and the old one raises `MovedError` from then on. A borrow refers to its lender. A run locks the memory that
+it uses until its end (dagpu.runtime).
 
-Other modules read the internal state of a handle through `state_of`, `live` and `living_state`.
+Other modules read the internal state of a handle through `state_of`, `live_state` and `find_live_state`.
 """
 
 from dagpu.handles.handle_errors import ARRAY_NAMES, OP_NAMES, copy_error
-from dagpu.handles.handle_moves import HANDLES, OWNING, Handle, Owning, cut_up, move_in, put_together
+from dagpu.handles.handle_moves import (
+    HANDLES,
+    OWNING,
+    Handle,
+    Owning,
+    move_handle,
+    partition_handle,
+    unpartition_handle,
+)
 from dagpu.handles.handle_state import (
     HANDLE_NAMES,
     HandleBase,
@@ -16,13 +24,13 @@ from dagpu.handles.handle_state import (
     Lender,
     LenderAlias,
     Loan,
-    give_back,
+    find_live_state,
     last_move,
-    live,
-    living_state,
-    made_at,
+    live_state,
+    origin_of,
+    restore_state,
     state_of,
-    take,
+    take_state,
 )
 from dagpu.handles.holders import Holders
 from dagpu.handles.partitions import Cut, Partition, cut_of
@@ -32,9 +40,9 @@ from dagpu.handles.tensors import (
     Tensor,
     TensorMut,
     TensorRef,
-    another,
-    reshape,
-    share,
+    clone_shared,
+    reshape_handle,
+    share_tensor,
 )
 
 __all__ = [
@@ -58,19 +66,19 @@ __all__ = [
     "Tensor",
     "TensorMut",
     "TensorRef",
-    "another",
+    "clone_shared",
     "copy_error",
     "cut_of",
-    "cut_up",
-    "give_back",
+    "find_live_state",
     "last_move",
-    "live",
-    "living_state",
-    "made_at",
-    "move_in",
-    "put_together",
-    "reshape",
-    "share",
+    "live_state",
+    "move_handle",
+    "origin_of",
+    "partition_handle",
+    "reshape_handle",
+    "restore_state",
+    "share_tensor",
     "state_of",
-    "take",
+    "take_state",
+    "unpartition_handle",
 ]

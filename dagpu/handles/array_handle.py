@@ -1,4 +1,4 @@
-"""`ArrayHandle`: the metadata of the four kinds of tensor handles, and errors in place of access to contents."""
+"""`ArrayHandle`: the metadata of the four kinds of tensor handles, and the errors for access to their contents."""
 
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, cast
 
@@ -10,74 +10,77 @@ from dagpu.common.errors import NotReadyError
 from dagpu.common.origin import describe
 from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_errors import refuse_await, refuse_copy, refuse_name
-from dagpu.handles.handle_state import HandleBase, live
+from dagpu.handles.handle_state import HandleBase, live_state
 
 D_co = TypeVar("D_co", bound=np.generic, covariant=True)
 S_co = TypeVar("S_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
 
 _CONTENTS = (int, float, complex, np.generic, np.ndarray)
-"""The types that the contents of a tensor might be compared with."""
+"""Types whose comparison with a handle would mean a comparison of contents."""
 
 
 class ArrayHandle(HandleBase, Generic[D_co, S_co]):
-    """The base class of tensor handles."""
+    """The base class of the four kinds of tensor handles."""
 
     __slots__ = ()
 
     @property
     def shape(self) -> S_co:
-        """Extents in elements."""
-        return cast(S_co, live(self).layout.shape)
+        """The extents in elements, one for each axis."""
+        return cast(S_co, live_state(self).layout.shape)
 
     @property
     def strides(self) -> Shape:
-        """Strides in bytes."""
-        return live(self).layout.strides
+        """The strides in bytes, one for each axis."""
+        return live_state(self).layout.strides
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        return live(self).layout.dtype
+        """The element type."""
+        return live_state(self).layout.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Number of elements."""
-        return live(self).layout.size
+        """The number of elements."""
+        return live_state(self).layout.size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
-        return live(self).layout.nbytes
+        """The number of bytes of its elements."""
+        return live_state(self).layout.nbytes
 
     @property
     def device(self) -> Device:
-        """The device that its memory is on."""
-        return live(self).storage.device
+        """The device that has its memory."""
+        return live_state(self).storage.device
 
     def __repr__(self) -> str:
-        layout, _, where = self._face()
+        layout, _, where = self._summary()
         return f"{type(self).__name__}({layout.dtype.name}, {layout.shape}, {where})"
 
     def _repr_html_(self) -> str:
-        """A table row for a notebook, of metadata only."""
-        layout, _, where = self._face()
+        """Return a table row with the metadata, for a notebook."""
+        layout, _, where = self._summary()
         shape = " &times; ".join(map(str, layout.shape)) or "scalar"
         row = "".join(f"<td>{cell}</td>" for cell in (type(self).__name__, layout.dtype.name, shape, where))
         dimmed = " style=opacity:0.5" if where == "gone" else ""
         return f"<table><tr{dimmed}>{row}<td>{layout.nbytes:,} bytes</td></tr></table>"
 
-    if not TYPE_CHECKING:  # a checker must refuse these by itself, so it may not see them
+    if not TYPE_CHECKING:  # hidden from type checkers, which must report these uses themselves
         __getattr__ = refuse_name
         __await__ = refuse_await
 
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
-            _, made, _ = self._face()
+            """Raise a `NotReadyError`, because the operation needs the contents."""
+            _, made, _ = self._summary()
             raise NotReadyError(
-                f"{type(self).__name__} made at {describe(made)}: a handle never yields its contents by itself; inside "
-                "a run they are not there yet, outside they are on the device. Get them with .to_host()."
+                f"{type(self).__name__} made at {describe(made)}: a handle never reveals its contents by itself; "
+                "inside a run they do not exist yet, outside they are on the device. Get them with .to_host()."
             )
 
         __reduce_ex__ = refuse_copy  # copy, deepcopy and pickle call it
@@ -88,9 +91,9 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
         __lt__ = __le__ = __gt__ = __ge__ = __mod__ = __floordiv__ = __abs__ = _no_contents
 
         def __eq__(self, other: object) -> bool:
-            """Handles are compared by identity. A comparison of contents with a number or an array is refused."""
+            """Compare handles by identity. Raise for a number or an array, because that would compare contents."""
             if isinstance(other, _CONTENTS):
                 self._no_contents()
             return NotImplemented
 
-        __hash__ = object.__hash__  # a class with an `__eq__` of its own has none otherwise
+        __hash__ = object.__hash__  # a class that defines `__eq__` loses the inherited one

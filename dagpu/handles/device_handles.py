@@ -1,7 +1,6 @@
-"""Devices and streams as values: a name and what drives it.
+"""Devices and streams as values: a name and a driver.
 
-How to reach one (`device("host:1")`, `use_device`) is in dagpu.runtime.device_lookup; how one works is in
-dagpu.backends.
+dagpu.runtime.device_lookup finds devices (`device("host:1")`, `use_device`); dagpu.backends implements them.
 """
 
 from collections.abc import Callable, Hashable
@@ -15,30 +14,33 @@ class Driver(Protocol):
     """The functions of a backend for one of its devices."""
 
     def open_stream(self) -> Hashable:
-        """A new stream of the device; it closes when the last reference to it goes."""
+        """Open a stream of the device. It closes when the last reference to it is dropped."""
         ...
 
     def stream_handle(self, lane: Hashable) -> int:
-        """The CUstream of a stream that `open_stream` gave; 0 where there is none."""
+        """Return the CUstream of a stream that `open_stream` returned; 0 if the backend has none."""
         ...
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total memory, bytes."""
+        """Return the free and the total memory, in bytes."""
         ...
 
     def memory_used(self) -> int:
-        """Bytes that dagpu's handles and runs hold."""
+        """Return the number of bytes that dagpu's handles and runs use."""
         ...
 
 
 INSTALL_CUDA: Final = "pip install 'pycuda>=2026.1' 'cuda-bindings>=12'"
-"""The command that brings what drives CUDA devices, beside NVIDIA's own driver. It is the extra `cuda` of
-pyproject.toml, spelt out: dagpu is on no package index, and outside of a checkout an extra cannot be named."""
+"""The command that installs the packages for CUDA devices, in addition to NVIDIA's driver.
+
+It lists the extra `cuda` of pyproject.toml: dagpu is not on a package index, so the extra has no name outside of a
+checkout.
+"""
 
 
 @final
 class Device:
-    """One place where work runs and memory lies: `host`, `host:1`, `cuda:0`."""
+    """A device that has memory and runs work: `host`, `host:1`, `cuda:0`."""
 
     __slots__ = ("__weakref__", "_driver", "_index", "_kind")
 
@@ -49,28 +51,31 @@ class Device:
 
     @property
     def name(self) -> str:
+        """The kind and the index: `cuda:0`."""
         return f"{self._kind}:{self._index}"
 
     @property
     def kind(self) -> Literal["host", "cuda", "explore"]:
+        """The backend of the device."""
         return self._kind
 
     @property
     def index(self) -> int:
+        """The number of the device among those of its kind."""
         return self._index
 
     def stream(self) -> "Stream":
-        """A new stream, for `op.sync_on(stream)`; it lives as long as a reference to it."""
+        """Return a new stream, for `op.sync_on(stream)`. It closes when the last reference to it is dropped."""
         with Section("device.stream() was called"):
             return Stream(self, self._driver.open_stream())
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total memory of the device, bytes."""
+        """Return the free and the total memory of the device, in bytes."""
         with Section("device.memory_info() was called"):
             return self._driver.memory_info()
 
     def memory_used(self) -> int:
-        """Bytes that dagpu's handles and runs hold on this device."""
+        """Return the number of bytes that dagpu's handles and runs use on this device."""
         with Section("device.memory_used() was called"):
             return self._driver.memory_used()
 
@@ -85,12 +90,12 @@ class Device:
 
 
 driver_of: Final[Callable[[Device], Driver]] = attrgetter("_driver")
-"""The driver of a device."""
+"""Return the driver of a device."""
 
 
 @final
 class Stream:
-    """A queue of work on one device: what is put into it runs in that order."""
+    """A queue of work on one device, which runs in the order of submission."""
 
     __slots__ = ("_device", "lane")
 
@@ -100,6 +105,7 @@ class Stream:
 
     @property
     def device(self) -> Device:
+        """The device that runs the work of the stream."""
         return self._device
 
     @property

@@ -1,23 +1,23 @@
-"""Errors for what a handle does not have or do, with their cures. The tables are keyed by the class of the handle."""
+"""Errors for attributes and operations that a handle lacks, with their cures by the class of the handle."""
 
 from typing import Any, Final, NoReturn
 
 from dagpu.common.errors import OwnershipError
-from dagpu.common.origin import Origin, describe, here, here_but_for
+from dagpu.common.origin import Origin, describe, here, here_outside
 from dagpu.common.wrong_arguments import no_attribute
-from dagpu.handles.handle_state import HANDLE_NAMES, HandleBase, made_at
+from dagpu.handles.handle_state import HANDLE_NAMES, HandleBase, origin_of
 
 ARRAY_NAMES = frozenset(
     ("T", "all", "any", "argmax", "argmin", "astype", "copy", "cpu", "dot", "flatten", "get", "item", "max", "mean",
      "min", "numpy", "prod", "ravel", "std", "sum", "tolist", "transpose", "var")
 )  # fmt: skip
-"""Names that arrays of NumPy, CuPy and PyTorch have, and neither handles nor ops."""
+"""Attributes of NumPy, CuPy and PyTorch arrays that handles and ops do not have."""
 
 OP_NAMES = frozenset(
     ("explain", "first", "graph", "graph_on", "host_map", "inspect", "last", "map", "on", "save_svg", "schedule",
      "shared", "sync", "sync_on", "then", "to_dot", "to_svg", "unzip")
 )  # fmt: skip
-"""Names that ops have, and no handle."""
+"""Attributes of ops that handles do not have."""
 
 _COPIERS = ("copy", "copyreg", "pickle")
 """The modules that call `__reduce_ex__`."""
@@ -29,7 +29,7 @@ _COPIES = {
     "TensorMut": "A tensor is lent for writing to one at a time: when that is done, lend it again with .borrow_mut()",
     "Partition": "Put it together with .unpartition(): a tensor can be copied with dup(t.borrow())",
 }
-"""How to get a second handle, by class."""
+"""The cures for a copy, which say how to get a second handle, by class."""
 
 _CURES: Final[dict[tuple[str, str], str]] = {
     ("Tensor", "clone"): "It has one owner. Copy its contents with dup(t.borrow()), or share it: t.share().clone()",
@@ -56,7 +56,7 @@ _CURES: Final[dict[tuple[str, str], str]] = {
         "It is cut already. To cut it otherwise, put it together: .unpartition().partition(tile)"
     ),
 }
-"""Cures by the class of a handle and a name that it lacks."""
+"""The cures by the class of a handle and an attribute that it lacks."""
 
 _OTHERWISE: Final[dict[str, str]] = {
     "SharedTensor": "It is immutable: write to a copy, dup(t), or to an empty(shape)",
@@ -64,28 +64,28 @@ _OTHERWISE: Final[dict[str, str]] = {
     "TensorMut": "It is lent for writing: ask that of the tensor, before it is lent or after that",
     "Partition": "Put it together first: .unpartition()",
 }
-"""Cures for all other names."""
+"""The cures for all other attributes, by the class of the handle."""
 
 
 def refuse_copy(handle: HandleBase, _protocol: object = None) -> NoReturn:
-    """The `__reduce_ex__` of handles, which copy.copy, copy.deepcopy and pickle call.
+    """Raise for a copy or pickle of a handle. It is the `__reduce_ex__` of handles, which copy and pickle call.
 
     A copy would be a second owner of the memory, or a holder that is not counted.
 
     Raises:
-        OwnershipError: always. It says where the copy was asked for, and how to get a second handle.
+        OwnershipError: always. The message has the place of the copy, and says how to get a second handle.
     """
-    why = "The copy of a handle would have the same memory, and nobody would know of it"
-    raise copy_error(f"{handle!r} made at {describe(made_at(handle))}", f"{why}. {_COPIES[type(handle).__name__]}")
+    why = "A copy of a handle would be a second owner of its memory"
+    raise copy_error(f"{handle!r} made at {describe(origin_of(handle))}", f"{why}. {_COPIES[type(handle).__name__]}")
 
 
 def copy_error(what: str, why: str) -> OwnershipError:
-    """The error for a copy or pickle of an object that has one owner. `why` ends with the cure, without a full stop."""
-    return OwnershipError(f"{what} was to be copied or pickled at {describe(here_but_for(*_COPIERS))}. {why}.")
+    """Return the error for a copy of an object that has one owner. `why` ends with the cure, without a full stop."""
+    return OwnershipError(f"{what} was to be copied or pickled at {describe(here_outside(*_COPIERS))}. {why}.")
 
 
 def refuse_name(handle: HandleBase, name: str) -> NoReturn:
-    """The `__getattr__` of handles: names that arrays, ops or other handles have get an error with a cure.
+    """Raise for an unknown attribute, with a cure if arrays, ops or other handles have it. It is their `__getattr__`.
 
     Raises:
         AttributeError: always.
@@ -101,34 +101,34 @@ def refuse_name(handle: HandleBase, name: str) -> NoReturn:
             f"Its contents are on the device: t{whole}.to_host().sync(), or await t{whole}.to_host(), is a NumPy array"
         )
     elif name == "sync":
-        cure = "It is there already, and no op: leave .sync() out"
+        cure = "A handle is a result already, not an op: leave .sync() out"
     elif name in OP_NAMES:
-        cure = f"It is there already, and no op. Make one of it: value(t).{name}(...)"
+        cure = f"A handle is a result already, not an op. Make an op of it: value(t).{name}(...)"
     else:
         raise no_attribute(handle, name)
-    raise AttributeError(f"{handle!r} made at {describe(made_at(handle))} has no {name!r}. {cure}.")
+    raise AttributeError(f"{handle!r} made at {describe(origin_of(handle))} has no {name!r}. {cure}.")
 
 
 def refuse_await(handle: HandleBase) -> NoReturn:
-    """The `__await__` of handles.
+    """Raise for `await handle`. It is the `__await__` of handles.
 
     Raises:
         TypeError: always.
     """
     raise TypeError(
-        f"await at {describe(here())} of {handle!r}, which is there already, and no op: leave await out. Its contents "
-        "come with await t.to_host()."
+        f"await at {describe(here())} of {handle!r}, which is a result already, not an op: leave await out. Get its "
+        "contents with await t.to_host()."
     )
 
 
 def wrong_kind(value: object, method: str, where: Origin) -> OwnershipError:
-    """The error for partition(), unpartition(), reshape() or share() of a value that lacks that method."""
+    """Return the error for partition(), unpartition(), reshape() or share() of a value that lacks that method."""
     cure = _cure(type(value), method.removesuffix("()"))
     return OwnershipError(f"{method} at {describe(where)} of a value of type {type(value).__name__}. {cure}.")
 
 
 def _cure(kind: type[Any], name: str) -> str:
-    """The cure for the use of `name`, which some class of handles has and `kind` lacks."""
+    """Return the cure for the attribute `name`, which a class of handles has and `kind` lacks."""
     if issubclass(kind, tuple):
         return "A kernel call gives a tuple of all its arguments: pick one with .first() or .unzip()"
     ours = issubclass(kind, HandleBase)

@@ -1,10 +1,9 @@
-"""The internal state of a handle, and the functions that read it, take it away and give it back.
+"""The internal state of a handle, and the functions that read, move and restore it.
 
-A living handle has one `HandleState`, which never changes. A move hands this object on to another handle, and leaves a
-note in the handle that was moved: where it went, its layout, and where it was made. So a move allocates no state, and
-a handle that was moved does not keep memory alive.
+A live handle has one `HandleState`, which is immutable. A move passes this object to another handle, and stores a
+`Moved` record in the old handle. So a move allocates no state, and a moved handle does not keep memory alive.
 
-Modules outside this package reach the state through `state_of`, `live` and `living_state`, never through a slot.
+Modules outside this package read the state through `state_of`, `live_state` and `find_live_state`, not through slots.
 """
 
 from collections.abc import Callable
@@ -18,22 +17,22 @@ from dagpu.handles.holders import Holders
 from dagpu.handles.storage import Storage
 
 Moved: TypeAlias = tuple[str, Origin, Layout, Origin]
-"""The note that a move leaves in the old handle: how it was moved, where, its layout, and where it was made."""
+"""The record of a move: how the handle was moved, the place of the move, its layout, and the place that made it."""
 
 HANDLE_NAMES: Final[dict[str, bool]] = {}
-"""Every public attribute name of some class of handles; the value is true for a method, false for a property."""
+"""The public attributes of all classes of handles; the value is true for a method, false for a property."""
 
 
 @final
 class Loan:
-    """One `borrow_mut()`. Each handle that comes of it refers to it."""
+    """The identity of one `borrow_mut()`. All handles that derive from it refer to this object."""
 
     __slots__ = ("__weakref__",)
 
 
 @final
 class HandleState:
-    """The state of one living handle. It is immutable.
+    """The state of one live handle. It is immutable.
 
     A `Partition` has the state of the tensor that was cut: there `kind` is `Tensor` or `TensorMut`.
 
@@ -43,14 +42,14 @@ class HandleState:
         holders is not None  <=>  kind is SharedTensor
     """
 
-    __slots__ = ("holders", "kind", "layout", "lender", "loan", "made", "storage")
+    __slots__ = ("holders", "kind", "layout", "lender", "loan", "origin", "storage")
 
     def __init__(
         self,
         kind: "type[HandleBase]",
         storage: Storage,
         layout: Layout,
-        made: Origin,
+        origin: Origin,
         lender: "Lender | None" = None,
         loan: Loan | None = None,
         holders: Holders | None = None,
@@ -59,16 +58,18 @@ class HandleState:
         """The class of the handle; for a `Partition`, the class of the tensor that was cut."""
         self.storage = storage
         self.layout = layout
-        self.made = made
+        self.origin = origin
         """The place in the user's code that made the handle, or borrowed it."""
         self.lender = lender
         """The tensor that a borrow was borrowed from. The borrow is void once this tensor has been moved."""
         self.loan = loan
+        """The `borrow_mut()` that the handle derives from."""
         self.holders = holders
+        """The live `SharedTensor`s on the same memory."""
 
     @property
     def writable(self) -> bool:
-        """True for an owned tensor and for one that is lent for writing."""
+        """True for an owned tensor and for a tensor that is lent for writing."""
         return self.loan is not None or (self.lender is None and self.holders is None)
 
     @property
@@ -77,12 +78,12 @@ class HandleState:
         return self.lender is not None and self.lender._state is None
 
     def with_layout(self, layout: Layout) -> "HandleState":
-        """The same memory, of the same kind, under another layout."""
-        return HandleState(self.kind, self.storage, layout, self.made, self.lender, self.loan, self.holders)
+        """Return a copy of the state with another layout."""
+        return HandleState(self.kind, self.storage, layout, self.origin, self.lender, self.loan, self.holders)
 
     def with_lender(self, lender: "Lender") -> "HandleState":
-        """The same borrow of another lender."""
-        return HandleState(self.kind, self.storage, self.layout, self.made, lender, self.loan)
+        """Return a copy of the state of a borrow with another lender."""
+        return HandleState(self.kind, self.storage, self.layout, self.origin, lender, self.loan)
 
     def __repr__(self) -> str:
         layout = self.layout
@@ -90,14 +91,14 @@ class HandleState:
 
 
 class HandleBase:
-    """The slots of every handle.
+    """The base class of all handles, with the slots for their state.
 
     Invariant: state is None  =>  moved is set.
     """
 
     __slots__ = ("_moved", "_state")
     _moved: Moved
-    """The last move of this handle; unset before the first one."""
+    """The last move of this handle; unset before the first move."""
 
     def __init__(self, state: HandleState) -> None:
         self._state: HandleState | None = state
@@ -106,25 +107,29 @@ class HandleBase:
         super().__init_subclass__()
         HANDLE_NAMES.update({k: not isinstance(member, property) for k, member in vars(cls).items() if k[0] != "_"})
 
-    def _held(self) -> HandleState:
-        """The state; `MovedError` after a move. A void borrow still has one: see `live`."""
+    def _unmoved_state(self) -> HandleState:
+        """Return the state of a handle that has not been moved. Unlike `live_state`, it accepts a void borrow.
+
+        Raises:
+            MovedError: the handle has been moved.
+        """
         state = self._state
         if state is None:
             raise moved_error(self)
         return state
 
-    def _face(self) -> tuple[Layout, Origin, str]:
-        """The layout, the place that made the handle, and its device, or "gone" after a move."""
+    def _summary(self) -> tuple[Layout, Origin, str]:
+        """Return the layout, the place that made the handle, and the name of its device, or "gone" after a move."""
         state = self._state
         if state is None:
             _, _, layout, made = self._moved
             return layout, made, "gone"
-        return state.layout, state.made, state.storage.device.name
+        return state.layout, state.origin, state.storage.device.name
 
 
 @final
 class LenderAlias:
-    """Stands for the tensor that lent an argument of a pipeline: a borrow of the argument has the alias as its lender.
+    """The lender of a borrow of a pipeline's argument: it represents the tensor that lent the argument.
 
     The alias counts as moved once that tensor has been moved.
     """
@@ -144,13 +149,14 @@ class LenderAlias:
 
 
 Lender: TypeAlias = HandleBase | LenderAlias
+"""The tensor that a borrow was borrowed from, or its alias."""
 
 state_of: Final[Callable[[Lender], HandleState | None]] = attrgetter("_state")
-"""The state of a handle or lender; None after a move. It is a function of C: hot paths call it."""
+"""Return the state of a handle or lender; None after a move. Hot paths call it, so it is a C function."""
 
 
-def live(handle: HandleBase) -> HandleState:
-    """The state of a handle that may be used.
+def live_state(handle: HandleBase) -> HandleState:
+    """Return the state of a handle that is usable.
 
     Raises:
         MovedError: the handle has been moved, or it is a borrow whose lender has been moved.
@@ -164,53 +170,55 @@ def live(handle: HandleBase) -> HandleState:
     return state
 
 
-def living_state(handle: HandleBase) -> HandleState | None:
-    """The state of a handle that may be used, and None where `live` would raise."""
+def find_live_state(handle: HandleBase) -> HandleState | None:
+    """Return the state of a handle that is usable; None if it has been moved, or is a borrow of a moved tensor."""
     state = handle._state
     return None if state is None or state.void else state
 
 
-def take(handle: HandleBase, how: str, where: Origin) -> HandleState:
-    """Mark a handle as moved, at `where` in the user's code, and give its state away.
+def take_state(handle: HandleBase, how: str, where: Origin) -> HandleState:
+    """Mark a handle as moved, and return its state for the next handle.
+
+    `how` and `where` describe the move for the messages of later errors.
 
     Raises:
         MovedError: the handle has been moved before.
     """
-    # Two threads cannot both take it: CPython changes threads at calls and at jumps back, and there is none from here
-    # to where it is gone.
+    # Two threads cannot both take the state: CPython switches threads at calls and backward jumps, and the lines from
+    # the read of the state to its removal contain neither.
     state = handle._state
     if state is None:
         raise moved_error(handle)
-    handle._moved = how, where, state.layout, state.made
+    handle._moved = how, where, state.layout, state.origin
     handle._state = None
     return state
 
 
-def give_back(handle: HandleBase, state: HandleState) -> None:
-    """Undo a `take`: the handle has its state again."""
+def restore_state(handle: HandleBase, state: HandleState) -> None:
+    """Undo a move: restore the state of a handle."""
     handle._state = state
 
 
-def made_at(handle: Lender) -> Origin:
-    """The place in the user's code that made a handle, moved or not."""
+def origin_of(handle: Lender) -> Origin:
+    """Return the place in the user's code that made a handle. The handle may have been moved."""
     state = handle._state
-    return handle._moved[3] if state is None else state.made
+    return handle._moved[3] if state is None else state.origin
 
 
 def last_move(handle: Lender) -> tuple[str, Origin]:
-    """How and where a handle was moved that has been moved."""
+    """Return how and where a moved handle was moved last."""
     return handle._moved[:2]
 
 
 def moved_error(handle: HandleBase) -> MovedError:
-    """The error for the use of a handle that has been moved."""
+    """Return the error for the use of a moved handle."""
     how, where, _, made = handle._moved
     kind = type(handle).__name__
     cure = "use what the move gave back"
     if kind == "TensorMut":
-        cure += ", or lend the tensor anew with .borrow_mut()"
+        cure += ", or lend the tensor again with .borrow_mut()"
     elif kind == "SharedTensor":
-        cure += ", or share that anew with .share()"
+        cure += ", or share that again with .share()"
     elif how.startswith("partition"):
         cure += (
             ", lend it for writing: .borrow_mut().partition(tile), or write to memory of its own, "
@@ -225,9 +233,10 @@ def moved_error(handle: HandleBase) -> MovedError:
 
 
 def _void_error(state: HandleState, lender: Lender) -> MovedError:
-    """The error for the use of a borrow whose lender has been moved."""
+    """Return the error for the use of a borrow whose lender has been moved."""
     how, where = last_move(lender)
+    made_at = describe(origin_of(lender))
     return MovedError(
-        f"{state.kind.__name__} borrowed at {describe(state.made)}: its tensor, made at {describe(made_at(lender))}, "
-        f"was moved by {how} at {describe(where)}. Use the borrow before the tensor moves, or share() the tensor."
+        f"{state.kind.__name__} borrowed at {describe(state.origin)}: its tensor, made at {made_at}, was moved by "
+        f"{how} at {describe(where)}. Use the borrow before the tensor moves, or share() the tensor."
     )

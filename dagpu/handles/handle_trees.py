@@ -1,59 +1,65 @@
-"""Handles inside values of any shape: finding them, moving them, and undoing a move."""
+"""Functions that find and move the handles inside nested values, and undo the moves."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import numpy as np
 
-from dagpu.common.containers import mapped, values_in
+from dagpu.common.containers import map_values, values_in
 from dagpu.common.origin import Origin
-from dagpu.handles import HANDLES, OWNING, Handle, HandleState, give_back, live, move_in, state_of
+from dagpu.handles import HANDLES, OWNING, Handle, HandleState, live_state, move_handle, restore_state, state_of
 from dagpu.handles.storage import Storage
 
 
 @final
 class Undo:
-    """The state of a handle, kept so that a run can give it back after taking it."""
+    """A saved state of a handle, with which a run undoes its move."""
 
     __slots__ = ("_handle", "_state")
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._state: HandleState = live(handle)
+        self._state: HandleState = live_state(handle)
 
     def undo(self) -> None:
-        """Give the handle its state back. Handles that the run made of it must not be used any more."""
-        give_back(self._handle, self._state)
+        """Restore the state of the handle. Handles that the run made from it must not be used any more."""
+        restore_state(self._handle, self._state)
 
 
 def storage_of(handle: Handle) -> Storage:
-    """The memory of a living handle; `MovedError` if it is not."""
-    return live(handle).storage
+    """Return the memory of a handle.
+
+    Raises:
+        MovedError: the handle or its lender has been moved.
+    """
+    return live_state(handle).storage
 
 
 def storage_key(handle: Handle) -> object:
-    """A key that is equal for two handles exactly if they share memory."""
+    """Return a key that is equal for two handles exactly if they share memory."""
     return storage_of(handle)
 
 
 def map_handles(change: Callable[[Any], Any], value: Any) -> Any:
-    """`value` with `change` applied to each handle in it; see `dagpu.common.containers.mapped`."""
-    return mapped(change, value, HANDLES)
+    """Return `value` with `change` applied to each handle in its tuples, lists and dicts."""
+    return map_values(change, value, HANDLES)
 
 
-def moved_in(value: Any, how: str, where: Origin) -> Any:
-    """`value` with each handle in it moved in (`dagpu.handles.move_in`): all of them, or none if one fails.
+def move_handles(value: Any, how: str, where: Origin) -> Any:
+    """Move all handles in a value with `move_handle`, and return the value with the new handles.
 
-    They are not checked first: another thread may move one of them in between.
+    If one move fails, the others are undone.
+
+    A check before the moves would not suffice, because another thread may move a handle after the check.
 
     Raises:
-        MovedError: a handle has been moved before, or it moves and is in `value` twice.
-        OwnershipError: a list or dict holds itself.
+        MovedError: a handle has been moved before, or a handle that moves is in `value` twice.
+        OwnershipError: a list or dict contains itself.
     """
     moved: list[tuple[Any, Any]] = []
 
     def move(handle: Any) -> Any:
-        taken = move_in(handle, how, where)
+        taken = move_handle(handle, how, where)
         if taken is not handle:
             moved.append((handle, taken))
         return taken
@@ -63,30 +69,33 @@ def moved_in(value: Any, how: str, where: Origin) -> Any:
     except BaseException:
         for handle, taken in moved:
             state = state_of(taken)
-            assert state is not None  # only this function has seen it
-            give_back(handle, state)
+            assert state is not None  # only this function has a reference to it
+            restore_state(handle, state)
         raise
 
 
 def handles_in(value: Any) -> Iterator[Handle]:
-    """Every handle in a value; see `dagpu.common.containers.values_in`."""
+    """Return an iterator over the handles in the tuples, lists and dicts of a value."""
     return (item for item in values_in(value) if type(item) in HANDLES)
 
 
-def for_several(value: Any) -> Any:
-    """A value that several takers will have: its NumPy arrays as read-only views, for none of them may write what the
-    others read."""
-    return mapped(_unwritable, value)
+def make_unwritable(value: Any) -> Any:
+    """Return a value that several consumers share: its NumPy arrays become read-only views.
+
+    So one consumer cannot write an array that another one reads.
+    """
+    return map_values(_unwritable, value)
 
 
 def _unwritable(item: Any) -> Any:
-    if not issubclass(type(item), np.ndarray):  # not isinstance: that believes a stand-in
+    """Return a read-only view of a NumPy array, or any other value itself."""
+    if not issubclass(type(item), np.ndarray):  # isinstance would be true for a `SymbolicArray`
         return item
     view = item.view()
     view.flags.writeable = False
     return view
 
 
-def moves(value: Any) -> bool:
-    """True if a value contains a handle that moves."""
+def has_owning_handle(value: Any) -> bool:
+    """Return true if a value contains a handle that moves when it is passed on."""
     return any(type(item) in OWNING for item in values_in(value))

@@ -1,4 +1,4 @@
-"""Counts the living `SharedTensor`s of a block of memory, so that the last one can give the memory back to an owner."""
+"""`Holders`: a count of the live `SharedTensor`s of a storage, so that the last one can become its owner."""
 
 from typing import final
 
@@ -7,27 +7,28 @@ from dagpu.common.reference_queue import Reference
 
 @final
 class Holders:
-    """The living `SharedTensor`s of one storage.
+    """The live `SharedTensor`s of one storage.
 
-    Invariant, under `BOOKKEEPING`: the storage has been handed to an owner  =>  no holder of it is alive.
+    Invariant, under `BOOKKEEPING`: the storage has an owner  =>  no holder of it is alive.
 
-    So code that makes one more holder of a living one, and code that makes an owner of the last, hold that lock. A
-    holder that dies does not take the lock: there is one holder less either way.
+    So code that clones a holder, and code that makes the last holder an owner, must hold that lock. The death of a
+    holder does not need the lock, because it only decreases the count.
     """
 
     __slots__ = ("alive",)
 
     def __init__(self) -> None:
         self.alive: set[Reference[None]] = set()
+        """The weak references to the live holders."""
 
     def add(self, holder: object) -> Reference[None]:
-        """Count one more holder until it dies, or until its reference is discarded."""
+        """Count a holder until it dies, or until its returned reference is discarded."""
         reference: Reference[None] = Reference(holder, self.alive.discard)
         self.alive.add(reference)
         return reference
 
     def alias(self) -> "Holders":
-        """Another object with the same holders."""
+        """Return another object that shares the same set of holders."""
         other = Holders()
         other.alive = self.alive
         return other

@@ -1,4 +1,4 @@
-"""`Partition`: a tensor that is cut into tiles."""
+"""`Partition`: a tensor that is divided into tiles."""
 
 from collections.abc import Callable
 from operator import attrgetter
@@ -9,14 +9,14 @@ from typing_extensions import TypeVar
 
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import NotReadyError, PartitionError
-from dagpu.common.layout import tiling
+from dagpu.common.layout import check_tiling
 from dagpu.common.origin import Origin, describe, here
 from dagpu.handles.array_handle import ArrayHandle
 from dagpu.handles.handle_errors import refuse_await, refuse_copy, refuse_name
-from dagpu.handles.handle_state import HandleBase, HandleState, live, take
+from dagpu.handles.handle_state import HandleBase, HandleState, live_state, take_state
 
 Cut: TypeAlias = tuple[Shape, Shape]
-"""Extents of one tile, in elements, and the number of tiles along each axis."""
+"""The extents of one tile in elements, and the number of tiles along each axis."""
 
 _V_co = TypeVar("_V_co", covariant=True)
 _Tile_co = TypeVar("_Tile_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
@@ -24,7 +24,7 @@ _Tile_co = TypeVar("_Tile_co", bound=tuple[int, ...], covariant=True, default=tu
 
 @final
 class Partition(HandleBase, Generic[_V_co, _Tile_co]):
-    """A tensor cut into disjoint tiles: the only form that a kernel's output takes."""
+    """A tensor that is divided into disjoint tiles. Outputs of kernels must be partitions."""
 
     __slots__ = ("__weakref__", "_cut")
 
@@ -34,43 +34,45 @@ class Partition(HandleBase, Generic[_V_co, _Tile_co]):
 
     @property
     def shape(self) -> Shape:
-        """Extents of the whole tensor, in elements."""
-        return self._held().layout.shape
+        """The extents of the whole tensor, in elements."""
+        return self._unmoved_state().layout.shape
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        return self._held().layout.dtype
+        """The element type."""
+        return self._unmoved_state().layout.dtype
 
     @property
     def tile(self) -> _Tile_co:
-        """Extents of one tile, in elements."""
-        self._held()
+        """The extents of one tile, in elements."""
+        self._unmoved_state()
         return cast(_Tile_co, self._cut[0])
 
     @property
     def grid(self) -> Shape:
-        """Number of tiles along each axis."""
-        self._held()
+        """The number of tiles along each axis."""
+        self._unmoved_state()
         return self._cut[1]
 
     def unpartition(self) -> _V_co:
-        """The tensor that was cut, whole again. Moves the partition."""
-        return cast(_V_co, whole(self, here()))
+        """Return the tensor that was partitioned. Moves the partition."""
+        return cast(_V_co, unpartition_tensor(self, here()))
 
     def __repr__(self) -> str:
-        layout, _, where = self._face()
+        layout, _, where = self._summary()
         tile, grid = self._cut
         state = where if where == "gone" else f"grid {grid}"
         return f"Partition({layout.dtype.name}, {layout.shape}, tile {tile}, {state})"
 
-    if not TYPE_CHECKING:  # as for the other handles
+    if not TYPE_CHECKING:  # hidden from type checkers, as in `ArrayHandle`
         __getattr__ = refuse_name
         __await__ = refuse_await
 
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
-            _, made, _ = self._face()
+            """Raise a `NotReadyError`, because the operation needs the contents."""
+            _, made, _ = self._summary()
             raise NotReadyError(
-                f"Partition of a tensor made at {describe(made)}: a handle never yields its contents by itself. "
+                f"Partition of a tensor made at {describe(made)}: a handle never reveals its contents by itself. "
                 "Put it together with .unpartition(), and get them with .to_host()."
             )
 
@@ -82,25 +84,27 @@ class Partition(HandleBase, Generic[_V_co, _Tile_co]):
 
 
 cut_of: Final[Callable[[Partition[Any, Any]], Cut]] = attrgetter("_cut")
-"""The tile and the grid of a partition, moved or not."""
+"""Return the tile and the grid of a partition. The partition may have been moved."""
 
 
-def cut(tensor: HandleBase, tile: object, partial: bool, where: Origin) -> Partition[Any, Any]:
-    """Cut a `Tensor` or a `TensorMut` into tiles. Moves it.
+def partition_tensor(tensor: HandleBase, tile: object, partial: bool, where: Origin) -> Partition[Any, Any]:
+    """Return the partition of a `Tensor` or a `TensorMut` into tiles. Moves the tensor.
+
+    `where` is the place of the call in the user's code.
 
     Raises:
-        MovedError: it has been moved, or its lender has.
+        MovedError: the tensor or its lender has been moved.
         PartitionError: the tile does not divide the shape and `partial` is false.
     """
-    state = live(tensor)
+    state = live_state(tensor)
     try:
-        tiles = tiling(state.layout.shape, tile, partial)
+        tiles = check_tiling(state.layout.shape, tile, partial)
     except PartitionError as error:
         raise PartitionError(f"partition() at {describe(where)}: {error}") from None
-    return Partition(take(tensor, "partition()", where), tiles)
+    return Partition(take_state(tensor, "partition()", where), tiles)
 
 
-def whole(partition: Partition[Any, Any], where: Origin) -> HandleBase:
-    """The tensor that was cut. Moves the partition."""
-    state = take(partition, "unpartition()", where)
+def unpartition_tensor(partition: Partition[Any, Any], where: Origin) -> HandleBase:
+    """Return the tensor that was partitioned. Moves the partition."""
+    state = take_state(partition, "unpartition()", where)
     return state.kind(state)

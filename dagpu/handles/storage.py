@@ -1,4 +1,4 @@
-"""Blocks of device memory, and the locks that runs take on them."""
+"""`Storage`, a block of device memory, and `Locks`, the locks that a run holds on storages."""
 
 from collections.abc import Callable
 from typing import final
@@ -11,14 +11,14 @@ from dagpu.handles.storage_lock import Lock
 
 
 def _no_graph() -> None:
-    """A dead weak reference, for a storage that is not the output of a graph."""
+    """Return None, as a dead weak reference does. It is the `graph` of a storage that no graph writes."""
 
 
 class Storage:
-    """A block of device memory that handles share. It is freed when the last of them is gone.
+    """A block of device memory that handles share. It is freed when the last handle is gone.
 
-    A run that makes a block has a `TracedStorage` for it (dagpu.lowering): there `memory` is None until the run is
-    complete. If the run fails, `memory` is None for good, and `lost` says why.
+    A run that allocates a block has a `TracedStorage` for it (dagpu.lowering). Its `memory` is None until the run is
+    complete. If the run fails, `memory` stays None, and `lost` is the reason.
     """
 
     __slots__ = ("__weakref__", "device", "graph", "lock", "lost", "memory", "nbytes")
@@ -28,28 +28,32 @@ class Storage:
         self.nbytes = nbytes
         self.memory = memory
         self.lost: str | None = None
-        """The reason why the contents do not exist any more."""
+        """The reason why the contents are lost; None while they exist."""
         self.lock = Lock()
         self.graph: Callable[[], object] = _no_graph
-        """Returns the captured graph whose launches write the block as their output, and None once that is gone."""
+        """A function that returns the captured graph whose launches write the block; None if that graph is gone."""
 
 
 @final
 class Locks:
-    """The locks of one run: read locks on memory that it reads of others, exclusive ones on what it owns or writes.
+    """The locks of one run: exclusive locks on memory that it owns or writes, read locks on memory that it only reads.
 
-    All locks of a run are taken at once or not at all, so two runs never wait for each other: the second is refused.
+    A run acquires all its locks at once or none, and never waits for one: if two runs conflict, the second is refused.
     """
 
     __slots__ = ("_origin", "held")
 
     def __init__(self, origin: Origin) -> None:
         self.held: dict[Storage, bool] = {}
-        """The locked storages, exclusively where true."""
+        """The locked storages; the value is true for an exclusive lock."""
         self._origin = origin
 
     def acquire(self, wanted: dict[Storage, bool]) -> None:
-        """Lock each storage, exclusively where the value is true; `BorrowError` if another run is in the way."""
+        """Lock each storage, exclusively if its value is true.
+
+        Raises:
+            BorrowError: another run holds a conflicting lock. No new lock is held then.
+        """
         with BOOKKEEPING:
             new = {
                 s: exclusive
@@ -69,7 +73,7 @@ class Locks:
                 self.held[storage] = exclusive
 
     def adopt(self, other: "Locks") -> None:
-        """Take over the locks of another run, in one step."""
+        """Take over all locks of another run atomically."""
         with BOOKKEEPING:
             for storage, exclusive in other.held.items():
                 if exclusive:
@@ -80,6 +84,7 @@ class Locks:
             other.held.clear()
 
     def _check(self, storage: Storage, exclusive: bool) -> None:
+        """Raise a `BorrowError` if another run holds a conflicting lock on the storage."""
         mine, lock = storage in self.held, storage.lock
         taken = lock.writer is not None or (exclusive and lock.readers > mine)
         if taken:

@@ -7,7 +7,7 @@ from dagpu.common.origin import Origin
 
 @final
 class Lock:
-    """The runs that read or write a block of memory now. `Locks` alone changes it, under `BOOKKEEPING`.
+    """The lock of one storage: the runs that read or write it now. Only `Locks` changes it, under `BOOKKEEPING`.
 
     Invariant: readers > 0  =>  writer is None
     """
@@ -16,8 +16,8 @@ class Lock:
 
     def __init__(self) -> None:
         self.readers = 0
-        """Number of runs that hold a read lock."""
+        """The number of runs that hold a read lock."""
         self.writer: object = None
-        """The `Locks` that hold the exclusive lock; None while it is free."""
+        """The `Locks` object of the run that holds the exclusive lock; None if no run holds it."""
         self.holder: Origin = None
-        """The place in the user's code that started the run which holds the newest lock."""
+        """The place in the user's code that started the run with the newest lock."""

@@ -1,10 +1,10 @@
-"""Stand-ins for the arguments of a pipeline while its function is traced.
+"""Symbolic numbers and arrays: stand-ins for the arguments of a pipeline while its function is traced.
 
-A trace is kept for calls with other arguments, so it may not depend on their values. Handles never reveal their
-contents. Numbers and NumPy arrays would, so the function gets stand-ins for them.
+A trace serves later calls with other arguments, so it must not depend on the values of arguments. Handles never reveal
+their contents. Numbers and NumPy arrays would, so the traced function receives stand-ins for them.
 
-A stand-in may outlive its trace: a helper with a cache keeps it, or an object in the result. So it reveals its argument
-to its own trace alone (`index_in`). In any other trace, and outside of traces, it acts as its number or array.
+A stand-in may outlive its trace, in the cache of a helper or in an object in the result. So only its own trace gets its
+index (`index_in`). In other traces, and outside of traces, it behaves like its number or array.
 """
 
 import operator
@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import numpy as np
 
-from dagpu.common.containers import mapped
+from dagpu.common.containers import map_values
 from dagpu.common.errors import NotReadyError
-from dagpu.common.origin import describe, here_but_for
+from dagpu.common.origin import describe, here_outside
 
 
 @final
 class SymbolicNumber:
-    """An `int` or `float` argument. Passed to a kernel it may differ from call to call.
+    """A stand-in for an `int` or `float` argument. A number that is passed to a kernel may differ from call to call.
 
-    Any other use needs its value, and is noted in `reads`: then the trace holds for that value alone. It is not a
-    subclass of `float`, because C code (`math.sqrt`, `struct.pack`) reads the value of such a subclass directly; for
+    Any other use reads the value, and is recorded in `reads`: the trace is then valid for this value only. The class is
+    not a subclass of `float`, because C code (`math.sqrt`, `struct.pack`) reads the value of a subclass directly. For
     other objects it calls `__float__` or `__index__`.
     """
 
@@ -34,16 +34,16 @@ class SymbolicNumber:
     def __init__(self, index: int, number: float, reads: set[int]) -> None:
         self._index = index
         self.number = number
-        """Its value, for those who only check or pass it on."""
+        """The value, for code that only checks it or passes it on. Access to it is not recorded."""
         self._reads = reads
-        """The set in which its trace notes reads. Each trace has a set of its own, so the set identifies the trace."""
+        """The set in which its trace records reads. Each trace has its own set, so the set identifies the trace."""
 
     def index_in(self, reads: set[int]) -> int | None:
-        """The number of its leaf in the trace that notes reads in this set; None in any other trace."""
+        """Return its index among the arguments of the trace that records reads in this set; None in other traces."""
         return self._index if self._reads is reads else None
 
     def read(self) -> int | float:
-        """Its value, for those who make something else of it."""
+        """Record a read and return the value."""
         self._reads.add(self._index)
         return self.number
 
@@ -59,13 +59,13 @@ class SymbolicNumber:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
             return np.asarray(self.read(), dtype)
 
-        # Of an array NumPy would take the type for granted, where a number adapts itself to that of its neighbours.
+        # NumPy keeps the type of an array, but adapts the type of a number to the other operands.
 
         def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-            return getattr(ufunc, method)(*map(value_of, inputs), **options)
+            return getattr(ufunc, method)(*map(read_value, inputs), **options)
 
         def __array_function__(self, function: Any, _types: Any, arguments: Any, options: Any) -> Any:
-            return function(*with_values(arguments), **with_values(options))
+            return function(*read_values(arguments), **read_values(options))
 
         def __reduce_ex__(self, protocol: Any) -> Any:
             return type(self.number), (self.read(),)
@@ -73,24 +73,24 @@ class SymbolicNumber:
         def __hash__(self) -> int:
             number = self.read()
             found = hash(number)
-            # Of what is no int in C, `Random` takes the hash for a seed, where an int's own seed is its magnitude.
+            # `Random` seeds an int by its magnitude. For an object that is not an int in C it would use the hash.
             if type(number) is int and found != abs(number) and sys._getframe(1).f_code is Random.seed.__code__:
                 raise TypeError(
                     f"a random.Random was given {number}, a number among the arguments of a pipeline, for a seed at "
-                    f"{describe(here_but_for('random'))}. It would take another seed for it than for that number "
-                    "itself. Write Random(int(a)): the plan is then one for that value."
+                    f"{describe(here_outside('random'))}. Its seed would differ from the seed for that number "
+                    "itself. Write Random(int(a)): the plan then serves that value alone."
                 )
             return found
 
 
-def value_of(x: Any) -> Any:
-    """The number itself, where a stand-in for one is given, which is noted as read."""
+def read_value(x: Any) -> Any:
+    """Return the number of a stand-in, and record the read; return any other value itself."""
     return x.read() if type(x) is SymbolicNumber else x
 
 
-def with_values(x: Any) -> Any:
-    """A value with the numbers themselves in place of their stand-ins, which are all noted as read."""
-    return mapped(SymbolicNumber.read, x, _NUMBERS)
+def read_values(x: Any) -> Any:
+    """Return a value with the numbers in place of their stand-ins, and record the reads."""
+    return map_values(SymbolicNumber.read, x, _NUMBERS)
 
 
 _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
@@ -107,16 +107,16 @@ _COMPARISONS: Final = ("eq", "ge", "gt", "le", "lt", "ne")
 
 
 def _install() -> None:
-    """Python looks special methods up on the class, past `__getattr__`: each that numbers have is set here."""
+    """Set the special methods of numbers on `SymbolicNumber`, because Python looks them up on the class only."""
 
     def unary(change: Callable[[Any], Any]) -> Callable[..., Any]:
         return lambda self: change(self.read())
 
     def binary(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-        return lambda self, other: combine(self.read(), value_of(other))
+        return lambda self, other: combine(self.read(), read_value(other))
 
     def reflected(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-        return lambda self, other: combine(value_of(other), self.read())
+        return lambda self, other: combine(read_value(other), self.read())
 
     for name, change in _UNARY.items():
         setattr(SymbolicNumber, f"__{name}__", unary(change))
@@ -125,7 +125,7 @@ def _install() -> None:
         setattr(SymbolicNumber, f"__r{name}__", reflected(combine))
     for name in _COMPARISONS:
         setattr(SymbolicNumber, f"__{name}__", binary(getattr(operator, name)))
-    setattr(SymbolicNumber, "__pow__", lambda self, other, modulo=None: pow(self.read(), value_of(other), modulo))  # noqa: B010  # a checker would refuse it
+    setattr(SymbolicNumber, "__pow__", lambda self, other, modulo=None: pow(self.read(), read_value(other), modulo))  # noqa: B010  # a checker would refuse it
     setattr(SymbolicNumber, "__round__", lambda self, digits=None: round(self.read(), digits))  # noqa: B010  # a checker would refuse it
     setattr(SymbolicNumber, "__format__", lambda self, spec: format(self.read(), spec))  # noqa: B010  # a checker would refuse it
 
@@ -135,10 +135,10 @@ _install()
 
 @final
 class SymbolicArray:
-    """A NumPy array among the arguments. Its shape and element type are known; its contents are not.
+    """A stand-in for a NumPy array argument. It has the shape and the element type, but not the contents.
 
-    It is not a subclass of `ndarray`: C code would read the memory of that past every method. Strides may differ from
-    call to call, so it has none.
+    The class is not a subclass of `ndarray`, because C code would read the memory of a subclass directly. It has no
+    strides, because they may differ from call to call.
     """
 
     __slots__ = ("_index", "_reads", "dtype", "shape", "source")
@@ -146,26 +146,29 @@ class SymbolicArray:
     def __init__(self, index: int, source: "np.ndarray[Any, Any]", reads: set[int]) -> None:
         self._index = index
         self._reads = reads
-        """The set in which its trace notes reads, as for a number."""
+        """The set in which its trace records reads of numbers. It identifies the trace."""
         self.source = source
-        """The array itself, which is copied to a device when the run begins."""
+        """The array, which is copied to a device at the start of the run."""
         self.shape = source.shape
         self.dtype = source.dtype
 
     def index_in(self, reads: set[int]) -> int | None:
-        """The number of its leaf in the trace that notes reads in this set; None in any other trace."""
+        """Return its index among the arguments of the trace that records reads in this set; None in other traces."""
         return self._index if self._reads is reads else None
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return self.source.size
 
     @property
     def nbytes(self) -> int:
+        """The number of bytes of the elements."""
         return self.source.nbytes
 
     def __repr__(self) -> str:
@@ -175,20 +178,21 @@ class SymbolicArray:
         return len(self.source)
 
     def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
+        """Raise a `NotReadyError`, because the operation needs the contents."""
         raise NotReadyError(
             f"a NumPy array of shape {self.shape} and type {self.dtype.name} was read while a pipeline's function was "
             "traced: its plan serves other arrays too. Copy it to the device with from_host(x) and let kernels work "
             "on it, or compute with it before the call."
         )
 
-    if not TYPE_CHECKING:  # as for handles: a checker need not know
+    if not TYPE_CHECKING:  # hidden from type checkers, as in `ArrayHandle`
 
         @property
         def __class__(self) -> type:
             return np.ndarray  # so that isinstance(x, np.ndarray) holds
 
         def __getattr__(self, name: str) -> NoReturn:
-            if name.startswith("__"):  # a protocol that somebody looks for
+            if name.startswith("__"):  # the look-up of a protocol
                 raise AttributeError(name)
             self._no_contents()
 
@@ -201,23 +205,24 @@ class SymbolicArray:
         __rmatmul__ = __iadd__ = __isub__ = __imul__ = __itruediv__ = _no_contents
 
 
-def without_standins(value: Any) -> Any:
-    """A value with the arguments themselves in place of their stand-ins, also in sets and among the keys of dicts.
+def replace_standins(value: Any) -> Any:
+    """Return a value with the arguments in place of their stand-ins, also in sets and in the keys of dicts.
 
-    Objects of the user's classes are not searched. Stand-ins in them stay, and only their own trace knows them.
+    Objects of the user's classes are not searched: stand-ins inside them stay.
     """
-    return mapped(_meant, value, _LOOKED_INTO, without_standins)
+    return map_values(_argument_of, value, _SEARCHED, replace_standins)
 
 
 _NUMBERS: Final = frozenset((SymbolicNumber,))
-_LOOKED_INTO: Final = frozenset((SymbolicNumber, SymbolicArray, set, frozenset))
+_SEARCHED: Final = frozenset((SymbolicNumber, SymbolicArray, set, frozenset))
 
 
-def _meant(value: Any) -> Any:
+def _argument_of(value: Any) -> Any:
+    """Return the argument of a stand-in, or a set with the arguments in place of stand-ins."""
     kind = type(value)
     if kind is SymbolicNumber:
         return value.number
     if kind is SymbolicArray:
         return value.source
-    items = [(item, without_standins(item)) for item in value]
+    items = [(item, replace_standins(item)) for item in value]
     return kind(new for _, new in items) if any(new is not old for old, new in items) else value

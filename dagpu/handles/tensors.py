@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast, final
 from dagpu.common.critical import Bookkeeping
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import OwnershipError, ShapeError
-from dagpu.common.layout import Layout, reshaped, sliced
+from dagpu.common.layout import Layout, reshape_layout, slice_layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
 from dagpu.handles.array_handle import ArrayHandle, D_co, S_co
 from dagpu.handles.handle_errors import wrong_kind
-from dagpu.handles.handle_state import HandleState, Loan, live, made_at, take
+from dagpu.handles.handle_state import HandleState, Loan, live_state, origin_of, take_state
 from dagpu.handles.holders import Holders
-from dagpu.handles.partitions import Partition, cut
+from dagpu.handles.partitions import Partition, partition_tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,56 +23,64 @@ if TYPE_CHECKING:
 
 @final
 class Tensor(ArrayHandle[D_co, S_co]):
-    """An array in device memory that is owned by one variable. Passing it on moves it."""
+    """An array in device memory with one owner. Passing it on moves it."""
 
     __slots__ = ("__weakref__",)
 
     def partition(self, tile: Shape, *, partial: bool = False) -> "Partition[Self]":
-        """Cut it into disjoint tiles, to be written by a kernel. Moves it; `.unpartition()` gives it back.
+        """Divide the tensor into disjoint tiles, for a kernel to write. Moves it; `.unpartition()` returns it.
 
         Raises:
-            PartitionError: the tile does not divide the shape and `partial` is false.
+            PartitionError: the tile does not divide the shape, and `partial` is false.
         """
-        return cast("Partition[Self]", cut(self, tile, partial, here()))
+        return cast("Partition[Self]", partition_tensor(self, tile, partial, here()))
 
     def share(self) -> "SharedTensor[D_co, S_co]":
-        """Give up writing for reading from any number of places. Moves it."""
-        return share(self, here())
+        """Return an immutable `SharedTensor` of the same memory, for any number of readers. Moves the tensor."""
+        return share_tensor(self, here())
 
     def reshape(self, shape: Shape) -> "Tensor[D_co]":
-        """The same elements, in C order, under another shape. Moves it."""
-        return cast("Tensor[D_co]", reshape(self, shape, here()))
+        """Return a tensor of the same elements, in C order, with another shape. Moves the tensor.
+
+        Raises:
+            ShapeError: the shape has another number of elements.
+        """
+        return cast("Tensor[D_co]", reshape_handle(self, shape, here()))
 
     def to_host(self) -> "DeviceOp[NDArray[D_co]]":
-        """An op whose result is a new NumPy array with its contents. Moves it."""
+        """Return an op whose result is a new NumPy array with the contents. Moves the tensor."""
         return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
 
     def borrow(self) -> "TensorRef[D_co, S_co]":
-        """Lend it for reading: any number of times at once, while no run writes it."""
-        state = live(self)
+        """Lend the tensor for reading, any number of times at once, while no run writes it."""
+        state = live_state(self)
         return TensorRef(HandleState(TensorRef, state.storage, state.layout, here(), self))
 
     def borrow_mut(self) -> "TensorMut[D_co, S_co]":
-        """Lend it for writing, through `.partition()`: to one at a time."""
-        state = live(self)
+        """Lend the tensor for writing, through `.partition()`, to one user at a time."""
+        state = live_state(self)
         return TensorMut(HandleState(TensorMut, state.storage, state.layout, here(), self, Loan()))
 
     def view(self, shape: Shape) -> "TensorRef[D_co]":
-        """Borrow it under another shape."""
-        where, state = here(), live(self)
-        layout = _reshaped(state.layout, shape, "view()", where)
+        """Lend the tensor for reading, with another shape.
+
+        Raises:
+            ShapeError: the shape has another number of elements.
+        """
+        where, state = here(), live_state(self)
+        layout = _reshape_layout(state.layout, shape, "view()", where)
         return TensorRef(HandleState(TensorRef, state.storage, layout, where, self))
 
     def slice(self, *ranges: slice) -> "TensorRef[D_co]":
-        """Borrow a part of it: one `slice` for each of the first axes, by Python's rules."""
-        where, state = here(), live(self)
-        layout = _sliced(state.layout, ranges, where)
+        """Lend a part of the tensor for reading: one `slice` for each of the first axes, with Python's rules."""
+        where, state = here(), live_state(self)
+        layout = _slice_layout(state.layout, ranges, where)
         return TensorRef(HandleState(TensorRef, state.storage, layout, where, self))
 
 
 @final
 class SharedTensor(ArrayHandle[D_co, S_co]):
-    """An array in device memory that is not written any more. Passing it on does not move it."""
+    """An immutable array in device memory with any number of handles. Passing it on does not move it."""
 
     __slots__ = ("__weakref__", "_counted", "_holders")
 
@@ -83,42 +91,46 @@ class SharedTensor(ArrayHandle[D_co, S_co]):
         self._counted = state.holders.add(self)
 
     def clone(self) -> "SharedTensor[D_co, S_co]":
-        """One more handle to the same memory."""
-        return cast("SharedTensor[D_co, S_co]", another(self))
+        """Return another handle to the same memory."""
+        return cast("SharedTensor[D_co, S_co]", clone_shared(self))
 
     def try_unwrap(self) -> "Tensor[D_co, S_co]":
-        """Back to an owned `Tensor`, if this is the last handle to its memory. Moves it.
+        """Return an owned `Tensor` if this is the last handle to its memory. Moves the handle.
 
-        Safe against `clone()` in another thread: one of the two is refused.
+        It is safe against a concurrent `clone()` in another thread: one of the two calls is refused.
 
         Raises:
-            OwnershipError: others hold it: clones, a `shared()` op that remembers it, or a run that is reading it.
+            OwnershipError: the memory is held by a clone, by a `shared()` op, or by a run that reads it.
         """
         where = here()
         with Bookkeeping():
-            state = self._held()
+            state = self._unmoved_state()
             others = len(self._holders.alive) - 1
             if not others and not state.storage.lock.readers:
-                take(self, "try_unwrap()", where)
+                take_state(self, "try_unwrap()", where)
                 self._holders.alive.discard(self._counted)
-                return Tensor(HandleState(Tensor, state.storage, state.layout, state.made))
+                return Tensor(HandleState(Tensor, state.storage, state.layout, state.origin))
         who = "a run that is reading it"
         if others:
             who = "1 more handle" if others == 1 else f"{others} more handles"
         raise OwnershipError(
-            f"try_unwrap() of a SharedTensor made at {describe(made_at(self))}: its memory is still held by {who}. "
+            f"try_unwrap() of a SharedTensor made at {describe(origin_of(self))}: its memory is still held by {who}. "
             "Drop the clones and the shared() op first, or copy it with dup(t)."
         )
 
     def reshape(self, shape: Shape) -> "SharedTensor[D_co]":
-        """One more handle to the same memory, under another shape."""
-        return cast("SharedTensor[D_co]", reshape(self, shape, here()))
+        """Return another handle to the same memory, with another shape.
+
+        Raises:
+            ShapeError: the shape has another number of elements.
+        """
+        return cast("SharedTensor[D_co]", reshape_handle(self, shape, here()))
 
     def to_host(self) -> "DeviceOp[NDArray[D_co]]":
-        """An op whose result is a new NumPy array with its contents."""
+        """Return an op whose result is a new NumPy array with the contents."""
         return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
 
-    if not TYPE_CHECKING:  # a checker says so by itself
+    if not TYPE_CHECKING:  # hidden from type checkers, which report the call themselves
 
         def partition(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise wrong_kind(self, "partition()", here())
@@ -126,27 +138,31 @@ class SharedTensor(ArrayHandle[D_co, S_co]):
 
 @final
 class TensorRef(ArrayHandle[D_co, S_co]):
-    """A tensor lent for reading. An op that holds one cannot outlive it.
+    """A tensor that is lent for reading. An op that holds one cannot outlive it.
 
-    It keeps its lender alive, and is void once the lender has been moved.
+    The borrow keeps its lender alive, and becomes void when the lender is moved.
     """
 
     __slots__ = ("__weakref__",)
 
     def reshape(self, shape: Shape) -> "TensorRef[D_co]":
-        """The same elements under another shape; `ShapeError` where they do not lie in one piece."""
-        return cast("TensorRef[D_co]", reshape(self, shape, here()))
+        """Return a borrow of the same elements with another shape.
+
+        Raises:
+            ShapeError: the shape has another number of elements, or the elements are not contiguous.
+        """
+        return cast("TensorRef[D_co]", reshape_handle(self, shape, here()))
 
     def slice(self, *ranges: slice) -> "TensorRef[D_co]":
-        """A part of it: one `slice` for each of the first axes, by Python's rules."""
-        state = live(self)
-        return TensorRef(state.with_layout(_sliced(state.layout, ranges, here())))
+        """Return a borrow of a part: one `slice` for each of the first axes, with Python's rules."""
+        state = live_state(self)
+        return TensorRef(state.with_layout(_slice_layout(state.layout, ranges, here())))
 
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
-        """An op whose result is a new NumPy array with its contents."""
+        """Return an op whose result is a new NumPy array with the contents."""
         return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self))
 
-    if not TYPE_CHECKING:  # a checker says so by itself
+    if not TYPE_CHECKING:  # hidden from type checkers, which report the call themselves
 
         def partition(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise wrong_kind(self, "partition()", here())
@@ -154,100 +170,116 @@ class TensorRef(ArrayHandle[D_co, S_co]):
 
 @final
 class TensorMut(ArrayHandle[D_co, S_co]):
-    """A tensor lent for writing, to one at a time; what is written lands in the tensor.
+    """A tensor that is lent for writing, to one user at a time. Writes go to the memory of the tensor.
 
-    It keeps its lender alive, and is void once the lender has been moved. A kernel takes it as an input as well, and
-    gives it back in its result: what reads it there runs before what writes it afterwards.
+    The borrow keeps its lender alive, and becomes void when the lender is moved. A kernel also accepts it as an input,
+    and returns it in its result. So the kernel that reads it runs before a kernel that writes it later.
     """
 
     __slots__ = ("__weakref__",)
 
     def partition(self, tile: Shape, *, partial: bool = False) -> "Partition[Self]":
-        """Cut it into disjoint tiles, to be written by a kernel. Moves it; `.unpartition()` gives it back.
+        """Divide the tensor into disjoint tiles, for a kernel to write. Moves it; `.unpartition()` returns it.
 
         Raises:
-            PartitionError: the tile does not divide the shape and `partial` is false.
+            PartitionError: the tile does not divide the shape, and `partial` is false.
         """
-        return cast("Partition[Self]", cut(self, tile, partial, here()))
+        return cast("Partition[Self]", partition_tensor(self, tile, partial, here()))
 
     def reshape(self, shape: Shape) -> "TensorMut[D_co]":
-        """The same loan of the same elements, in C order, under another shape. Moves it.
+        """Return the same loan of the same elements, in C order, with another shape. Moves the borrow.
 
         Raises:
             ShapeError: the shape has another number of elements.
         """
-        return cast("TensorMut[D_co]", reshape(self, shape, here()))
+        return cast("TensorMut[D_co]", reshape_handle(self, shape, here()))
 
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
-        """An op whose result is a new NumPy array with its contents. Moves it: the loan ends with that op's run."""
+        """Return an op whose result is a new NumPy array with the contents. Moves the borrow; its run ends the loan."""
         return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self))
 
 
 _KINDS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
 
 
-def another(
+def clone_shared(
     shared: SharedTensor[D_co, Any], layout: Layout | None = None, holders: Holders | None = None
 ) -> SharedTensor[D_co]:
-    """One more handle to the memory of a `SharedTensor`: under another layout, or counted among other holders.
+    """Return another handle to the memory of a `SharedTensor`, with another layout or other holders if given.
 
     Raises:
-        MovedError: the memory has an owner by now.
+        MovedError: the handle has been moved.
     """
     with Bookkeeping():
-        state = shared._held()
+        state = shared._unmoved_state()
         return SharedTensor(
             HandleState(
                 SharedTensor,
                 state.storage,
                 state.layout if layout is None else layout,
-                state.made,
+                state.origin,
                 holders=state.holders if holders is None else holders,
             )
         )
 
 
-def share(tensor: Tensor[D_co, S_co], where: Origin) -> SharedTensor[D_co, S_co]:
-    """`tensor.share()` at the place `where` of the user's code."""
+def share_tensor(tensor: Tensor[D_co, S_co], where: Origin) -> SharedTensor[D_co, S_co]:
+    """Return a `SharedTensor` of the memory of a tensor, as `tensor.share()` does. Moves the tensor.
+
+    `where` is the place of the call in the user's code.
+
+    Raises:
+        MovedError: the tensor has been moved.
+        OwnershipError: the value is not a `Tensor`, or a captured graph writes its memory.
+    """
     if type(tensor) is not Tensor:
         raise wrong_kind(tensor, "share()", where)
-    graph = live(tensor).storage.graph()
+    graph = live_state(tensor).storage.graph()
     if graph is not None:
         raise OwnershipError(
-            f"share() at {describe(where)} of what {graph!r} writes: every launch writes it anew, and what is shared "
-            "is written by nobody. Copy it with dup(t.borrow()), or read it with t.borrow()."
+            f"share() at {describe(where)} of the output of {graph!r}: every launch writes it again, and shared "
+            "memory is never written. Copy it with dup(t.borrow()), or read it with t.borrow()."
         )
-    state = take(tensor, "share()", where)
-    return SharedTensor(HandleState(SharedTensor, state.storage, state.layout, state.made, holders=Holders()))
+    state = take_state(tensor, "share()", where)
+    return SharedTensor(HandleState(SharedTensor, state.storage, state.layout, state.origin, holders=Holders()))
 
 
-def reshape(handle: Any, shape: object, where: Origin) -> Any:
-    """`handle.reshape(shape)` at the place `where` of the user's code, for each kind of tensor. Moves what moves."""
+def reshape_handle(handle: Any, shape: object, where: Origin) -> Any:
+    """Return a handle of the same kind and memory with another shape, as `handle.reshape(shape)` does.
+
+    It moves a `Tensor` or `TensorMut`. `where` is the place of the call in the user's code.
+
+    Raises:
+        OwnershipError: the value is not a handle that has `reshape()`.
+        ShapeError: the shape has another number of elements, or the elements are not contiguous.
+    """
     kind = type(handle)
     if kind not in _KINDS:
         raise wrong_kind(handle, "reshape()", where)
-    state = live(handle)
-    layout = _reshaped(state.layout, shape, "reshape()", where)
+    state = live_state(handle)
+    layout = _reshape_layout(state.layout, shape, "reshape()", where)
     if kind is SharedTensor:
-        return another(handle, layout)
+        return clone_shared(handle, layout)
     if kind is not TensorRef:
-        take(handle, "reshape()", where)
+        take_state(handle, "reshape()", where)
     return kind(state.with_layout(layout))
 
 
-def _reshaped(layout: Layout, shape: object, what: str, where: Origin) -> Layout:
+def _reshape_layout(layout: Layout, shape: object, what: str, where: Origin) -> Layout:
+    """Return the layout with another shape; errors name the call `what` and its place."""
     try:
-        return reshaped(layout, shape)
+        return reshape_layout(layout, shape)
     except ShapeError as error:
         raise ShapeError(f"{what} at {describe(where)}: {error}") from None
 
 
-def _sliced(layout: Layout, ranges: tuple[slice, ...], where: Origin) -> Layout:
+def _slice_layout(layout: Layout, ranges: tuple[slice, ...], where: Origin) -> Layout:
+    """Return the layout of a part; errors name slice() and its place."""
     try:
-        return sliced(layout, ranges)
+        return slice_layout(layout, ranges)
     except ShapeError as error:
         raise ShapeError(f"slice() at {describe(where)}: {error}") from None
 
 
 TO_HOST: Final = Slot[Callable[[Any], object]]("dagpu.ops.creation")
-"""Builds the op of `handle.to_host()`: handles cannot import ops."""
+"""Builds the op of `handle.to_host()`. It is a slot, because handles cannot import ops."""

@@ -1,1 +1,1 @@
-"""Declarations of kernels, their signatures in Python and CUDA, and the check of the arguments of a call."""
+"""Declarations of kernels, their signatures in Python and CUDA, and the checks of the arguments of calls."""

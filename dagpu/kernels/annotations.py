@@ -1,7 +1,7 @@
-"""A kernel's declaration in Python: what its annotations say.
+"""The Python signature of a kernel, read from the annotations of the decorated function.
 
-Read once, when the decorator is applied. Whatever the annotations cannot mean is refused there, with the
-parameter's name and the file and line of the declaration, so that a call has only values to check.
+The decorator reads the annotations once, and refuses those without a meaning. The error names the parameter and the
+file and line of the declaration. So a call checks values only.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, Union, final, get_
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import FLOATING, supported
+from dagpu.common.dtypes import FLOATING, is_supported
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import describe
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
@@ -27,12 +27,12 @@ _D = TypeVar("_D", bound=np.generic)
 
 @final
 class _InMark:
-    """Metadata of an annotation: a kernel reads the parameter."""
+    """Metadata of an annotation: the kernel reads the parameter."""
 
 
 @final
 class _OutMark:
-    """Metadata of an annotation: a kernel writes the parameter."""
+    """Metadata of an annotation: the kernel writes the parameter."""
 
 
 In: TypeAlias = Annotated[
@@ -46,9 +46,9 @@ In: TypeAlias = Annotated[
     | DeviceOp[TensorMut[_D], Borrowed],
     _InMark,
 ]
-"""A kernel's input with elements of type D: a handle, or an op whose result is one.
+"""An input of a kernel, with elements of type D: a tensor handle, or an op whose result is one.
 
-A `TensorMut` is read like any other; it comes back in the call's result, and may then be written.
+The kernel only reads a `TensorMut` that is passed as an input. The result of the call returns it, for later writes.
 """
 
 Out: TypeAlias = Annotated[
@@ -58,10 +58,10 @@ Out: TypeAlias = Annotated[
     | DeviceOp[Partition[TensorMut[_D]], Borrowed],
     _OutMark,
 ]
-"""A kernel's output with elements of type D: a partition, or an op whose result is one."""
+"""An output of a kernel, with elements of type D: a partition, or an op whose result is one."""
 
 Lazy: TypeAlias = _T | DeviceOp[_T, Borrowed]
-"""A kernel's scalar that may also be an op."""
+"""A scalar of a kernel: a number, or an op whose result is one."""
 
 _ARRAYS = (Tensor, SharedTensor, TensorRef, TensorMut, Partition, DeviceOp, np.ndarray)
 
@@ -76,8 +76,9 @@ _CURE = (
 class Annotation:
     """The meaning of the annotation of one parameter.
 
-    `dtype` is the element type, or the type of a scalar that is annotated with a NumPy type; None where it is left open
-    (a type variable, a Python `int`, `float` or `bool`). `scalar` is None for an `In` or `Out`.
+    `dtype` is the element type, or the type of a scalar that is annotated with a NumPy type. It is None for a type
+    variable and for a Python `int`, `float` or `bool`. `scalar` is None for an `In` or `Out`. `lazy` is true for a
+    scalar that may be an op.
     """
 
     form: Literal["in", "out", "scalar"]
@@ -89,27 +90,28 @@ class Annotation:
 @final
 @dataclass(frozen=True, slots=True)
 class PySignature:
-    """A kernel's parameters in order, and how a call may give them."""
+    """The parameters of a kernel in order, and the ways in which a call may pass them."""
 
     names: tuple[str, ...]
     annotations: tuple[Annotation, ...]
     positional: int
-    """Number of leading parameters that may be given by position."""
+    """The number of leading parameters that may be passed by position."""
     keywords: frozenset[str]
-    """Those that may be given by name."""
+    """The names of the parameters that may be passed by name."""
     defaults: Mapping[str, object]
+    """The default values by the names of their parameters."""
 
 
 def declaration_error(kernel: str, place: str, what: str, cure: str) -> KernelArgumentError:
-    """The error for a declaration that has no meaning."""
+    """Return the error for a wrong declaration of a kernel. `cure` is a sentence without its full stop."""
     return KernelArgumentError(f"kernel {kernel!r}, declared at {place}: {what}. {cure}.")
 
 
 def read_signature(function: Callable[..., object], local_names: Mapping[str, object]) -> PySignature:
-    """The signature of a kernel's Python function.
+    """Return the signature of a kernel's Python function.
 
-    `local_names` are those of the scope in which the decorator was applied: an annotation that is text
-    (`from __future__ import annotations`) may name a type that is known only there.
+    `local_names` are the local variables of the scope that applies the decorator. An annotation that is text
+    (`from __future__ import annotations`) may name a type that is local to that scope.
 
     Raises:
         KernelArgumentError: a parameter is neither an input, an output nor a scalar.
@@ -119,7 +121,7 @@ def read_signature(function: Callable[..., object], local_names: Mapping[str, ob
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             scope[variable] = cell.cell_contents
-        except ValueError:  # not assigned yet; if an annotation needs it, it fails with its name
+        except ValueError:  # not assigned yet: an annotation that needs it raises an error with its name
             continue
     annotations: list[Annotation] = []
     defaults: dict[str, object] = {}
@@ -132,9 +134,9 @@ def read_signature(function: Callable[..., object], local_names: Mapping[str, ob
         if parameter.annotation is parameter.empty:
             raise declaration_error(name, place, f"{what} has no annotation", _CURE)
         hint = _resolved(function, parameter, scope)
-        annotation = _read(hint)
+        annotation = _read_hint(hint)
         if isinstance(annotation, str):
-            raise declaration_error(name, place, f"{what} is annotated {_shown(hint)}, {annotation}", _CURE)
+            raise declaration_error(name, place, f"{what} is annotated {_format_hint(hint)}, {annotation}", _CURE)
         if parameter.default is not parameter.empty:
             if annotation.form != "scalar":
                 cure = "Leave the default out: a handle can be moved into one call only"
@@ -151,11 +153,12 @@ def read_signature(function: Callable[..., object], local_names: Mapping[str, ob
 
 
 def declared_at(function: Callable[..., object]) -> str:
-    """File and line of a function; of its first decorator, where it has one."""
+    """Return the file and line of a function, or of its first decorator."""
     return describe((function.__code__, 0))
 
 
 def _resolved(function: Callable[..., object], parameter: inspect.Parameter, scope: dict[str, object]) -> object:
+    """Return the annotation of a parameter, evaluated if it is text."""
     holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     type_params = {p.__name__: p for p in getattr(function, "__type_params__", ())}
     try:
@@ -168,36 +171,36 @@ def _resolved(function: Callable[..., object], parameter: inspect.Parameter, sco
     return hints[parameter.name]
 
 
-def _read(hint: object) -> Annotation | str:
-    """The meaning of an annotation, or the reason why it has none."""
+def _read_hint(hint: object) -> Annotation | str:
+    """Return the meaning of an annotation, or the reason why it has none, as a clause for a message."""
     marks = getattr(hint, "__metadata__", ())
     if _InMark in marks or _OutMark in marks:
         dtype = _element(get_args(hint)[0])
         return dtype if isinstance(dtype, str) else Annotation("in" if _InMark in marks else "out", dtype, None, False)
     if marks:  # Annotated[float, "metres"]
-        return _read(get_args(hint)[0])
+        return _read_hint(get_args(hint)[0])
     lazy = False
     if get_origin(hint) in (Union, types.UnionType):
         plain = [member for member in get_args(hint) if get_origin(member) is not DeviceOp]
-        yields = [get_args(member)[0] for member in get_args(hint) if get_origin(member) is DeviceOp]
-        if len(plain) != 1 or yields != plain:
-            return "which is no type that a kernel can take"
+        results = [get_args(member)[0] for member in get_args(hint) if get_origin(member) is DeviceOp]
+        if len(plain) != 1 or results != plain:
+            return "which is not a type that a kernel can take"
         hint, lazy = plain[0], True
     kind: object = get_origin(hint) or hint
     if isinstance(kind, type) and issubclass(kind, _ARRAYS):
         return "which does not say whether the kernel reads or writes it"
     if not isinstance(hint, type):
-        return "which is no type that a kernel can take"
+        return "which is not a type that a kernel can take"
     if hint is int or hint is float or hint is bool:
         return Annotation("scalar", None, "bool" if hint is bool else "int" if hint is int else "float", lazy)
     if issubclass(hint, np.generic) and (scalar := _numpy(hint)) is not None:
         number: ScalarKind = "float" if scalar in FLOATING else "bool" if scalar.kind == "b" else "int"
         return Annotation("scalar", scalar, number, lazy)
-    return "which is no type that a kernel can take"
+    return "which is not a type that a kernel can take"
 
 
 def _element(union: object) -> "np.dtype[Any] | str | None":
-    """D of an `In[D]` or `Out[D]`; None for a type variable of the user's."""
+    """Return the dtype D of an `In[D]` or `Out[D]`, None for a type variable, or the reason why it is wrong."""
     element: Any = get_args(union)[0]
     while get_origin(element) in (Tensor, Partition):
         element = get_args(element)[0]
@@ -206,7 +209,7 @@ def _element(union: object) -> "np.dtype[Any] | str | None":
     if isinstance(element, typing.TypeVar):
         return None
     dtype = _numpy(element) if isinstance(element, type) and issubclass(element, np.generic) else None
-    return dtype or "whose element type is none that a tensor can have"
+    return dtype or "whose element type a tensor cannot have"
 
 
 _ABSTRACT: Final = frozenset(
@@ -215,22 +218,22 @@ _ABSTRACT: Final = frozenset(
         np.complexfloating, np.flexible, np.character,
     )
 )  # fmt: skip
-"""NumPy 1 makes a dtype of these, with a warning, and NumPy 2 refuses."""
+"""Abstract scalar types. NumPy 1 converts them to a dtype with a warning; NumPy 2 refuses them."""
 
 
 def _numpy(scalar: type[np.generic]) -> "np.dtype[Any] | None":
-    """The dtype of a concrete NumPy scalar type, if a tensor can have it."""
+    """Return the dtype of a concrete NumPy scalar type; None if a tensor cannot have it."""
     if scalar in _ABSTRACT:
         return None
     try:
         dtype = np.dtype(scalar)
     except TypeError:  # bfloat16's base is void
         return None
-    return dtype if dtype.type is scalar and supported(dtype) else None
+    return dtype if dtype.type is scalar and is_supported(dtype) else None
 
 
-def _shown(hint: object) -> str:
-    """An annotation as its author wrote it, near enough."""
+def _format_hint(hint: object) -> str:
+    """Return an annotation as text that is close to its source."""
     marks = getattr(hint, "__metadata__", ())
     if _InMark in marks or _OutMark in marks:
         element: Any = get_args(get_args(hint)[0])[0]
@@ -242,9 +245,9 @@ def _shown(hint: object) -> str:
 
 
 def takes_by_position(parameters: Sequence[inspect.Parameter], names: Sequence[str]) -> bool:
-    """Do a host body's parameters stand for `names`?
+    """Return true if the parameters of a host body match the names of the kernel's parameters, in order.
 
-    One that the body does not use may be called `_` or `_name`; `*args` takes the rest.
+    A parameter that the body does not use may be called `_` or `_name`. `*args` matches all remaining names.
     """
     rest = list(names)
     for parameter in parameters:

@@ -11,10 +11,10 @@ import numpy as np
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin, describe
-from dagpu.common.wrong_arguments import shown
-from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live
+from dagpu.common.wrong_arguments import format_value
+from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live_state
 from dagpu.handles.storage import Storage
-from dagpu.ops.base import DeviceOp, await_first
+from dagpu.ops.base import DeviceOp, cure_by_await
 from dagpu.ops.kernel_spec import KernelSpec, Param
 
 _INPUTS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
@@ -45,7 +45,7 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
         kind = type(arg)
         if (kind is not Partition) if is_output else (kind not in _INPUTS):
             _refuse_form(spec, param, arg, origin)
-        state = live(arg)
+        state = live_state(arg)
         layout = state.layout
         if layout.dtype is not param.dtype or len(layout.shape) != param.rank:
             _check_elements(spec, param, arg, origin)
@@ -62,7 +62,7 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
         refuse_call(spec, origin, what, f"Give the grid: {spec.name}.grid(...)(...)")
 
 
-def fits(spec: KernelSpec, args: Sequence[Any]) -> bool:
+def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
     """True if the arguments of a launch fit beyond doubt. Otherwise `check_launch` finds out whether they fit.
 
     For the hot path: it returns False for everything rare, and skips numbers that were in the call, since those were
@@ -80,7 +80,7 @@ def fits(spec: KernelSpec, args: Sequence[Any]) -> bool:
         if param.form == "out":
             if type(arg) is not Partition:
                 return False
-            state = live(arg)
+            state = live_state(arg)
             _, tiles = cut_of(arg)
             if grid is None:
                 grid = tiles
@@ -89,7 +89,7 @@ def fits(spec: KernelSpec, args: Sequence[Any]) -> bool:
         else:
             if type(arg) not in _INPUTS:
                 return False
-            state = live(arg)
+            state = live_state(arg)
         layout, storage = state.layout, state.storage
         if layout.dtype is not param.dtype or (len(layout.shape) != param.rank and param.rank is not None):
             return False
@@ -108,7 +108,7 @@ def refuse_call(spec: KernelSpec, origin: Origin, what: str, cure: str, param: P
     )
 
 
-def declared(param: Param) -> str:
+def format_param(param: Param) -> str:
     """A parameter as its declaration has it."""
     if param.form == "scalar":
         return f"{param.name}: {'Lazy scalar' if param.lazy else 'scalar'}"
@@ -121,14 +121,14 @@ def _wanted(param: Param) -> str:
     element = "" if param.dtype is None else f" of {param.dtype.name}"
     match param.form:
         case "in":
-            return f"a Tensor, SharedTensor, TensorRef or TensorMut{element}, or an op that yields one, is wanted"
+            return f"a Tensor, SharedTensor, TensorRef or TensorMut{element}, or an op whose result is one, is wanted"
         case "out":
-            return f"a Partition{element}, or an op that yields one, is wanted"
+            return f"a Partition{element}, or an op whose result is one, is wanted"
         case "scalar":
-            return "a number, or an op that yields one, is wanted" if param.lazy else "a number is wanted"
+            return "a number, or an op whose result is one, is wanted" if param.lazy else "a number is wanted"
 
 
-def _came(arg: Any) -> str:
+def _format_argument(arg: Any) -> str:
     """An argument, in words. Of a handle that has been moved nothing can be said: `MovedError`."""
     kind = type(arg)
     if kind in _HANDLES:
@@ -137,15 +137,15 @@ def _came(arg: Any) -> str:
         return f"a NumPy array of {arg.dtype.name}, shape {arg.shape}"
     if isinstance(arg, DeviceOp):
         return f"an op ({kind.__name__})"
-    return f"{kind.__name__} {shown(arg)}"
+    return f"{kind.__name__} {format_value(arg)}"
 
 
 def _refuse_form(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> NoReturn:
-    refuse_call(spec, origin, f"got {_came(arg)}, but {_wanted(param)}", _form_cure(param, arg), param)
+    refuse_call(spec, origin, f"got {_format_argument(arg)}, but {_wanted(param)}", _form_cure(param, arg), param)
 
 
 def _form_cure(param: Param, arg: Any) -> str:
-    if (awaited := await_first(arg)) is not None:
+    if (awaited := cure_by_await(arg)) is not None:
         return awaited
     if param.form == "scalar":
         if isinstance(arg, DeviceOp):
@@ -183,7 +183,7 @@ def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Orig
     try:
         param.check(arg)
     except KernelArgumentError as error:  # it knows neither the place of the call nor that of the declaration
-        if await_first(arg) is not None:
+        if cure_by_await(arg) is not None:
             _refuse_form(spec, param, arg, origin)
         text = str(error).removeprefix(f"kernel {spec.name!r}: argument {param.name!r} is ").rstrip(".")
     else:
@@ -193,15 +193,17 @@ def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Orig
 
 
 def _check_elements(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> None:
-    layout = live(arg).layout
+    layout = live_state(arg).layout
     if param.dtype is not None and layout.dtype is not param.dtype and layout.dtype != param.dtype:
         cut = " before it is cut" if param.form == "out" else ""
         name = _scalar_name(param.dtype)
         cure = f"Convert it{cut}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
-        refuse_call(spec, origin, f"got {_came(arg)}, but elements of {param.dtype.name} are wanted", cure, param)
+        refuse_call(
+            spec, origin, f"got {_format_argument(arg)}, but elements of {param.dtype.name} are wanted", cure, param
+        )
     if param.rank is not None and len(layout.shape) != param.rank:
         rank = len(layout.shape)
-        what = f"got {_came(arg)}, so of rank {rank}, but the CUDA declaration has rank {param.rank}"
+        what = f"got {_format_argument(arg)}, so of rank {rank}, but the CUDA declaration has rank {param.rank}"
         cut = " before it is cut" if param.form == "out" else ""
         refuse_call(spec, origin, what, f"Reshape it{cut} with .reshape(shape), or declare that rank in CUDA", param)
 
@@ -232,7 +234,7 @@ def _check_alias(spec: KernelSpec, first: tuple[Param, Any], second: tuple[Param
         what = f"it is on the same memory as argument {one.name!r}, and a Tensor moves when it is passed"
         refuse_call(spec, origin, what, "Pass .borrow() for both, or share it: t = t.share()", other)
     if type(a) is TensorMut or type(b) is TensorMut:
-        what = f"it is on the same memory as argument {one.name!r}, and what is lent for writing is lent once"
+        what = f"it is on the same memory as argument {one.name!r}, and a tensor is lent for writing once"
         refuse_call(spec, origin, what, "Pass .borrow() for both: a kernel may read one tensor twice", other)
 
 

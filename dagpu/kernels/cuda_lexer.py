@@ -1,8 +1,8 @@
-"""Parses the part of CUDA C++ that a `__global__` declaration needs: tokens, aliases, declarations.
+"""A lexer and parser for the part of CUDA C++ that `__global__` declarations need: tokens, aliases, declarations.
 
-It is not a C++ compiler, and a wrong guess would pass wrong bytes to the GPU. So an alias (`using`, `typedef`, a macro
-without arguments) is followed only where it has one meaning: at file scope, outside `#if`, and defined once. `#if 0` is
-honoured; any other condition counts as unknown.
+It is not a C++ compiler, and a wrong guess would pass wrong bytes to the GPU. So it follows an alias (`using`,
+`typedef`, a macro without arguments) only if the alias is unambiguous: at file scope, outside `#if`, and defined once.
+It evaluates `#if 0` and `#if 1`; all other conditions are unknown.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _WORD = re.compile(r"[^\W\d][\w$]*")
 
 # ---- tokens -------------------------------------------------------------------------------
 class Token(NamedTuple):
-    """A word, number or mark of the code; `line` counts from 1."""
+    """A word, number or punctuator of the source. `line` counts from 1."""
 
     text: str
     line: int
-    guarded: bool  # inside an #if whose condition is not known
+    guarded: bool  # true inside an #if with an unknown condition
 
 
 _TEXT = r"""//(?:\\\r?\n|[^\n])* | /\*.*?(?:\*/|\Z) | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | \\\r?\n"""
 _LEXEME = re.compile(
     rf"""(?P<skip> (?:u8|[uUL])?R"(?P<mark>[^()\\\s]{{0,16}})\(.*?\)(?P=mark)"
                 | (?:u8|[uUL])?(?:{_TEXT}) | \s+ )
-       | (?P<directive> \#(?: {_TEXT} | [^\n])* )  # `#` stands nowhere else in C++
+       | (?P<directive> \#(?: {_TEXT} | [^\n])* )  # C++ uses `#` for directives only
        | (?P<number> \.?\d(?:[eEpP][+-] | '?[\w.])* )
        | (?P<word> {_WORD.pattern} )
        | (?P<punct> :: | \.\.\. | . )""",
@@ -37,27 +37,30 @@ _LEXEME = re.compile(
 )
 _DIRECTIVE = re.compile(r"#\s*(\w+)\s*(.*)", re.DOTALL)
 _DEFINE = re.compile(r"([^\W\d]\w*)(\()?(.*)", re.DOTALL)
-# One branch of an #if. Done: dead, and so is every branch that follows.
+# The state of one branch of an #if. "done": this branch and all later ones are dead.
 _Branch: TypeAlias = Literal["live", "dead", "maybe", "done"]
 _NEXT_BRANCH: Mapping[_Branch, _Branch] = {"live": "done", "dead": "live", "maybe": "maybe", "done": "done"}
 _CONDITIONS: Mapping[str, _Branch] = {"0": "dead", "false": "dead", "1": "live", "true": "live"}
-Aliases: TypeAlias = dict[str, tuple[str, ...] | None]  # None: known, but not to be followed
+Aliases: TypeAlias = dict[str, tuple[str, ...] | None]  # None: a known name that must not be followed
 
 
-def _code(text: str) -> tuple[str, ...]:
+def _token_texts(text: str) -> tuple[str, ...]:
+    """Return the texts of the tokens, without comments and literals."""
     return tuple(m.group() for m in _LEXEME.finditer(text) if m.lastgroup in ("number", "word", "punct"))
 
 
 def _add_alias(aliases: Aliases, name: str, body: tuple[str, ...], sure: bool) -> None:
-    # Pointers, references and arrays stay out: `const P x` is not what pasting P's text would give.
+    """Add an alias; its body is None if it is ambiguous or cannot be expanded as text."""
+    # Pointers, references and arrays are excluded: `const P x` differs from the pasted text of P.
     usable = sure and aliases.get(name, body) == body and not any(text in "*&()[]{}" for text in body)
     aliases[name] = body if usable else None
 
 
 def tokenize(source: str) -> tuple[list[Token], Aliases]:
-    """The code without comments, literals, directives and dead branches, and its macros.
+    """Return the tokens without comments, literals, directives and dead branches, and the macros.
 
-    An unknown condition leaves a `#` token where a branch begins or ends, so that one within a declaration is noticed.
+    A branch with an unknown condition has a `#` token at its begin and end, so that a declaration that contains one is
+    refused.
     """
     tokens: list[Token] = []
     macros: Aliases = {}
@@ -71,8 +74,8 @@ def tokenize(source: str) -> tuple[list[Token], Aliases]:
             word, rest = found.groups() if found else ("", "")
             if word in ("define", "undef") and not dead and (macro := _DEFINE.match(rest)):
                 sure = word == "define" and macro[2] is None and "maybe" not in branches
-                _add_alias(macros, macro[1], _code(macro[3]), sure)
-            elif _conditional(branches, word, " ".join(_code(rest))):
+                _add_alias(macros, macro[1], _token_texts(macro[3]), sure)
+            elif _conditional(branches, word, " ".join(_token_texts(rest))):
                 tokens.append(Token("#", line, True))
         elif match.lastgroup != "skip" and not dead:
             tokens.append(Token(text, line, "maybe" in branches))
@@ -81,7 +84,10 @@ def tokenize(source: str) -> tuple[list[Token], Aliases]:
 
 
 def _conditional(branches: list[_Branch], word: str, condition: str) -> bool:
-    """Opens, turns or closes a branch; True if one begins or ends whose condition is not known."""
+    """Apply a conditional directive to the open branches.
+
+    Return true if a branch with an unknown condition begins or ends.
+    """
     if word in ("if", "ifdef", "ifndef"):
         branches.append(_CONDITIONS.get(condition, "maybe") if word == "if" else "maybe")
     elif word in ("else", "elif", "elifdef", "elifndef") and branches:
@@ -96,14 +102,14 @@ def _conditional(branches: list[_Branch], word: str, condition: str) -> bool:
 
 
 def _past_bracket(tokens: Sequence[Token], start: int) -> int | None:
-    """The index after the bracket that closes `tokens[start]`, or None; `<` counts only within `<`."""
+    """Return the index after the bracket that closes `tokens[start]`, or None. `<` nests only within `<`."""
     opened = [tokens[start].text]
     for i in range(start + 1, len(tokens)):
         text = tokens[i].text
         if text in ("(", "[", "{") or (text == "<" and opened[-1] == "<"):
             opened.append(text)
         elif text in (")", "]", "}"):
-            while opened and opened[-1] == "<":  # it was a comparison
+            while opened and opened[-1] == "<":  # `<` was a comparison
                 opened.pop()
             if opened:
                 opened.pop()
@@ -116,17 +122,17 @@ def _past_bracket(tokens: Sequence[Token], start: int) -> int | None:
 
 # ---- declarations ---------------------------------------------------------------------------
 class Declaration(NamedTuple):
-    """A `__global__` function as it is declared; `line` is the line of its name."""
+    """The declaration of a `__global__` function. `line` is the line of its name."""
 
     name: str
     line: int
     template: bool
-    inside: Sequence[Token] | None  # what stands between the parentheses; None if they are never closed
+    inside: Sequence[Token] | None  # the tokens between the parentheses; None if they are not closed
     has_body: bool
 
 
 def scan_declarations(tokens: Sequence[Token], aliases: Aliases) -> list[Declaration]:
-    """All `__global__` functions in order; adds file-scope `using` and `typedef` names to `aliases`."""
+    """Return all `__global__` functions in order. Add file-scope `using` and `typedef` names to `aliases`."""
     declarations: list[Declaration] = []
     template, depth, i = False, 0, 0
     while i < len(tokens):
@@ -149,6 +155,7 @@ def scan_declarations(tokens: Sequence[Token], aliases: Aliases) -> list[Declara
 
 
 def _read_alias(tokens: Sequence[Token], start: int, aliases: Aliases, *, sure: bool) -> None:
+    """Read the `using` or `typedef` at `start` and add its alias."""
     end = next((i for i in range(start, len(tokens)) if tokens[i].text in (";", "{")), len(tokens))
     body = tuple(token.text for token in tokens[start + 1 : end])
     if tokens[start].text == "typedef" and len(body) > 1:
@@ -158,10 +165,10 @@ def _read_alias(tokens: Sequence[Token], start: int, aliases: Aliases, *, sure: 
 
 
 def _declaration(tokens: Sequence[Token], i: int, template: bool) -> tuple[Declaration | None, int]:
-    """Reads on from `__global__`, and says where it stopped.
+    """Read the declaration after `__global__`, and return it with the index of the next token.
 
-    The function's name is the last word before the body that has parentheses and is no attribute: whatever
-    came before it, `__launch_bounds__(256)` or a macro of the user's own, was one.
+    The name of the function is the last word before the body that has parentheses and is not an attribute. Earlier
+    words with parentheses are attributes: `__launch_bounds__(256)`, or a macro of the user's.
     """
     found: Declaration | None = None
     while i < len(tokens) and tokens[i].text not in (";", "{", "}", "__global__"):
@@ -186,7 +193,7 @@ def _declaration(tokens: Sequence[Token], i: int, template: bool) -> tuple[Decla
 
 
 def split_at_commas(tokens: Sequence[Token]) -> list[Sequence[Token]]:
-    """Split at the commas outside all brackets."""
+    """Split tokens at the commas outside all brackets."""
     parts: list[Sequence[Token]] = []
     depth = begin = 0
     for i, token in enumerate(tokens):
@@ -198,13 +205,13 @@ def split_at_commas(tokens: Sequence[Token]) -> list[Sequence[Token]]:
 
 
 # ---- the words of one parameter ---------------------------------------------------------------
-def show(texts: Sequence[str]) -> str:
-    """Tokens as a person would write them."""
+def join_tokens(texts: Sequence[str]) -> str:
+    """Return tokens as one text with the usual spaces."""
     return re.sub(r" ?(::|[<\[(]) ?| (?=[>,\]*&)])", r"\1", " ".join(texts))
 
 
 def expand_aliases(texts: Sequence[str], aliases: Aliases, seen: frozenset[str] = frozenset()) -> list[str]:
-    """`texts` with aliases pasted in; a name is not followed again within its own expansion."""
+    """Return the tokens with aliases expanded. An alias is not expanded inside its own expansion."""
     result: list[str] = []
     for i, text in enumerate(texts):
         body = None if text in seen or (i and texts[i - 1] == "::") else aliases.get(text)
@@ -213,7 +220,7 @@ def expand_aliases(texts: Sequence[str], aliases: Aliases, seen: frozenset[str] 
 
 
 def without_attributes(texts: list[str]) -> list[str]:
-    """`texts` without `[[maybe_unused]]` and its like."""
+    """Return the tokens without attributes such as `[[maybe_unused]]`."""
     for start in range(len(texts) - 1):
         if texts[start : start + 2] == ["[", "["] and "]" in texts:
             return texts[:start] + without_attributes(texts[texts.index("]") + 2 :])
@@ -221,7 +228,7 @@ def without_attributes(texts: list[str]) -> list[str]:
 
 
 def take_name(texts: list[str]) -> str:
-    """Remove and return the last word if it is the parameter's name: then a type comes before it."""
+    """Remove and return the name of a parameter: the last word, if a type precedes it. Else return an empty text."""
     qualifiers = IGNORED | {"const"}
     typed = len(texts) > 1 and texts[-2] != "::" and not qualifiers.issuperset(texts[:-1])
     named = typed and _WORD.fullmatch(texts[-1]) and texts[-1] not in _KEYWORDS | qualifiers

@@ -1,7 +1,7 @@
-"""Scalar C types, each under its one dtype name; parameters of them; and the check of a value that is passed as one.
+"""Scalar C types and their dtypes, `CudaParam`, and the check of scalar arguments.
 
-Element and scalar types are NumPy dtype names (`float32`, `int64`, `bool`), with `float16` for `half` and
-`bfloat16` for `nv_bfloat16`. `long` has 64 bits and `char` is signed: CUDA on 64-bit Linux.
+The names of types are those of NumPy dtypes (`float32`, `int64`, `bool`), with `float16` for `half` and `bfloat16` for
+`nv_bfloat16`. `long` has 64 bits and `char` is signed, as in CUDA on 64-bit Linux.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ ScalarKind: TypeAlias = Literal["int", "float", "bool"]
 @final
 @dataclass(frozen=True, slots=True)
 class CudaParam:
-    """One parameter as CUDA declares it.
+    """One parameter of a CUDA declaration.
 
-    `name` is empty where the source gives none. `const` says that the elements may not be written, and is
-    False for a scalar, whose own `const` is no business of the caller. `rank` is None unless the form is
-    `tile` or `view`. `line` counts from 1 in the source.
+    `name` is empty for an unnamed parameter. `const` is true if the elements must not be written; it is false for a
+    scalar, whose `const` does not concern the caller. `rank` is None unless the form is `tile` or `view`. `line` counts
+    from 1 in the source.
     """
 
     name: str
@@ -36,7 +36,7 @@ class CudaParam:
 
 
 # ---- C types ------------------------------------------------------------------------------
-# The first spelling of a dtype is the one that messages use.
+# Messages use the first spelling of a dtype.
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "float32": ("float",), "float64": ("double",), "bool": ("bool",),
     "float16": ("__half", "half"), "bfloat16": ("__nv_bfloat16", "nv_bfloat16"),
@@ -49,7 +49,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 
 
 def _type_key(words: Sequence[str]) -> str:
-    """One key for all orders of the words, with an `int` or `signed` that adds nothing left out."""
+    """Return a key that ignores the order of the words, and an `int` or `signed` without effect."""
     key = sorted(words)
     if len(key) > 1 and "int" in key:
         key.remove("int")
@@ -62,7 +62,7 @@ _DTYPES = {_type_key(c.split()): dtype for dtype, spellings in SPELLINGS.items()
 
 
 def dtype_of(words: Sequence[str]) -> str | None:
-    """The dtype of `words` (no `const`), or None; sees through `std::`, `cuda::std::` and a leading `::`."""
+    """Return the dtype of a C type without `const`, or None. `std::`, `cuda::std::` and a leading `::` are ignored."""
     if "::" in words:
         scope, _, last = "".join(words).rpartition("::")
         return _DTYPES.get(last) if scope.removeprefix("::") in ("", "std", "cuda::std") else None
@@ -70,12 +70,12 @@ def dtype_of(words: Sequence[str]) -> str | None:
 
 
 def kind_of(dtype: str) -> ScalarKind:
-    """The Python number that a scalar of `dtype` is passed as."""
+    """Return the kind of Python number that a call passes for a scalar of `dtype`."""
     return "int" if dtype in _INT_RANGES else "bool" if dtype == "bool" else "float"
 
 
 def c_text(c: CudaParam) -> str:
-    """A parameter as messages show it, in C++."""
+    """Return a parameter as C++ text for messages."""
     element = ("const " if c.const else "") + SPELLINGS[c.ctype][0]
     if c.form in ("tile", "view"):
         element = f"{'Tile' if c.form == 'tile' else 'View'}<{element}, {c.rank}>"
@@ -87,8 +87,8 @@ _INT_RANGES: Mapping[str, tuple[int, int]] = {
     f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for sign in ("", "u") for bits in (8, 16, 32, 64)
 }  # fmt: skip
-# The least magnitude that rounds to infinity (the largest number and half a unit in its last place), and the
-# largest number as messages show it. A float64 holds every Python float.
+# The least magnitude that rounds to infinity (the largest number plus half a unit in its last place), and the largest
+# number as text for messages. A float64 holds every Python float.
 _FLOAT_LIMITS: Mapping[str, tuple[float, str]] = {
     "float16": (65520.0, "65504"),
     "bfloat16": (2.0**128 - 2.0**119, "3.3895e38"),
@@ -98,25 +98,25 @@ _FLOAT_LIMITS: Mapping[str, tuple[float, str]] = {
 
 
 def _plain(value: object) -> object:
-    """A NumPy scalar as the Python number it holds; anything else as it is. Does not import NumPy."""
+    """Return a NumPy scalar as a Python number, and any other value itself. This does not import NumPy."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic):
         return value
     scalar: Any = value
     if scalar.dtype.kind in "biu":
         return bool(scalar) if scalar.dtype.kind == "b" else int(scalar)
-    # bfloat16 is not NumPy's own: its kind is "V", which structured scalars have too.
+    # bfloat16 is an extension of NumPy. Its kind is "V", which structured scalars have too.
     return float(scalar) if scalar.dtype.kind == "f" or scalar.dtype.name == "bfloat16" else value
 
 
 def check_scalar(value: object, param: CudaParam, *, kernel: str) -> int | float | bool:
-    """`value` as the plain number that is passed for `param`.
+    """Return the Python number that is passed for a scalar parameter.
 
-    An integer parameter takes an int in its range, a floating one a float or an int that does not overflow
-    it (infinities and NaN pass), a bool one a bool. NumPy scalars count by value.
+    An integer parameter accepts an int in its range. A floating-point parameter accepts a float or an int that does not
+    overflow it, and infinities and NaN. A bool parameter accepts a bool. NumPy scalars are converted by value.
 
     Raises:
-        KernelArgumentError: anything else.
+        KernelArgumentError: the parameter does not accept the value.
     """
     plain = _plain(value)
     kind = kind_of(param.ctype)
@@ -129,7 +129,7 @@ def check_scalar(value: object, param: CudaParam, *, kernel: str) -> int | float
     if kind == "int" and isinstance(plain, int):
         low, high = _INT_RANGES[param.ctype]
         if low <= plain <= high:
-            return int(plain)  # without the subclass: an IntEnum is passed as a number
+            return int(plain)  # a subclass such as IntEnum becomes a plain int
         _refuse_scalar(value, param, kernel, "pass one in the range, or declare a wider type")
     if kind == "float" and isinstance(plain, int | float):
         if _fits(plain, param.ctype):
@@ -139,7 +139,7 @@ def check_scalar(value: object, param: CudaParam, *, kernel: str) -> int | float
 
 
 def _fits(number: float, dtype: str) -> bool:
-    """True if a number stays finite as `dtype`, or is not finite to begin with."""
+    """Return true if a number stays finite as `dtype`, or is infinite or NaN itself."""
     try:
         return abs(float(number)) < _FLOAT_LIMITS[dtype][0] or not isfinite(number)
     except OverflowError:  # an int beyond every float
@@ -147,8 +147,9 @@ def _fits(number: float, dtype: str) -> bool:
 
 
 def _refuse_scalar(value: object, param: CudaParam, kernel: str, cure: str) -> NoReturn:
+    """Raise the error for a value that a scalar parameter does not accept."""
     plain = _plain(value)
-    shown = ""  # the value is shown only where it is a number: an array could fill the screen
+    shown = ""  # only numbers are shown: an array could fill the screen
     if isinstance(plain, int) and plain.bit_length() > 128:  # Python refuses to print very long ones
         shown = f" of {plain.bit_length()} bits"
     elif isinstance(plain, int | float):

@@ -1,8 +1,8 @@
-"""Reads a kernel's `__global__` declaration in CUDA C++ source and holds it against the Python one.
+"""The CUDA signature of a kernel, read from its `__global__` declaration, and its comparison with the Python signature.
 
-It reads what a kernel launched by name can declare (scalars, `Tile`, `View`, pointers) and refuses the rest
-with the line and the cure: a wrong guess here would pass wrong bytes to the GPU. `cuda_source` says how the
-text is read and which aliases are followed, `cuda_scalars` what the C types are called.
+The parser reads the parameters that a kernel launched by name can have: scalars, `Tile`, `View`, pointers. It refuses
+all others, with the line and the cure, because a wrong guess would pass wrong bytes to the GPU. `cuda_lexer` reads the
+text and expands aliases; `cuda_scalars` has the names of the C types.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dagpu.kernels.cuda_lexer import (
     Declaration,
     Token,
     expand_aliases,
+    join_tokens,
     scan_declarations,
-    show,
     split_at_commas,
     take_name,
     tokenize,
@@ -30,14 +30,15 @@ from dagpu.kernels.cuda_lexer import (
 from dagpu.kernels.cuda_scalars import SPELLINGS, CudaParam, ScalarKind, c_text, dtype_of, kind_of
 
 Abi: TypeAlias = Literal["views", "pointers"]
+"""The form of tensor parameters in CUDA: `Tile` and `View`, or plain pointers."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CudaSignature:
-    """A kernel's declaration; `line` is the line of its name.
+    """The CUDA signature of a kernel. `line` is the line of its name.
 
-    `template` is False in every result of `parse_cuda_signature`, since it refuses templates.
+    `template` is False in all results of `parse_cuda_signature`, which refuses templates.
     """
 
     name: str
@@ -49,7 +50,7 @@ class CudaSignature:
 @final
 @dataclass(frozen=True, slots=True)
 class PyParam:
-    """One parameter as Python declares it; `dtype` is None for a scalar or a generic element type."""
+    """One parameter of the Python declaration. `dtype` is None for a Python number and a generic element type."""
 
     name: str
     form: Literal["in", "out", "scalar"]
@@ -60,18 +61,19 @@ class PyParam:
 # ---- parameters -------------------------------------------------------------------------------
 _TYPE_CURE = (
     "Write the C type out (float, double, half, nv_bfloat16, bool, an integer type such as int, size_t or "
-    "int32_t); an alias is followed if it is defined once, at file scope, outside #if, and is no pointer"
+    "int32_t); an alias is followed if it is defined once, at file scope, outside #if, and is not a pointer"
 )
 
 
 def _refuse(kernel: str, line: int, what: str, cure: str) -> NoReturn:
+    """Raise the error for a CUDA declaration."""
     raise KernelArgumentError(f"kernel {kernel!r}, CUDA source line {line}: {what}. {cure}.")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _ParamReader:
-    """Reads the parameters of one declaration."""
+    """A parser of the parameters of one CUDA declaration."""
 
     kernel: str
     abi: Abi
@@ -79,19 +81,21 @@ class _ParamReader:
     declared: int  # the line of the kernel's name
 
     def params(self, inside: Sequence[Token]) -> tuple[CudaParam, ...]:
+        """Parse the tokens between the parentheses of the declaration."""
         parts = split_at_commas(inside)
         if len(parts) == 1 and [token.text for token in parts[0]] in ([], ["void"]):
             return ()
         return tuple(self.param(part, position) for position, part in enumerate(parts, start=1))
 
     def param(self, tokens: Sequence[Token], position: int) -> CudaParam:
+        """Parse one parameter. `position` counts from 1."""
         line = tokens[0].line if tokens else self.declared
         texts = [token.text for token in tokens]
         if "#" in texts:
             what = f"parameter {position} is under a preprocessor condition, which is not known here"
             _refuse(self.kernel, line, what, "Take the condition out of the parameter list")
         texts = without_attributes(texts[: texts.index("=")] if "=" in texts else texts)
-        what = f"parameter {position} is '{show(texts)}'"
+        what = f"parameter {position} is '{join_tokens(texts)}'"
         if "&" in texts:
             _refuse(self.kernel, line, f"{what}, a reference", "Kernels take parameters by value: drop the '&'")
         bounds = texts[texts.index("[") :] if "[" in texts else []
@@ -107,7 +111,7 @@ class _ParamReader:
         return self.plain(texts, name, line, what, stars)
 
     def plain(self, texts: list[str], name: str, line: int, what: str, stars: int) -> CudaParam:
-        """A scalar or a pointer."""
+        """Parse a scalar or a pointer."""
         base = texts[: texts.index("*")] if "*" in texts else texts
         dtype = dtype_of([text for text in base if text != "const"])
         if dtype is None or not {"*", "const"}.issuperset(texts[len(base) :]):
@@ -127,7 +131,7 @@ class _ParamReader:
         return CudaParam(name, "scalar", dtype, False, None, line)
 
     def tile_or_view(self, texts: list[str], name: str, line: int, what: str, stars: int) -> CudaParam:
-        """`Tile<T, N>` or `View<const T, N>`."""
+        """Parse `Tile<T, N>` or `View<const T, N>`."""
         start = texts.index("<")
         end = len(texts) - texts[::-1].index(">") if ">" in texts else len(texts)
         outer = "".join(text for text in texts[:start] if text != "const")
@@ -154,13 +158,13 @@ class _ParamReader:
         return CudaParam(name, form, dtype, "const" in element, int(rank[1]), line)
 
 
-# ---- the declaration asked for ------------------------------------------------------------------
+# ---- the declaration of one kernel ----------------------------------------------------------------
 def parse_cuda_signature(source: str, name: str, *, abi: Abi) -> CudaSignature:
-    """The signature of the kernel `name` in `source`, from its definition or else its first declaration.
+    """Return the signature of the kernel `name`, from its definition, else from its first declaration.
 
     Raises:
-        KernelArgumentError: there is no such kernel, it is a template or overloaded, or a parameter is none
-            that can be passed under `abi`.
+        KernelArgumentError: the source does not declare the kernel, the kernel is a template or overloaded, or a
+            parameter cannot be passed under `abi`.
     """
     tokens, aliases = tokenize(source)
     everything = scan_declarations(tokens, aliases)
@@ -170,7 +174,7 @@ def parse_cuda_signature(source: str, name: str, *, abi: Abi) -> CudaSignature:
     signatures: list[CudaSignature] = []
     for _, line, template, inside, _ in declarations:
         if template:
-            cure = "Write the types out, or call the template from a kernel that is none"
+            cure = "Write the types out, or call the template from a kernel that is not one"
             _refuse(name, line, "it is a template, and a kernel that is launched by name cannot be one", cure)
         if inside is None:
             _refuse(name, line, "its parameter list is never closed", "Add the missing ')'")
@@ -186,30 +190,31 @@ def parse_cuda_signature(source: str, name: str, *, abi: Abi) -> CudaSignature:
 
 
 def _abi_of(signature: CudaSignature) -> list[tuple[object, ...]]:
+    """Return the properties of the parameters that two declarations of one kernel must share."""
     return [(param.form, param.ctype, param.const, param.rank) for param in signature.params]
 
 
 def _missing(name: str, tokens: Sequence[Token], declarations: Sequence[Declaration]) -> str:
+    """Return the message for a source that does not declare the kernel."""
     there = ", ".join(f"{d.name!r} (line {d.line})" for d in declarations) or "none"
     calls = [token.line for token, after in pairwise(tokens) if (token.text, after.text) == (name, "(")]
     if calls:
-        cure = f"Line {calls[0]} has '{name}(' with no __global__ to be seen before it: write it there"
+        cure = f"Line {calls[0]} has '{name}(' without a visible __global__ before it: write it there"
     else:
         cure = "Give the Python function and the CUDA kernel one name; macros with arguments are not expanded"
     found = f"its CUDA source has no '__global__ void {name}(...)'; its __global__ functions: {there}"
     return f"kernel {name!r}: {found}. {cure}."
 
 
-# ---- the two signatures against each other ------------------------------------------------------
+# ---- comparison of the two signatures --------------------------------------------------------------
 def check_signature(sig: CudaSignature, python_params: Sequence[PyParam], *, kernel: str, where: str) -> None:
-    """Holds a kernel's CUDA signature against its Python one, declared at `where` (a file and line).
+    """Compare the CUDA signature of a kernel with its Python signature, declared at `where` (a file and line).
 
-    Held are the number of parameters, their order (a name that both sides use must stand in one place),
-    forms, element types and `const`. Names may differ. A generic element type (`dtype=None`) takes what CUDA
-    declares.
+    The number, order, forms, element types and `const` of the parameters must agree. Names may differ, but a name that
+    both signatures use must have the same position. A generic element type (`dtype=None`) accepts the type of CUDA.
 
     Raises:
-        KernelArgumentError: one message for all that differs, with both sides' lines.
+        KernelArgumentError: the signatures differ. One message lists all differences, with the lines of both.
     """
     problems: list[str] = []
     if len(sig.params) != len(python_params):
@@ -229,12 +234,14 @@ def check_signature(sig: CudaSignature, python_params: Sequence[PyParam], *, ker
 
 
 def _surplus(sig: CudaSignature, python_params: Sequence[PyParam]) -> str:
+    """Return a clause that lists the parameters of the longer signature that the other one lacks."""
     common = min(len(sig.params), len(python_params))
     texts = [_python_text(p) for p in python_params[common:]] or [c_text(c) for c in sig.params[common:]]
-    return f"nothing stands against {', '.join(repr(text) for text in texts)}"
+    return f"no counterpart for {', '.join(repr(text) for text in texts)}"
 
 
 def _differences(p: PyParam, c: CudaParam) -> Iterator[str]:
+    """Yield the differences between two declarations of a parameter."""
     if (p.form == "scalar") != (c.form == "scalar"):
         yield "a scalar against an array"
         return
@@ -250,13 +257,14 @@ def _differences(p: PyParam, c: CudaParam) -> Iterator[str]:
 
 
 def _python_text(p: PyParam) -> str:
+    """Return a parameter as Python text for messages."""
     if p.form == "scalar":
         return f"{p.name}: {p.dtype or p.scalar or 'scalar'}"
     return f"{p.name}: {'In' if p.form == 'in' else 'Out'}[{p.dtype or 'D'}]"
 
 
 def _wanted(p: PyParam, c: CudaParam) -> str:
-    """The declaration that CUDA should have for `p`, in the manner of `c`."""
+    """Return the CUDA declaration that fits the Python parameter `p`, in the form of `c`."""
     fitting = (p.form == "scalar") == (c.form == "scalar") and p.scalar in (None, kind_of(c.ctype))
     element = SPELLINGS[c.ctype][0] if fitting else p.scalar or "T"
     if p.dtype is not None:

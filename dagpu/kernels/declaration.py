@@ -1,4 +1,4 @@
-"""A kernel's declaration against CUDA: the source, the parameters as both sides agree on them, settings."""
+"""The declaration of a kernel: its CUDA source, the parameters that Python and CUDA agree on, and its settings."""
 
 import dataclasses
 import linecache
@@ -11,7 +11,7 @@ import numpy as np
 
 from dagpu.common.dtypes import FLOATING
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.wrong_arguments import shown, whole
+from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles.symbolic import SymbolicNumber
 from dagpu.kernels.annotations import PySignature, declaration_error, declared_at
 from dagpu.kernels.cuda_scalars import CudaParam, check_scalar
@@ -21,12 +21,13 @@ from dagpu.ops.kernel_spec import Param
 
 # ---- the source ---------------------------------------------------------------------------
 def read_source(cuda: str | Path, function: Callable[..., object]) -> tuple[str, str]:
-    """The text of the CUDA source, and what messages call it: its path, or `file.py:12` for a text.
+    """Return the text of the CUDA source, and its name for messages: its path, or `file.py:12` for a text.
 
-    A `Path`, or one line of text ending in `.cu`, is read; relative ones lie beside the declaring module.
+    A `Path`, or one line of text that ends with `.cu`, is the path of a file. A relative path starts at the folder of
+    the declaring module.
 
     Raises:
-        KernelArgumentError: there is no such file, or it cannot be read.
+        KernelArgumentError: the file does not exist, or cannot be read.
     """
     name, place, home = function.__name__, declared_at(function), function.__code__.co_filename
     if isinstance(cuda, str) and ("\n" in cuda or not cuda.endswith(".cu")):
@@ -34,7 +35,7 @@ def read_source(cuda: str | Path, function: Callable[..., object]) -> tuple[str,
     if not isinstance(cuda, str | Path):
         what = f"cuda= is of type {type(cuda).__name__}"
         raise declaration_error(name, place, what, "Give CUDA C++ source text, or the path of a .cu file")
-    path = Path(home).parent / cuda  # which is `cuda` itself where that is absolute
+    path = Path(home).parent / cuda  # an absolute `cuda` stays as it is
     try:
         return path.read_text(encoding="utf-8"), str(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -44,9 +45,9 @@ def read_source(cuda: str | Path, function: Callable[..., object]) -> tuple[str,
 
 
 def _line_of(text: str, function: Callable[..., object]) -> int:
-    """The line of the declaring file on which a literal begins; the decorator's where it cannot be found.
+    """Return the line of the declaring file on which a literal begins; if it is not found, the line of the decorator.
 
-    The literal nearest below the decorator is taken, else the last one above it (a constant of the module).
+    The first occurrence below the decorator counts, else the last one above it (a constant of the module).
     """
     declared = function.__code__.co_firstlineno
     lines: Sequence[str] = linecache.getlines(function.__code__.co_filename, function.__globals__)
@@ -57,14 +58,14 @@ def _line_of(text: str, function: Callable[..., object]) -> int:
     return declared if at < 0 else file.count("\n", 0, at) + 1
 
 
-# ---- against CUDA ---------------------------------------------------------------------------
+# ---- the parameters -------------------------------------------------------------------------
 def params_of(
     function: Callable[..., object], signature: PySignature, source: str, abi: Literal["views", "pointers"]
 ) -> tuple[Param, ...]:
-    """The parameters as Python and CUDA agree on them; an element type left open in Python is CUDA's.
+    """Return the parameters that Python and CUDA agree on. CUDA decides an element type that is generic in Python.
 
     Raises:
-        KernelArgumentError: they do not agree, CUDA's cannot be read, or a default does not fit.
+        KernelArgumentError: the signatures differ, the CUDA declaration cannot be read, or a default does not fit.
     """
     name, place = function.__name__, declared_at(function)
     pairs = list(zip(signature.names, signature.annotations, strict=True))
@@ -87,6 +88,7 @@ def params_of(
 
 
 def _check_default(function: Callable[..., object], check: Callable[[object], object], default: object) -> None:
+    """Raise if the default of a scalar parameter does not fit its C type."""
     try:
         check(default)
     except KernelArgumentError as error:
@@ -95,9 +97,9 @@ def _check_default(function: Callable[..., object], check: Callable[[object], ob
 
 @final
 class ScalarCheck:
-    """`check_scalar` for one parameter.
+    """The function `check_scalar` for one parameter, with a fast path.
 
-    `type(v) is kind and low <= v <= high` holds for nearly all numbers; such a `v` is passed as it is.
+    For nearly all numbers `type(v) is kind and low <= v <= high` is true. Such a `v` is passed unchanged.
     """
 
     __slots__ = ("_kernel", "_param", "dtype", "high", "kind", "low")
@@ -106,14 +108,14 @@ class ScalarCheck:
         self._param = param
         self._kernel = kernel
         self.dtype = dtype = np.dtype(param.ctype)
-        """The parameter's type in CUDA."""
+        """The type of the parameter in CUDA."""
         self.kind: type[int | float]
         self.low: int | float
         self.high: int | float
         if dtype.kind in "iu":
             self.kind, self.low, self.high = int, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
         elif dtype in FLOATING:
-            # 65504 is the largest float16; it is in the range of bfloat16 too, which np.finfo does not know.
+            # 65504 is the largest float16, and in the range of bfloat16, which np.finfo does not support.
             self.high = 65504.0 if dtype.itemsize == 2 else float(np.finfo(dtype).max)
             self.kind, self.low = float, -self.high
         else:
@@ -123,28 +125,31 @@ class ScalarCheck:
         if type(value) is self.kind and self.low <= value <= self.high:
             return value
         if type(value) is SymbolicNumber:
-            self(value.number)  # each call's number is checked; what goes on is what stands for them all
+            self(value.number)  # check the number of this call, but pass on the stand-in for all calls
             return cast("int | float", value)
         return check_scalar(value, self._param, kernel=self._kernel)
 
 
 # ---- other parts of a declaration ---------------------------------------------------------
 MAX_THREADS = 1024
-"""Threads in a block on every architecture (CUDA C++ Programming Guide, table of compute capabilities)."""
+"""The maximum number of threads in a block, on all architectures.
+
+Source: CUDA C++ Programming Guide, table of compute capabilities.
+"""
 _MAX_GRID = 2**31 - 1
-"""Blocks along the first axis of a grid (the same table)."""
+"""The maximum number of blocks along the first axis of a grid (the same table)."""
 
 
-def extents(
+def check_extents(
     given: Sequence[object], what: Literal["grid", "block"], kernel: str, place: str, called: str = ""
 ) -> tuple[int, ...]:
-    """The extents of a grid or block, checked. `called` is the place of the call, where that is not the declaration.
+    """Check and return the extents of a grid or block. `called` is the place of the call if it is not the declaration.
 
     Raises:
-        KernelArgumentError: not 1 to 3 whole numbers of 1 or more, or too many threads in a block.
+        KernelArgumentError: the extents are not 1 to 3 whole numbers of 1 or more, or a block has too many threads.
     """
-    found = tuple(n for n in map(whole, given) if n is not None and 1 <= n <= _MAX_GRID)
-    call = f"{what}({', '.join(map(shown, given))}){called and f' at {called}'}"
+    found = tuple(n for n in map(as_whole_number, given) if n is not None and 1 <= n <= _MAX_GRID)
+    call = f"{what}({', '.join(map(format_value, given))}){called and f' at {called}'}"
     if len(found) != len(given) or not 1 <= len(found) <= 3:
         raise declaration_error(kernel, place, call, "Give 1 to 3 whole numbers, each 1 or more")
     if what == "block" and math.prod(found) > MAX_THREADS:

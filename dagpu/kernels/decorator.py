@@ -1,8 +1,8 @@
 """`@kernel`: a CUDA kernel as a typed Python function that builds an op.
 
-A call checks all that can be known of its arguments, and only when all of them fit does it move the handles
-among them into the op: a refused call leaves every handle as it was. Of an argument that is an op nothing is
-known yet; the tracer checks what it yields with the same rules (`check_launch`).
+A call first checks all its arguments, and then moves the handles into the op. So a refused call leaves every handle
+unchanged. The result of an argument that is an op is unknown at the call; the tracer checks it by the same rules
+(`check_launch`).
 """
 
 import inspect
@@ -20,9 +20,9 @@ from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import KernelArgumentError, NoDeviceError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
-from dagpu.common.wrong_arguments import shown, suspended_by, whole
+from dagpu.common.wrong_arguments import as_whole_number, format_value, suspended_result
 from dagpu.handles.device_handles import INSTALL_CUDA
-from dagpu.handles.handle_trees import moved_in
+from dagpu.handles.handle_trees import move_handles
 from dagpu.kernels.annotations import In as In
 from dagpu.kernels.annotations import Lazy as Lazy
 from dagpu.kernels.annotations import Out as Out
@@ -33,10 +33,10 @@ from dagpu.kernels.annotations import (
     read_signature,
     takes_by_position,
 )
-from dagpu.kernels.call_arguments import check_arguments, declared, refuse_call
+from dagpu.kernels.call_arguments import check_arguments, format_param, refuse_call
 from dagpu.kernels.declaration import (
     ScalarCheck,
-    extents,
+    check_extents,
     params_of,
     read_source,
 )
@@ -54,14 +54,14 @@ COMPILER.set(None)
 
 @final
 class Kernel(Generic[_P]):
-    """A kernel. A call builds an op whose result is a tuple of all arguments, each as it was passed."""
+    """A kernel. A call builds an op whose result is the tuple of the arguments, with their kinds unchanged."""
 
     def __init__(self, spec: KernelSpec, signature: PySignature, function: Callable[_P, None]) -> None:
         self.spec = spec
         self._signature = signature
         self._function = function
         self._arity = len(signature.names) if signature.positional == len(signature.names) else -1
-        """Number of arguments of a call by position; -1 where some are given by name alone."""
+        """The number of parameters; -1 if some of them can be passed by name only."""
         params = list(enumerate(spec.params))
         self._tensors = tuple(i for i, p in params if p.form != "scalar")
         self._scalars = tuple((i, p.check) for i, p in params if p.check is not None)
@@ -71,17 +71,17 @@ class Kernel(Generic[_P]):
         update_wrapper(self, function, updated=())
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
-        """Build the op. Handles among the arguments move into it.
+        """Return the op of a launch. Handles among the arguments move into it.
 
         Raises:
-            KernelArgumentError: an argument is missing, is of a wrong form, element type, rank, scalar type
-                or range, or shares memory with an output. No handle has been moved.
+            KernelArgumentError: an argument is missing, has a wrong form, element type, rank, scalar type or range, or
+                shares memory with an output. No handle has been moved.
             MovedError: a handle has been moved before.
         """
         origin = here()
         if kwargs or len(args) != self._arity:
             return self._launch(self._bind(args, kwargs, origin), origin)
-        # Most calls pass ops and numbers as they are wanted; for them this is all there is to check.
+        # Most calls pass ops and fitting numbers, which need no other checks.
         for i in self._tensors:
             if not isinstance(args[i], DeviceOp):
                 return self._launch(list(args), origin)
@@ -92,16 +92,20 @@ class Kernel(Generic[_P]):
         return Launch(self.spec, args, origin) if self._has_grid else self._launch(list(args), origin)
 
     def _launch(self, given: list[Any], origin: Origin) -> KernelOp:
-        """Check everything, then move the handles in."""
+        """Check all arguments, move the handles, and return the op."""
         check_arguments(self.spec, given, origin, ops=True)
         for i, check in self._scalars:
             if not isinstance(given[i], DeviceOp):
                 given[i] = check(given[i])
-        # By now each handle is alive, and no two share memory that one of them owns.
-        return Launch(self.spec, moved_in(tuple(given), "being passed to a kernel", origin), origin)
+        # Each handle is live here, and no two share memory that one of them owns.
+        return Launch(self.spec, move_handles(tuple(given), "being passed to a kernel", origin), origin)
 
     def _bind(self, args: Sequence[object], kwargs: dict[str, Any], origin: Origin) -> list[Any]:
-        """The arguments in the order of the parameters, with defaults."""
+        """Return the arguments in the order of the parameters, with defaults.
+
+        Raises:
+            KernelArgumentError: the arguments do not match the parameters.
+        """
         spec, signature = self.spec, self._signature
         names = signature.names
         takes = f"it takes ({', '.join(names)})"
@@ -131,13 +135,13 @@ class Kernel(Generic[_P]):
     def host(
         self, body: Callable[..., None] | None = None, /, *, whole: bool = False
     ) -> Callable[[Callable[..., None]], None] | None:
-        """Set what the host backend runs: a decorator for a NumPy function with the kernel's own parameters.
+        """Decorate the NumPy function that the host backend runs; it has the kernel's parameters.
 
-        It is called once for each tile of the partition, with each output as a `Tile`, each input as a
-        read-only array, and numbers; with `@k.host(whole=True)` once, with whole outputs.
+        The function is called once for each tile of the partition: each output is a `Tile`, each input a read-only
+        array, each scalar a number. With `@k.host(whole=True)` it is called once, with whole outputs.
 
         Raises:
-            KernelArgumentError: its parameters are not the kernel's, or the kernel has a host body already.
+            KernelArgumentError: the parameters differ from the kernel's, or the kernel has a host body already.
         """
 
         def decorate(body: Callable[..., None]) -> None:
@@ -150,14 +154,15 @@ class Kernel(Generic[_P]):
         return None
 
     def _check_body(self, body: Callable[..., None]) -> None:
+        """Raise a `KernelArgumentError` unless the function can be the host body of this kernel."""
         name, place, names = self.spec.name, describe(self.spec.origin), self._signature.names
         if not callable(body):
             what = f"its host body is of type {type(body).__name__}"
             raise declaration_error(
                 name, place, what, "Decorate a function with @kernel.host or @kernel.host(whole=True)"
             )
-        if (gives := suspended_by(body)) is not None:
-            what = f"a call of its host body {shown(body)} gives {gives} and runs nothing"
+        if (gives := suspended_result(body)) is not None:
+            what = f"a call of its host body {format_value(body)} gives {gives} and runs nothing"
             raise declaration_error(name, place, what, "Write a plain function: def, with no await and no yield")
         code = getattr(body, "__code__", None)
         where = "" if code is None else f" at {describe((code, 0))}"
@@ -178,18 +183,20 @@ class Kernel(Generic[_P]):
             raise declaration_error(name, place, what, cure)
 
     def grid(self, *grid: int) -> "Kernel[_P]":
-        """A copy that launches this grid of blocks, 1 to 3 extents, in place of the partition's tile grid."""
-        return self._changed(grid=extents(grid, "grid", self.spec.name, describe(self.spec.origin), describe(here())))
+        """Return a copy that launches this grid of blocks, 1 to 3 extents, instead of the partition's tile grid."""
+        return self._changed(
+            grid=check_extents(grid, "grid", self.spec.name, describe(self.spec.origin), describe(here()))
+        )
 
     def block(self, *block: int) -> "Kernel[_P]":
-        """A copy with this many threads in a block: 1 to 3 extents, at most 1024 threads together."""
+        """Return a copy with these block dimensions: 1 to 3 extents, at most 1024 threads in total."""
         return self._changed(
-            block=extents(block, "block", self.spec.name, describe(self.spec.origin), describe(here()))
+            block=check_extents(block, "block", self.spec.name, describe(self.spec.origin), describe(here()))
         )
 
     def shared_memory(self, nbytes: int) -> "Kernel[_P]":
-        """A copy whose blocks have `nbytes` bytes of dynamic shared memory each."""
-        count = whole(nbytes)
+        """Return a copy whose blocks have `nbytes` bytes of dynamic shared memory each."""
+        count = as_whole_number(nbytes)
         if count is None or count < 0:
             what = f"shared_memory({nbytes!r}) at {describe(here())}"
             raise declaration_error(
@@ -198,30 +205,31 @@ class Kernel(Generic[_P]):
         return self._changed(shared_bytes=count)
 
     def _changed(self, **changes: Any) -> "Kernel[_P]":
+        """Return a copy with other settings."""
         return Kernel(replace(self.spec, **changes), self._signature, self._function)
 
     def compile(self) -> None:
-        """Compile it now, so that the first launch does not wait for the compiler.
+        """Compile the kernel now, so that the first launch does not wait for the compiler.
 
         Raises:
-            NoDeviceError: no CUDA backend is loaded here.
+            NoDeviceError: no CUDA backend is loaded.
         """
         if COMPILER.value is None:
             raise NoDeviceError(
                 f"kernel {self.spec.name!r}, declared at {describe(self.spec.origin)}: it cannot be compiled at "
-                f"{describe(here())}, for there is no CUDA backend here. Leave compile() out on the host, which "
+                f"{describe(here())}, because no CUDA backend is loaded here. Leave compile() out on the host, which "
                 f"compiles nothing; for CUDA, on a machine with a GPU: {INSTALL_CUDA}."
             )
         with Section("compile() was called"):
             COMPILER.value(self.spec)
 
     def __repr__(self) -> str:
-        params = ", ".join(map(declared, self.spec.params))
+        params = ", ".join(map(format_param, self.spec.params))
         return f"<kernel {self.spec.name}({params}) declared at {describe(self.spec.origin)}>"
 
 
 def _by_name_alone(declare: _F) -> _F:
-    """The same function to a checker; at run time, a `@kernel` with no parentheses is told what it lacks."""
+    """Wrap `declare` so that positional arguments, as of `@kernel` without parentheses, raise an error with a cure."""
 
     @wraps(declare)
     def called(*given: object, **named: Any) -> object:
@@ -245,27 +253,29 @@ def kernel(
     checked: bool | None = None,
     in_place: bool = False,
 ) -> Callable[[Callable[_P, None]], Kernel[_P]]:
-    """Declare a kernel: the decorated function gives its name and parameters, its body is never run.
+    """Declare a kernel. The decorated function defines its name and parameters; the body of the function never runs.
 
     Args:
-        cuda: CUDA C++ source text, or the path of a `.cu` file; a relative one lies beside the declaring
-            module. It has a `__global__` function of the decorated function's name.
-        block: threads in a block, 1 to 3 extents, at most 1024 together; None leaves it to dagpu.
-        abi: "views" passes `Tile` and `View`; "pointers" plain pointers, as in existing CUDA code.
-        options: for the compiler.
-        checked: compile bounds checks in; None means: if DAGPU_CHECKED is 1.
-        in_place: an output may be written where an input of the same shape and element size lies, once nobody else
-            needs that input. Say so of a kernel, and of its host body, that reads an element of such an input only
-            to write the output's element of the same index, and reads it before.
+        cuda: CUDA C++ source text, or the path of a `.cu` file. A relative path starts at the folder of the declaring
+            module. The source has a `__global__` function with the name of the decorated function.
+        block: the block dimensions, 1 to 3 extents, at most 1024 threads in total. None lets dagpu choose.
+        abi: "views" passes `Tile` and `View`; "pointers" passes plain pointers, as in existing CUDA code.
+        options: options for the compiler.
+        checked: True compiles bounds checks into the kernel. None means True if DAGPU_CHECKED is 1.
+        in_place: an output may reuse the memory of an input of the same shape and element size that is not needed any
+            more. Set it only if the kernel and its host body use an element of such an input for the output's element
+            of the same index alone, and read it before they write.
 
     Raises:
-        KernelArgumentError: the Python and the CUDA declaration do not agree, or one of them cannot be read.
+        KernelArgumentError: the Python and the CUDA declaration differ, or one of them cannot be read.
     """
 
     def decorate(function: Callable[_P, None]) -> Kernel[_P]:
         if not inspect.isfunction(function):
-            what = f"@kernel(...) at {describe(here())} is applied to {shown(function)}, which is no plain function"
-            raise KernelArgumentError(f"{what}. Decorate a `def` that names and types the kernel's parameters.")
+            what = f"@kernel(...) at {describe(here())} is applied to {format_value(function)}"
+            raise KernelArgumentError(
+                f"{what}, which is not a plain function. Decorate a `def` that names and types the kernel's parameters."
+            )
         name, place = function.__name__, declared_at(function)
         signature = read_signature(function, sys._getframe(1).f_locals)
         _check_settings(name, place, abi, options, checked=checked, in_place=in_place)
@@ -277,7 +287,7 @@ def kernel(
             cuda=source,
             source_name=source_name,
             abi=abi,
-            block=None if threads is None else extents(threads, "block", name, place),
+            block=None if threads is None else check_extents(threads, "block", name, place),
             options=tuple(options),
             checked=CHECKED.get() if checked is None else bool(checked),
             origin=(function.__code__, 0),
@@ -290,22 +300,23 @@ def kernel(
 
 
 def _check_settings(name: str, place: str, abi: Any, options: Any, **flags: Any) -> None:
+    """Raise a `KernelArgumentError` for a wrong `abi`, `options` or flag of `@kernel`."""
     if not isinstance(abi, str) or abi not in ("views", "pointers"):
-        raise declaration_error(name, place, f"abi={shown(abi)}", "Give 'views' or 'pointers'")
+        raise declaration_error(name, place, f"abi={format_value(abi)}", "Give 'views' or 'pointers'")
     listed = isinstance(options, Sequence) and not isinstance(options, str | bytes)
     if not listed or not all(isinstance(option, str) for option in options):
-        what = f"options={shown(options)}"
+        what = f"options={format_value(options)}"
         raise declaration_error(name, place, what, 'Give a sequence of texts: ("-lineinfo",)')
     for flag, given in flags.items():
         if not isinstance(given, bool | np.bool_) and not (given is None and flag == "checked"):
-            raise declaration_error(name, place, f"{flag}={shown(given)}", f"Say {flag}=True, or leave it out")
+            raise declaration_error(name, place, f"{flag}={format_value(given)}", f"Say {flag}=True, or leave it out")
 
 
 def check_launch(spec: KernelSpec, args: Sequence[object], origin: Origin) -> None:
-    """Hold the arguments of a launch, handles and numbers, against the kernel's parameters.
+    """Check the arguments of a launch, handles and numbers, against the parameters of the kernel.
 
     Raises:
-        KernelArgumentError: they do not fit, or an output's memory is another argument's as well.
+        KernelArgumentError: the arguments do not fit, or an output shares its memory with another argument.
         MovedError: a handle has been moved.
     """
     check_arguments(spec, args, origin, ops=False)

@@ -1,4 +1,4 @@
-"""`Tile`: what a host body is given for each output."""
+"""`Tile`: the argument of a host body for an output."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ _D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
 
 
 class Tile(np.ndarray[Any, np.dtype[_D_co]]):
-    """In a host body: one tile of an output, writable, with its place in the output.
+    """A tile of an output in a host body: a writable array with its position in the output.
 
-    Only the tile itself has a place. A result computed from it (`y * 2`, `y.sum()`) is a plain array or scalar. A view
-    cut out of it (`y[1:]`, `y.T`) is still a `Tile`, because it writes to the same memory, but has no place of its own:
-    its `.at` raises. (A view without a place costs nothing, because its slots stay empty. An `__array_finalize__` that
-    clears them would be a Python call for every array that NumPy makes from a tile.)
+    Only the tile itself has a position. A result computed from it (`y * 2`, `y.sum()`) is a plain array or scalar. A
+    view of it (`y[1:]`, `y.T`) is a `Tile`, because it writes to the same memory, but has no position: its `.at`
+    raises. (The slots of a view stay empty, which costs nothing. An `__array_finalize__` that clears them would be a
+    Python call for each array that NumPy derives from a tile.)
     """
 
     __slots__ = ("_at", "_index")
@@ -23,11 +23,10 @@ class Tile(np.ndarray[Any, np.dtype[_D_co]]):
 
     @property
     def at(self) -> tuple[slice, ...]:
-        """This tile's place in the whole tensor: `x[y.at]` is the part of `x` that lies where the tile `y`
-        does.
+        """The position of the tile in the whole tensor: `x[y.at]` is the part of `x` at the position of the tile `y`.
 
         Raises:
-            AttributeError: this is a view of a tile, not the tile that the host body was given.
+            AttributeError: this is a view of a tile, not the tile that the host body received.
         """
         try:
             return self._at
@@ -36,10 +35,10 @@ class Tile(np.ndarray[Any, np.dtype[_D_co]]):
 
     @property
     def index(self) -> tuple[int, ...]:
-        """This tile's place in the grid, one number for each axis.
+        """The position of the tile in the grid, one number for each axis.
 
         Raises:
-            AttributeError: this is a view of a tile, not the tile that the host body was given.
+            AttributeError: this is a view of a tile, not the tile that the host body received.
         """
         try:
             return self._index
@@ -49,10 +48,9 @@ class Tile(np.ndarray[Any, np.dtype[_D_co]]):
     def __array_wrap__(
         self, array: "np.ndarray[Any, Any]", context: object = None, return_scalar: bool = True, /
     ) -> Any:
-        """The result of a ufunc on a tile: the tile itself where that was the `out=`, else a plain array or
-        scalar.
+        """Return the result of a ufunc on a tile: the tile itself if it was the `out=`, else a plain array or scalar.
 
-        NumPy 1 does not pass `return_scalar`, and makes a scalar of every result without axes.
+        NumPy 1 does not pass `return_scalar`, and converts each result without axes to a scalar.
         """
         if array is self:
             return array

@@ -1,7 +1,8 @@
-"""A `Plan`: what a scheduler gives, a verifier proves and a backend replays. Plain data.
+"""A `Plan`: the steps of a program on the lanes of its devices, as plain data. A scheduler makes it, a verifier proves
+it and a backend replays it.
 
-Happens-before in a plan is the order of the steps within each lane, and every `Record` of an event before each `Wait`
-for it. Nothing else orders two steps of different lanes.
+Happens-before in a plan is the order of the steps within each lane, and the order from each `Record` of an event to
+every `Wait` for it. Nothing else orders two steps of different lanes.
 """
 
 from collections.abc import Callable, Hashable
@@ -26,13 +27,15 @@ from dagpu.lowering.program import (
 from dagpu.lowering.text import OriginColumn, name_at, table
 
 ALIGNMENT: Final = 512
-"""Bytes, as in a pool: any vector load, and a few cache lines, so that neighbours share none."""
+"""Alignment of buffers in an arena, in bytes, as in a memory pool. It suits every vector load, and it is several cache
+lines, so that neighbours share none."""
 
 
 @final
 @plain
 class Lane:
-    """A stream: number `key` of the device's pool, or, where `key` is no number, a stream of the user's own."""
+    """A stream of a plan. `key` is the index of a stream in the device's pool, or, if it is not an integer, the key of
+    a stream that the user created."""
 
     device: int
     key: Hashable
@@ -41,7 +44,7 @@ class Lane:
 @final
 @plain
 class Allocate:
-    """`buffer` has memory from here on."""
+    """From this step on, `buffer` has memory."""
 
     buffer: int
     lane: int
@@ -50,7 +53,7 @@ class Allocate:
 @final
 @plain
 class Release:
-    """`buffer` gives its memory back."""
+    """From this step on, the memory of `buffer` is free."""
 
     buffer: int
     lane: int
@@ -59,7 +62,7 @@ class Release:
 @final
 @plain
 class Execute:
-    """One instruction."""
+    """Runs one instruction."""
 
     instruction: Instruction
     lane: int
@@ -68,7 +71,7 @@ class Execute:
 @final
 @plain
 class Record:
-    """Event `event` happens when the lane's work before this is done."""
+    """Records event `event`, which completes when all earlier work of the lane is complete."""
 
     event: int
     lane: int
@@ -77,7 +80,7 @@ class Record:
 @final
 @plain
 class Wait:
-    """The lane's work after this waits for event `event`."""
+    """Makes all later work of the lane wait for event `event`."""
 
     event: int
     lane: int
@@ -89,9 +92,9 @@ Step: TypeAlias = Allocate | Release | Execute | Record | Wait
 @final
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps in an order in which they may be submitted: every `Record` stands before the `Wait`s for it.
+    """Steps in an order in which they may be submitted: each `Record` precedes the `Wait`s for its event.
 
-    `devices`, `lanes` and `buffers` are what the numbers in the steps refer to; `events` is how many events there are.
+    The numbers in the steps are indices into `devices`, `lanes` and `buffers`. `events` is the number of events.
     """
 
     devices: tuple[str, ...]
@@ -100,23 +103,24 @@ class Plan:
     steps: tuple[Step, ...]
     events: int
     peak_bytes: int
-    """What a run takes beyond its inputs, for all of its time: the arenas, and the outputs in blocks of their own."""
+    """Bytes that a run allocates beyond its inputs, for its whole duration: the arenas, and the outputs in blocks of
+    their own."""
     offsets: tuple[int, ...]
-    """Of each buffer: bytes from the start of its device's arena, a multiple of `ALIGNMENT`. -1 for what lies in no
-    arena: inputs, outputs and cells, and a temporary that nothing uses."""
+    """For each buffer, its offset in bytes from the start of its device's arena, a multiple of `ALIGNMENT`. -1 for a
+    buffer outside the arenas: an input, an output, a cell, or a temporary that no instruction uses."""
     arena_bytes: tuple[int, ...]
-    """Of each device: bytes of the arena in which the temporaries lie."""
+    """For each device, the size in bytes of the arena that holds the temporaries."""
 
     def __str__(self) -> str:
         return show_plan(self)
 
     def to_svg(self) -> str:
-        """A picture of the lanes: when each instruction is predicted to run, and what waits for what. Jupyter shows it
-        for a plan."""
+        """Return a drawing of the lanes as SVG text: the predicted time of each instruction, and the waits between
+        lanes. Jupyter shows this drawing for a plan."""
         return DRAWING.value(self)
 
     def save_svg(self, path: str | PathLike[str]) -> None:
-        """`to_svg()`, as a file."""
+        """Write the drawing that `to_svg()` returns to a file."""
         Path(path).write_text(self.to_svg(), encoding="utf-8")
 
     def _repr_svg_(self) -> str:
@@ -124,10 +128,11 @@ class Plan:
 
 
 def may_write_over(launch: Launch, source: int, out: int) -> bool:
-    """May buffer `out` be written in the memory of buffer `source`, which the launch reads?
+    """Return true if the launch may write buffer `out` in the memory of buffer `source`, which it reads.
 
-    The kernel must say so (`in_place`), and then reads an element of an input before it writes the output's element of
-    the same index. So both must have their elements at the same places: equal shapes, element sizes and strides.
+    The kernel must allow it (`in_place`): it then reads an element of an input before it writes the output's element of
+    the same index. So both buffers must have their elements at the same addresses: equal shapes, strides, offsets and
+    element sizes.
     """
     if not launch.kernel.in_place or source not in launch.reads or out not in launch.writes:
         return False
@@ -146,7 +151,8 @@ def may_write_over(launch: Launch, source: int, out: int) -> bool:
 
 
 def show_plan(plan: Plan) -> str:
-    """A table of the steps in order, and one of the buffers. A lane reads `device/key`, an event `e0`."""
+    """Return a table of the steps in order, and a table of the buffers, as text. A lane is printed as `device/key`, an
+    event as `e0`."""
     places = OriginColumn()
     lanes = [f"{name_at(plan.devices, lane.device)}/{lane.key}" for lane in plan.lanes]
     rows: list[tuple[str, ...]] = []
@@ -158,7 +164,7 @@ def show_plan(plan: Plan) -> str:
                 reads = buffer_names(plan.buffers, instruction.reads)
                 buffers = f"{reads} -> {buffer_names(plan.buffers, instruction.writes)}".strip()
                 size = buffer_bytes(plan.buffers, instruction.writes)
-                origin = places.of(instruction.origin)
+                origin = places.text_of(instruction.origin)
             case Allocate(buffer, _) | Release(buffer, _):
                 buffers, size = buffer_names(plan.buffers, (buffer,)), buffer_bytes(plan.buffers, (buffer,))
             case Record(event, _) | Wait(event, _):
@@ -177,4 +183,5 @@ def show_plan(plan: Plan) -> str:
 
 
 DRAWING: Final = Slot[Callable[[Plan], str]]("dagpu.lowering.report.plan_drawing")
-"""Draws a plan by the times that a cost model predicts for it. The model reads plans, so plans cannot import it."""
+"""The function that draws a plan by the times that a cost model predicts. The model reads plans, so this module cannot
+import it."""

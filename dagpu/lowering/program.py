@@ -1,8 +1,9 @@
-"""A `Program`: what a trace gives and a scheduler takes. Plain data, built and compared without a device.
+"""A `Program`: the result of a trace and the input of a scheduler, as plain data. It is built and compared without a
+device.
 
-Memory is named by its index in `Program.buffers`. A buffer lies on a device, or (`device == HOST`) it is a *cell*:
-one Python value on the host, a NumPy array that is copied from or to, or the result of a `HostCall`.
-Accesses are counted by whole buffers: an output always covers its buffer, so nothing is lost by it.
+A program names memory by its index in `Program.buffers`. A buffer is on a device, or it is a *cell* (`device == HOST`):
+one Python value on the host, such as a NumPy array that is copied from or to, or the result of a `HostCall`. Accesses
+are recorded for whole buffers: an output always covers its buffer, so this loses no precision.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,20 +24,20 @@ HOST = -1
 
 @final
 class Role(Enum):
-    """How long a buffer lives."""
+    """The lifetime of a buffer."""
 
     INPUT = "input"
-    """It holds data before the program starts; whoever lent or gave it keeps it alive."""
+    """The buffer holds data before the program starts. Its owner outside the program keeps it alive."""
     TEMPORARY = "temporary"
-    """It begins and ends within the program."""
+    """The buffer is allocated and freed within the program."""
     OUTPUT = "output"
-    """It begins in the program and is handed out."""
+    """The buffer is allocated within the program, and lives on as part of the result."""
 
 
 @final
 @plain
 class Buffer:
-    """`nbytes` bytes on device number `device` of the program, or a cell (`device == HOST`, 0 bytes)."""
+    """A block of `nbytes` bytes on device number `device` of the program, or a cell (`device == HOST`, 0 bytes)."""
 
     nbytes: int
     device: int
@@ -46,7 +47,7 @@ class Buffer:
 @final
 @plain
 class View:
-    """Part of a buffer, as an array."""
+    """An array in a buffer: elements of the buffer in a given layout."""
 
     buffer: int
     layout: Layout
@@ -55,7 +56,8 @@ class View:
 @final
 @plain
 class Tiles:
-    """An output: a view cut into tiles, `grid[d]` of them along axis d; those at the edges may be smaller."""
+    """An output of a kernel: a view that is cut into tiles, `grid[d]` of them along axis d. Tiles at the edges may be
+    smaller."""
 
     view: View
     tile: tuple[int, ...]
@@ -65,8 +67,8 @@ class Tiles:
 @final
 @plain
 class Cell:
-    """The value of that cell: in the argument of a `HostCall` when it is called, as a number among the arguments of a
-    `Launch` when the run is submitted."""
+    """A reference to the value of a cell. In the argument of a `HostCall` it is replaced when the function is called;
+    among the arguments of a `Launch` it is a number, replaced when the run is submitted."""
 
     buffer: int
 
@@ -74,7 +76,7 @@ class Cell:
 @final
 @plain
 class Items:
-    """In the argument of a `HostCall`: a tuple, built from its items when the call is made."""
+    """A tuple in the argument of a `HostCall`, which is built from its items when the function is called."""
 
     items: tuple[object, ...]
 
@@ -82,12 +84,13 @@ class Items:
 @final
 @plain
 class Launch:
-    """A kernel: one block, or one call of its host body, for each index of `grid`."""
+    """A launch of a kernel: one block, or one call of the kernel's host body, for each index of `grid`."""
 
     kernel: KernelSpec
     args: tuple[Any, ...]
-    """In the order of the kernel's parameters: `View` (input), `Tiles` (output), a number, or a `Cell` that holds one
-    from the start: such a number may differ from run to run of the plan. It stands in no `reads`."""
+    """The arguments in the order of the kernel's parameters: a `View` (input), `Tiles` (output), a number, or a `Cell`.
+    Such a cell holds a number from the start of the run, and the number may differ between runs of the plan. The cell
+    is not in `reads`."""
     grid: tuple[int, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
@@ -98,7 +101,7 @@ class Launch:
 @final
 @plain
 class Fill:
-    """Every element of `out` from a formula."""
+    """Writes every element of `out` by a formula."""
 
     out: View
     recipe: Recipe
@@ -107,14 +110,14 @@ class Fill:
     device: int
     origin: Origin
     seed: Cell | None = None
-    """Where the seed is of random numbers whose recipe has none: it may differ from run to run of the plan. The cell
-    holds it from the start, and stands in no `reads`."""
+    """The cell that holds the seed of random numbers, if the recipe has none. The cell holds it from the start of the
+    run, and the seed may differ between runs of the plan. The cell is not in `reads`."""
 
 
 @final
 @plain
 class CopyHtoD:
-    """The NumPy array in cell `source` to `out`."""
+    """Copies the NumPy array in cell `source` to `out`."""
 
     out: View
     source: int
@@ -127,7 +130,7 @@ class CopyHtoD:
 @final
 @plain
 class CopyDtoH:
-    """`source` to a new NumPy array of its shape and element type, in cell `out`."""
+    """Copies `source` to a new NumPy array of its shape and element type, which is put in cell `out`."""
 
     out: int
     source: View
@@ -140,7 +143,8 @@ class CopyDtoH:
 @final
 @plain
 class CopyDtoD:
-    """`source` to `out`, of equal shape: converts where the element types differ, crosses devices where they do."""
+    """Copies `source` to `out`, which has the same shape. The copy converts elements if the element types differ, and
+    crosses devices if the devices differ."""
 
     out: View
     source: View
@@ -153,9 +157,9 @@ class CopyDtoD:
 @final
 @plain
 class HostCall:
-    """`function(argument)` on a worker thread; its result goes to cell `out`.
+    """Calls `function(argument)` on a worker thread, and puts the result in cell `out`.
 
-    `argument` is the value itself, but for the `Cell`s and `Items` in it, which are looked up when the call is made.
+    `argument` is the value itself. Each `Cell` and `Items` in it is replaced by its value when the function is called.
     """
 
     function: Callable[[Any], object]
@@ -170,16 +174,16 @@ class HostCall:
 @final
 @plain
 class GraphLaunch:
-    """A plan with memory of its own, launched as a whole: on CUDA, a graph."""
+    """Launches a captured plan, which has memory of its own, as a whole. On CUDA this is the launch of a CUDA graph."""
 
     graph: object
-    """What `Prepared.freeze` made of the plan."""
+    """The backend's form of the plan, made by `Prepared.freeze`."""
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     device: int
     origin: Origin
     name: str = ""
-    """Where it was captured, for people: `file.py:12`."""
+    """The place where the graph was captured, for printing: `file.py:12`."""
 
 
 Instruction: TypeAlias = Launch | Fill | CopyHtoD | CopyDtoH | CopyDtoD | HostCall | GraphLaunch
@@ -188,9 +192,10 @@ Instruction: TypeAlias = Launch | Fill | CopyHtoD | CopyDtoH | CopyDtoD | HostCa
 @final
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Instructions in an order in which they may run one by one; `reads` and `writes` say which need it.
+    """Instructions in an order in which they may run one after the other. Their `reads` and `writes` give the
+    dependences.
 
-    `policy_of[i]` is the index in `policies` of what places instruction i.
+    `policies[policy_of[i]]` is the scheduling policy that places instruction i.
     """
 
     devices: tuple[str, ...]
@@ -207,7 +212,7 @@ class Program:
 
 
 def label(instruction: Instruction) -> str:
-    """What an instruction is, in a word or two: `Launch saxpy`, `CopyHtoD`."""
+    """Return a short name of an instruction for tables and messages, such as `Launch saxpy` or `CopyHtoD`."""
     if isinstance(instruction, Launch):
         return f"Launch {instruction.kernel.name}"
     if isinstance(instruction, HostCall):
@@ -218,7 +223,7 @@ def label(instruction: Instruction) -> str:
 
 
 def show_program(program: Program) -> str:
-    """A table of the instructions in order, and one of the buffers."""
+    """Return a table of the instructions in order, and a table of the buffers, as text."""
     places = OriginColumn()
     rows = [
         (
@@ -229,7 +234,7 @@ def show_program(program: Program) -> str:
             buffer_names(program.buffers, instruction.reads),
             buffer_names(program.buffers, instruction.writes),
             buffer_bytes(program.buffers, instruction.writes),
-            places.of(instruction.origin),
+            places.text_of(instruction.origin),
         )
         for index, (instruction, policy) in enumerate(zip(program.instructions, program.policy_of, strict=True))
     ]
@@ -246,7 +251,8 @@ def show_program(program: Program) -> str:
 
 
 def buffer_table(devices: Sequence[str], buffers: Sequence[Buffer], offsets: Sequence[int] = ()) -> list[str]:
-    """Lines with the device, role and bytes of each buffer; with `offsets`, also its place in its device's arena."""
+    """Return the lines of a table with the device, role and size in bytes of each buffer. With `offsets`, a further
+    column has each buffer's offset in its device's arena."""
     if not buffers:
         return []
     places = [f"{offset:,}" if offset >= 0 else "" for offset in offsets] + [""] * (len(buffers) - len(offsets))
@@ -264,18 +270,19 @@ def buffer_table(devices: Sequence[str], buffers: Sequence[Buffer], offsets: Seq
 
 
 def _buffer_name(buffers: Sequence[Buffer], number: int) -> str:
-    """`b3` for device memory, `c3` for a cell. A number out of range is shown: the plan may be wrong."""
+    """Return `b3` for device memory, `c3` for a cell. An index out of range is printed too, because the plan may be
+    wrong."""
     cell = 0 <= number < len(buffers) and buffers[number].device == HOST
     return f"{'c' if cell else 'b'}{number}"
 
 
 def buffer_names(buffers: Sequence[Buffer], numbers: Sequence[int]) -> str:
-    """The names of these buffers, in one line."""
+    """Return the names of these buffers on one line."""
     return " ".join([_buffer_name(buffers, number) for number in numbers])
 
 
 def buffer_bytes(buffers: Sequence[Buffer], numbers: Sequence[int]) -> str:
-    """The bytes of all these buffers together; nothing where they are all cells."""
+    """Return the total size of these buffers in bytes, as text. The text is empty if all of them are cells."""
     known = [buffers[number] for number in numbers if 0 <= number < len(buffers)]
     if all(buffer.device == HOST for buffer in known):
         return ""

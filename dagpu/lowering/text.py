@@ -1,4 +1,4 @@
-"""Tables as text, and the names in them: what programs, plans and reports print with."""
+"""Tables as text, and the names in them, for printing programs, plans and reports."""
 
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -7,7 +7,8 @@ from dagpu.common.origin import Origin, place_of
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines with columns as wide as their widest entry; numbers to the right."""
+    """Return the lines of a table. Each column is as wide as its widest entry, and columns of numbers are
+    right-aligned."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     right = [title in ("#", "bytes", "at", "from", "to") for title in head]
     return [
@@ -22,14 +23,16 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 class OriginColumn:
-    """Origins as `file.py:12`. Many steps share one origin, and each costs a walk over a line table."""
+    """Formats origins as `file.py:12`, and caches the texts: many steps share one origin, and each look-up walks a line
+    table."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
         self._known: dict[Origin, str] = {None: ""}
 
-    def of(self, origin: Origin) -> str:
+    def text_of(self, origin: Origin) -> str:
+        """Return the text for an origin; the empty text if its place is not known."""
         text = self._known.get(origin)
         if text is None:
             place = place_of(origin)
@@ -39,5 +42,5 @@ class OriginColumn:
 
 
 def name_at(names: Sequence[str], number: int) -> str:
-    """The name with that number. A number out of range is shown: the plan may be wrong."""
+    """Return the name with that index. An index out of range is printed as `?7`, because the plan may be wrong."""
     return names[number] if 0 <= number < len(names) else f"?{number}"

@@ -1,7 +1,7 @@
-"""`DeviceOp`, what every op is, and its fluent methods. Building an op does nothing; running is dagpu.runtime's.
+"""`DeviceOp`, the base class of all ops, with its fluent methods. Building an op runs nothing; dagpu.runtime runs ops.
 
-A base class cannot import its own subclasses, so dagpu.ops.nodes puts the ops that the methods build into the slot
-`NODES`, and dagpu.runtime puts what runs them into the slot `RUNNER`.
+A base class cannot import its own subclasses. So dagpu.ops.nodes puts the ops that the methods build into the slot
+`NODES`, and dagpu.runtime puts its runner into the slot `RUNNER`.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 
 class Borrowed:
-    """Phantom: the op may hold a borrow of a tensor."""
+    """Phantom type: the op may hold a borrow of a tensor."""
 
 
 class Static(Borrowed):
-    """Phantom: the op holds no borrow; it may be spawned, returned, stored."""
+    """Phantom type: the op holds no borrow, so it may be spawned, returned and stored."""
 
 
 class MayAlloc:
-    """Phantom: the op may allocate or free device memory."""
+    """Phantom type: the op may allocate or free device memory."""
 
 
 class NoAlloc(MayAlloc):
-    """Phantom: the op does neither; it may be recorded into a CUDA graph."""
+    """Phantom type: the op allocates and frees no device memory, so it may be recorded into a CUDA graph."""
 
 
 _T = TypeVar("_T")
@@ -74,7 +74,7 @@ _G_co = TypeVar("_G_co", bound=MayAlloc, covariant=True, default=MayAlloc)
 
 
 class Policy(Protocol):
-    """A scheduling policy, as far as an op needs to know one; dagpu.lowering.schedule.policies has the whole."""
+    """The part of a scheduling policy that ops check for; dagpu.lowering.schedule.policies has the whole protocol."""
 
     def place(self, program: Any) -> Any: ...
 
@@ -83,80 +83,82 @@ Place: TypeAlias = Device | Policy | str
 
 
 def check_stream(stream: object, call: str, where: Origin) -> None:
-    """A stream of one's own; a TypeError for anything else."""
+    """Raise a TypeError if `stream` is not a `Stream`."""
     if not isinstance(stream, Stream):
         cure = "Open one on a device: device().stream()"
         raise wrong_argument(call, where, "stream", stream, "a Stream", cure)
 
 
-def has_op(made: Any) -> bool:
-    """True if the result of a function of `map` or `host_map` is an op, or has one in it.
+def has_op(returned: Any) -> bool:
+    """True if the value that a function for `map` or `host_map` returned is an op or contains one.
 
-    All items of a tuple are examined, and the first one of a list or dict: these may be long, and are of one kind.
+    All items of a tuple are examined. Of a list or dict, which may be long and has items of one type, only the first.
     """
-    items: Iterable[object] = (made,)
-    if isinstance(made, tuple):
-        items = made
-    elif type(made) is list:
-        items = made[:1]
-    elif type(made) is dict:
-        items = islice(made.values(), 1)
+    items: Iterable[object] = (returned,)
+    if isinstance(returned, tuple):
+        items = returned
+    elif type(returned) is list:
+        items = returned[:1]
+    elif type(returned) is dict:
+        items = islice(returned.values(), 1)
     return any(isinstance(item, DeviceOp) for item in items)
 
 
-def refuse_op(made: Any, whose: str) -> NoReturn:
-    """Raise for what a function gave that `has_op`. `whose` names the function, with its place.
+def refuse_op(returned: Any, whose: str) -> NoReturn:
+    """Raise for a returned value in which `has_op` found an op. `whose` names the function and its place.
 
     Raises:
         TypeError: always.
     """
-    if isinstance(made, DeviceOp):
-        raise TypeError(f"{whose} gave an op, which nobody would run. Use .then.")
+    if isinstance(returned, DeviceOp):
+        raise TypeError(f"{whose} returned an op, which no run would execute. Use .then.")
     raise TypeError(
-        f"{whose} gave a {type(made).__name__} with an op in it, which nobody would run. Use .then, and "
+        f"{whose} returned a {type(returned).__name__} that contains an op, which no run would execute. Use .then, and "
         "zip_ops(a, b) for several ops."
     )
 
 
-def await_first(x: object) -> str | None:
-    """The cure for what has to be awaited before it can be passed: a `Pending`, a coroutine; None of anything else."""
+def cure_by_await(x: object) -> str | None:
+    """Return the cure for an argument that must be awaited first, a `Pending` or a coroutine; None for others."""
     if isinstance(x, Awaitable) and not isinstance(x, DeviceOp) and type(x) not in HANDLES:
         return "Its result comes with await: pass await x in place of x"
     return None
 
 
-def check_op(op: object, call: str, cure: str = "Pass one that is there, or make one of a value: value(x)") -> None:
-    """An op; a TypeError for anything else."""
+def check_op(op: object, call: str, cure: str = "Pass an op, or make one from a value: value(x)") -> None:
+    """Raise a TypeError with this cure if `op` is not an op."""
     if not isinstance(op, DeviceOp):
-        raise wrong_argument(call, here(), "op", op, "an op", await_first(op) or cure)
+        raise wrong_argument(call, here(), "op", op, "an op", cure_by_await(op) or cure)
 
 
-def _fixed(extents: Any) -> Any:
-    """A list of extents as a tuple, so that a later change of the list does not change the op. The trace refuses
-    anything else that is not a tuple of extents."""
+def _as_tuple(extents: Any) -> Any:
+    """Return a list or array of extents as a tuple, which a later change of the list does not affect.
+
+    Any other value is returned as it is. The trace refuses it if it is not a tuple of extents.
+    """
     return tuple(extents) if isinstance(extents, list | np.ndarray) else extents
 
 
 class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     """An immutable description of device work with a result of type `T`.
 
-    `L` says whether it is free of borrows, `G` whether it allocates. Run it with `await op`, `op.sync()`,
-    `op.sync_on(stream)` or `spawn(nursery, op)`.
+    `L` is `Static` if the op holds no borrow, `G` is `NoAlloc` if it does not allocate. Run it with `await op`,
+    `op.sync()`, `op.sync_on(stream)` or `spawn(nursery, op)`.
     """
 
-    __slots__ = ("__weakref__", "_kept")
+    __slots__ = ("__weakref__", "_plans")
     origin: Origin
-    _kept: Any
-    """The plans that its runs leave for later runs. The slot is unset until `keep_for_later_runs` sets it."""
+    _plans: Any
+    """The plans that runs of this op leave for its later runs. The slot is unset until `attach_plans` sets it."""
 
     # ---- running
 
     def __await__(self) -> Generator[Any, Any, _T_co]:
-        """Run it in a trio task, on the current device; a checkpoint."""
+        """Run the op in a trio task, on the current device. The run is a checkpoint."""
         return RUNNER.value.run(self).__await__()
 
     def sync(self) -> _T_co:
-        """Run it, and block until its result is there. For programs without trio."""
+        """Run the op, and block until its result is complete. For programs without trio."""
         try:
             return RUNNER.value.run_sync(self)
         except BaseException as error:
@@ -166,42 +168,42 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     @leaves_run
     def sync_on(self, stream: Stream) -> _T_co:
-        """Run the whole of it on one explicit stream, and block until its result is there."""
+        """Run the whole op on one explicit stream, and block until its result is complete."""
         origin = here()
         check_stream(stream, "sync_on", origin)
         placed: DeviceOp[_T_co, Any, Any] = NODES.value.on(self, stream, origin)
         return RUNNER.value.run_sync(placed)
 
     def schedule(self, policy: Policy) -> "DeviceOp[_T_co, _L_co, _G_co]":
-        """The same op, placed on streams by `policy`. The innermost placement wins."""
+        """Return the same op, placed on streams by `policy`. The innermost placement wins."""
         return NODES.value.scheduled(self, policy, here())
 
     def on(self, place: Place) -> "DeviceOp[_T_co, _L_co, _G_co]":
-        """The same op on a device (`"host:1"`, `device("cuda:0")`) or placed by a policy. The innermost wins."""
+        """Return the same op on a device (`"host:1"`, `device("cuda:0")`) or placed by a policy. The innermost wins."""
         return NODES.value.placed(self, place, here())
 
     # ---- composing
 
     def then(self, f: "Callable[[_T_co], DeviceOp[_U, _L, _G]]") -> "DeviceOp[_U, _L_co | _L, _G_co | _G]":
-        """`f(handle)` gives an op that runs after this one, with no host synchronisation in between."""
+        """Run the op that `f(result)` returns after this one, with no host synchronisation in between."""
         origin = here()
         check_function(f, "then", origin)
         return NODES.value.then(self, f, origin)
 
     def map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co, _G_co]":
-        """`f(x)` of the result; no device work. Over device data, `f` sees handles."""
+        """Apply `f` to the result, without device work. For results on a device, `f` gets handles."""
         origin = here()
         check_function(f, "map", origin)
         return NODES.value.map(self, f, origin)
 
     def host_map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co]":
-        """`f(x)` on a worker thread once the value has arrived: for CPU work that must not hold up the loop."""
+        """Call `f(x)` on a worker thread once the result `x` is complete: for CPU work that must not block the loop."""
         origin = here()
         check_function(f, "host_map", origin)
         return NODES.value.host_call(self, f, origin)
 
     def inspect(self, f: Callable[[_T_co], object]) -> "DeviceOp[_T_co, _L_co, _G_co]":
-        """Call `f(x)` in passing; the result goes on unchanged."""
+        """Call `f(x)` with the result `x`, and pass that result on unchanged."""
         origin = here()
         check_function(f, "inspect", origin)
         return NODES.value.map(self, NODES.value.inspect(f), origin)
@@ -211,11 +213,12 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     @overload
     def shared(self: "DeviceOp[_T, _L, _G]") -> "DeviceOp[_T, _L, _G]": ...
     def shared(self) -> Any:
-        """Runs at most once, ever, and remembers its result while the node lives; a `Tensor` becomes a `SharedTensor`.
+        """Return an op that runs at most once and remembers its result while it lives; a `Tensor` becomes a
+        `SharedTensor`.
 
-        Any number of consumers, in any number of runs. A failed or cancelled run is not remembered. As the result is
-        everybody's, NumPy arrays in it are read-only: `array.copy()` can be written. (Without `shared()` whoever runs
-        the op is the sole taker of its result, and may write to its arrays.)
+        The result may have any number of consumers, in any number of runs. A failed or cancelled run is not remembered.
+        NumPy arrays in the result are read-only, because all consumers share them: `array.copy()` can be written.
+        (Without `shared()` the caller that runs the op owns its result alone, and may write to its arrays.)
         """
         return NODES.value.shared(self, here())
 
@@ -284,12 +287,12 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         self: "DeviceOp[tuple[Any, ...], _L, _G]", n: int | None = None
     ) -> tuple["DeviceOp[Any, _L, _G]", ...]: ...
     def unzip(self, n: int | None = None) -> Any:
-        """One op for each component of the tuple; the source runs at most once, and each component is taken once.
+        """Return one op for each component of the tuple. The source runs at most once; each component is taken once.
 
-        The source runs whole for the component that is taken first, whichever that is: a run of a component ends, or
-        fails, when all of them are there, or one has failed.
+        The first component that is taken runs the whole source. So its run ends when all components are complete, and
+        fails when one of them fails.
 
-        `n` is needed only where the op's structure does not show how many there are: after a closure.
+        `n`, the number of components, is needed only where the op's structure does not show it: after a closure.
         """
         return NODES.value.unzip(self, n, here())
 
@@ -312,7 +315,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     @overload
     def first(self: "DeviceOp[tuple[Any, ...], _L, _G]") -> "DeviceOp[Any, _L, _G]": ...
     def first(self) -> Any:
-        """The first component; the others are dropped."""
+        """Return an op for the first component of the tuple; the others are dropped."""
         return NODES.value.map(self, NODES.value.first, here())
 
     @overload
@@ -334,7 +337,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     @overload
     def last(self: "DeviceOp[tuple[Any, ...], _L, _G]") -> "DeviceOp[Any, _L, _G]": ...
     def last(self) -> Any:
-        """The last component; the others are dropped."""
+        """Return an op for the last component of the tuple; the others are dropped."""
         return NODES.value.map(self, NODES.value.last, here())
 
     # ---- the handle's own methods, lazily
@@ -348,15 +351,15 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         self: "DeviceOp[TensorMut[_N], _L, _G]", tile: Shape, *, partial: bool = False
     ) -> "DeviceOp[Partition[TensorMut[_N]], _L, _G]": ...
     def partition(self, tile: Shape, *, partial: bool = False) -> Any:
-        """`t.partition(tile)` of the result, a `Tensor` or a `TensorMut`."""
-        return NODES.value.map(self, NODES.value.cut(tile if type(tile) is tuple else _fixed(tile), partial), here())
+        """Apply `t.partition(tile)` to the result, a `Tensor` or a `TensorMut`."""
+        return NODES.value.map(self, NODES.value.cut(tile if type(tile) is tuple else _as_tuple(tile), partial), here())
 
     def unpartition(self: "DeviceOp[Partition[_T], _L, _G]") -> "DeviceOp[_T, _L, _G]":
-        """`p.unpartition()` of the result."""
+        """Apply `p.unpartition()` to the result, a `Partition`."""
         return NODES.value.map(self, NODES.value.uncut, here())
 
     def share(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[SharedTensor[_N], _L, _G]":
-        """`t.share()` of the result. Not to be confused with `shared()`, which remembers."""
+        """Apply `t.share()` to the result, a `Tensor`. Unlike `shared()`, this remembers nothing."""
         return NODES.value.map(self, NODES.value.share, here())
 
     @overload
@@ -364,8 +367,8 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     @overload
     def reshape(self: "DeviceOp[TensorMut[_N], _L, _G]", shape: Shape) -> "DeviceOp[TensorMut[_N], _L, _G]": ...
     def reshape(self, shape: Shape) -> Any:
-        """`t.reshape(shape)` of the result."""
-        return NODES.value.map(self, NODES.value.reshape(_fixed(shape)), here())
+        """Apply `t.reshape(shape)` to the result, a `Tensor` or a `TensorMut`."""
+        return NODES.value.map(self, NODES.value.reshape(_as_tuple(shape)), here())
 
     @overload
     def to_host(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
@@ -376,10 +379,10 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     @overload
     def to_host(self: "DeviceOp[TensorMut[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
     def to_host(self) -> Any:
-        """A new NumPy array with the contents of the result.
+        """Copy the result, a handle, to a new NumPy array.
 
-        It belongs to the sole taker of this op's result, who may write to it. Where there may be several, behind
-        `shared()` or as the result of a `Pending`, it is read-only.
+        The caller that runs the op owns the array, and may write to it. An array that several consumers may share,
+        behind `shared()` or as the result of a `Pending`, is read-only.
         """
         return NODES.value.to_host(self, here())
 
@@ -387,11 +390,11 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     @leaves_run
     def graph(self) -> "CudaGraph[_T_co]":
-        """Run it, block until its result is there, and keep what it did as a graph, to be launched again as a whole:
+        """Run the op, block until its result is complete, and capture its work as a graph that is launched as a whole:
         one CUDA graph on a GPU, a replayed plan on the host.
 
-        What `shared()` ops in it remember already is a constant of the graph; what the capture has to make of them is
-        part of it. Its output lies in the graph's memory: see `CudaGraph`.
+        A value that a `shared()` op in it remembered before is a constant of the graph. A value that the capture
+        computes is part of the graph. The output lies in the graph's memory: see `CudaGraph`.
 
         Raises:
             CaptureError: part of it cannot be in a graph: `host_map`, a closure that waits for data of the host.
@@ -400,7 +403,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     @leaves_run
     def graph_on(self, stream: Stream) -> "CudaGraph[_T_co]":
-        """`graph()`, to be launched on this stream."""
+        """Capture the op as `graph()` does, for launches on this stream."""
         check_stream(stream, "graph_on", here())
         return RUNNER.value.graph(self, stream)
 
@@ -408,25 +411,27 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     @leaves_run
     def explain(self) -> str:
-        """The plan of a run of it, in words: what runs where and waits for what, the predicted time and the memory
-        against their lower bounds, and why branches do not overlap. Nothing is run, and closures are called once, with
-        handles.
+        """Describe the plan of a run in words: the stream and the waits of each instruction, the predicted time and the
+        memory against their lower bounds, and the reasons for which branches do not overlap.
 
-        Raises whatever a run raises before it submits anything.
+        Nothing is run. Closures are called once, with handles. Raises the errors that a run raises before it submits
+        work.
         """
         return RUNNER.value.explain(self)
 
     def to_dot(self) -> str:
-        """The DAG in Graphviz DOT, as far as it can be seen without calling closures."""
+        """Return the DAG in Graphviz DOT, as far as it is visible without calling closures."""
         return NODES.value.to_dot(self)
 
     def to_svg(self) -> str:
-        """A picture of the DAG, as far as it can be seen without calling closures; that of its plan on its lanes is
-        `plan_of(op).to_svg()`. Jupyter shows it for an op."""
+        """Draw the DAG as SVG, as far as it is visible without calling closures. Jupyter shows this picture of an op.
+
+        `plan_of(op).to_svg()` draws the plan of the DAG on its lanes.
+        """
         return NODES.value.to_svg(self)
 
     def save_svg(self, path: str | PathLike[str]) -> None:
-        """`to_svg()`, as a file."""
+        """Write the picture that `to_svg()` returns to a file."""
         check_path(path, "save_svg", here())
         Path(path).write_text(self.to_svg(), encoding="utf-8")
 
@@ -441,8 +446,8 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         def __reduce_ex__(self, _protocol: object) -> NoReturn:
             raise copy_error(
                 repr(self),
-                "A copy would own the same handles, and remember apart from it. Use the op itself wherever it is "
-                "wanted: nothing changes it, and .shared() gives its result to several",
+                "A copy would own the same handles, and remember its own result. Use the op itself wherever it is "
+                "wanted: it never changes, and .shared() gives its result to several consumers",
             )
 
         def __bool__(self) -> bool:
@@ -468,16 +473,16 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
         def __getattr__(self, name: str) -> NoReturn:
             if name in HANDLE_NAMES:
-                called = f"{name}{_arguments(name) if HANDLE_NAMES[name] else ''}"
+                called = f"{name}{_example_arguments(name) if HANDLE_NAMES[name] else ''}"
                 raise AttributeError(
-                    f"{self!r} has no {name!r}: what it yields has. Take that inside a closure, "
+                    f"{self!r} has no {name!r}: its result has. Use the result inside a closure, "
                     f".map(lambda t: t.{called}), or run the op first."
                 )
             if name in ARRAY_NAMES:
-                op = "op" if NODES.value.yields_host_data(self) else "op.to_host()"
+                op = "op" if NODES.value.produces_host_data(self) else "op.to_host()"
                 raise AttributeError(
-                    f"{self!r} has no {name!r}: it is no array, and has not run. The array is what {op}.sync() gives, "
-                    f"or await {op} in a trio task; on a device kernels compute."
+                    f"{self!r} has no {name!r}: it is not an array, and has not run. Get the array with {op}.sync(), "
+                    f"or with await {op} in a trio task. Compute on a device with a kernel."
                 )
             raise no_attribute(self, name)
 
@@ -488,23 +493,24 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
             )
 
 
-def _arguments(name: str) -> str:
+def _example_arguments(name: str) -> str:
     return "(...)" if name in ("reshape", "slice", "view") else "()"
 
 
-def kept_from_earlier_runs(op: DeviceOp[Any, Any, Any]) -> Any:
-    """The object that `keep_for_later_runs` was given last; None if there is none."""
+def attached_plans(op: DeviceOp[Any, Any, Any]) -> Any:
+    """Return the object that `attach_plans` attached last to an op; None if there is none."""
     try:
-        return _read_kept(op)
+        return _read_plans_slot(op)
     except AttributeError:
         return None
 
 
-_read_kept: Callable[[DeviceOp[Any, Any, Any]], Any] = DeviceOp.__dict__["_kept"].__get__
-"""The slot's own descriptor: `op._kept` of an unset slot would go on to `DeviceOp.__getattr__`, which is for users."""
+_read_plans_slot: Callable[[DeviceOp[Any, Any, Any]], Any] = DeviceOp.__dict__["_plans"].__get__
+"""Reads the slot `_plans` by its descriptor. `op._plans` of an unset slot would call `DeviceOp.__getattr__`, which
+formats an error for users."""
 
-keep_for_later_runs: Callable[[DeviceOp[Any, Any, Any], object], None] = DeviceOp.__dict__["_kept"].__set__
-"""Attach an object to an op; it dies with the op. Ops are frozen: this sets no field, but the slot beside them."""
+attach_plans: Callable[[DeviceOp[Any, Any, Any], object], None] = DeviceOp.__dict__["_plans"].__set__
+"""Attach an object to an op; it dies with the op. Ops are frozen: this sets no field, only the slot `_plans`."""
 
 
 _Op: TypeAlias = DeviceOp[Any, Any, Any]
@@ -513,7 +519,7 @@ _Op: TypeAlias = DeviceOp[Any, Any, Any]
 @final
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The ops that the fluent methods build, and what they show of a DAG. dagpu.ops.nodes has the functions."""
+    """The functions by which fluent methods build ops and draw DAGs. dagpu.ops.nodes provides them."""
 
     then: Callable[[_Op, Callable[[Any], _Op], Origin], _Op]
     map: Callable[[_Op, Any, Origin], _Op]
@@ -525,14 +531,14 @@ class Nodes:
     unzip: Callable[[_Op, int | None, Origin], tuple[_Op, ...]]
     to_host: Callable[[_Op, Origin], _Op]
     inspect: Callable[[Callable[[Any], object]], object]
-    """This and the following ones are functions for `map`."""
+    """`inspect`, and the fields from here to `share`, make or are functions for `map`."""
     cut: Callable[[Any, bool], object]
     reshape: Callable[[Any], object]
     first: object
     last: object
     uncut: object
     share: object
-    yields_host_data: Callable[[_Op], bool]
+    produces_host_data: Callable[[_Op], bool]
     to_dot: Callable[[_Op], str]
     to_svg: Callable[[_Op], str]
 

@@ -1,4 +1,4 @@
-"""The nodes that compose ops, and `Value`, where every DAG begins."""
+"""The nodes that compose ops, and `Value`, the node for a value that exists already."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -10,11 +10,11 @@ from dagpu.common.containers import values_in
 from dagpu.common.errors import ShapeError
 from dagpu.common.frozen import frozen, plain
 from dagpu.common.origin import Origin, describe, here, place_of
-from dagpu.common.wrong_arguments import shown, whole, wrong_argument
-from dagpu.handles import HANDLES, cut_up, put_together, reshape, share
+from dagpu.common.wrong_arguments import as_whole_number, format_value, wrong_argument
+from dagpu.handles import HANDLES, partition_handle, reshape_handle, share_tensor, unpartition_handle
 from dagpu.handles.device_handles import Device, Stream
-from dagpu.handles.handle_trees import moved_in
-from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static, await_first
+from dagpu.handles.handle_trees import move_handles
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static, cure_by_await
 from dagpu.ops.launch import Launch
 from dagpu.ops.single_flight import Once
 
@@ -39,16 +39,16 @@ _G_co = TypeVar("_G_co", bound=MayAlloc, covariant=True, default=MayAlloc)
 @final
 @frozen
 class Value(DeviceOp[_T_co, _L_co, _G_co]):
-    """A value that is there already. The handles in it have moved into this op."""
+    """An op whose result is a value that exists already. The handles in it have moved into this op."""
 
-    held: Any
+    content: Any
     origin: Origin
 
 
 @final
 @frozen
 class Then(DeviceOp[_T_co, _L_co, _G_co]):
-    """`f` of the source's value is an op; its value is the result."""
+    """Calls `f` with the source's result; `f` returns an op, and its result is the result."""
 
     source: DeviceOp[Any, Any, Any]
     f: Callable[[Any], DeviceOp[Any, Any, Any]]
@@ -58,7 +58,7 @@ class Then(DeviceOp[_T_co, _L_co, _G_co]):
 @final
 @frozen
 class Map(DeviceOp[_T_co, _L_co, _G_co]):
-    """`f` of the source's value."""
+    """Applies `f` to the source's result."""
 
     source: DeviceOp[Any, Any, Any]
     f: "Callable[[Any], Any] | Builtin | Inspect"
@@ -68,7 +68,7 @@ class Map(DeviceOp[_T_co, _L_co, _G_co]):
 @final
 @frozen
 class Zip(DeviceOp[_T_co, _L_co, _G_co]):
-    """The values of independent sources, as a tuple."""
+    """The results of independent sources, as a tuple."""
 
     sources: tuple[DeviceOp[Any, Any, Any], ...]
     origin: Origin
@@ -77,20 +77,20 @@ class Zip(DeviceOp[_T_co, _L_co, _G_co]):
 @final
 @frozen
 class Split:
-    """The state that the components of one `unzip()` share."""
+    """The state shared by the components of one `unzip()`."""
 
     source: DeviceOp[Any, Any, Any]
     n: int
     once: Once
-    """Remembers the list of components; each is replaced by a `Taken` when it is taken."""
+    """Remembers the list of components. A component that is taken is replaced by a `Taken`."""
     takers: "list[weakref.ref[Unzip[Any]]]"
-    """The ops that may take them. One that is gone never will."""
+    """Weak references to the ops that may take a component. An op that is dead never takes one."""
 
 
 @final
 @frozen
 class Unzip(DeviceOp[_T_co, _L_co, _G_co]):
-    """Component `index` of the tuple that `split.source` gives."""
+    """Component `index` of the tuple that is the result of `split.source`."""
 
     split: Split
     index: int
@@ -100,7 +100,7 @@ class Unzip(DeviceOp[_T_co, _L_co, _G_co]):
 @final
 @frozen
 class Shared(DeviceOp[_T_co, _L_co, _G_co]):
-    """The source's value, made once and remembered."""
+    """The source's result, computed once and remembered."""
 
     source: DeviceOp[Any, Any, Any]
     once: Once
@@ -110,7 +110,7 @@ class Shared(DeviceOp[_T_co, _L_co, _G_co]):
 @final
 @frozen
 class ToHost(DeviceOp[_T_co, _L_co, _G_co]):
-    """A NumPy array with the contents of the handle that the source gives."""
+    """A NumPy array with the contents of the source's result, a handle."""
 
     source: DeviceOp[Any, Any, Any]
     origin: Origin
@@ -119,7 +119,7 @@ class ToHost(DeviceOp[_T_co, _L_co, _G_co]):
 @final
 @frozen
 class HostCall(DeviceOp[_T_co, _L_co, _G_co]):
-    """`f` of the source's value, on a worker thread."""
+    """Calls `f` with the source's result on a worker thread."""
 
     source: DeviceOp[Any, Any, Any]
     f: Callable[[Any], Any]
@@ -129,7 +129,7 @@ class HostCall(DeviceOp[_T_co, _L_co, _G_co]):
 @final
 @frozen
 class On(DeviceOp[_T_co, _L_co, _G_co]):
-    """The source, placed on a device, by a policy, or on one stream."""
+    """Places its source on a device, by a policy, or on one stream."""
 
     source: DeviceOp[Any, Any, Any]
     place: "Place | Stream"
@@ -137,8 +137,8 @@ class On(DeviceOp[_T_co, _L_co, _G_co]):
 
 
 @final
-class _Taken:
-    """Replaces a component of an `Unzip` that was taken; `by` is the place where that was."""
+class Taken:
+    """Replaces a component that an `Unzip` has taken. `by` is the place where that `Unzip` was built."""
 
     __slots__ = ("by",)
 
@@ -146,14 +146,11 @@ class _Taken:
         self.by = by
 
 
-Taken = _Taken
-
-
 # ---- functions that `Map` applies for the fluent methods: data, so that a plan can be found by structure
 
 
 class Builtin(Protocol):
-    """A built-in function on handles. It is given the place of the user's call, for its errors."""
+    """A built-in function on handles. Its errors name `where`, the place of the user's call."""
 
     def apply(self, x: Any, where: Origin, /) -> Any: ...
 
@@ -161,48 +158,48 @@ class Builtin(Protocol):
 @final
 @plain
 class Cut:
-    """`t.partition(tile)`."""
+    """The function `t.partition(tile)`."""
 
     tile: Any
     partial: bool
 
     def apply(self, t: Any, where: Origin) -> Any:
-        return cut_up(t, self.tile, self.partial, where)
+        return partition_handle(t, self.tile, self.partial, where)
 
 
 @final
 @plain
 class Reshape:
-    """`t.reshape(shape)`."""
+    """The function `t.reshape(shape)`."""
 
     shape: Any
 
     def apply(self, t: Any, where: Origin) -> Any:
-        return reshape(t, self.shape, where)
+        return reshape_handle(t, self.shape, where)
 
 
 @final
 @plain
 class Uncut:
-    """`p.unpartition()`."""
+    """The function `p.unpartition()`."""
 
     def apply(self, p: Any, where: Origin) -> Any:
-        return put_together(p, where)
+        return unpartition_handle(p, where)
 
 
 @final
 @plain
 class Share:
-    """`t.share()`."""
+    """The function `t.share()`."""
 
     def apply(self, t: Any, where: Origin) -> Any:
-        return share(t, where)
+        return share_tensor(t, where)
 
 
 @final
 @plain
 class Item:
-    """One component of a tuple."""
+    """The function that returns one component of a tuple."""
 
     index: int
 
@@ -210,7 +207,7 @@ class Item:
         if type(x) in HANDLES:
             call = "last()" if self.index else "first()"
             raise ShapeError(
-                f"{call} at {describe(where)}: the result of the op is one {type(x).__name__}, and no tuple. Leave "
+                f"{call} at {describe(where)}: the result of the op is one {type(x).__name__}, not a tuple. Leave "
                 f"{call} out."
             )
         return x[self.index]
@@ -219,7 +216,7 @@ class Item:
 @final
 @plain
 class Inspect:
-    """Call the user's `f` in passing."""
+    """The function that calls the user's `f` with a value, and returns that value."""
 
     f: Callable[[Any], object]
 
@@ -227,9 +224,9 @@ class Inspect:
 @final
 @plain
 class Pure:
-    """The function of a pipeline. The user promises that its result follows from its arguments.
+    """The function of a pipeline. The user promises that its result depends on its arguments alone.
 
-    `owner` is the pipeline. A trace of it may be kept for other arguments.
+    `owner` is the pipeline. A trace of the function may be used again for other arguments.
     """
 
     f: Callable[..., DeviceOp[Any, Any, Any]]
@@ -247,19 +244,19 @@ BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item))
 
 
 def value(x: _T) -> "DeviceOp[_T, Static, NoAlloc]":
-    """An op whose result is `x`. The handles in it (also in tuples, lists and dicts) move into the op."""
+    """Return an op whose result is `x`. The handles in `x` (also in tuples, lists and dicts) move into the op."""
     origin = here()
     inner = _op_in(x)
     if inner is not None:
         raise TypeError(
-            f"value at {describe(origin)}: {'x is' if inner is x else 'in x there is'} {inner!r}, which nobody would "
-            "run. Use the op itself; zip_ops(a, b) makes one op of several."
+            f"value at {describe(origin)}: x {'is' if inner is x else 'contains'} {inner!r}, which no run would "
+            "execute. Use the op itself; zip_ops(a, b) makes one op of several."
         )
-    return Value(moved_in(x, "value()", origin), origin)
+    return Value(move_handles(x, "value()", origin), origin)
 
 
 def _op_in(x: object) -> DeviceOp[Any, Any, Any] | None:
-    """The first op in a value; see `dagpu.common.containers.values_in`."""
+    """Return the first op that `dagpu.common.containers.values_in` finds in a value; None if there is none."""
     return next((item for item in values_in(x) if isinstance(item, DeviceOp)), None)
 
 
@@ -320,18 +317,18 @@ def zip_ops(
 @overload
 def zip_ops(*ops: DeviceOp[Any, _L, _G]) -> DeviceOp[tuple[Any, ...], _L, _G]: ...
 def zip_ops(*ops: Any) -> Any:
-    """The results of all `ops`, as a tuple. The branches are independent: they overlap where the device allows."""
+    """Return an op whose result is the tuple of all results of `ops`. These are independent: their work may overlap."""
     origin = here()
     for index, op in enumerate(ops):
         if not isinstance(op, DeviceOp):
             listed = isinstance(op, tuple | list) and op and all(isinstance(item, DeviceOp) for item in op)
             cure = "Unpack it: zip_ops(*ops)" if listed else "Make an op of a value: value(x)"
-            raise wrong_argument("zip_ops", origin, f"argument {index}", op, "an op", await_first(op) or cure)
+            raise wrong_argument("zip_ops", origin, f"argument {index}", op, "an op", cure_by_await(op) or cure)
     return Zip(ops, origin)
 
 
 def placed(op: DeviceOp[Any, Any, Any], place: Any, origin: Origin) -> On[Any, Any, Any]:
-    """`op.on(place)`."""
+    """Build the op that `op.on(place)` returns."""
     if not isinstance(place, Device | Stream | str):
         wanted = "a device, its name, or a scheduling policy"
         _check_policy(place, "on", "place", wanted, "Write device('host:1'), 'host:1', or RoundRobin(4)", origin)
@@ -339,7 +336,7 @@ def placed(op: DeviceOp[Any, Any, Any], place: Any, origin: Origin) -> On[Any, A
 
 
 def scheduled(op: DeviceOp[Any, Any, Any], policy: Any, origin: Origin) -> On[Any, Any, Any]:
-    """`op.schedule(policy)`."""
+    """Build the op that `op.schedule(policy)` returns."""
     cure = "Write SingleStream(), RoundRobin(4), ListSchedule(4), or an object with a method place(program)"
     _check_policy(policy, "schedule", "policy", "a scheduling policy", f"{cure}; .on(...) takes a device", origin)
     return On(op, policy, origin)
@@ -354,12 +351,12 @@ def _check_policy(policy: Any, call: str, name: str, wanted: str, cure: str, ori
 
 
 def shared(op: DeviceOp[Any, Any, Any], origin: Origin) -> Shared[Any]:
-    """`op.shared()`; sharing twice is sharing once."""
+    """Build the op that `op.shared()` returns: `op` itself if it is shared already."""
     return op if isinstance(op, Shared) else Shared(op, Once(), origin)
 
 
 def arity(op: DeviceOp[Any, Any, Any]) -> int | None:
-    """The number of components in the tuple that an op gives; None where its structure does not show it."""
+    """Return the number of components in an op's result; None if the op's structure does not show it."""
     while True:
         match op:
             case Zip():
@@ -367,7 +364,7 @@ def arity(op: DeviceOp[Any, Any, Any]) -> int | None:
             case Launch():
                 return len(op.args)
             case Value():
-                return len(op.held) if isinstance(op.held, tuple) else None
+                return len(op.content) if isinstance(op.content, tuple) else None
             case Shared() | On():
                 op = op.source
             case Map() if isinstance(op.f, Inspect):
@@ -376,20 +373,20 @@ def arity(op: DeviceOp[Any, Any, Any]) -> int | None:
                 return None
 
 
-def yields_host_data(op: DeviceOp[Any, Any, Any]) -> bool:
+def produces_host_data(op: DeviceOp[Any, Any, Any]) -> bool:
     """True if the structure of an op shows that its result is host data."""
     while isinstance(op, Shared | On) or (isinstance(op, Map) and isinstance(op.f, Inspect)):
         op = op.source
     return isinstance(op, ToHost | HostCall)
 
 
-def _yields_one_value(op: DeviceOp[Any, Any, Any]) -> bool:
+def _produces_one_value(op: DeviceOp[Any, Any, Any]) -> bool:
     """True if the structure of an op shows that its result is not a tuple."""
     while isinstance(op, Shared | On) or (isinstance(op, Map) and isinstance(op.f, Inspect)):
         op = op.source
     match op:
         case Value():
-            return not isinstance(op.held, tuple | list)
+            return not isinstance(op.content, tuple | list)
         case Map():
             return isinstance(op.f, Cut | Reshape | Uncut | Share)
         case ToHost():
@@ -397,19 +394,20 @@ def _yields_one_value(op: DeviceOp[Any, Any, Any]) -> bool:
         case Zip() | Launch() | Then() | HostCall() | Unzip():
             return False
         case _:
-            return True  # what makes a tensor, or a graph's launch, which gives None
+            return True  # an op that makes a tensor, or the launch of a graph, whose result is None
 
 
 def unzip(op: DeviceOp[Any, Any, Any], n: int | None, origin: Origin) -> tuple[Unzip[Any], ...]:
-    """`op.unzip(n)`."""
+    """Build the ops that `op.unzip(n)` returns."""
     seen = arity(op)
-    if n is not None and ((count := whole(n)) is None or count < 0):
+    if n is not None and ((count := as_whole_number(n)) is None or count < 0):
         raise ShapeError(
-            f"unzip at {describe(origin)}: n is {shown(n)}, but the number of components is wanted. Write unzip(2)."
+            f"unzip at {describe(origin)}: n is {format_value(n)}, but the number of components is wanted. "
+            "Write unzip(2)."
         )
-    if _yields_one_value(op):
+    if _produces_one_value(op):
         raise ShapeError(
-            f"unzip() at {describe(origin)} of {op!r}, whose result is one value and no tuple. Leave unzip() out, or "
+            f"unzip() at {describe(origin)} of {op!r}, whose result is one value, not a tuple. Leave unzip() out, or "
             "make one op of several first: zip_ops(a, b)."
         )
     if n is None and seen is None:
@@ -430,7 +428,7 @@ def unzip(op: DeviceOp[Any, Any, Any], n: int | None, origin: Origin) -> tuple[U
 
 
 def sources_of(op: DeviceOp[Any, Any, Any]) -> Iterable[DeviceOp[Any, Any, Any]]:
-    """The ops that an op is seen to be made of, closures not called."""
+    """Return the direct sources of an op that are visible without calling closures."""
     match op:
         case Then() | Map() | Shared() | ToHost() | HostCall() | On():
             return (op.source,)
@@ -445,7 +443,7 @@ def sources_of(op: DeviceOp[Any, Any, Any]) -> Iterable[DeviceOp[Any, Any, Any]]
 
 
 def nodes_of(root: DeviceOp[Any, Any, Any]) -> list[DeviceOp[Any, Any, Any]]:
-    """All ops of a DAG, each once, the nearest to `root` first; as far as is visible without calling closures."""
+    """List the ops of a DAG, each once, the nearest to `root` first, as far as visible without calling closures."""
     found: dict[DeviceOp[Any, Any, Any], None] = {root: None}
     frontier = [root]
     while frontier:
@@ -459,11 +457,11 @@ def nodes_of(root: DeviceOp[Any, Any, Any]) -> list[DeviceOp[Any, Any, Any]]:
 
 
 _IN_DOT: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
-"""Escapes for the characters of a label between quotation marks (Graphviz: the DOT language, escString)."""
+"""The escapes of a quoted label in the DOT language of Graphviz (escString)."""
 
 
 def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
-    """The DAG in Graphviz DOT: one node an op with its origin, one edge a value, data flowing downwards."""
+    """Return the DAG in Graphviz DOT: a node for each op, with its origin, and an edge for each value, downwards."""
     numbers = {op: number for number, op in enumerate(nodes_of(root))}
     lines = ["digraph dagpu {", "  node [shape=box, fontname=monospace];"]
     for op, number in numbers.items():
@@ -475,7 +473,7 @@ def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
 
 
 def label_of(op: DeviceOp[Any, Any, Any]) -> str:
-    """A label for an op, of a word or two: `Launch saxpy`."""
+    """Return a label of one or two words for an op: `Launch saxpy`."""
     match op:
         case Launch():
             return f"Launch {op.kernel.name}"

@@ -1,4 +1,4 @@
-"""Ops that make and move device data: creation, copies from and to the host, copies on the device."""
+"""Ops that create and copy device data: new tensors, copies from and to the host, copies on the device."""
 
 import operator
 from os import PathLike
@@ -13,16 +13,16 @@ from dagpu.common.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.common.frozen import frozen
 from dagpu.common.layout import as_shape
 from dagpu.common.origin import Origin, describe, here
-from dagpu.common.wrong_arguments import at_call, shown, wrong_argument
-from dagpu.handles import HANDLES, TO_HOST, Partition, SharedTensor, Tensor, TensorMut, TensorRef, move_in
-from dagpu.handles.handle_trees import moved_in, storage_key
-from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, value_of
-from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static, await_first
+from dagpu.common.wrong_arguments import add_call_place, format_value, wrong_argument
+from dagpu.handles import HANDLES, TO_HOST, Partition, SharedTensor, Tensor, TensorMut, TensorRef, move_handle
+from dagpu.handles.handle_trees import move_handles, storage_key
+from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, read_value
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static, cure_by_await
 from dagpu.ops.compose import ToHost, Value
-from dagpu.ops.initializers import SEEDS, Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
+from dagpu.ops.initializers import SEED_COUNT, Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check_recipe
 
 NUMBERS = (int, float, complex, np.number, np.bool_, bf16)
-"""The types of numbers, plain and NumPy's."""
+"""The types of numbers: Python's own and NumPy's."""
 
 _D = TypeVar("_D", bound=np.generic)
 _E = TypeVar("_E", bound=np.generic)
@@ -35,7 +35,7 @@ _G_co = TypeVar("_G_co", bound=MayAlloc, covariant=True, default=MayAlloc)
 @final
 @frozen
 class Alloc(DeviceOp[_T_co, _L_co, _G_co]):
-    """A new tensor. `recipe` says what is written to it; None leaves it as it is."""
+    """A new tensor, to which `recipe` is written. Without a recipe (None) its memory is not initialised."""
 
     shape: Shape
     dtype: "np.dtype[Any]"
@@ -46,7 +46,7 @@ class Alloc(DeviceOp[_T_co, _L_co, _G_co]):
 @final
 @frozen
 class FromHost(DeviceOp[_T_co, _L_co, _G_co]):
-    """A new tensor with the contents of a NumPy array."""
+    """A new tensor, to which a run copies the contents of a NumPy array."""
 
     array: NDArray[Any]
     origin: Origin
@@ -55,7 +55,7 @@ class FromHost(DeviceOp[_T_co, _L_co, _G_co]):
 @final
 @frozen
 class Copy(DeviceOp[_T_co, _L_co, _G_co]):
-    """`source` (a handle, or one value for all elements) to `into`, or where that is None, to a new tensor."""
+    """Copies `source`, a handle or one value for all elements, to `into`, or to a new tensor if `into` is None."""
 
     source: Any
     into: Any
@@ -64,22 +64,24 @@ class Copy(DeviceOp[_T_co, _L_co, _G_co]):
 
 
 _SHORT = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool_")
-"""The short names of the element types that tensors may have."""
+"""The short names of the element types of tensors."""
 
 
 def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
     found: np.dtype[Any] | None = None
-    short = isinstance(dtype, str) and dtype in _SHORT  # NumPy reads some of them otherwise: its "i8" has 64 bits
-    if isinstance(dtype, type | str | np.dtype) and not short:  # of others NumPy takes their `dtype`; None is float64
+    short = isinstance(dtype, str) and dtype in _SHORT  # for NumPy "i8" has 64 bits
+    if isinstance(dtype, type | str | np.dtype) and not short:  # NumPy accepts others, such as None
         try:
             found = element_type(np.dtype(dtype))
-        except Exception:  # of a text NumPy raises TypeError, ValueError or SyntaxError, or warns
+        except Exception:  # for a text NumPy raises TypeError, ValueError or SyntaxError, or warns
             pass
     if found is None:
         cure = f"Use one of {' '.join(_SHORT)}"
         if short:
             cure = f"Pass the type of that name, without quotes: from dagpu import {dtype}"
-        raise ShapeError(f"{what} at {describe(origin)}: {shown(dtype)} is no element type of a tensor. {cure}.")
+        raise ShapeError(
+            f"{what} at {describe(origin)}: {format_value(dtype)} is not an element type of a tensor. {cure}."
+        )
     return found
 
 
@@ -88,32 +90,32 @@ def _alloc(shape: object, dtype: Any, recipe: Recipe | None, what: str) -> Alloc
     try:
         extents = as_shape(shape)
     except (ShapeError, NotReadyError) as error:
-        raise at_call(what, origin, error) from None
+        raise add_call_place(what, origin, error) from None
     element = _element_type(dtype, origin, what)
     if recipe is not None:
-        _check(recipe, element, extents, origin, what)
+        _check_recipe(recipe, element, extents, origin, what)
     return Alloc(extents, element, recipe, origin)
 
 
-def _check(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape, origin: Origin, what: str) -> None:
-    """Raise a ShapeError if the recipe cannot write these elements: where the op is built, not where it runs."""
+def _check_recipe(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape, origin: Origin, what: str) -> None:
+    """Raise a ShapeError if the recipe cannot write these elements: when the op is built, not when it runs."""
     try:
-        check(recipe, dtype, shape)
+        check_recipe(recipe, dtype, shape)
     except (TypeError, ValueError, OverflowError) as error:
         raise ShapeError(f"{what} at {describe(origin)}: {error}") from None
 
 
-def _number(value: Any, what: str, name: str) -> Any:
-    """A number for a recipe; a ShapeError for anything else. Complex ones are refused with the element type."""
-    number = value_of(value)
+def _check_number(value: Any, what: str, name: str) -> Any:
+    """Return a number for a recipe, or raise a ShapeError. `_check_recipe` refuses complex numbers."""
+    number = read_value(value)
     if isinstance(number, NUMBERS):
         return number
-    cure = await_first(value) or f"Write {name}=1.5, say"
+    cure = cure_by_await(value) or f"Write {name}=1.5, say"
     raise wrong_argument(what, here(), name, value, "a number", cure, ShapeError)
 
 
-def _real(value: Any, what: str, name: str) -> Any:
-    number = _number(value, what, name)
+def _check_real(value: Any, what: str, name: str) -> Any:
+    number = _check_number(value, what, name)
     if isinstance(number, complex | np.complexfloating):
         raise wrong_argument(what, here(), name, value, "a real number", "Take its .real or .imag", ShapeError)
     return number
@@ -123,10 +125,10 @@ def empty(
     shape: Shape,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
-    """A new tensor whose contents are left as they are: to be written whole by a kernel. f32 unless said.
+    """Create a tensor without writing to it, for a kernel that writes all of it. The default element type is f32.
 
-    A kernel that also reads its output (`y += ...`) must not be given one: use `zeros`. What is read or handed out
-    before any kernel has written it is zeros.
+    For a kernel that also reads its output (`y += ...`), use `zeros` instead. A tensor that is read or returned before
+    any kernel has written to it contains zeros.
     """
     return _alloc(shape, dtype, None, "empty")
 
@@ -135,7 +137,7 @@ def zeros(
     shape: Shape,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
-    """A new tensor of zeros, fresh in each run."""
+    """Create a tensor of zeros. Each run creates a new one."""
     return _alloc(shape, dtype, Constant(0), "zeros")
 
 
@@ -143,7 +145,7 @@ def ones(
     shape: Shape,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
-    """A new tensor of ones, fresh in each run."""
+    """Create a tensor of ones. Each run creates a new one."""
     return _alloc(shape, dtype, Constant(1), "ones")
 
 
@@ -152,15 +154,15 @@ def full(
     fill_value: complex,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
-    """A new tensor with `fill_value` in every element."""
-    return _alloc(shape, dtype, Constant(_number(fill_value, "full", "fill_value")), "full")
+    """Create a tensor with `fill_value` in every element."""
+    return _alloc(shape, dtype, Constant(_check_number(fill_value, "full", "fill_value")), "full")
 
 
 def arange(
     stop: int,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
-    """A new tensor 0, 1, ... `stop` - 1, of shape (stop,)."""
+    """Create a tensor 0, 1, ... `stop` - 1, of shape (stop,)."""
     return _alloc((stop,), dtype, Arange(0, 1), "arange")
 
 
@@ -170,9 +172,9 @@ def linspace(
     num: int,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
-    """A new tensor of `num` evenly spaced values from `start` to `stop`, both included, of shape (num,)."""
-    count = value_of(num)
-    first, last = _real(start, "linspace", "start"), _real(stop, "linspace", "stop")
+    """Create a tensor of `num` evenly spaced values from `start` to `stop`, both included, of shape (num,)."""
+    count = read_value(num)
+    first, last = _check_real(start, "linspace", "start"), _check_real(stop, "linspace", "stop")
     return _alloc((count,), dtype, Linspace(first, last, count), "linspace")
 
 
@@ -181,7 +183,7 @@ def eye(
     m: int | None = None,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
-    """A new tensor of shape (n, m), m = n unless said: ones on the main diagonal, zeros elsewhere."""
+    """Create a tensor of shape (n, m), m = n by default: ones on the main diagonal, zeros elsewhere."""
     return _alloc((n, n if m is None else m), dtype, Eye(), "eye")
 
 
@@ -191,23 +193,22 @@ def rand(
     *,
     seed: int | None = None,
 ) -> DeviceOp[Tensor[_N]]:
-    """A new tensor of uniform random numbers in [0, 1).
+    """Create a tensor of uniform random numbers in [0, 1).
 
     Philox 4x32-10 (Salmon et al., SC'11), counter-based: element i depends on `seed` and i alone.
 
     Args:
         shape: extents in elements.
         dtype: f16, bf16, f32 or f64.
-        seed: any whole number, taken modulo 2**64. It gives the same numbers on every device and in every run, and to
-            every op that has it: give each op of a program its own. It is a number like those that kernels take: ops
-            that differ in it alone, and calls of a pipeline that gets it as an argument, have one plan. Without a seed
-            each run draws one: the op gives other numbers in each run, in each call of a pipeline that has it, and in
-            each launch of a graph that has captured it.
+        seed: any whole number, taken modulo 2**64. One seed produces the same numbers on every device, in every run
+            and in every op that has it, so give each op of a program its own seed. Ops that differ in the seed alone
+            share a plan, and so do the calls of a pipeline that gets the seed as an argument. Without a seed each run
+            draws one: the numbers differ in each run, in each call of a pipeline, and in each launch of a graph.
 
     Raises:
-        ShapeError: the element type, the shape or the seed is none.
+        ShapeError: the element type, the shape or the seed is not valid.
     """
-    return _alloc(shape, dtype, Uniform(_seed(seed, "rand")), "rand")
+    return _alloc(shape, dtype, Uniform(_check_seed(seed, "rand")), "rand")
 
 
 def randn(
@@ -218,63 +219,63 @@ def randn(
     std: float = 1.0,
     seed: int | None = None,
 ) -> DeviceOp[Tensor[_N]]:
-    """A new tensor of normal random numbers, by Box and Muller over Philox numbers of their own.
+    """Create a tensor of normal random numbers, by the Box-Muller method over Philox numbers.
 
     Args:
         shape: extents in elements.
         dtype: f16, bf16, f32 or f64.
-        mean: of the distribution.
-        std: its standard deviation, 0 or more.
-        seed: as for `rand`: the same numbers everywhere and in every run, or without one, others in each run. With one
-            seed `rand` and `randn` have no bits in common.
+        mean: the mean of the distribution.
+        std: the standard deviation of the distribution, 0 or more.
+        seed: as for `rand`: one seed produces the same numbers everywhere and in every run. Without a seed the numbers
+            differ in each run. `rand` and `randn` have no bits in common for the same seed.
 
     Raises:
-        ShapeError: the element type, the shape, the seed or a parameter is none.
+        ShapeError: the element type, the shape, the seed or a parameter is not valid.
     """
-    middle, spread = _real(mean, "randn", "mean"), _real(std, "randn", "std")
-    return _alloc(shape, dtype, Normal(middle, spread, _seed(seed, "randn")), "randn")
+    middle, spread = _check_real(mean, "randn", "mean"), _check_real(std, "randn", "std")
+    return _alloc(shape, dtype, Normal(middle, spread, _check_seed(seed, "randn")), "randn")
 
 
-def _seed(seed: Any, what: str) -> int | None:
-    """A seed as a recipe has it; a stand-in for one as it is, since each run brings its own."""
+def _check_seed(seed: Any, what: str) -> int | None:
+    """Return a seed for a recipe, modulo 2**64. A symbolic seed is returned as it is: each run has its own value."""
     given: Any = seed
     if seed is None or (type(seed) is SymbolicNumber and isinstance(given, int)):
         return cast("int | None", seed)
     try:
-        return operator.index(value_of(given)) % SEEDS
+        return operator.index(read_value(given)) % SEED_COUNT
     except (TypeError, NotReadyError):
         cure = "Write seed=17, say, or leave it out: each run draws one then"
         raise wrong_argument(what, here(), "seed", seed, "a whole number", cure, ShapeError) from None
 
 
 def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
-    """A new tensor with the contents of `array`, of any strides.
+    """Create a tensor with the contents of `array`, which may have any strides.
 
-    The array is read when the op runs, in each run again: leave it unchanged until then. A subclass (`np.memmap`,
-    `np.matrix`) gives its elements only: `to_host()` returns a plain array.
+    Each run reads the array again: leave it unchanged until the run has ended. Of a subclass (`np.memmap`, `np.matrix`)
+    only the elements are copied: `to_host()` returns a plain array.
 
     Raises:
-        ShapeError: it is no NumPy array, its element type is none of a tensor's, or it is a masked array, whose mask
-            would be lost.
+        ShapeError: `array` is not a NumPy array, tensors cannot have its element type, or it is a masked array, whose
+            mask would be lost.
     """
     origin = here()
     if not isinstance(array, np.ndarray):
         raise wrong_argument("from_host", origin, "array", array, "a NumPy array", _array_cure(array), ShapeError)
     if isinstance(array, np.ma.MaskedArray):
         raise ShapeError(
-            f"from_host at {describe(origin)}: array is a masked array, and its mask would be lost. Say what stands in "
-            "the masked places: from_host(array.filled(0))."
+            f"from_host at {describe(origin)}: array is a masked array, and its mask would be lost. Fill the masked "
+            "elements first: from_host(array.filled(0))."
         )
     if element_type(array.dtype) is None:
         raise ShapeError(
             f"from_host at {describe(origin)}: array has elements of {array.dtype}, which no tensor has. "
-            f"{_conversion(array.dtype)}."
+            f"{_dtype_cure(array.dtype)}."
         )
     return FromHost(array if type(array) in (np.ndarray, SymbolicArray) else array.view(np.ndarray), origin)
 
 
-def _conversion(dtype: "np.dtype[Any]") -> str:
-    """The cure for an array whose elements no tensor has: a conversion to arrays that can be copied."""
+def _dtype_cure(dtype: "np.dtype[Any]") -> str:
+    """Return the cure for an array whose element type no tensor has: a conversion to arrays that can be copied."""
     if not dtype.isnative and element_type(dtype.newbyteorder("=")) is not None:
         return 'Its bytes are in the order of other machines. Swap them: array.astype(array.dtype.newbyteorder("="))'
     if dtype.kind == "c":
@@ -288,7 +289,7 @@ def _conversion(dtype: "np.dtype[Any]") -> str:
 
 def _array_cure(x: object) -> str:
     if isinstance(x, DeviceOp):
-        return "An op is on its device already, if it yields a tensor: leave from_host out"
+        return "An op is on its device already, if its result is a tensor: leave from_host out"
     if type(x) in HANDLES:
         return "It is on a device already: leave from_host out"
     if isinstance(x, tuple | list) and any(isinstance(item, np.ndarray) for item in x):
@@ -298,24 +299,26 @@ def _array_cure(x: object) -> str:
     if isinstance(x, str | PathLike):
         return "If it is the name of a file of NumPy's, load that first: from_host(np.load(x))"
     if x is None:
-        return "Pass the array itself, from_host(array): a function without return gives None"
-    return await_first(x) or "Make one of it: np.asarray(x)"
+        return "Pass the array itself, from_host(array): a function without return returns None"
+    return cure_by_await(x) or "Make one of it: np.asarray(x)"
 
 
-def _source(t: Any, call: str, origin: Origin) -> Any:
-    """`t`, if it can be copied from. `call` is how the user's call reads, with `t` for the source."""
+def _check_source(t: Any, call: str, origin: Origin) -> Any:
+    """Return `t`, or raise if it cannot be copied from. `call` is the text of the user's call, `t` being the source."""
     if not isinstance(t, Tensor | SharedTensor | TensorRef | TensorMut):
         what = call.partition("(")[0]
-        raise ShapeError(f"{what} at {describe(origin)}: {_kind(t)} is nothing to copy from. {_handle_cure(t, call)}.")
+        raise ShapeError(
+            f"{what} at {describe(origin)}: {_describe_kind(t)} is nothing to copy from. {_handle_cure(t, call)}."
+        )
     return t
 
 
-def _kind(t: object) -> str:
+def _describe_kind(t: object) -> str:
     return "an op" if isinstance(t, DeviceOp) else f"a value of type {type(t).__name__}"
 
 
 def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTensor, TensorRef or TensorMut") -> str:
-    """The cure for a value that is not a handle. An op gives its handle once it has run, and inside a closure."""
+    """Return the cure for a value that is not a handle. `call` is the text of the user's call, `t` being the handle."""
     if isinstance(t, DeviceOp):
         return f"Run it before, t = op.sync() or t = await op, or go on inside a closure: op.then(lambda t: {call})"
     if isinstance(t, np.ndarray):
@@ -325,7 +328,7 @@ def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTe
         )
     if type(t) is Partition:
         return "Put it together first: .unpartition()"
-    return await_first(t) or otherwise
+    return cure_by_await(t) or otherwise
 
 
 @overload
@@ -333,22 +336,25 @@ def dup(t: Tensor[_D] | SharedTensor[_D]) -> DeviceOp[Tensor[_D]]: ...
 @overload
 def dup(t: TensorRef[_D] | TensorMut[_D]) -> DeviceOp[Tensor[_D], Borrowed]: ...
 def dup(t: Any) -> Any:
-    """A copy, contiguous, on the device where the op is placed (`.on(...)`), or where `t` is.
+    """Copy `t` to a new contiguous tensor, on the device where the op is placed (`.on(...)`), or else on that of `t`.
 
-    An owned `Tensor` moves into the op: lend it (`t.borrow()`) to keep it. So does a `TensorMut`, whose loan ends with
-    the op's run.
+    An owned `Tensor` moves into the op: lend it (`t.borrow()`) to keep it. A `TensorMut` moves too, and its loan ends
+    with the op's run.
     """
     origin = here()
-    return Copy(move_in(_source(t, "dup(t)", origin), "dup()", origin), None, None, origin)
+    return Copy(move_handle(_check_source(t, "dup(t)", origin), "dup()", origin), None, None, origin)
 
 
 def memcpy(
     dst: TensorMut[_D], src: Tensor[_D] | SharedTensor[_D] | TensorRef[_D] | TensorMut[_D]
 ) -> DeviceOp[None, Borrowed, NoAlloc]:
-    """The contents of `src` into `dst`, of the same shape and element type. Moves `dst`, and `src` unless it is a
-    `SharedTensor` or `TensorRef`; the loan of a `TensorMut` ends with the op's run."""
+    """Copy the contents of `src` to `dst`, which has the same shape and element type.
+
+    Moves `dst`, and `src` unless it is a `SharedTensor` or `TensorRef`. The loan of a `TensorMut` ends with the op's
+    run.
+    """
     origin = here()
-    _source(src, "memcpy(dst, t)", origin)
+    _check_source(src, "memcpy(dst, t)", origin)
     if not isinstance(dst, TensorMut):
         raise ShapeError(
             f"memcpy at {describe(origin)}: {type(dst).__name__} cannot be written to. Pass t.borrow_mut()."
@@ -363,7 +369,7 @@ def memcpy(
             f"memcpy at {describe(origin)}: source and destination are the same tensor, lent for writing and used for "
             "reading at once. Copy it before: copy = dup(t.borrow()).sync()."
         )
-    source, into = moved_in((src, dst), "memcpy()", origin)
+    source, into = move_handles((src, dst), "memcpy()", origin)
     return Copy(source, into, None, origin)
 
 
@@ -372,10 +378,10 @@ def convert(t: Tensor[Any] | SharedTensor[Any], dtype: type[_E]) -> DeviceOp[Ten
 @overload
 def convert(t: TensorRef[Any] | TensorMut[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E], Borrowed]: ...
 def convert(t: Any, dtype: Any) -> Any:
-    """A copy with another element type, by C's rules of conversion. Moves a `Tensor` and a `TensorMut`, like `dup`."""
+    """Copy `t` to another element type, by C's rules of conversion. Moves a `Tensor` or `TensorMut`, as `dup` does."""
     origin = here()
     wanted = _element_type(dtype, origin, "convert")
-    return Copy(move_in(_source(t, "convert(t, dtype)", origin), "convert()", origin), None, wanted, origin)
+    return Copy(move_handle(_check_source(t, "convert(t, dtype)", origin), "convert()", origin), None, wanted, origin)
 
 
 @overload
@@ -383,22 +389,22 @@ def fill(t: Tensor[_D], fill_value: complex) -> DeviceOp[Tensor[_D], Static, NoA
 @overload
 def fill(t: TensorMut[_D], fill_value: complex) -> DeviceOp[TensorMut[_D], Borrowed, NoAlloc]: ...
 def fill(t: Any, fill_value: complex) -> Any:
-    """`fill_value` in every element of `t`, in place. Moves `t`, a `Tensor` or a `TensorMut`, and gives it back."""
+    """Write `fill_value` to every element of `t`, in place. Moves `t`, a `Tensor` or `TensorMut`, and returns it."""
     origin = here()
     if not isinstance(t, Tensor | TensorMut):
         raise ShapeError(
-            f"fill at {describe(origin)}: {_kind(t)} cannot be written. "
+            f"fill at {describe(origin)}: {_describe_kind(t)} cannot be written. "
             + _handle_cure(t, "fill(t, fill_value)", "Pass a Tensor, or lend one for writing: t.borrow_mut()")
             + "."
         )
-    constant = Constant(_number(fill_value, "fill", "fill_value"))
-    _check(constant, t.dtype, t.shape, origin, "fill")
-    return Copy(constant, move_in(t, "fill()", origin), None, origin)
+    constant = Constant(_check_number(fill_value, "fill", "fill_value"))
+    _check_recipe(constant, t.dtype, t.shape, origin, "fill")
+    return Copy(constant, move_handle(t, "fill()", origin), None, origin)
 
 
 def _build_to_host(handle: Any) -> object:
     origin = here()
-    return ToHost(Value(move_in(handle, "to_host()", origin), origin), origin)
+    return ToHost(Value(move_handle(handle, "to_host()", origin), origin), origin)
 
 
 TO_HOST.set(_build_to_host)

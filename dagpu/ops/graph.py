@@ -1,4 +1,4 @@
-"""Captured graphs: `CudaGraph`, its recording in a `Scope`, and its launch, as a node.
+"""Captured graphs: `CudaGraph`, its recording in a `Scope`, and `GraphLaunch`, the node that launches it.
 
 A graph is a description like an op. dagpu.runtime captures it and starts updates; dagpu.lowering plans its launches.
 """
@@ -33,7 +33,7 @@ _numbers: Final = itertools.count()
 
 @final
 class Captured:
-    """A captured graph, as the ops and runs that launch it see it. It keeps all memory alive that its nodes use."""
+    """A captured graph, for the ops and runs that launch it. It keeps all memory alive that its nodes use."""
 
     __slots__ = (
         "__weakref__", "_lent", "_token", "frozen", "number", "origin", "plan", "plans", "settings", "storages",
@@ -54,41 +54,41 @@ class Captured:
         settings: Any,
     ) -> None:
         self.frozen = frozen
-        """The backend's form of the plan, made by `Prepared.freeze`."""
+        """The backend's form of the captured plan. `Prepared.freeze` returned it."""
         self.plan = plan
         self.number = next(_numbers)
-        """A number that no other graph has had."""
+        """The number of this graph. No other graph in the process has it."""
         self.stream = stream
         self.storages = storages
-        """The memory that it uses, its outputs included; true for memory that it writes."""
+        """The memory that the graph uses, its outputs included; the value is true for memory that it writes."""
         self.origin = origin
         self.updates = updates
-        """The work that is enqueued for its next launch; dagpu.runtime.graphs.graph_updates."""
+        """The work that is enqueued for the next launch: a `GraphUpdates` of dagpu.runtime.graphs.graph_updates."""
         self.plans = plans
-        """The plans of the ops that launch it, and of its updates. They die with it; dagpu.runtime.plan_cache."""
+        """The plans of the graph's updates and of the ops that launch it: a `PlanCache`, which dies with the graph."""
         self.settings = settings
-        """The settings that it was captured with; dagpu.runtime.settings."""
+        """The `Settings` with which the graph was captured; see dagpu.runtime.settings."""
         self._lent = tuple(lent)
-        # No tensor owns its temporaries, but two launches may not use them at once either: they lock this.
+        # No tensor owns the temporaries, and two launches must not use them at once: each launch locks this storage.
         self._token = Storage(stream.device, 0, memory=())
 
     def check(self) -> None:
-        """Raise if a tensor that it reads or writes has been moved away since.
+        """Raise if a tensor that the graph reads or writes has been moved since the capture.
 
         Raises:
-            MovedError: it says which, and where it went.
+            MovedError: the message names the tensor and the move.
         """
         for used, lender in self._lent:
             if state_of(lender) is None:
                 how, where = last_move(lender)
                 raise MovedError(
                     f"the graph captured at {describe(self.origin)} uses {used.kind.__name__} made at "
-                    f"{describe(used.made)}, whose tensor was moved by {how} at {describe(where)}. Keep the tensor "
+                    f"{describe(used.origin)}, whose tensor was moved by {how} at {describe(where)}. Keep the tensor "
                     "where it is while the graph is in use, or capture the graph again."
                 )
 
     def locks(self) -> dict[Storage, bool]:
-        """The memory that a launch locks; true for an exclusive lock."""
+        """Return the memory that a launch locks; the value is true for an exclusive lock."""
         return {**self.storages, self._token: True}
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class Captured:
 @final
 @frozen
 class GraphLaunch(DeviceOp[None, Borrowed, NoAlloc]):
-    """One launch of a captured graph, on the memory that it was captured with."""
+    """One launch of a captured graph, on the memory of its capture."""
 
     captured: Captured
     origin: Origin
@@ -106,14 +106,14 @@ class GraphLaunch(DeviceOp[None, Borrowed, NoAlloc]):
 
 @final
 class CudaGraph(Generic[_T_co]):
-    """A captured op, to be launched again as a whole on the same memory: `op.graph()`.
+    """An op captured by `op.graph()`, which is launched as a whole on the memory of the capture.
 
-    It keeps the memory that its nodes use alive until its last launch is complete. The capture fixes everything in it:
-    closures are not called again, numbers and seeds stay. Random numbers without a seed differ in each launch. New data
-    goes into the memory that it reads, with `update`.
+    The graph keeps the memory that its nodes use alive until its last launch is complete. The capture fixes its
+    contents: closures are not called again, numbers and seeds stay the same. Random numbers without a seed differ in
+    each launch. `update` writes new data to the memory that the graph reads.
 
-    A value that a `shared()` op had remembered before the capture is a constant. A value that the capture made first is
-    made again by each launch, in the graph's memory; the `shared()` op itself has run, and remembers a copy.
+    A value that a `shared()` op remembered before the capture is a constant. A value that the capture computed first is
+    computed again by each launch, in the graph's memory; the `shared()` op itself has run, and remembers a copy.
     """
 
     def __init__(self, captured: Captured, output: _T_co) -> None:
@@ -122,56 +122,56 @@ class CudaGraph(Generic[_T_co]):
         self._taken: Origin | bool = False
 
     def take_output(self) -> _T_co:
-        """The result of the op, once. It lies in the graph's memory, and every launch overwrites it.
+        """Return the result of the captured op. It lies in the graph's memory, and every launch overwrites it.
 
         Raises:
-            MovedError: it was taken before.
+            MovedError: an earlier call has returned it.
         """
         if self._taken is not False:
             assert not isinstance(self._taken, bool)
             raise MovedError(
-                f"the output of {self!r} was taken at {describe(self._taken)}. A graph gives it once: keep what that "
-                "gave."
+                f"the output of {self!r} was taken at {describe(self._taken)}. take_output() works once: keep "
+                "the value that the first call returned."
             )
         output, self._output, self._taken = self._output, None, here()
         return cast(_T_co, output)
 
     def launch(self) -> DeviceOp[None, Borrowed, NoAlloc]:
-        """An op that launches the graph on its stream, after the work that `update` has put there."""
+        """Return an op that launches the graph on its stream, after the work that `update` has enqueued there."""
         return GraphLaunch(self._captured, here())
 
     @leaves_run
     def update(self, op: DeviceOp[_U, Borrowed, NoAlloc]) -> _U:
-        """Put work into the graph's stream, before the next launch, and return at once: most often
+        """Enqueue work on the graph's stream, before the next launch, and return at once: most often
         `graph.update(memcpy(input.borrow_mut(), new))`.
 
-        Its memory stays locked until the next launch is complete, or, if there is none, until the work is complete. If
-        the work fails, the next launch raises its error.
+        The memory of the work stays locked until the next launch is complete, or until the work is complete if there is
+        no launch. If the work fails, the next launch raises its error.
 
         Raises:
-            CaptureError: the op makes memory, or waits for the host.
+            CaptureError: the op allocates memory, or waits for the host.
             BorrowError: a run is using the same memory.
-            NestedRunError: it is called in a closure, or in a scope.
+            NestedRunError: the call is in a closure, or in a scope.
         """
         check_op(op, "update", "Pass an op that writes what the graph reads: memcpy(t.borrow_mut(), new)")
         return RUNNER.value.update(self._captured, op)
 
     @property
     def plan(self) -> "Plan":
-        """The plan that a launch replays: print it, or draw its lanes with `save_svg(path)`."""
+        """The plan that a launch replays. Print it, or draw its lanes with `save_svg(path)`."""
         return self._captured.plan
 
     @property
     def stream(self) -> Stream:
-        """The stream that it is launched on."""
+        """The stream on which the graph is launched."""
         return self._captured.stream
 
     @classmethod
     def scope(cls, stream: Stream) -> "AbstractContextManager[Scope]":
-        """Record ops into a graph, one after the other; nothing runs. After the `with` block it is `scope.graph`.
+        """Record ops into a graph, in order; nothing runs. After the `with` block, `scope.graph` is the graph.
 
-        An op may read what one before it has written. All work on tensors that were made before: an op that makes
-        memory is refused.
+        An op may read memory that an earlier op writes. Ops work on existing tensors: an op that allocates memory is
+        refused.
         """
         check_stream(stream, "scope", here())
         return RUNNER.value.scope(stream)
@@ -188,29 +188,29 @@ class CudaGraph(Generic[_T_co]):
 
 
 class ScopeRecorder(Protocol):
-    """Records the ops of a scope."""
+    """Records the ops of a scope, and makes a graph of them or returns their handles."""
 
-    def add(self, op: DeviceOp[Any, Any, Any], /) -> Any: ...
+    def record(self, op: DeviceOp[Any, Any, Any], /) -> Any: ...
     def abandon(self) -> None: ...
-    def captured(self) -> Captured: ...
+    def finish(self) -> Captured: ...
 
 
 @final
 class ScopeState:
-    """The state that a `Scope` shares with its `with` block."""
+    """The state shared by a `Scope` and its `with` block."""
 
     __slots__ = ("graph", "recording")
 
     def __init__(self, recording: ScopeRecorder) -> None:
         self.recording: ScopeRecorder | None = recording
-        """None after the end of the block."""
+        """The recorder of the block; None after the end of the block."""
         self.graph: CudaGraph[None] | None = None
-        """None until the block has ended without an error."""
+        """The recorded graph; None until the block has ended without an error."""
 
 
 @final
 class Scope:
-    """Records ops into a graph: `with CudaGraph.scope(stream) as scope`."""
+    """Records ops into a graph within a block `with CudaGraph.scope(stream) as scope`."""
 
     def __init__(self, state: ScopeState, origin: Origin) -> None:
         self._state = state
@@ -218,11 +218,12 @@ class Scope:
 
     @leaves_run
     def record(self, op: DeviceOp[_T, Borrowed, NoAlloc]) -> _T:
-        """Add an op. What it borrows is free for the next one. Gives its value: handles whose contents are there when
-        the graph has been launched.
+        """Add an op. The next op may borrow the same tensors.
+
+        Returns the op's result: handles whose contents are complete after a launch of the graph.
 
         Raises:
-            CaptureError: the op makes memory, or waits for the host.
+            CaptureError: the op allocates memory, or waits for the host.
         """
         check_op(op, "record", "Pass an op: a kernel call on t.borrow_mut().partition(tile), say")
         recording = self._state.recording
@@ -232,11 +233,11 @@ class Scope:
                 "its with block."
             )
         with Section("record() was called"):
-            return cast(_T, recording.add(op))
+            return cast(_T, recording.record(op))
 
     @property
     def graph(self) -> CudaGraph[None]:
-        """The graph, after the `with` block."""
+        """The recorded graph. It exists after the `with` block has ended without an error."""
         graph, recording = self._state.graph, self._state.recording
         if graph is None:
             raise CaptureError(
@@ -253,6 +254,6 @@ class Scope:
 
 
 class Module(Protocol[_I_contra, _T_co]):
-    """A model whose forward pass is a captured graph: copy the input in, replay, yield the output."""
+    """A model whose forward pass is a captured graph: copy the input in, replay, return the output."""
 
     def forward(self, input: _I_contra, /) -> DeviceOp[_T_co, Borrowed, MayAlloc]: ...  # noqa: A002  # the name that the public contract has

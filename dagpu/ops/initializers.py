@@ -1,19 +1,19 @@
-"""Recipes: what the creation ops write, as plain data, and the formula for every element.
+"""Recipes: the initial contents of new tensors, as plain data, with a formula for every element.
 
-A tensor's elements are numbered in C order: i = 0, 1, ... size - 1 over the whole tensor, whatever its
-strides and however it is cut up. A recipe gives element i from i alone, so any part of a tensor can be
-written in any order, on any device. All backends follow the formulas below; what they leave no freedom in is
-bit for bit the same everywhere.
+A tensor's elements are numbered in C order: i = 0, 1, ... size - 1 over the whole tensor, independent of its
+strides and of any partition. A recipe computes element i from i alone, so any part of a tensor can be written in
+any order, on any device. All backends follow the formulas below. Where a formula determines every bit, all
+backends produce the same bits.
 
 `f64(x)` is x rounded to the nearest f64, ties to even. `*` and `+` between f64 round once each: a kernel
-writes `__dmul_rn` and `__dadd_rn`, since a fused multiply-add would give other bits. The step from an f64
+uses `__dmul_rn` and `__dadd_rn`, because a fused multiply-add would produce other bits. The conversion of an f64
 result x to the tensor's element type is called *landing*:
 
 | element type | landing x |
 | --- | --- |
 | f64 | x |
-| f32, f16 | x rounded once, to nearest, ties to even; infinity where it is too large |
-| bf16 | x rounded to f32, then from there to bf16, both to nearest, ties to even |
+| f32, f16 | x rounded once, to nearest, ties to even; infinity if it is too large |
+| bf16 | x rounded to f32, and the result to bf16, both to nearest, ties to even |
 | integers | the largest whole number not above x (Constant: the part before the point, as `numpy.full`) |
 | bool | x != 0 |
 """
@@ -27,7 +27,7 @@ import numpy as np
 from dagpu.common.dtypes import FLOATING, Shape
 from dagpu.common.errors import ShapeError
 
-# Spelt out, though `complex` says it all to a checker: narrowing by `isinstance` needs the members.
+# For a type checker `complex` includes the others, but narrowing by `isinstance` needs all members.
 Number: TypeAlias = complex | float | int | bool
 Real: TypeAlias = float | int
 
@@ -35,11 +35,11 @@ Real: TypeAlias = float | int
 @final
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Every element is `value`.
+    """A recipe that sets every element to `value`.
 
-    Integer element types take a whole `value` exactly and of a float the part before the point; bool is
-    `value != 0`; floating types land f64(value); complex types, which tensors do not have but arrays may,
-    take `value` as NumPy does.
+    Integer element types take a whole `value` exactly, and the integral part of a float. bool takes `value != 0`.
+    Floating types land f64(value), that is, convert it to the element type. Complex types, which arrays may have
+    but tensors do not, convert `value` as NumPy does.
 
     Equality is Python's: `Constant(0.0) == Constant(-0.0)`, though their bits differ.
     """
@@ -50,10 +50,11 @@ class Constant:
 @final
 @dataclass(frozen=True, slots=True)
 class Arange:
-    """Element i = start + i * step.
+    """A recipe for an arithmetic progression: element i = start + i * step.
 
-    With whole `start` and `step` and an integer or bool element type: exact, and both ends must fit the type
-    (bool: modulo 2**64, then != 0). Otherwise f64(start) + f64(i) * f64(step), two roundings, landed.
+    With whole `start` and `step` and an integer or bool element type, elements are exact, and both ends must fit
+    the type (bool: modulo 2**64, then != 0). Otherwise they are f64(start) + f64(i) * f64(step), with two
+    roundings, landed (converted to the element type).
     """
 
     start: Real
@@ -63,14 +64,15 @@ class Arange:
 @final
 @dataclass(frozen=True, slots=True)
 class Linspace:
-    """`num` evenly spaced elements from `start` to `stop`, both included, as `numpy.linspace`.
+    """A recipe for `num` evenly spaced elements from `start` to `stop`, both included, as by `numpy.linspace`.
 
     With step = (f64(stop) - f64(start)) / f64(num - 1), computed once (one rounding for each operation):
     element i = f64(start) + f64(i) * step, two roundings; the last, i = num - 1, is f64(stop) itself, and a
-    sole element (num = 1) is f64(start). Landed. The tensor's size is `num`.
+    single element (num = 1) is f64(start). Results are landed (converted to the element type). The tensor's size
+    is `num`.
 
-    In f64 these are NumPy's bits, save where the step is too small for an f64 and becomes 0: NumPy then takes
-    another formula, while here all elements but the last are `start`.
+    In f64 the bits are those of NumPy, except if the step is too small for an f64 and becomes 0: NumPy uses
+    another formula then, while here all elements except the last are `start`.
     """
 
     start: float
@@ -81,25 +83,25 @@ class Linspace:
 @final
 @dataclass(frozen=True, slots=True)
 class Eye:
-    """In a tensor of shape (n, m), element i is 1 where i // m == i % m (its row is its column), else 0."""
+    """A recipe for ones on the main diagonal: of shape (n, m), element i is 1 if i // m == i % m, else 0."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Random numbers in [0, 1), from Philox 4x32-10 (Salmon et al., SC'11). Floating element types only.
+    """A recipe for random numbers in [0, 1), by Philox 4x32-10 (Salmon et al., SC'11), for floating types.
 
     The key is (seed mod 2**32, seed // 2**32 mod 2**32). Block c has the four 32-bit counter words
-    (c mod 2**32, c // 2**32, 0, 0) and gives four 32-bit words w0 w1 w2 w3.
+    (c mod 2**32, c // 2**32, 0, 0) and produces four 32-bit words w0 w1 w2 w3.
 
     f32, f16, bf16: element i takes one word x = w[i % 4] of block c = i // 4:
     f32 (x >> 8) * 2**-24; f16 (x >> 21) * 2**-11; bf16 (x >> 24) * 2**-8.
     f64: element i takes two words of block c = i // 2, x = w[2j] + w[2j + 1] * 2**32 with j = i % 2:
     (x >> 11) * 2**-53.
 
-    As many bits are taken as the significand holds, so every product is exact and below 1, on every device.
+    The number of bits taken is that of the significand, so every product is exact and below 1, on every device.
 
-    `seed` is None where each run brings its own (`dagpu.lowering.program.Fill.seed`).
+    `seed` is None if each run has its own seed (`dagpu.lowering.program.Fill.seed`).
     """
 
     seed: int | None
@@ -108,9 +110,9 @@ class Uniform:
 @final
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """Random numbers of the normal distribution, by Box and Muller (1958). Floating element types only.
+    """A recipe for normally distributed random numbers, by Box and Muller (1958), for floating types.
 
-    Key and blocks as for `Uniform`, but with the counter words (c mod 2**32, c // 2**32, 0, 1): with one
+    Key and blocks are those of `Uniform`, but with the counter words (c mod 2**32, c // 2**32, 0, 1): with one
     seed, `Normal` and `Uniform` share no bits. Elements 2c and 2c + 1 come from block c, for every element
     type:
 
@@ -120,10 +122,11 @@ class Normal:
         element 2c     = f64(mean) + f64(std) * (r * cos(t))
         element 2c + 1 = f64(mean) + f64(std) * (r * sin(t))
 
-    all in f64, one rounding for each operation, and landed at the end. log, cos and sin are the library's,
-    which differ between libraries by a few units in the last place (ulp). Tolerance between backends: f64 8
-    ulp of max(abs(mean), abs(element - mean)); the other types 1 ulp of the same, which f32 needs for fewer
-    than one element in a million, f16 and bf16 more seldom still. `seed` is as for `Uniform`.
+    all in f64, with one rounding for each operation, and landed (converted to the element type) at the end. log,
+    cos and sin come from the platform's library; libraries differ by a few units in the last place (ulp). The
+    tolerance between backends is 8 ulp of max(abs(mean), abs(element - mean)) for f64, and 1 ulp of the same for
+    the other types: f32 needs it for fewer than one element in a million, f16 and bf16 for still fewer. `seed` is
+    as for `Uniform`.
     """
 
     mean: float
@@ -134,23 +137,23 @@ class Normal:
 Recipe: TypeAlias = Constant | Arange | Linspace | Eye | Uniform | Normal
 
 
-SEEDS: Final = 1 << 64
-"""How many there are."""
+SEED_COUNT: Final = 1 << 64
+"""The number of different seeds. A seed is taken modulo this."""
 
 
-def seeded(recipe: Recipe, seed: int) -> Recipe:
-    """A recipe for random numbers, with a seed; any other as it is."""
+def with_seed(recipe: Recipe, seed: int) -> Recipe:
+    """Return a recipe for random numbers with this seed; return any other recipe as it is."""
     return replace(recipe, seed=seed) if isinstance(recipe, Uniform | Normal) else recipe
 
 
-def check(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape) -> None:
-    """Refuse a recipe that means nothing for a tensor of this element type and shape. Touches no data.
+def check_recipe(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape) -> None:
+    """Raise if a recipe cannot initialise a tensor of this element type and shape. Touches no data.
 
     Raises:
-        TypeError: the element type cannot hold what the recipe gives.
-        OverflowError: a value lies outside the element type's range.
-        ValueError: a parameter is not finite where it must be, or `std` is negative.
-        ShapeError: the shape is not one that the recipe fills (a ValueError too).
+        TypeError: the element type cannot hold the values of the recipe.
+        OverflowError: a value is outside the range of the element type.
+        ValueError: a parameter must be finite and is not, or `std` is negative.
+        ShapeError: the recipe cannot fill this shape (a ValueError too).
     """
     match recipe:
         case Constant(value):
@@ -171,7 +174,7 @@ def check(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape) -> None:
             if math.prod(shape) != num:
                 raise ShapeError(f"Linspace of {num} elements into shape {shape}. Make `num` its size.")
             if math.isinf(float(stop) - float(start)):
-                raise OverflowError(f"Linspace from {start} to {stop}: the distance is not an f64. Scale it.")
+                raise OverflowError(f"Linspace from {start} to {stop}: the difference overflows an f64. Scale it.")
             if dtype.kind in "iu":
                 _check_range(math.floor(start), dtype)
                 _check_range(math.floor(stop), dtype)
@@ -218,7 +221,7 @@ def _check_floating(dtype: "np.dtype[Any]", what: str) -> None:
 def _check_finite(what: str, **parameters: Real) -> None:
     for name, value in parameters.items():
         if isinstance(value, int) and what == "Constant":
-            continue  # an integer type is held against the exact value instead
+            continue  # an integer type is compared with the exact value instead
         if not math.isfinite(_to_f64(what, name, value)):
             raise ValueError(f"{what} with {name} = {value}. Give a finite number.")
 
@@ -227,7 +230,7 @@ def _to_f64(what: str, name: str, value: Real) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise OverflowError(f"{what} with {name} = {value}: it has no f64. Give a smaller one.") from None
+        raise OverflowError(f"{what} with {name} = {value}: it does not fit an f64. Give a smaller one.") from None
 
 
 def _floor(x: float) -> int:

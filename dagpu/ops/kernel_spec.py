@@ -1,4 +1,4 @@
-"""A kernel, as data: its parameters, its CUDA source and its host body."""
+"""`KernelSpec`, the declaration of a kernel as data: its parameters, CUDA source and host body."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ from dagpu.common.origin import Origin
 @final
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of a kernel, as its Python signature and its CUDA signature agree on it."""
+    """One parameter of a kernel, from its Python signature and its CUDA signature."""
 
     name: str
     form: Literal["in", "out", "scalar"]
     dtype: "np.dtype[Any] | None"
-    """Element type of an `In` or `Out`, which the CUDA signature gives to a generic kernel; None for a scalar."""
+    """Element type of an `In` or `Out`; that of a generic kernel is in its CUDA signature. None for a scalar."""
     rank: int | None
-    """Rank that the CUDA signature declares; None where it declares none (`abi="pointers"`)."""
+    """Rank that the CUDA signature declares; None if it declares none (`abi="pointers"`)."""
     check: Callable[[object], object] | None
-    """For a scalar: holds a value against the declared C type; gives back what is passed, or raises."""
+    """For a scalar: checks a value against the declared C type. Returns the value to pass, or raises."""
     lazy: bool
     """True for a scalar that may be an op."""
 
@@ -29,24 +29,24 @@ class Param:
 @final
 @dataclass(slots=True, eq=False)
 class HostBody:
-    """The function that the host backend runs. `@kernel.host` sets it once, after the kernel has been declared."""
+    """The Python body of a kernel, for the host backend. `@kernel.host` sets it once, after the declaration."""
 
     function: Callable[..., None] | None = None
     whole: bool = False
-    """True if it is called once with whole outputs, and not once for each tile."""
+    """True if the body is called once with whole outputs; false if it is called once for each tile."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelSpec:
-    """The declaration of a kernel. `kernel.grid(...)` and its sister methods make a changed copy."""
+    """The declaration of a kernel. `kernel.grid(...)` and similar methods make a changed copy."""
 
     name: str
     params: tuple[Param, ...]
     cuda: str
-    """CUDA C++ source text."""
+    """The CUDA C++ source text."""
     source_name: str
-    """File of that text, for the compiler's messages; `file.py:12` for a text inside a Python file."""
+    """File name of the source text, for the compiler's messages; `file.py:12` for a text inside a Python file."""
     abi: Literal["views", "pointers"]
     block: tuple[int, ...] | None
     options: tuple[str, ...]
@@ -56,7 +56,7 @@ class KernelSpec:
     grid: tuple[int, ...] | None = None
     shared_bytes: int = 0
     in_place: bool = False
-    """True if an output may take the memory of an input of its shape and element size that is not read later."""
+    """True if an output may reuse the memory of an input of equal shape and element size that is not read later."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)

@@ -1,4 +1,4 @@
-"""The kernel launch, as a node: a kernel call builds it."""
+"""`Launch`, the node that a kernel call builds."""
 
 from typing import TYPE_CHECKING, Any, final
 
@@ -9,18 +9,18 @@ from dagpu.ops.kernel_spec import KernelSpec
 
 
 class KernelOp(DeviceOp[Any, Any, Any]):
-    """The type of a kernel call for a checker without the plugin. The plugin gives an exact `DeviceOp[tuple[...]]`."""
+    """The type of a kernel call for a type checker without the plugin. With it, the type is `DeviceOp[tuple[...]]`."""
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # other types for the same methods; calling through costs as much as building the op
+    if TYPE_CHECKING:  # other types for the same methods; real overrides would cost as much as building the op
 
         def unzip(self, n: int | None = None) -> tuple[DeviceOp[Any, Any, Any], ...]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # reason: any arity
-            """One op for each argument of the call, in the form it was put in."""
+            """Return one op for each argument of the call, in the form in which it was passed."""
             return super().unzip(n)
 
         def first(self) -> DeviceOp[Any, Any, Any]:
-            """The first argument of the call, in the form it was put in; the others are dropped."""
+            """Return an op for the first argument, in the form in which it was passed; the others are dropped."""
             return super().first()
 
 
@@ -29,7 +29,8 @@ class KernelOp(DeviceOp[Any, Any, Any]):
 class Launch(KernelOp):
     """A kernel call. `args` are handles, ops and numbers, in the order of the kernel's parameters.
 
-    Gives a tuple of all arguments, each in the form it was put in. A handle among them has moved into this op.
+    The result is a tuple of all arguments, each in the form in which it was passed. Handles among them have moved into
+    this op.
     """
 
     kernel: KernelSpec

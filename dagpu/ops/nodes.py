@@ -1,4 +1,4 @@
-"""The closed set of ops. A `match` over `Node` that ends in `assert_never` is how lowering stays total."""
+"""`Node`, the closed set of ops. Lowering handles every op by a `match` over it that ends in `assert_never`."""
 
 from typing import Any, TypeAlias
 
@@ -21,11 +21,11 @@ from dagpu.ops.compose import (
     Value,
     Zip,
     placed,
+    produces_host_data,
     scheduled,
     shared,
     to_dot,
     unzip,
-    yields_host_data,
 )
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
@@ -67,7 +67,7 @@ base.NODES.set(
         last=LAST,
         uncut=UNCUT,
         share=SHARE,
-        yields_host_data=yields_host_data,
+        produces_host_data=produces_host_data,
         to_dot=to_dot,
         to_svg=picture,
     )

@@ -1,8 +1,8 @@
-"""The picture of a DAG of ops: layers from what needs nothing, at the top, down to the result.
+"""Draws a DAG of ops as SVG, in layers: ops without sources at the top, the result at the bottom.
 
-After K. Sugiyama, S. Tagawa and M. Toda, "Methods for visual understanding of hierarchical system structures", IEEE
-Trans. SMC 11 (1981): layers by longest path, edges cut at each layer that they cross, the order within a layer by the
-mean place of the neighbours, and then places as near to those means as widths allow.
+The layout is that of K. Sugiyama, S. Tagawa and M. Toda, "Methods for visual understanding of hierarchical system
+structures", IEEE Trans. SMC 11 (1981): layers by longest path, edges cut at each layer that they cross, the order
+within a layer by the mean position of the neighbours, and then positions as near to those means as widths allow.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 
 MOST_OPS: Final = 150
-"""Ops in a picture: those nearest to the result. More cannot be read."""
+"""The most ops in one picture, those nearest to the result. A larger picture is not legible."""
 
-_HEIGHT: Final = 34.0
-_DROP: Final = 30.0
-"""Between layers."""
-_APART: Final = 14.0
+_BOX_HEIGHT: Final = 34.0
+_LAYER_GAP: Final = 30.0
+"""Vertical distance between two layers, in pixels."""
+_BOX_GAP: Final = 14.0
 _MARGIN: Final = 16.0
 _SWEEPS: Final = 8
 
@@ -31,7 +31,7 @@ _Op = DeviceOp[Any, Any, Any]
 
 
 def picture(root: _Op) -> str:
-    """The DAG as SVG. Only the `MOST_OPS` ops nearest to the result are drawn; how many are not is said."""
+    """Draw a DAG as SVG: the `MOST_OPS` ops nearest to the result, and a line with the number of the others."""
     every = nodes_of(root)
     ops, total = every[:MOST_OPS], len(every)
     drawing = _Drawing(ops)
@@ -44,20 +44,20 @@ def picture(root: _Op) -> str:
         width = max(width, len(words) * svg.LETTER + 2 * _MARGIN)
         body.append(svg.text(_MARGIN, _MARGIN + 8, words, "faint"))
     body += drawing.draw(_MARGIN, top)
-    height = top + drawing.layers_count * (_HEIGHT + _DROP) - _DROP + _MARGIN
+    height = top + drawing.layers_count * (_BOX_HEIGHT + _LAYER_GAP) - _LAYER_GAP + _MARGIN
     return svg.document(width, height, f"DAG of {total:,} ops", body)
 
 
 @final
 class _Drawing:
-    """Boxes 0, 1, ... are the ops; those after them are where an edge crosses a layer, and have no width."""
+    """A layered drawing. Boxes 0, 1, ... are the ops. Later boxes have no width: an edge crosses a layer there."""
 
     def __init__(self, ops: Sequence[_Op]) -> None:
         self._ops = ops
         number = {op: index for index, op in enumerate(ops)}
         self._left_out = [sum(source not in number for source in set(sources_of(op))) for op in ops]
         sources = [list(dict.fromkeys([number[s] for s in sources_of(op) if s in number])) for op in ops]
-        self._texts = [_texts(op) for op in ops]
+        self._texts = [_texts_of(op) for op in ops]
         self._widths = [max(len(words) for words in texts) * svg.LETTER + 14 for texts in self._texts]
         self._layer = _layers(sources)
         self.layers_count = max(self._layer) + 1
@@ -88,7 +88,7 @@ class _Drawing:
         self._paths.append(path)
 
     def arrange(self) -> None:
-        """Choose a place for each box."""
+        """Choose the position of each box."""
         rows = self._rows
         for sweep in range(_SWEEPS):
             down = sweep % 2 == 0
@@ -98,21 +98,23 @@ class _Drawing:
                 means = {box: _mean([place[n] for n in neighbours[box]], place[box]) for box in row}
                 row.sort(key=means.__getitem__)
         for row in rows:
-            self._put(row, [0.0] * len(row))
+            self._place_row(row, [0.0] * len(row))
         for sweep in range(_SWEEPS):
             neighbours = self._above if sweep % 2 == 0 else self._below
             for row in rows:
-                self._put(row, [_mean([self._x[n] for n in neighbours[box]], self._x[box]) for box in row])
+                self._place_row(row, [_mean([self._x[n] for n in neighbours[box]], self._x[box]) for box in row])
         left = min([self._x[box] - width / 2 for box, width in enumerate(self._widths)])
         self._x = [x - left for x in self._x]
         self.width = max([self._x[box] + width / 2 for box, width in enumerate(self._widths)])
 
-    def _put(self, row: Sequence[int], wanted: Sequence[float]) -> None:
-        """Put the boxes of a row, in order, as near as can be to where they are wanted: the least sum of squares, by
-        pooling neighbours that would overlap (isotonic regression)."""
+    def _place_row(self, row: Sequence[int], wanted: Sequence[float]) -> None:
+        """Place the boxes of a row, in order, at the least sum of squared distances from the `wanted` positions.
+
+        Neighbours that would overlap are pooled (isotonic regression).
+        """
         offsets, at = [], 0.0
         for before, box in zip((None, *row), row, strict=False):
-            at += 0.0 if before is None else (self._widths[before] + self._widths[box]) / 2 + _APART
+            at += 0.0 if before is None else (self._widths[before] + self._widths[box]) / 2 + _BOX_GAP
             offsets.append(at)
         pools: list[tuple[float, int]] = []
         for want, offset in zip(wanted, offsets, strict=True):
@@ -126,21 +128,21 @@ class _Drawing:
             self._x[box] = base + offset
 
     def draw(self, left: float, top: float) -> list[str]:
-        """Edges, and the boxes over them."""
+        """Return the SVG elements: first the edges, then the boxes, which cover them."""
         body = []
         for path in self._paths:
             points = []
             for box in path:
-                x, y = left + self._x[box], top + self._layer[box] * (_HEIGHT + _DROP)
-                points += [(x, y)] if box == path[-1] else [(x, y + _HEIGHT)] if box == path[0] else [(x, y + 17)]
+                x, y = left + self._x[box], top + self._layer[box] * (_BOX_HEIGHT + _LAYER_GAP)
+                points += [(x, y)] if box == path[-1] else [(x, y + _BOX_HEIGHT)] if box == path[0] else [(x, y + 17)]
             body.append(svg.curve(points, "edge", head="head", upright=True))
         for box, op in enumerate(self._ops):
-            y, width = top + self._layer[box] * (_HEIGHT + _DROP), self._widths[box]
+            y, width = top + self._layer[box] * (_BOX_HEIGHT + _LAYER_GAP), self._widths[box]
             x = left + self._x[box] - width / 2
             label, where = self._texts[box]
             middle = x + width / 2
             parts = [
-                svg.rect(x, y, width, _HEIGHT, f"fill-{_kind(op)}", 4),
+                svg.rect(x, y, width, _BOX_HEIGHT, f"fill-{_colour_kind(op)}", 4),
                 svg.text(middle, y + 14, label, "on", "middle"),
                 svg.text(middle, y + 27, where, "on", "middle"),
             ]
@@ -154,7 +156,7 @@ class _Drawing:
 
 
 def _layers(sources: Sequence[Sequence[int]]) -> list[int]:
-    """The layer of each op, the result's last: each op as far down as what takes it lets it be."""
+    """Return the layer of each op, counted from the top. Each op is one layer above its highest consumer."""
     takers = [0] * len(sources)
     for into in sources:
         for source in into:
@@ -176,12 +178,12 @@ def _mean(numbers: Sequence[float], otherwise: float) -> float:
     return sum(numbers) / len(numbers) if numbers else otherwise
 
 
-def _texts(op: _Op) -> tuple[str, str]:
+def _texts_of(op: _Op) -> tuple[str, str]:
     place = place_of(op.origin)
     return label_of(op), "" if place is None else f"{place[0].rsplit('/', 1)[-1]}:{place[1]}"
 
 
-def _kind(op: _Op) -> str:
+def _colour_kind(op: _Op) -> str:
     match op:
         case Launch():
             return "Launch"

@@ -1,19 +1,19 @@
-"""The memory of `Shared` and `Unzip`: a value that is made at most once, by one run at a time.
+"""`Once`, the remembered value of a `Shared` or `Unzip`: computed at most once, by one run at a time (single-flight).
 
-States and how they change, always under the lock:
+The states and their transitions, all under the lock:
 
     EMPTY --claim--> CLAIMED --publish--> DONE
                      CLAIMED --abandon--> EMPTY        (the run failed or was cancelled: nothing is remembered)
 
-A run that finds it CLAIMED leaves a wake-up, and tries again when that is called. A claim does not survive a fork: the
-child does not have the thread that would keep it.
+A run that finds the value CLAIMED registers a wake-up, and tries again when that is called. A claim does not survive a
+fork: the child process does not have the thread of the run that made the claim.
 """
 
 import itertools
 from collections.abc import Callable
 from typing import Any, Final, Literal, final
 
-from dagpu.common.critical import BOOKKEEPING, forks
+from dagpu.common.critical import BOOKKEEPING, count_forks
 
 Claim = Literal["claimed", "done", "busy"]
 NOTHING: Final = object()
@@ -22,18 +22,18 @@ _numbers = itertools.count()
 
 @final
 class Once:
-    """A remembered value, made single-flight."""
+    """A remembered value that at most one run computes at a time (single-flight)."""
 
     __slots__ = ("_claimed_after", "_waiting", "number", "owner", "value")
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
         self.number = next(_numbers)
-        """Later ones have larger numbers."""
+        """The number of this `Once`. One that is created later has a larger number."""
         self.owner: object = None
-        """The run that is making the value."""
+        """The run that is computing the value; None if there is none."""
         self._claimed_after = 0
-        """The number of forks before `owner` claimed it."""
+        """The number of forks of the process before `owner` claimed the value."""
         self.value: Any = NOTHING
 
     def claim(self, run: object) -> Claim:
@@ -43,15 +43,15 @@ class Once:
                 return "done"
             if not self.settled():
                 return "busy"
-            self.owner, self._claimed_after = run, forks()
+            self.owner, self._claimed_after = run, count_forks()
             return "claimed"
 
     def publish(self, value: Any) -> None:
-        """The value is complete: remember it."""
+        """Remember the complete value, release the claim, and wake the runs that wait."""
         self._settle(value)
 
     def abandon(self) -> None:
-        """The run that claimed it will not make it."""
+        """Release the claim without a value, and wake the runs that wait: the run has failed or was cancelled."""
         self._settle(NOTHING)
 
     def _settle(self, value: Any) -> None:
@@ -62,7 +62,7 @@ class Once:
             wake()
 
     def exchange(self, index: int, new: Any) -> Any:
-        """Put `new` into the remembered list at `index`, and give what was there: atomic between runs."""
+        """Replace the item `index` of the remembered list by `new`, and return the old one. Runs do this atomically."""
         with BOOKKEEPING:
             old, self.value[index] = self.value[index], new
         return old
@@ -72,11 +72,11 @@ class Once:
         return self.value is not NOTHING
 
     def settled(self) -> bool:
-        """True if no run is making the value now."""
-        return self.owner is None or self._claimed_after != forks()
+        """True if no run is computing the value now."""
+        return self.owner is None or self._claimed_after != count_forks()
 
     def when_settled(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called once, as soon as no run is making the value; at once if none is."""
+        """Call `wake` once, as soon as no run is computing the value; at once if none is."""
         with BOOKKEEPING:
             if not self.settled():
                 self._waiting.append(wake)
@@ -84,6 +84,6 @@ class Once:
         wake()
 
 
-def newest() -> int:
-    """A number larger than that of any `Once` so far, and smaller than that of any later one."""
+def new_once_number() -> int:
+    """Return a number larger than that of any `Once` so far, and smaller than that of any later one."""
     return next(_numbers)

@@ -1,8 +1,8 @@
-"""SVG, as much of it as pictures of DAGs and plans need: well-formed XML, readable on light and dark pages.
+"""SVG elements for pictures of DAGs and plans: well-formed XML, readable on light and dark pages.
 
-Colours are classes. A picture put inline into a page shares the page's style sheets, so all classes begin with
-`dagpu-`. The background is drawn, not left to the page: a viewer that follows the system's colour scheme and a page
-that does not may disagree.
+Colours are CSS classes. An inline picture shares the page's style sheets, so all classes begin with `dagpu-`. The
+background is drawn, not left to the page, because a viewer may follow the system's colour scheme where the page does
+not.
 """
 
 import re
@@ -19,7 +19,7 @@ KINDS = {
     "GraphLaunch": ("#b35a00", "#f0a050"),
     "other": ("#5f6b7a", "#7c8898"),
 }
-"""The colour of each kind, on light and on dark: `fill-<kind>`."""
+"""The colours of the class `fill-<kind>` for each kind of instruction: on a light page, on a dark page."""
 
 _BASE = (
     ("page", "fill", "#ffffff", "#16181d"),
@@ -43,13 +43,13 @@ def _styles() -> str:
 
 
 def document(width: float, height: float, title: str, body: Sequence[str]) -> str:
-    """The whole picture; `title` is what a screen reader says of it."""
-    size = f'width="{_n(width)}" height="{_n(height)}" viewBox="0 0 {_n(width)} {_n(height)}"'
+    """Return the whole picture. Screen readers read its `title`."""
+    size = f'width="{_tenths(width)}" height="{_tenths(height)}" viewBox="0 0 {_tenths(width)} {_tenths(height)}"'
     font = "font-family:ui-monospace,Menlo,Consolas,monospace;font-size:11px"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size} style="{font}">',
-            f"<title>{clean(title)}</title>",
+            f"<title>{escape_xml(title)}</title>",
             f"<style>{_styles()}</style>",
             rect(0, 0, width, height, "page"),
             *body,
@@ -59,56 +59,59 @@ def document(width: float, height: float, title: str, body: Sequence[str]) -> st
 
 
 def rect(x: float, y: float, width: float, height: float, style: str, round_by: float = 0) -> str:
-    """A rectangle of the class `dagpu-<style>`."""
-    corners = f' rx="{_n(round_by)}"' if round_by else ""
-    place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
+    """Return a rectangle of the class `dagpu-<style>`."""
+    corners = f' rx="{_tenths(round_by)}"' if round_by else ""
+    place = f'x="{_tenths(x)}" y="{_tenths(y)}" width="{_tenths(width)}" height="{_tenths(height)}"'
     return f'<rect {place}{corners} class="dagpu-{style}"/>'
 
 
 def text(x: float, y: float, words: str, style: str = "text", anchor: str = "start") -> str:
-    """One line of text, its baseline at `y`."""
-    return f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}" class="dagpu-{style}">{clean(words)}</text>'
+    """Return one line of text, its baseline at `y`."""
+    place = f'x="{_tenths(x)}" y="{_tenths(y)}"'
+    return f'<text {place} text-anchor="{anchor}" class="dagpu-{style}">{escape_xml(words)}</text>'
 
 
 def line(x: float, y: float, to_x: float, to_y: float, style: str = "rule") -> str:
-    """A straight line."""
-    return f'<line x1="{_n(x)}" y1="{_n(y)}" x2="{_n(to_x)}" y2="{_n(to_y)}" class="dagpu-{style}"/>'
+    """Return a straight line of the class `dagpu-<style>`."""
+    return (
+        f'<line x1="{_tenths(x)}" y1="{_tenths(y)}" x2="{_tenths(to_x)}" y2="{_tenths(to_y)}" class="dagpu-{style}"/>'
+    )
 
 
 def curve(points: Sequence[tuple[float, float]], style: str, *, head: str, upright: bool) -> str:
-    """An arrow through these points, without corners; it leaves and arrives upright, or level."""
+    """Return a smooth arrow through these points. It leaves and arrives vertically if `upright`, else horizontally."""
     x, y = points[0]
-    path = [f"M{_n(x)},{_n(y)}"]
+    path = [f"M{_tenths(x)},{_tenths(y)}"]
     for to_x, to_y in points[1:]:
         if upright:
             middle = (y + to_y) / 2
-            bend = f"{_n(x)},{_n(middle)} {_n(to_x)},{_n(middle)}"
+            bend = f"{_tenths(x)},{_tenths(middle)} {_tenths(to_x)},{_tenths(middle)}"
         else:
             reach = max(abs(to_x - x) / 2, 6)
-            bend = f"{_n(x + reach)},{_n(y)} {_n(to_x - reach)},{_n(to_y)}"
-        path.append(f"C{bend} {_n(to_x)},{_n(to_y)}")
+            bend = f"{_tenths(x + reach)},{_tenths(y)} {_tenths(to_x - reach)},{_tenths(to_y)}"
+        path.append(f"C{bend} {_tenths(to_x)},{_tenths(to_y)}")
         x, y = to_x, to_y
     away = [(x - 3, y - 6), (x + 3, y - 6)] if upright else [(x - 6, y - 3), (x - 6, y + 3)]
-    corners = " ".join([f"{_n(a)},{_n(b)}" for a, b in [(x, y), *away]])
+    corners = " ".join([f"{_tenths(a)},{_tenths(b)}" for a, b in [(x, y), *away]])
     return f'<path d="{" ".join(path)}" class="dagpu-{style}"/><polygon points="{corners}" class="dagpu-{head}"/>'
 
 
 def group(parts: Sequence[str], tooltip: str) -> str:
-    """Parts that show a tooltip together."""
-    return f"<g><title>{clean(tooltip)}</title>{''.join(parts)}</g>"
+    """Return a group of these parts, with one tooltip."""
+    return f"<g><title>{escape_xml(tooltip)}</title>{''.join(parts)}</g>"
 
 
-def clean(words: str) -> str:
-    """The text, escaped for XML. Characters that XML forbids become `?`."""
+def escape_xml(words: str) -> str:
+    """Return the text, escaped for XML. Characters that XML forbids become `?`."""
     return escape(_FORBIDDEN.sub("?", words), quote=False)
 
 
 _FORBIDDEN = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""XML 1.0, 2.2: all but these characters may stand in a document."""
+"""The characters that XML 1.0, section 2.2, forbids in a document."""
 
 
-def fitting(words: str, width: float) -> str:
-    """The text, cut to `width` with an ellipsis; empty if three letters do not fit."""
+def fit_text(words: str, width: float) -> str:
+    """Return the text, cut to `width` with an ellipsis; empty if three letters do not fit."""
     most = int(width / LETTER)
     if len(words) <= most:
         return words
@@ -116,9 +119,9 @@ def fitting(words: str, width: float) -> str:
 
 
 LETTER = 6.7
-"""Width of a letter."""
+"""Width of a letter of the pictures' monospaced font, in pixels."""
 
 
-def _n(number: float) -> str:
-    """A number, in tenths."""
+def _tenths(number: float) -> str:
+    """Return a number as text, rounded to tenths."""
     return f"{number:.1f}".removesuffix(".0")

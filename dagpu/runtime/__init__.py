@@ -1,1 +1,1 @@
-"""Runs of ops: interpreter, plan cache, waiting, cancellation, pipelines. The only package that imports trio."""
+"""Runs ops: interpreters, plan cache, waiting, cancellation, pipelines. No other package of dagpu imports trio."""

@@ -1,4 +1,4 @@
-"""The devices of this machine, and the current one."""
+"""Looks up devices and backends by name, and keeps the current device of each task and thread."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,40 +11,40 @@ from dagpu.backends.protocol import Backend
 from dagpu.common.env_vars import DEVICE
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.origin import here
-from dagpu.common.wrong_arguments import at_call, reworded, wrong_argument
+from dagpu.common.wrong_arguments import add_call_place, replace_message, wrong_argument
 from dagpu.handles.device_handles import Device
 
 GROUP = "dagpu.backends"
-"""The entry point group in which backends are found: its names are kinds of device."""
+"""The entry point group of the backends. The name of an entry point is a kind of device."""
 
 _SHIPPED = {
     "host": "dagpu.backends.host:HostBackend",
     "cuda": "dagpu.backends.cuda:CudaBackend",
     "explore": "dagpu.backends.explore:ExploreBackend",
 }
-"""The backends of this package, for a run from a source tree, whose metadata cannot be read."""
+"""The backends of this package, for a run from a source tree, which has no package metadata."""
 
 _current: ContextVar[Device | None] = ContextVar("dagpu_device", default=None)
 
 
 backends: dict[str, Backend] = {}
-"""The backends that are loaded, by the kind of their devices."""
+"""The loaded backends, by the kind of their devices."""
 
 
 def backend(kind: str) -> Backend:
-    """The backend that brings devices of this kind; loaded when it is first asked for.
+    """Return the backend for devices of this kind. The first call for a kind loads it.
 
     Raises:
-        NoDeviceError: no package that is installed has one.
+        NoDeviceError: no installed package provides one.
     """
     found = backends.get(kind)
-    # setdefault is atomic: of two threads that load it at once, both get the same one.
+    # setdefault is atomic: two threads that load a backend at once get the same object.
     return backends.setdefault(kind, _load(kind)) if found is None else found
 
 
 @contextmanager
 def replaced_backend(kind: str, replacement: Backend) -> Iterator[None]:
-    """Within the `with` block `replacement` brings the devices of this kind, on all threads. For tests."""
+    """Use `replacement` as the backend for this kind within the `with` block, on all threads. For tests."""
     before = backends.get(kind)
     backends[kind] = replacement
     _automatic.cache_clear()
@@ -65,43 +65,45 @@ def _load(kind: str) -> Backend:
     if found is None:
         raise NoDeviceError(
             f"no backend for devices of kind {kind!r} is installed. Known: {', '.join(backend_names())}. "
-            f"A package brings one through the entry point group {GROUP!r}."
+            f"A package provides one through the entry point group {GROUP!r}."
         )
     return cast(Backend, found.load()())
 
 
 @cache
 def backend_names() -> tuple[str, ...]:
-    """The kinds of device that the installed backends bring, in alphabetical order."""
+    """Return the kinds of device of the installed backends, in alphabetical order."""
     return tuple(sorted({*_SHIPPED, *(entry.name for entry in metadata.entry_points(group=GROUP))}))
 
 
 def device(name: str = "auto") -> Device:
-    """A device by name: `"host"`, `"host:1"`, `"cuda"`, `"cuda:1"`; `"auto"` is a CUDA device if there is one.
+    """Return a device by name: `"host"`, `"host:1"`, `"cuda"`, `"cuda:1"`. `"auto"` is a CUDA device if there is one.
 
     Raises:
-        NoDeviceError: there is no such device here; the message says which part is missing.
+        NoDeviceError: this machine has no such device. The message names the missing part.
     """
     origin = here()
     if not isinstance(name, str):
         raise wrong_argument("device", origin, "name", name, "the name of a device", 'Write device("host:1")')
     try:
-        return find(name)
+        return find_device(name)
     except NoDeviceError as error:
-        raise at_call(f"device({name!r})", origin, error) from None
+        raise add_call_place(f"device({name!r})", origin, error) from None
 
 
-def find(name: str) -> Device:
-    """`device(name)` for a caller that adds the place of the name to the error itself.
+def find_device(name: str) -> Device:
+    """Return a device by name, as `device` does, for a caller that adds the place of the call to the error itself.
 
     Raises:
-        NoDeviceError: there is no such device here.
+        NoDeviceError: this machine has no such device.
     """
     if name == "auto":
         return _automatic()
     kind, colon, number = name.partition(":")
     if colon and not number.isdecimal():
-        raise NoDeviceError(f"{name!r} is no device. Write a kind, or a kind and a number: 'host', 'host:1', 'cuda:0'.")
+        raise NoDeviceError(
+            f"{name!r} is not a device. Write a kind, or a kind and a number: 'host', 'host:1', 'cuda:0'."
+        )
     return backend(kind).device(int(number) if colon else 0)
 
 
@@ -112,12 +114,12 @@ def _automatic() -> Device:
             if backend("cuda").device_count():
                 return backend("cuda").device(0)
         except NoDeviceError:
-            pass  # no GPU, or not what drives it: that is what "auto" is for
+            pass  # without a GPU, or without its driver, "auto" is the host
     return backend("host").device(0)
 
 
 def current_device() -> Device:
-    """The device on which ops run that say nothing else: of `use_device`, else `DAGPU_DEVICE`, else `"auto"`."""
+    """Return the device for ops that are placed on none: that of `use_device`, else `DAGPU_DEVICE`, else `"auto"`."""
     chosen = _current.get()
     if chosen is not None:
         return chosen
@@ -125,27 +127,27 @@ def current_device() -> Device:
     if asked is None:
         return _automatic()
     try:
-        return find(asked)
+        return find_device(asked)
     except NoDeviceError as error:
-        raise reworded(error, f"{DEVICE.name}={asked!r}: {error} {DEVICE.cure}") from None
+        raise replace_message(error, f"{DEVICE.name}={asked!r}: {error} {DEVICE.cure}") from None
 
 
 def devices() -> list[Device]:
-    """All devices of this machine."""
+    """Return all devices of this machine."""
     found = []
     for kind in backend_names():
         try:
             found += [backend(kind).device(index) for index in range(backend(kind).device_count())]
         except NoDeviceError:
-            continue  # a backend whose hardware or driver is absent brings no devices
+            continue  # without its hardware or driver a backend has no devices
     return found
 
 
 def use_device(place: Device | str) -> AbstractContextManager[Device]:
-    """Within the `with` block, in this task or thread, ops run on this device unless they say otherwise.
+    """Make this the device for ops that are placed on none, within the `with` block, in this task or thread.
 
     Raises:
-        NoDeviceError: there is no device of that name here.
+        NoDeviceError: this machine has no device of that name.
     """
     origin = here()
     if isinstance(place, Device):
@@ -154,9 +156,9 @@ def use_device(place: Device | str) -> AbstractContextManager[Device]:
         cure = 'Write use_device("host:1"), or pass device("host:1")'
         raise wrong_argument("use_device", origin, "place", place, "a device or its name", cure)
     try:
-        return _using(find(place))
+        return _using(find_device(place))
     except NoDeviceError as error:
-        raise at_call(f"use_device({place!r})", origin, error) from None
+        raise add_call_place(f"use_device({place!r})", origin, error) from None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""One run of one op: trace, lock, schedule, verify, submit, wait; stage by stage."""
+"""Runs one op: traces, locks, schedules, verifies, submits and waits, stage by stage."""
 
 import gc
 from collections.abc import Coroutine, Iterator, Sequence
@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from dagpu.backends.protocol import Backend, Bindings, Failure, Replay
-from dagpu.common.critical import leave, pause
+from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.errors import DeviceError
 from dagpu.common.origin import start_of_run
 from dagpu.common.tracebacks import passes_on
 from dagpu.handles.storage import Locks
-from dagpu.lowering.arguments.cache_key import Flattened, inputs_of, is_fixed
+from dagpu.lowering.arguments.cache_key import Flattened, flatten_op, is_fixed
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import Program
 from dagpu.lowering.schedule.scheduler import schedule
@@ -20,9 +20,18 @@ from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.lowering.verify.verifier import verify
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Value
-from dagpu.runtime.device_lookup import backend, find
+from dagpu.runtime.device_lookup import backend, find_device
 from dagpu.runtime.graphs.graph_updates import EnqueuedUpdate
-from dagpu.runtime.plan_cache import CachedPlan, PlanCache, SubmittedRun, cache_of, keep, kept_by, most_nodes, refused
+from dagpu.runtime.plan_cache import (
+    CachedPlan,
+    PlanCache,
+    SubmittedRun,
+    cache_of,
+    find_on_op,
+    most_nodes,
+    store_plan,
+    warn_uncacheable,
+)
 from dagpu.runtime.settings import Settings
 from dagpu.runtime.waiting import Waits
 
@@ -31,10 +40,10 @@ _T = TypeVar("_T")
 
 @contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Keep the cyclic garbage collector from walking a trace again and again while it grows.
+    """Disable the cyclic garbage collector, which would walk a trace again and again while it grows.
 
-    A program and its plan are some ten objects for each launch, none of them garbage: at 100,000 launches the
-    collector was half of the cost of tracing. Where several threads trace at once it stays off until the first ends.
+    A program and its plan have about ten objects for each launch, none of them garbage: at 100,000 launches the
+    collector took half of the time of a trace. If several threads trace at once, it is off until the first one ends.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -46,7 +55,7 @@ def quiet_collector() -> Iterator[None]:
 
 
 def plan_program(program: Program, check: bool) -> Plan:
-    """Schedule the program, and verify the plan if `check` is set."""
+    """Schedule a program, verify the plan if `check` is set, and return the plan."""
     plan = schedule(program)
     if check:
         verify(plan)
@@ -54,8 +63,8 @@ def plan_program(program: Program, check: bool) -> Plan:
 
 
 def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
-    """The plan of the op's first stage. Nothing is run, and the op still owns its handles."""
-    tracer = Tracer(op, settings.device, settings.policy, find, inputs_of(op))
+    """Return the plan of the op's first stage. Nothing is run, and the op keeps its handles."""
+    tracer = Tracer(op, settings.device, settings.policy, find_device, flatten_op(op))
     try:
         return plan_program(tracer.stage().program, settings.verify)
     finally:
@@ -63,74 +72,74 @@ def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
 
 
 def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits) -> Coroutine[Any, Any, _T]:
-    """Run an op to its result.
+    """Run an op, and return its result.
 
-    Whatever happens, nothing is left running, and every lock and claim is given back.
+    When the run ends, also by an error or a cancellation, its work is complete and its locks and claims are released.
     """
-    if type(op) is Value and is_fixed(op.held):
-        return _given(op.held, waits)
-    found = kept_by(op, settings)
+    if type(op) is Value and is_fixed(op.content):
+        return _run_value(op.content, waits)
+    found = find_on_op(op, settings)
     if found is not None:
-        again = _again(found[0], found[1], settings, waits)
+        again = _rerun(found[0], found[1], settings, waits)
         if again is not None:
             return again
-    inputs = inputs_of(op, most_nodes(op), refused)
+    inputs = flatten_op(op, most_nodes(op), warn_uncacheable)
     cache = None if inputs is None else cache_of(inputs, settings)
     if inputs is not None and cache is not None:
         kept = cache.find(inputs, settings)
         if kept is not None:
-            again = _again(kept, inputs.leaves, settings, waits)
+            again = _rerun(kept, inputs.leaves, settings, waits)
             if again is not None:
                 return again
-    return _run_anew(op, settings, waits, inputs, cache)
+    return _run_traced(op, settings, waits, inputs, cache)
 
 
-async def _given(value: Any, waits: Waits) -> Any:
-    """A run of a plain value: nothing to trace, and all the same a checkpoint."""
-    await waits.finish(False)
+async def _run_value(value: Any, waits: Waits) -> Any:
+    """Run a plain value. There is no work to trace or launch, but the run is a checkpoint."""
+    await waits.finish_run(False)
     return value
 
 
-def _again(
+def _rerun(
     kept: CachedPlan, leaves: Sequence[Any], settings: Settings, waits: Waits
 ) -> Coroutine[Any, Any, Any] | None:
-    """A run of a plan that an earlier run has left; None if it does not suit these leaves as they are now."""
-    bindings = Bindings(kept.repeat.buffers)
-    bound = kept.repeat.bind(bindings.memory, leaves)
-    return None if bound is None else _run_again(kept, bindings, bound, settings, waits)
+    """Return a run of a cached plan with these leaves; None if the plan does not fit them in their present state."""
+    bindings = Bindings(kept.signature.buffers)
+    bound = kept.signature.bind(bindings.memory, leaves)
+    return None if bound is None else _run_cached(kept, bindings, bound, settings, waits)
 
 
-async def _run_anew(
+async def _run_traced(
     op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, inputs: Flattened | None, cache: PlanCache | None
 ) -> _T:
-    """Trace, plan, run; stage by stage."""
-    tracer = Tracer(op, settings.device, settings.policy, find, inputs)
+    """Run an op without a cached plan: trace, plan and run it, stage by stage."""
+    tracer = Tracer(op, settings.device, settings.policy, find_device, inputs)
     locks = Locks(start_of_run())
     updates = EnqueuedUpdate()
     waited = False
     try:
         while True:
-            stage = await _traced(tracer, waits)
+            stage = await _next_stage(tracer, waits)
             with quiet_collector():
                 plan = plan_program(stage.program, settings.verify) if stage.program.instructions else None
             if plan is not None:
-                tell(settings, op, plan)
+                call_on_plan(settings, op, plan)
                 for graph in stage.graphs:
-                    graph.updates.hand_over(locks, updates)
+                    graph.updates.transfer(locks, updates)
                 locks.acquire(stage.locks)
-                submitted = await submit(plan, stage, tracer, waits)
+                submitted = await submit_stage(plan, stage, tracer, waits)
                 try:
-                    # Now, while the device is at work. However this run ends, the plan was right.
-                    repeat = tracer.repeat()
+                    # The plan is stored while the device works. It is valid however this run ends.
+                    repeat = tracer.make_signature()
                     if repeat is not None:
                         kept = CachedPlan(settings, repeat, submitted.driver, submitted.prepared, tracer.reads)
-                        keep(op, kept, settings, inputs, cache)
+                        store_plan(op, kept, settings, inputs, cache)
                 except BaseException:
                     submitted.replay.cancel()
-                    await waits.drain(submitted.replay)
+                    await waits.drain_replay(submitted.replay)
                     raise
-                await settled(submitted, settings, waits)
-                await _drain(updates, waits)
+                await wait_for_run(submitted, settings, waits)
+                await _drain_updates(updates, waits)
                 tracer.settle(submitted.bindings.memory)
                 waited = True
             else:
@@ -139,25 +148,25 @@ async def _run_anew(
                 result: _T = tracer.result
                 break
             if plan is None:
-                if not (others := tracer.waits_for()):
-                    raise tracer.stuck()
-                await waits.once(others)
+                if not (others := tracer.awaited_values()):
+                    raise tracer.stuck_error()
+                await waits.wait_for_any(others)
                 waited = True
-        await waits.finish(waited)
+        await waits.finish_run(waited)
         return result
     except BaseException:
         tracer.abandon("the run that was to make them failed or was cancelled")
         raise
     finally:
         try:
-            await _drain(updates, waits)
+            await _drain_updates(updates, waits)
         finally:
             locks.release()
 
 
-async def _traced(tracer: Tracer, waits: Waits) -> Stage:
-    """The next stage of a trace. It pauses between two closures where `waits` finds that due."""
-    turns = tracer.in_turns(waits.due)
+async def _next_stage(tracer: Tracer, waits: Waits) -> Stage:
+    """Return the next stage of a trace. The trace pauses between two closures when `waits.pause_is_due()`."""
+    turns = tracer.stage_in_turns(waits.pause_is_due)
     while True:
         with quiet_collector():
             try:
@@ -168,79 +177,83 @@ async def _traced(tracer: Tracer, waits: Waits) -> Stage:
         await waits.pause()
 
 
-async def _run_again(
+async def _run_cached(
     kept: CachedPlan, bindings: Bindings, bound: BoundArguments, settings: Settings, waits: Waits
 ) -> Any:
-    """Run a plan that an earlier run has left: no trace, no schedule; what this costs is its inputs and outputs."""
-    origin = start_of_run() if bound.locks else None  # most have nothing to lock, and looking up the place takes 1 us
+    """Run a cached plan: bind its inputs, launch it, and build its result. Nothing is traced or scheduled."""
+    origin = start_of_run() if bound.locks else None  # most runs lock nothing, and finding the place takes 1 us
     locks = Locks(origin) if bound.locks else None
     updates = EnqueuedUpdate()
     submitted = False
     try:
         if locks is not None:
             for captured in bound.graphs:
-                captured.updates.hand_over(locks, updates)
+                captured.updates.transfer(locks, updates)
             locks.acquire(bound.locks)
-            bound.take(origin)
+            bound.take_leaves(origin)
         graph = kept.wants_graph()
         if graph and (instantiate := kept.prepared.before_graph) is not None:
-            await waits.slowly(instantiate)
+            await waits.run_slow_work(instantiate)
         await waits.before_submit()
-        replay = kept.prepared.submit(bindings, _spin(kept.driver, settings), graph=graph)
+        replay = kept.prepared.submit(bindings, _spin_seconds(kept.driver, settings), graph=graph)
         submitted = True
-        await _replay(replay, 0.0, waits)
+        await _finish_replay(replay, 0.0, waits)
         if bound.graphs:
-            await _drain(updates, waits)
-        return kept.repeat.result(bindings.memory, bound.leaves)
+            await _drain_updates(updates, waits)
+        return kept.signature.result(bindings.memory, bound.leaves)
     except BaseException:
         if not submitted:
-            bound.undo()
+            bound.return_leaves()
         raise
     finally:
         if locks is not None:
             try:
-                await _drain(updates, waits)
+                await _drain_updates(updates, waits)
             finally:
                 locks.release()
 
 
-async def _drain(updates: EnqueuedUpdate, waits: Waits) -> None:
-    """Wait for the work that was enqueued before a graph's launch, and empty `updates`. Raises its failures."""
+async def _drain_updates(updates: EnqueuedUpdate, waits: Waits) -> None:
+    """Wait for the updates before a graph's launch, remove them from `updates`, and raise their failures."""
     while updates.replays:
         replay = updates.replays.pop(0)
-        await waits.drain(replay)
+        await waits.drain_replay(replay)
         updates.failures += replay.failures()
     if updates.failures:
-        _raise(updates.failures)
+        _raise_failures(updates.failures)
 
 
-def tell(settings: Settings, op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
-    """Call `on_plan` with a new plan, if there is one. It may run ops itself."""
+def call_on_plan(settings: Settings, op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
+    """Call the setting `on_plan`, if there is one, with a new plan. That function may run ops itself."""
     if settings.on_plan is not None:
-        before = pause()
+        before = pause_section()
         try:
             settings.on_plan(op, plan)
         finally:
-            leave(before)
+            restore_section(before)
 
 
-async def submit(plan: Plan, stage: Stage, tracer: Tracer, waits: Waits) -> SubmittedRun:
-    """Make a plan ready, and start it."""
-    driver = backend(kind_of(plan))
+async def submit_stage(plan: Plan, stage: Stage, tracer: Tracer, waits: Waits) -> SubmittedRun:
+    """Prepare a plan, and start a replay of it with the stage's inputs."""
+    driver = backend(device_kind_of(plan))
     prepared = driver.prepare(plan)
     if prepared.before_first is not None:
-        await waits.slowly(prepared.before_first)
+        await waits.run_slow_work(prepared.before_first)
     await waits.before_submit()
     bindings = Bindings(len(plan.buffers))
     for index, held in stage.inputs.items():
         bindings.memory[index] = held
     replay = prepared.submit(bindings)
-    tracer.submitted()
+    tracer.discard_undo_log()
     return SubmittedRun(driver, prepared, bindings, replay)
 
 
-def kind_of(plan: Plan) -> str:
-    """The kind of all devices of a plan: one backend runs it."""
+def device_kind_of(plan: Plan) -> str:
+    """Return the kind of the devices of a plan, which is that of the backend that runs it.
+
+    Raises:
+        DeviceError: the plan uses devices of several kinds.
+    """
     first, *others = plan.devices
     kind = first.partition(":")[0]
     for name in others:
@@ -252,30 +265,33 @@ def kind_of(plan: Plan) -> str:
     return kind
 
 
-def _spin(driver: Backend, settings: Settings) -> float:
-    """Seconds for which to poll before sleeping."""
+def _spin_seconds(driver: Backend, settings: Settings) -> float:
+    """Return the seconds for which a run polls before it sleeps."""
     return driver.spin() if settings.spin is None else settings.spin
 
 
-async def settled(submitted: SubmittedRun, settings: Settings, waits: Waits) -> None:
-    """Wait until a stage is done, or has been drained; raises its failures."""
-    await _replay(submitted.replay, _spin(submitted.driver, settings), waits)
+async def wait_for_run(submitted: SubmittedRun, settings: Settings, waits: Waits) -> None:
+    """Wait until a submitted stage is complete, or has been drained after a cancellation. Raises its failures."""
+    await _finish_replay(submitted.replay, _spin_seconds(submitted.driver, settings), waits)
 
 
-async def _replay(replay: Replay, spin: float, waits: Waits) -> None:
-    """Wait until a replay is done, or has been drained; raises its failures."""
+async def _finish_replay(replay: Replay, spin: float, waits: Waits) -> None:
+    """Wait until a replay is complete, or has been drained after a cancellation. Raises its failures."""
     try:
-        await waits.replay(replay, spin)
+        await waits.wait_for_replay(replay, spin)
     finally:
         failures = replay.failures()
         if failures:
-            _raise(failures)
+            _raise_failures(failures)
 
 
 @passes_on
-def _raise(failures: list[Failure]) -> None:
-    """One failure as itself, several as a group. Empties the list: an error whose traceback led to a list with itself
-    in it would keep the run's memory until the cyclic collector comes."""
+def _raise_failures(failures: list[Failure]) -> None:
+    """Raise one failure as it is, or several as an exception group, and empty the list.
+
+    An error whose traceback refers to a list that contains the error would be a reference cycle: it would keep the
+    run's memory until the cyclic garbage collector runs.
+    """
     errors = [failure.error for failure in failures]
     failures.clear()
     try:

@@ -1,4 +1,4 @@
-"""The interpreter: one way of executing ops, and which one is in use."""
+"""Interpreters, which execute ops, and the choice of the current one."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from dagpu.common.env_vars import SPIN_US, VERIFY
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.origin import describe, here, place_of
 from dagpu.common.tracebacks import leaves_run, without_our_frames
-from dagpu.common.wrong_arguments import at_call, check_count, check_flag, check_function, wrong_argument
+from dagpu.common.wrong_arguments import add_call_place, check_count, check_flag, check_function, wrong_argument
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.report.explanation import explain
@@ -25,7 +25,7 @@ from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope
 from dagpu.runtime import execute
-from dagpu.runtime.device_lookup import current_device, find
+from dagpu.runtime.device_lookup import current_device, find_device
 from dagpu.runtime.graphs import updating
 from dagpu.runtime.nesting import refuse_nested
 from dagpu.runtime.protected import protected
@@ -37,10 +37,10 @@ _RUN: Final = "an op was run"
 
 
 class Interpreter(Protocol):
-    """One way of executing ops. `StreamInterpreter` is the default; a Dask or a recording one is another.
+    """Executes ops. `StreamInterpreter` is the default.
 
-    An interpreter that also has the methods `graph`, `explain`, `plan_of` and `scope` of `StreamInterpreter` is asked
-    for graphs and plans as well. While any other is in use, these calls are refused.
+    An interpreter that also has the methods `graph`, `explain`, `plan_of` and `scope` of `StreamInterpreter` makes
+    graphs and plans too. While an interpreter without them is in use, these calls raise.
     """
 
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T: ...
@@ -48,7 +48,7 @@ class Interpreter(Protocol):
 
 
 class PlanningInterpreter(Interpreter, Protocol):
-    """An interpreter that also plans and captures. Any other refuses `graph()`, `explain()`, `plan_of` and `scope`."""
+    """An interpreter that also plans and captures. With others `graph()`, `explain()`, `plan_of` and `scope` raise."""
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]: ...
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str: ...
@@ -58,16 +58,17 @@ class PlanningInterpreter(Interpreter, Protocol):
 
 @final
 class StreamInterpreter:
-    """Trace, schedule, verify, replay on a backend's streams and events.
+    """Traces, schedules and verifies ops, and replays their plans on a backend's streams and events.
 
     Args:
-        device: where ops run that say nothing else; the current device unless given.
-        policy: places them on streams; `ListSchedule(4)` unless given.
-        verify: prove every plan before it runs; on, unless DAGPU_VERIFY is 0. It costs about as much as scheduling.
+        device: the device for ops that are placed on none; by default the current device.
+        policy: the scheduling policy, which places ops on streams; by default `ListSchedule(4)`.
+        verify: true to prove every plan before it runs; by default true unless DAGPU_VERIFY is 0. This costs about as
+            much as scheduling.
         graph_from: the run of one plan, counted from 1, from which on it is launched as one CUDA graph; None for never.
-            To make a graph costs about as much as to launch its kernels twice. Pipelines have their own number.
-        on_plan: called with an op and a plan that was made for it, one for each stage, before that is submitted. A run
-            that takes the plan of an earlier one makes none.
+            Making a graph costs about as much as launching its kernels twice. Pipelines have their own number.
+        on_plan: called with an op and each new plan for it, one for each stage, before that plan is submitted. A run
+            that uses the plan of an earlier run makes no new plan.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class StreamInterpreter:
         self._verify = verify
 
     def settings(self) -> Settings:
-        """The settings of a run that starts now: the current device, unless the interpreter has one of its own."""
+        """Return the settings of a run that starts now, with the current device if this interpreter has no device."""
         asked = self._device
         where = current_device() if asked is None else self._named(asked) if isinstance(asked, str) else asked
         check = VERIFY.get() if self._verify is None else self._verify
@@ -108,12 +109,12 @@ class StreamInterpreter:
 
     def _named(self, name: str) -> Device:
         try:
-            return find(name)
+            return find_device(name)
         except NoDeviceError as error:
-            raise at_call(f"StreamInterpreter(device={name!r})", self._origin, error) from None
+            raise add_call_place(f"StreamInterpreter(device={name!r})", self._origin, error) from None
 
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
-        """Run an op in a trio task. A checkpoint; cancellation drains what has been submitted."""
+        """Run an op in a trio task. The run is a checkpoint. A cancellation waits for the submitted work."""
         check_op(op, "run")
         refuse_nested(op)
         _need_trio(op)
@@ -121,7 +122,7 @@ class StreamInterpreter:
         return await protected(lambda: execute.execute(op, settings, TrioWaits()), _RUN)
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
-        """Run an op, and block until its result is there."""
+        """Run an op, and block until its result is complete."""
         check_op(op, "run_sync")
         refuse_nested(op)
         _warn_in_task("sync()", "Use await.")
@@ -130,20 +131,20 @@ class StreamInterpreter:
             return drive(execute.execute(op, settings, BlockingWaits()))
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
-        """Run an op, block until its result is there, and keep what it did for later launches."""
+        """Run an op, block until its result is complete, and capture its work as a graph for later launches."""
         check_op(op, "graph")
         refuse_nested(op)
         _warn_in_task("graph()", "Capture before trio.run(...), or in a thread.")
         return updating.graph_of(op, stream, self.settings())
 
     def scope(self, stream: Stream, /) -> AbstractContextManager[Scope]:
-        """Record ops into a graph that is launched on `stream`. The `with` block gives a `Scope`; nothing is run."""
+        """Record ops into a graph for launches on `stream`. The `with` block has a `Scope`. Nothing is run."""
         origin = here()
         check_stream(stream, "scope", origin)
         return updating.ScopeBlock(stream, replace(self.settings(), device=stream.device), origin)
 
     def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan:
-        """The plan of the op's first stage: all it does until a closure needs host data. Nothing is run."""
+        """Return the plan of the op's first stage: all its work until a closure needs host data. Nothing is run."""
         check_op(op, "plan_of")
         refuse_nested(op)
         settings = self.settings()
@@ -151,14 +152,14 @@ class StreamInterpreter:
             return execute.plan_of(op, settings)
 
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
-        """That plan in words. Its times are by the cost model of the policy that the op as a whole is placed by."""
+        """Describe the plan of an op in words. Times come from the cost model of the policy that places all of it."""
         check_op(op, "explain")
         costs = getattr(_policy_of(op, self._policy), "costs", None)
         return explain(self.plan_of(op), costs if isinstance(costs, CostModel) else None)
 
 
 def _policy_of(op: DeviceOp[Any, Any, Any], otherwise: Any) -> Any:
-    """The policy that places an op: the innermost `.schedule(...)` or `.on(policy)` around it, else `otherwise`."""
+    """Return the policy of the innermost `.schedule(...)` or `.on(policy)` around an op, else `otherwise`."""
     while isinstance(op, On):
         if not isinstance(op.place, Device | Stream | str):
             otherwise = op.place
@@ -178,7 +179,7 @@ _warned: set[object] = set()
 
 
 def _warn_in_task(call: str, cure: str) -> None:
-    """Warn, once for each place, of a call that waits in a trio task without `await`: it blocks all other tasks."""
+    """Warn, once for each place, of a call in a trio task that waits without `await`: it blocks all other tasks."""
     if not trio.lowlevel.in_trio_task():
         return
     origin = here()
@@ -195,7 +196,7 @@ _current: ContextVar[Interpreter] = ContextVar("dagpu_interpreter", default=_def
 
 
 def use_interpreter(interpreter: Interpreter) -> AbstractContextManager[Interpreter]:
-    """Within the `with` block, in this task or thread, ops are run by this interpreter."""
+    """Run ops by this interpreter within the `with` block, in this task or thread."""
     runs = [getattr(interpreter, name, None) for name in ("run", "run_sync")]
     if isinstance(interpreter, type) or not all(map(callable, runs)):
         cure = "Write use_interpreter(StreamInterpreter(...)), or pass an object with run(op) and run_sync(op)"
@@ -214,32 +215,32 @@ def _using(interpreter: Interpreter) -> Iterator[Interpreter]:
 
 @leaves_run
 def plan_of(op: DeviceOp[Any, Any, Any]) -> Plan:
-    """The plan of a run of `op`, until a closure needs host data. Nothing is run; the op can be run afterwards.
+    """Return the plan of a run of `op`, until a closure needs host data. Nothing is run, and the op can run afterwards.
 
-    Closures are called, with handles. Raises whatever a run raises before it submits anything.
+    Closures are called, with handles. Raises the errors that a run raises before it submits work.
     """
     return _planner("plan_of").plan_of(op)
 
 
 def _planner(method: str) -> PlanningInterpreter:
-    """The current interpreter, for a call of one of the methods that `PlanningInterpreter` adds.
+    """Return the current interpreter, for a call of one of the methods that `PlanningInterpreter` adds.
 
     Raises:
-        TypeError: it does not have that method.
+        TypeError: the current interpreter does not have that method.
     """
     current = _current.get()
     if not callable(getattr(current, method, None)):
         raise TypeError(
-            f"{method}() at {describe(here())}: the interpreter in use, a {type(current).__name__}, runs ops and has "
-            f"no method {method}. Write it, or use one that has it within the call's own with block: "
-            "use_interpreter(StreamInterpreter())."
+            f"{method}() at {describe(here())}: the interpreter in use, a {type(current).__name__}, only runs "
+            f"ops: it has no method {method}. Add that method, or use another interpreter in a with block around the "
+            "call: use_interpreter(StreamInterpreter())."
         )
     return cast(PlanningInterpreter, current)
 
 
 @final
 class _CurrentInterpreter:
-    """Passes the calls of ops on to the current interpreter."""
+    """The runner of `DeviceOp`: passes each call on to the current interpreter."""
 
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         try:

@@ -1,4 +1,4 @@
-"""Refuses runs inside dagpu's own sections, inside a closure of another run, and in a `with` block that records."""
+"""Refuses runs inside a critical section of dagpu, a closure of another run, or a `with` block that records a graph."""
 
 import weakref
 from contextvars import ContextVar
@@ -12,19 +12,19 @@ from dagpu.ops.base import DeviceOp
 
 
 class RecordingBlock(Protocol):
-    """The `with` block of a `CudaGraph.scope`."""
+    """The context manager of a `CudaGraph.scope`."""
 
     @property
     def origin(self) -> Origin: ...
 
 
 _block: "ContextVar[weakref.ref[RecordingBlock] | None]" = ContextVar("dagpu_scope", default=None)
-"""The innermost recording block around this task or thread. The reference is weak: an interrupt can end a `with` block
-before its `__exit__` runs, and the block must leave nothing behind then."""
+"""The innermost recording block around this task or thread. The reference is weak, because an interrupt can end a
+`with` block without its `__exit__`: the block must not refuse later runs then."""
 
 
 def enter_recording(block: RecordingBlock) -> "weakref.ref[RecordingBlock] | None":
-    """Refuse runs in this task or thread from here on. Returns the block around this one, for `leave_recording`."""
+    """Refuse runs in this task or thread from now on. Returns the block around this one, for `leave_recording`."""
     around = _block.get()
     _block.set(weakref.ref(block))
     return around
@@ -36,10 +36,10 @@ def leave_recording(around: "weakref.ref[RecordingBlock] | None") -> None:
 
 
 def refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
-    """Raise if `op` is run inside a section of dagpu's, a closure, or a recording block.
+    """Raise if `op` is run inside a critical section of dagpu, a closure, or a recording block.
 
     Raises:
-        NestedRunError: names that place, and the cure.
+        NestedRunError: the message names the place of the run and the cure.
     """
     refuse_in_section("an op was run")
     if in_user_code():

@@ -1,4 +1,4 @@
-"""A run in a trio task: protected from Ctrl-C at every bytecode, and known to stand in a critical section."""
+"""Runs a coroutine in a trio task, protected from Ctrl-C at every bytecode, and in a critical section of dagpu."""
 
 import types
 from collections.abc import Callable, Coroutine, Generator
@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from dagpu.common.critical import enter, leave, user_code
+from dagpu.common.critical import enter_section, restore_section, run_user_code
 
 _T = TypeVar("_T")
 
@@ -16,33 +16,33 @@ _T = TypeVar("_T")
 def protected(begin: Callable[[], Coroutine[Any, Any, _T]], what: str) -> Generator[Any, Any, _T]:
     """Await the coroutine that `begin` returns, each of its steps in a section of dagpu.common.critical.
 
-    Trio raises a Ctrl-C in no frame that was called from here, but for functions of the user's: it comes at the next
-    checkpoint, or wakes the task where that waits. Between two steps other tasks run, which stand in no section.
+    In frames called from here, except those of user functions, trio raises no Ctrl-C: it is raised at the next
+    checkpoint, or wakes the task if that waits. Between two steps other tasks run, outside the section.
 
     Raises:
-        NestedRunError: the thread is in a section; `what` names the call.
+        NestedRunError: the thread is in a section already. The message contains `what`, the name of the call.
     """
-    before = enter(what)
+    before = enter_section(what)
     try:
         coroutine = begin()
     finally:
-        leave(before)
+        restore_section(before)
     step: Callable[[Any], Any] = coroutine.send
     argument: Any = None
     while True:
-        before = enter(what)
+        before = enter_section(what)
         try:
             awaited = step(argument)
         except StopIteration as end:
             result: _T = end.value
             return result
         finally:
-            leave(before)
-            argument = None  # an exception that was thrown in must not keep this frame
+            restore_section(before)
+            argument = None  # an exception that was thrown in must not keep this frame alive
         try:
             argument, step = (yield awaited), coroutine.send
         except BaseException as error:
             argument, step = error, coroutine.throw
 
 
-trio.lowlevel.disable_ki_protection(user_code)
+trio.lowlevel.disable_ki_protection(run_user_code)

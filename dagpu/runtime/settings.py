@@ -1,4 +1,4 @@
-"""`Settings`: the options of a run, as its interpreter chose them."""
+"""`Settings`, the options of a run, which its interpreter chooses."""
 
 from collections.abc import Callable
 from typing import Any, final
@@ -15,14 +15,14 @@ class Settings:
     """The options of a run. `dataclasses.replace` makes a changed copy."""
 
     device: Device
-    """The device for ops that are placed on none."""
+    """The device for ops that are not placed on a device."""
     policy: Any
-    """The scheduling policy for ops that are placed by none."""
+    """The scheduling policy for ops that are not placed by a policy."""
     verify: bool
-    """Each new plan is verified before it runs."""
+    """True to verify each new plan before it runs."""
     graph_from: int | None
     """The run of one plan, counted from 1, from which on it is launched as a CUDA graph; None for never."""
     on_plan: Callable[[DeviceOp[Any, Any, Any], Plan], None] | None
-    """Called with each new plan, before it runs."""
+    """A function that is called with an op and each new plan for it, before the plan runs; None for no call."""
     spin: float | None
-    """Seconds for which a run polls for its end before it sleeps; None for the backend's choice."""
+    """Seconds for which a run polls for completion before it sleeps; None for the backend's choice."""

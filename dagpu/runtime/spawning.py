@@ -1,4 +1,4 @@
-"""`spawn`: start an op in a nursery and get on with something else."""
+"""`spawn`, which starts an op in a nursery, and `Pending`, the handle of its result."""
 
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, final
@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, final
 import trio
 from typing_extensions import TypeVar
 
-from dagpu.common.containers import mapped
+from dagpu.common.containers import map_values
 from dagpu.common.errors import BorrowError, MovedError, OperationCancelled
 from dagpu.common.origin import Origin, describe, here, started_at
 from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import no_attribute, wrong_argument
-from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, copy_error, made_at, state_of
-from dagpu.handles.handle_trees import for_several, handles_in, moves
+from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, copy_error, origin_of, state_of
+from dagpu.handles.handle_trees import handles_in, has_owning_handle, make_unwritable
 from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.ops.compose import Value, nodes_of
 from dagpu.ops.creation import Copy
@@ -24,11 +24,11 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 @final
 class Pending(Generic[_T_co]):
-    """An op that was started by `spawn`. Await it for its result, any number of times and in any number of tasks.
+    """An op that `spawn` started. Await it for its result, any number of times and in any number of tasks.
 
     A result that owns handles goes to the first task that awaits it; a second one gets a `MovedError`. Any other result
-    goes to all tasks: so NumPy arrays in it are read-only, even if one task alone awaits it (`array.copy()` can be
-    written). A task that runs the op itself, with `await op`, is the sole taker of its result, and may write to it.
+    goes to all tasks, so NumPy arrays in it are read-only, even if only one task awaits it (`array.copy()` can be
+    written). A task that runs the op itself, with `await op`, owns the result alone, and may write to it.
     """
 
     def __init__(self, op: DeviceOp[_T_co, Static, Any], origin: Origin) -> None:
@@ -41,11 +41,11 @@ class Pending(Generic[_T_co]):
         self._state = "running"
 
     def cancel(self) -> None:
-        """Cancel it: what has been submitted is drained. Does nothing once it is done."""
+        """Cancel the op. Submitted work is drained first. Does nothing once the op is done."""
         self._scope.cancel()
 
     def done(self) -> bool:
-        """True if it has ended, with a result, an error or a cancellation."""
+        """True if the op has ended, with a result, an error or a cancellation."""
         return self._ended.is_set()
 
     def __await__(self) -> Generator[Any, Any, _T_co]:
@@ -66,21 +66,21 @@ class Pending(Generic[_T_co]):
             )
         if self._state == "taken":
             raise MovedError(
-                f"the result of {self._op!r} was awaited before, and went to whoever came first: it owns handles. "
-                "Await once, or spawn op.shared()."
+                f"the result of {self._op!r} was awaited before, and went to the task that awaited it first: it "
+                "owns handles. Await once, or spawn op.shared()."
             )
         result: _T_co = self._value
-        if moves(result):
+        if has_owning_handle(result):
             self._value, self._state = None, "taken"
             return result
-        own: _T_co = mapped(lambda item: item, result)  # lists and dicts of his own
+        own: _T_co = map_values(lambda item: item, result)  # each task gets its own lists and dicts
         return own
 
     async def _run(self) -> None:
         try:
             with self._scope, started_at(self._origin):
                 value = await self._op
-                self._value = value if moves(value) else for_several(value)
+                self._value = value if has_owning_handle(value) else make_unwritable(value)
                 self._state = "done"
             if self._state == "running":
                 self._state = "cancelled"
@@ -92,7 +92,7 @@ class Pending(Generic[_T_co]):
             raise
         finally:
             self._ended.set()
-            del self  # the frame may live on with an error
+            del self  # an error may keep the frame alive
 
     def __reduce_ex__(self, _protocol: object) -> NoReturn:
         raise copy_error(
@@ -102,23 +102,23 @@ class Pending(Generic[_T_co]):
     def __repr__(self) -> str:
         return f"<Pending {self._state}: {self._op!r}>"
 
-    if not TYPE_CHECKING:  # a checker must refuse these by itself, so it may not see them
+    if not TYPE_CHECKING:  # a type checker that saw this method would accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
             if name not in HANDLE_NAMES and name not in ARRAY_NAMES and name not in OP_NAMES:
                 raise no_attribute(self, name)
-            cure = "await it" if name == "sync" else f"await it, and ask what that gives: (await pending).{name}"
+            cure = "await it" if name == "sync" else f"await it, and use its result: (await pending).{name}"
             raise AttributeError(f"{self!r} has no {name!r}: its result comes with await. In its trio loop, {cure}.")
 
 
 @leaves_run
 def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
-    """Start an op as a child of `nursery`, and go on at once.
+    """Start an op as a child task of `nursery`, and return at once.
 
-    If it fails, the nursery fails like with any child, and awaiting the `Pending` raises the same error.
+    If the op fails, the nursery fails as with any child, and awaiting the `Pending` raises the same error.
 
     Raises:
-        BorrowError: the op holds a borrow, which its lender may not outlive; share() the tensor instead.
+        BorrowError: the op holds a borrow, and may outlive the lender; share() the tensor instead.
     """
     origin = here()
     if not isinstance(nursery, trio.Nursery):
@@ -136,15 +136,14 @@ def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
 
 
 def _borrows(root: DeviceOp[Any, Any, Any]) -> Iterator[tuple[str, Origin]]:
-    """The reprs of the borrowed handles in a DAG and the places of their borrows, as far as they can be found without a
-    call of closures."""
+    """Yield the repr of each borrowed handle in a DAG with the place of its borrow, without calling closures."""
     for op in nodes_of(root):
-        held = op.held if isinstance(op, Value) else op.args if isinstance(op, Launch) else ()
+        held = op.content if isinstance(op, Value) else op.args if isinstance(op, Launch) else ()
         if isinstance(op, Copy):
             held = (op.source, op.into)
         for handle in handles_in(held):
             state = state_of(handle)
             if state is not None and state.lender is not None:
-                yield repr(state), state.made
+                yield repr(state), state.origin
             elif isinstance(handle, TensorMut):  # moved by an earlier run
-                yield repr(handle), made_at(handle)
+                yield repr(handle), origin_of(handle)

@@ -1,4 +1,4 @@
-"""`with dagpu.trace(path):` measures the runs within it: a Chrome trace, and planned against measured overlap."""
+"""Measures the runs in a block `with dagpu.trace(path)`: a Chrome trace, and the planned and measured overlap."""
 
 import json
 import threading
@@ -26,11 +26,12 @@ _MOST_ROWS: Final = 40
 
 @final
 class TracedRun:
-    """One measured run of a plan: the predicted times, and the measured ones.
+    """One measured run of a plan, with its predicted and measured times.
 
-    `predicted` has the times of the cost model. `possible` is the same plan, each instruction taking as long as it was
-    measured to take: what the plan's order allows. `measured` has the times that were measured, in seconds from the
-    trace's start. What failed, or was skipped after a failure or a cancellation, takes no time in the latter two.
+    `predicted` has the times of the cost model. `measured` has the measured times, in seconds from the trace's start.
+    `possible` is the best timeline that the plan's order allows, each instruction taking its measured time.
+    Instructions that failed, or were skipped after a failure or a cancellation, take no time in `measured` and
+    `possible`.
     """
 
     def __init__(self, recording: MeasuredRun, start: float) -> None:
@@ -45,20 +46,20 @@ class TracedRun:
 
     @property
     def begin(self) -> float:
-        """The begin of the first instruction, in seconds from the trace's start."""
+        """The begin of the first instruction, in seconds from the trace's start; 0 without instructions."""
         return min([piece.begin for piece in self.measured.pieces], default=0.0)
 
     @property
     def seconds(self) -> float:
-        """From the begin of the first instruction to the end of the last."""
+        """The seconds from the begin of the first instruction to the end of the last."""
         return max([piece.end for piece in self.measured.pieces], default=0.0) - self.begin
 
     def spans(self) -> list[tuple[float, float]]:
-        """The begin and end of each instruction, in seconds from the trace's start."""
+        """Return the begin and end of each instruction, in seconds from the trace's start."""
         return [(piece.begin, piece.end) for piece in self.measured.pieces]
 
     def row(self, number: int) -> tuple[str, ...]:
-        """A line of the summary."""
+        """Return the columns of this run's row in the summary; `number` is its first column."""
         columns = [(forecast.makespan, forecast.overlap) for forecast in (self.predicted, self.possible)]
         columns.append((self.seconds, self.measured.overlap))
         numbers = [text for seconds, share in columns for text in (duration(seconds), f"{share:.0%}")]
@@ -67,7 +68,7 @@ class TracedRun:
 
 @final
 class Trace:
-    """The measurements of `trace`, complete when its `with` block has ended.
+    """The measurements of a `trace` block, complete when the block has ended.
 
     `str(trace)` compares, for each run, the predicted times with the measured ones; `save` writes the timeline.
     """
@@ -82,14 +83,14 @@ class Trace:
         self._lock = threading.RLock()
         self._open = True
         self.runs: tuple[TracedRun, ...] = ()
-        """The runs that ended within the block, in the order in which they began."""
+        """The runs that ended within the block, in the order of their begins."""
         self.unfinished = 0
-        """Runs that began within the block and had not ended with it; they are left out."""
+        """The number of runs that began within the block and ended after it. They are not in `runs`."""
 
     # ---- for backends -------------------------------------------------------------------------------------------
 
     def begin(self, plan: Plan, streams: Sequence[object]) -> MeasuredRun | None:
-        """See `dagpu.backends.common.measuring.Recorder`."""
+        """Begin to measure a run of `plan` on these streams: `dagpu.backends.common.measuring.Recorder.begin`."""
         predicted = forecast(plan, self._costs)
         with self._lock:
             if not self._open:
@@ -103,7 +104,7 @@ class Trace:
         return recording
 
     def _number(self, device: str, stream: object) -> int:
-        """The number of a stream in the trace. The open block keeps the stream alive, so no other takes its number."""
+        """Return the number of a stream. The open block keeps streams alive, so no two have the same number."""
         found = self._streams.get(stream)
         if found is None:
             on_device = sum(name == device for _, name, _ in self._names)
@@ -112,42 +113,44 @@ class Trace:
         return found[0]
 
     def end(self) -> None:
-        """The block has ended: what comes later is not measured."""
+        """End the measurements, and build `runs`. Later runs are not measured."""
         with self._lock:
             self._open = False
             recordings, self._recordings, self._streams = self._recordings, [], {}
         self.runs = tuple([TracedRun(recording, self._start) for recording in recordings if recording.ended])
         self.unfinished = len(recordings) - len(self.runs)
 
-    # ---- what came of it ----------------------------------------------------------------------------------------
+    # ---- results -----------------------------------------------------------------------------------------------
 
     @property
     def overlap(self) -> float:
-        """The part of all work, of all runs, that was hidden behind other work: 0 with no overlap, 0.75 with four
-        streams that are busy throughout."""
+        """The share of the work of all runs that was hidden behind other work.
+
+        0 without overlap, 0.75 with four streams that are always busy.
+        """
         return overlap_of(span for run in self.runs for span in run.spans())
 
     @property
     def planned_overlap(self) -> float:
-        """The `overlap` that the plans allow: each run by itself, each instruction as long as it was measured."""
+        """The `overlap` that the plans allow, each run by itself, each instruction taking its measured time."""
         work = [sum([piece.seconds for piece in run.possible.pieces]) for run in self.runs]
         total = sum(work)
         shares = [seconds * run.possible.overlap for seconds, run in zip(work, self.runs, strict=True)]
         return sum(shares) / total if total else 0.0
 
     def kernel_times(self) -> list[tuple[str, int, float]]:
-        """The kernel's name, the bytes moved and the seconds of each launch that ran. For `CostModel.learn`."""
+        """Return kernel name, bytes moved and seconds of each launch that ran. For `CostModel.learn`."""
         pieces = [piece for run in self.runs for piece in run.measured.pieces]
         return [
             (piece.name, piece.moved, piece.seconds) for piece in pieces if piece.kind == "Launch" and piece.seconds
         ]
 
     def assert_overlap(self, at_least: float) -> None:
-        """For tests: `overlap` is at least this.
+        """Assert in a test that `overlap` is at least `at_least`.
 
         Raises:
-            AssertionError: it is less. Names branches that the plans leave side by side, and that ran one after the
-                other.
+            AssertionError: the overlap is less. The message names branches that could overlap by the plans, and ran one
+                after the other.
         """
         if not isinstance(at_least, int | float):
             cure = "Write 0.5 for a half"
@@ -160,14 +163,14 @@ class Trace:
                     f"{self.overlap:.0%} of the work was hidden behind other work, and the plans allow no more than "
                     f"{self.planned_overlap:.0%}, less than {at_least:.0%}: op.explain() says why"
                 )
-            lost = self._lost()
+            lost = self._missed_overlaps()
             named = "".join([f"\n  {line}" for line in lost[:_MOST_NAMED]]) or " none"
             raise AssertionError(
                 f"{self.overlap:.0%} of the work was hidden behind other work, less than {at_least:.0%}; the plans "
                 f"allow {self.planned_overlap:.0%}. Side by side in the plan, but not when run:{named}"
             )
 
-    def _lost(self) -> list[str]:
+    def _missed_overlaps(self) -> list[str]:
         found: list[tuple[float, str]] = []
         for run in self.runs:
             planned = {(pair.first.pieces, pair.second.pieces) for pair in branches_apart(run.possible).apart}
@@ -175,7 +178,9 @@ class Trace:
                 key = pair.first.pieces, pair.second.pieces
                 if key not in planned and key[::-1] not in planned:
                     first, second = (run.measured.pieces[index] for index in (key[0][0], key[1][0]))
-                    found.append((pair.lost, f"{_told(first)}, {_told(second)}: {duration(pair.lost)}"))
+                    found.append(
+                        (pair.lost, f"{_describe_step(first)}, {_describe_step(second)}: {duration(pair.lost)}")
+                    )
         return [text for _, text in sorted(found, key=lambda one: -one[0])]
 
     def __str__(self) -> str:
@@ -193,8 +198,11 @@ class Trace:
     # ---- the timeline -------------------------------------------------------------------------------------------
 
     def events(self) -> list[dict[str, Any]]:
-        """The timeline as events of Chrome's trace format: a process for each device, a thread for each stream, a
-        complete event for each instruction, a flow for each wait. Times in microseconds from the trace's start."""
+        """Return the timeline as events of Chrome's trace format.
+
+        There is a process for each device, a thread for each stream, a complete event for each instruction, and a flow
+        for each wait. Times are microseconds from the trace's start.
+        """
         devices = list(dict.fromkeys(device for _, device, _ in self._names))
         found: list[dict[str, Any]] = []
         for pid, device in enumerate(devices):
@@ -209,12 +217,12 @@ class Trace:
             ran = {index for index, piece in enumerate(pieces) if piece.end > piece.begin}
             places = [{"pid": pids[run.streams[p.lane]], "tid": run.streams[p.lane]} for p in pieces]
             for index in sorted(ran):
-                found.append(_complete(run, number, index) | places[index])
+                found.append(_complete_event(run, number, index) | places[index])
                 for other in sorted(ran.intersection(pieces[index].waits)):
                     flows += 1
                     flow = {"name": "wait", "cat": "wait", "id": flows}
                     source = pieces[other]
-                    leaves = source.end - min(source.seconds / 2, 1e-9)  # within the span, to which it is bound
+                    leaves = source.end - min(source.seconds / 2, 1e-9)  # within its span, as the format requires
                     found.append({"ph": "s", "ts": leaves * 1e6} | flow | places[other])
                     found.append({"ph": "f", "bp": "e", "ts": pieces[index].begin * 1e6} | flow | places[index])
         return found
@@ -226,7 +234,7 @@ class Trace:
         Path(path).write_text(json.dumps(whole), encoding="utf-8")
 
 
-def _complete(run: TracedRun, number: int, index: int) -> dict[str, Any]:
+def _complete_event(run: TracedRun, number: int, index: int) -> dict[str, Any]:
     piece = run.measured.pieces[index]
     args = {
         "op": piece.label,
@@ -241,26 +249,26 @@ def _complete(run: TracedRun, number: int, index: int) -> dict[str, Any]:
     return {"ph": "X", "name": piece.name, "cat": piece.kind, "args": args} | span
 
 
-def _told(piece: PredictedStep) -> str:
+def _describe_step(piece: PredictedStep) -> str:
     return f"{piece.name} at {describe(piece.origin)}"
 
 
 def trace(
     path: str | PathLike[str] | None = None, *, nvtx: bool = False, costs: CostModel | None = None
 ) -> AbstractContextManager[Trace]:
-    """Measure the runs that this task, and those that it starts within the block, begin within the block.
+    """Measure the runs that begin within the block, in this task and in tasks that it starts there.
 
-    On the host a clock is read around each instruction; on a GPU an event is recorded before and after each, which
-    costs a few microseconds an instruction. Of two blocks, one within the other, the inner one measures.
+    On the host a clock is read before and after each instruction. On a GPU an event is recorded before and after each,
+    which costs a few microseconds for each instruction. Of two nested blocks the inner one measures.
 
     Args:
-        path: where the timeline is written when the block ends, however it ends: JSON for ui.perfetto.dev or
-            chrome://tracing. Nowhere if not given; `Trace.save` writes it later.
-        nvtx: also tell NVIDIA's profilers the name of each instruction.
-        costs: what predicts the plans; `CostModel()` unless given.
+        path: the file for the timeline, written when the block ends, also by an error: JSON for ui.perfetto.dev or
+            chrome://tracing. By default no file is written; `Trace.save` writes one later.
+        nvtx: true to pass the name of each instruction to NVIDIA's profilers too.
+        costs: the cost model that predicts the times of plans; by default `CostModel()`.
 
     Raises:
-        DagpuError: `nvtx` is asked for, and the package nvtx is not there.
+        DagpuError: `nvtx` is true, and the package nvtx is not installed.
     """
     origin = here()
     if path is not None:

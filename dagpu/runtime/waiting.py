@@ -1,10 +1,10 @@
-"""Waiting: for a replay on a device, and for a value that another run is making.
+"""Waits for a replay on a device, or for a value that another run is computing.
 
-A run is one coroutine, written once, that waits through a `Waits`. Under trio that suspends the task; in a plain
-program `BlockingWaits` never suspends, so the coroutine is driven to its end by one `send`.
+A run is one coroutine, which waits by the methods of a `Waits`. `TrioWaits` suspends the trio task. `BlockingWaits`,
+for programs without trio, never suspends, so one `send` drives the coroutine to its end.
 
-Under trio one pipe wakes all waiting tasks of a loop: a thread that finishes work appends to a queue and makes the pipe
-readable, and one system task hands the wake-ups out. A thousand waiting runs cost two file descriptors.
+One pipe for each trio loop wakes all of its waiting tasks: a thread that finishes work appends a call to a queue and
+makes the pipe readable, and one system task makes the calls. A thousand waiting runs need two file descriptors.
 """
 
 import os
@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Protocol, TypeVar, final
 import trio
 
 from dagpu.backends.protocol import Replay
-from dagpu.common.critical import SIGNALS_SECONDS, interrupts, patience
+from dagpu.common.critical import SIGNALS_SECONDS, counting_interrupts, deferred_interrupt
 from dagpu.common.errors import NestedRunError
 from dagpu.common.origin import describe, here
 from dagpu.ops.single_flight import Once
@@ -27,88 +27,88 @@ from dagpu.ops.single_flight import Once
 _T = TypeVar("_T")
 
 TURN_SECONDS = 0.01
-"""For how long a trace holds up the other tasks of a trio loop before it lets them have a turn, closures permitting."""
+"""The time for which a trace blocks a trio loop before it pauses between two closures, in seconds."""
 
 
 class Waits(Protocol):
-    """The ways in which a run waits."""
+    """The ways in which a run waits: by blocking its thread, or by suspending its trio task."""
 
-    async def slowly(self, work: Callable[[], None]) -> None:
-        """Do work that takes long, such as compiling."""
+    async def run_slow_work(self, work: Callable[[], None]) -> None:
+        """Do work that takes long, such as compilation, without blocking other tasks."""
         ...
 
-    def due(self) -> bool:
-        """True if a trace must pause before it calls the next function of the user's."""
+    def pause_is_due(self) -> bool:
+        """True if a trace must pause before it calls the next user function."""
         ...
 
     async def pause(self) -> None:
-        """Let others have their turn, and be cancelled or interrupted, in the middle of a trace."""
+        """Let other tasks run in the middle of a trace. Raises if the run is cancelled or interrupted."""
         ...
 
     async def before_submit(self) -> None:
-        """Last chance to be cancelled with nothing submitted."""
+        """Raise if the run is cancelled or interrupted, before any work is submitted."""
         ...
 
-    async def replay(self, replay: Replay, spin: float) -> None:
-        """Wait until the replay is done. If cancelled: skip the steps that have not begun, drain, then raise."""
+    async def wait_for_replay(self, replay: Replay, spin: float) -> None:
+        """Wait until the replay is done. If cancelled, skip steps that have not begun, drain the rest, and raise."""
         ...
 
-    async def drain(self, replay: Replay) -> None:
-        """Wait until a replay of another run is done. None of its steps is skipped, whatever is cancelled."""
+    async def drain_replay(self, replay: Replay) -> None:
+        """Wait until a replay of another run is done. A cancellation skips none of its steps."""
         ...
 
-    async def once(self, onces: list[Once]) -> None:
-        """Wait until at least one of these values is being made by no run."""
+    async def wait_for_any(self, onces: list[Once]) -> None:
+        """Wait until at least one of these values is not being computed by a run."""
         ...
 
-    async def finish(self, waited: bool) -> None:
-        """A run ends: be a checkpoint if nothing before was."""
+    async def finish_run(self, waited: bool) -> None:
+        """End a run: execute a checkpoint, unless the run `waited` and so has executed one."""
         ...
 
 
 @final
 class BlockingWaits:
-    """Blocks the thread: for `sync()`.
+    """Waits by blocking the thread, for `sync()`.
 
-    On the main thread a section holds Ctrl-C off (dagpu.common.critical). It is noticed here: before work is submitted,
-    and by whatever waits, which it ends early.
+    On the main thread a critical section defers Ctrl-C (dagpu.common.critical). These methods raise it: before work is
+    submitted, and during a wait, which it ends early.
     """
 
-    async def slowly(self, work: Callable[[], None]) -> None:
+    async def run_slow_work(self, work: Callable[[], None]) -> None:
         work()
 
-    def due(self) -> bool:
-        return False  # nobody else has this thread; an interrupt is raised by dagpu.common.critical.call_user
+    def pause_is_due(self) -> bool:
+        return False  # no other task has this thread; dagpu.common.critical.call_user raises interrupts
 
     async def pause(self) -> None:
         return
 
     async def before_submit(self) -> None:
-        if (hold := interrupts()) is not None:
+        if (hold := deferred_interrupt()) is not None:
             hold.check()
 
-    async def replay(self, replay: Replay, spin: float) -> None:
-        hold = interrupts()
+    async def wait_for_replay(self, replay: Replay, spin: float) -> None:
+        hold = deferred_interrupt()
         try:
             if hold is not None:
-                hold.cancels(replay.cancel)
+                hold.set_cancel(replay.cancel)
             if not replay.poll(spin):
                 replay.wait()
-        except BaseException:  # what is under way uses memory that is about to go
+        except BaseException:  # the work under way uses memory that is about to be freed
             replay.cancel()
-            _wait_for(replay)
+            _block_until_done(replay)
             raise
         finally:
             if hold is not None:
-                hold.cancels(None)
+                hold.set_cancel(None)
         if hold is not None:
-            hold.check()  # it was cancelled, and has no result
+            hold.check()  # if interrupted, the replay was cancelled and has no result
 
-    async def drain(self, replay: Replay) -> None:
-        _wait_for(replay)
+    async def drain_replay(self, replay: Replay) -> None:
+        _block_until_done(replay)
 
-    async def once(self, onces: list[Once]) -> None:
-        # A queue, and no Event: a signal handler may put into it while this very thread is waking up.
+    async def wait_for_any(self, onces: list[Once]) -> None:
+        # A queue, not an Event: a signal handler may put an item while this thread is waking up.
         settled: SimpleQueue[None] = SimpleQueue()
         for once in onces:
             owner = once.owner
@@ -119,9 +119,9 @@ class BlockingWaits:
                     "and would block it forever. Use await here."
                 )
             once.when_settled(lambda: settled.put(None))
-        hold = interrupts()
+        hold = deferred_interrupt()
         if hold is not None:
-            hold.cancels(lambda: settled.put(None))
+            hold.set_cancel(lambda: settled.put(None))
         while True:
             try:
                 settled.get(timeout=SIGNALS_SECONDS)
@@ -129,15 +129,15 @@ class BlockingWaits:
             except Empty:
                 continue
         if hold is not None:
-            hold.cancels(None)
+            hold.set_cancel(None)
             hold.check()
 
-    async def finish(self, waited: bool) -> None:
+    async def finish_run(self, waited: bool) -> None:
         return
 
 
-def _wait_for(replay: Replay) -> None:
-    """Block until it is done, whatever a signal handler of the user's raises meanwhile; the last of that is raised."""
+def _block_until_done(replay: Replay) -> None:
+    """Block until a replay is done. Of the errors that user signal handlers raise meanwhile, raise the last one."""
     raised: BaseException | None = None
     while not replay.done():
         try:
@@ -152,7 +152,7 @@ def _wait_for(replay: Replay) -> None:
 
 
 def drive(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine that waits through `BlockingWaits`, which never suspends."""
+    """Run a coroutine that waits by `BlockingWaits`, which never suspends, and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -162,8 +162,8 @@ def drive(coroutine: Coroutine[Any, Any, _T]) -> _T:
 
 
 @final
-class _Bell:
-    """Wakes tasks of one trio loop from other threads."""
+class _LoopWaker:
+    """Makes calls in one trio loop on behalf of other threads, to wake its tasks."""
 
     def __init__(self) -> None:
         self._readable, self._writable = os.pipe()
@@ -171,26 +171,26 @@ class _Bell:
         os.set_blocking(self._writable, False)
         self._calls: deque[Callable[[], None]] = deque()
         self._lock = threading.RLock()
-        self._rung = False
+        self._signalled = False
         self._closed = False
 
-    def ring(self, call: Callable[[], None]) -> None:
-        """Have `call` made in the loop, soon. From any thread; after the loop has ended it does nothing."""
+    def call_in_loop(self, call: Callable[[], None]) -> None:
+        """Make `call` in the loop soon. Any thread may use this. After the loop has ended, it does nothing."""
         self._calls.append(call)
         with self._lock:
-            if self._rung or self._closed:
+            if self._signalled or self._closed:
                 return
-            self._rung = True
+            self._signalled = True
             os.write(self._writable, b"\0")
 
-    async def serve(self) -> None:
-        """The system task that makes the calls."""
+    async def make_calls(self) -> None:
+        """Make the calls of the queue. The loop's system task runs this."""
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._readable)
                 with self._lock:
                     os.read(self._readable, 16)
-                    self._rung = False
+                    self._signalled = False
                 while self._calls:
                     self._calls.popleft()()
         finally:
@@ -200,27 +200,27 @@ class _Bell:
                 os.close(self._writable)
 
 
-_bell: "trio.lowlevel.RunVar[_Bell]" = trio.lowlevel.RunVar("dagpu_bell")
+_loop_waker: "trio.lowlevel.RunVar[_LoopWaker]" = trio.lowlevel.RunVar("dagpu_waker")
 
 
-def _bell_of_this_loop() -> _Bell:
+def _waker_of_this_loop() -> _LoopWaker:
     try:
-        return _bell.get()
+        return _loop_waker.get()
     except LookupError:
-        bell = _Bell()
-        _bell.set(bell)
-        trio.lowlevel.spawn_system_task(bell.serve)
-        return bell
+        waker = _LoopWaker()
+        _loop_waker.set(waker)
+        trio.lowlevel.spawn_system_task(waker.make_calls)
+        return waker
 
 
 async def _suspend(register: Callable[[Callable[[], None]], None], cancelled: Callable[[], bool]) -> None:
-    """Suspend the task until the wake-up that `register` was given is called, from any thread.
+    """Suspend the task until a thread calls the wake-up function that `register` gets.
 
-    `cancelled()` is called when trio cancels the wait. If it says True, the wait ends at once; else (work is under way
-    that cannot be called back) it goes on to the wake-up, and `Cancelled` is raised then.
+    Trio calls `cancelled()` when it cancels the wait. If that returns True, the wait ends at once. If it returns False,
+    because work under way cannot be stopped, the wait goes on to the wake-up and raises `Cancelled` then.
     """
     task = trio.lowlevel.current_task()
-    bell = _bell_of_this_loop()
+    waker = _waker_of_this_loop()
     waiting = True
     raise_cancelled: Callable[[], NoReturn] | None = None
 
@@ -236,40 +236,40 @@ async def _suspend(register: Callable[[Callable[[], None]], None], cancelled: Ca
             waiting = False
             return trio.lowlevel.Abort.SUCCEEDED
         raise_cancelled = raise_cancel
-        draining.enter_context(patience)
+        draining.enter_context(counting_interrupts)
         return trio.lowlevel.Abort.FAILED
 
     with ExitStack() as draining:
-        register(lambda: bell.ring(resume))
+        register(lambda: waker.call_in_loop(resume))
         try:
             await trio.lowlevel.wait_task_rescheduled(abort)
         finally:
-            waiting = False  # the task of a run that was dropped may wait for something else when the wake-up comes
+            waiting = False  # the task of a dropped run may wait for something else at the wake-up
     if raise_cancelled is not None:
         raise_cancelled()
 
 
 async def _until_readable(descriptor: int, replay: Replay) -> None:
-    """Suspend the task until a replay's descriptor is readable. If cancelled or interrupted: drain, then raise."""
+    """Suspend the task until a replay's descriptor is readable. If cancelled or interrupted, drain, then raise."""
     try:
         try:
             await trio.lowlevel.wait_readable(descriptor)
         except (trio.Cancelled, KeyboardInterrupt):
             replay.cancel()
-            await _drained(descriptor)
+            await _drain_descriptor(descriptor)
             raise
     finally:
         os.close(descriptor)
 
 
-async def _drained(descriptor: int) -> None:
-    """Suspend the task until the descriptor is readable, whatever is cancelled.
+async def _drain_descriptor(descriptor: int) -> None:
+    """Suspend the task until the descriptor is readable, even if the task is cancelled.
 
-    A shield does not keep Ctrl-C out: trio raises it in the main task wherever that waits. It is raised here once all
-    is drained.
+    A shielded scope does not defer Ctrl-C: trio raises it in the main task, in any wait. This function raises it after
+    the descriptor is readable.
     """
     interrupted: KeyboardInterrupt | None = None
-    with patience:
+    with counting_interrupts:
         while True:
             try:
                 with trio.CancelScope(shield=True):
@@ -284,11 +284,11 @@ async def _drained(descriptor: int) -> None:
             del interrupted
 
 
-def _has_to_end() -> bool:
+def _must_end() -> bool:
     """True if a checkpoint of this task would raise: it is cancelled, or it is the main task and Ctrl-C was pressed.
 
-    Trio tells of the second in no other way than by a checkpoint, whose first step is taken here and no more of it: a
-    task that need not end comes through without suspending. 0.6 us.
+    Trio reports a Ctrl-C only by a checkpoint. So this runs the first step of one: in a task that may go on, that step
+    ends the checkpoint without suspending. Takes 0.6 us.
     """
     checkpoint = trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC105  # reason: it is driven by hand
     try:
@@ -301,24 +301,24 @@ def _has_to_end() -> bool:
 
 @final
 class TrioWaits:
-    """Suspends the trio task: for `await`.
+    """Waits by suspending the trio task, for `await`.
 
-    A Ctrl-C may be raised in a frame of the user's just as the task goes on, and then no task awaits the run any more:
-    its coroutine is closed. No loop will resume it, so the work under way is waited for by blocking.
+    A Ctrl-C may be raised in a user's frame just as the task resumes. Then no task awaits the run any more, and its
+    coroutine is closed. No loop resumes a closed coroutine, so it waits for its work under way by blocking.
     """
 
     def __init__(self) -> None:
         self._dropped = False
         self._turn_began: float | None = None
 
-    async def slowly(self, work: Callable[[], None]) -> None:
+    async def run_slow_work(self, work: Callable[[], None]) -> None:
         await trio.to_thread.run_sync(work)
 
-    def due(self) -> bool:
+    def pause_is_due(self) -> bool:
         now = time.perf_counter()
         if self._turn_began is None:
             self._turn_began = now
-        return now - self._turn_began >= TURN_SECONDS or _has_to_end()
+        return now - self._turn_began >= TURN_SECONDS or _must_end()
 
     async def pause(self) -> None:
         self._turn_began = None
@@ -327,16 +327,16 @@ class TrioWaits:
     async def before_submit(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def replay(self, replay: Replay, spin: float) -> None:
+    async def wait_for_replay(self, replay: Replay, spin: float) -> None:
         try:
-            await self._replay(replay, spin)
+            await self._suspend_for_replay(replay, spin)
         except GeneratorExit:
             self._dropped = True
             replay.cancel()
-            _wait_for(replay)
+            _block_until_done(replay)
             raise
 
-    async def _replay(self, replay: Replay, spin: float) -> None:
+    async def _suspend_for_replay(self, replay: Replay, spin: float) -> None:
         if replay.poll(spin):
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
@@ -351,20 +351,20 @@ class TrioWaits:
 
         await _suspend(replay.when_done, drain)
 
-    async def drain(self, replay: Replay) -> None:
+    async def drain_replay(self, replay: Replay) -> None:
         if self._dropped:
-            _wait_for(replay)
+            _block_until_done(replay)
             return
         with trio.CancelScope(shield=True):
-            await self.replay(replay, 0.0)
+            await self.wait_for_replay(replay, 0.0)
 
-    async def once(self, onces: list[Once]) -> None:
+    async def wait_for_any(self, onces: list[Once]) -> None:
         def register(wake: Callable[[], None]) -> None:
             for once in onces:
                 once.when_settled(wake)
 
         await _suspend(register, lambda: True)
 
-    async def finish(self, waited: bool) -> None:
+    async def finish_run(self, waited: bool) -> None:
         if not waited:
             await trio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""Factors a matrix: `python -m examples.cholesky`; factorisation.py says more."""
+"""Factors a matrix: `python -m examples.cholesky`; see factorisation.py."""
 
 import sys
 

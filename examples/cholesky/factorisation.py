@@ -4,11 +4,11 @@
 
     for k:  factor (k, k);  for r > k: solve (r, k);  for r >= c > k: update (r, c) with (r, k) and (c, k)
 
-This loop builds the DAG and does not state which kernels may overlap. In the first steps most updates are independent,
-in the last steps hardly any. The scheduler finds the critical ones: a run on one stream under `dagpu.trace` measures
-the costs of the kernels, and the next plan uses them, critical path first.
-Prints the predicted time of the plan, its lower bound and the measured time; writes the lanes as a picture. The factor
-is compared with numpy.linalg.cholesky, and has the same bits on one stream as on several.
+This loop builds the DAG, without any statement about overlap. In the first steps most updates are independent, and in
+the last hardly any. The scheduler finds the updates that delay the others. A run on one stream under `dagpu.trace`
+measures the cost of the kernels, and the next run is planned with these costs: critical path first.
+Prints the predicted and the measured time of the plan, and the lower bound for any plan; writes the lanes as a picture.
+The factor is compared with numpy.linalg.cholesky, and has the same bits on one stream as on several.
 """
 
 import argparse
@@ -41,7 +41,7 @@ Place: TypeAlias = tuple[int, int]
 
 STEP = 16  # the tile of the kernels; edges are multiples of it
 TOLD = ("Plan:", "Critical path", "Makespan", "Memory", "Overlap", "Branches")
-"""The beginnings of the lines of `explain` that are printed."""
+"""Beginnings of the lines of `explain` that are printed."""
 
 
 # ---- the pipeline ------------------------------------------------------------------------------------
@@ -50,9 +50,9 @@ TOLD = ("Plan:", "Critical path", "Makespan", "Memory", "Overlap", "Branches")
 def cholesky(matrix: Matrix, tiles: int) -> DeviceOp[tuple[Matrix, ...]]:
     """The lower tiles of L, row by row, of a matrix (n, n) in `tiles` x `tiles` tiles (right-looking).
 
-    Each tile is a separate tensor, so two kernels depend on each other only through common tiles. A tile is owned while
-    it is updated in place, and shared once it is final and other kernels read it. (A `shared()` op remembers its
-    result: to compute again, build the op again.)
+    Each tile is a separate tensor, so kernels depend on each other only through tiles that they share. A tile is owned
+    while it is updated in place, and shared once it is final and other kernels read it. (A `shared()` op keeps its
+    result: build a new op to compute again.)
     """
     edge = len(matrix) // tiles
     rest: dict[Place, DeviceOp[Tensor[f64]]] = {}
@@ -71,7 +71,7 @@ def cholesky(matrix: Matrix, tiles: int) -> DeviceOp[tuple[Matrix, ...]]:
 
 
 def lower(tiles: int) -> list[Place]:
-    """The places on and below the diagonal, row by row."""
+    """Return the places on and below the diagonal, row by row."""
     return [(r, c) for r in range(tiles) for c in range(r + 1)]
 
 
@@ -79,14 +79,14 @@ def lower(tiles: int) -> list[Place]:
 
 
 def covariance(points: int) -> Matrix:
-    """Return a Gaussian process's covariance: exp(-d^2 / 2) of random points in a plane, with noise on the diagonal."""
+    """Return a covariance matrix as in Gaussian processes: exp(-d^2 / 2) of random points in a plane, plus noise."""
     at = np.random.default_rng(0).uniform(0, 20, (points, 2))
     distance = np.square(at[:, None] - at[None]).sum(axis=2)
     return np.asarray(np.exp(-distance / 2) + 0.01 * np.eye(points))
 
 
 def assembled(parts: Sequence[Matrix], tiles: int) -> Matrix:
-    """Return the whole matrix L."""
+    """Return L as one matrix."""
     edge = len(parts[0])
     whole = np.zeros((tiles * edge, tiles * edge))
     for (r, c), part in zip(lower(tiles), parts, strict=True):
@@ -95,14 +95,14 @@ def assembled(parts: Sequence[Matrix], tiles: int) -> Matrix:
 
 
 def check(matrix: Matrix, found: Matrix) -> tuple[float, float]:
-    """Return the residual |A - L L^T| / |A| and the distance from NumPy's factor, in Frobenius norm; assert that both
-    are small. The unit is n eps, which bounds the residual (Higham, Accuracy and Stability, theorem 10.3)."""
+    """Return the residual |A - L L^T| / |A| and the distance from NumPy's factor, in Frobenius norm, after asserting
+    that both are small. Unit: n eps, which bounds the residual (Higham, Accuracy and Stability, theorem 10.3)."""
     unit = len(matrix) * float(np.finfo(np.float64).eps)
     residual = float(np.linalg.norm(matrix - found @ found.T) / np.linalg.norm(matrix)) / unit
     expected = np.linalg.cholesky(matrix)
     distance = float(np.linalg.norm(found - expected) / np.linalg.norm(expected)) / unit
     assert residual < 1, residual
-    # The error of the factor itself is bounded by the condition number of the matrix times that.
+    # The error of the factor itself is bounded by that times the condition number of the matrix.
     assert distance < float(np.linalg.cond(matrix)), distance
     assert not np.triu(found, 1).any()
     return residual, distance
@@ -110,8 +110,8 @@ def check(matrix: Matrix, found: Matrix) -> tuple[float, float]:
 
 def job(given: argparse.Namespace) -> None:
     tiles, matrix = given.tiles, covariance(given.tiles * given.edge)
-    first = cholesky(matrix, tiles).sync()  # on a GPU this compiles the kernels
-    with dagpu.trace() as probe:  # the time of each kernel when no other kernel runs
+    first = cholesky(matrix, tiles).sync()  # compiles the kernels on a GPU
+    with dagpu.trace() as probe:  # the time of each kernel when nothing else runs
         alone = cholesky(matrix, tiles).schedule(SingleStream()).sync()
     costs = CostModel().learn(probe.kernel_times())
     op = cholesky(matrix, tiles).schedule(ListSchedule(given.streams, costs))
@@ -133,7 +133,7 @@ def job(given: argparse.Namespace) -> None:
 
 
 def at_least(least: int, step: int = 1) -> Callable[[str], int]:
-    """A whole number for argparse: `least` or more, and a multiple of `step`."""
+    """Return a parser of whole numbers for argparse: `least` or more, and a multiple of `step`."""
 
     def number(text: str) -> int:
         if int(text) < least or int(text) % step:

@@ -1,4 +1,4 @@
-"""The kernels of examples/cholesky, each in CUDA C++ and in NumPy for machines without a GPU.
+"""The kernels of examples/cholesky, each in CUDA C++, and in NumPy for machines without a GPU.
 
 Tiles are square, f64, and their edge is a multiple of 16. A block has 256 threads, 16 rows of 16.
 """

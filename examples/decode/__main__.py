@@ -1,4 +1,4 @@
-"""Decodes tokens: `python -m examples.decode`; decoding.py says more."""
+"""Decodes tokens: `python -m examples.decode`; see decoding.py."""
 
 import sys
 

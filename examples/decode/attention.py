@@ -13,7 +13,7 @@ from dagpu import In, Out, Tile, f32, i32, kernel
 from examples.decode.parts import NORM, PADDING, Floats, Sizes, W, head_of, normalised, single
 
 PAIR = 2
-"""The number of coordinates that are rotated together. A block of `project_qkv` computes this many of each row."""
+"""Number of coordinates that rotate together. A block of `project_qkv` has one such pair of each row."""
 
 # A block computes one pair of coordinates of one key-value head: of each of the group's queries, of the key and of the
 # value. So it can rotate its own results, and it writes the key and the value directly into the cache.
@@ -50,9 +50,9 @@ __global__ void project_qkv(
 }
 """
 
-# The `width` threads that hold one row of keys form a team, which processes its share of the positions independently,
-# with a running maximum (arXiv:1805.02867). Each block merges the results of its teams at its end. The kernel that uses
-# the results of the blocks merges those.
+# The threads that hold one row of keys, `width` of them, go through their share of the positions by themselves, with a
+# running maximum (arXiv:1805.02867). The results of the teams of a block are merged at its end; those of the
+# blocks are merged by the kernel that uses them.
 ATTEND = """
 constexpr float LEAST = -1e30f;  // a finite number, so that the difference of two is one
 constexpr int BATCH = 4;         // positions whose keys and values a thread has in flight
@@ -188,7 +188,7 @@ __global__ void add_attention(
 
 
 def turned(x: Floats, frequencies: Floats, position: int) -> Floats:
-    """Apply the rotary embedding to vectors (..., head): rotate each pair of neighbours (arXiv:2104.09864, 3.2.2)."""
+    """Apply rotary embedding to vectors (..., head): rotate each pair of neighbours (arXiv:2104.09864, 3.2.2)."""
     angle = np.float32(position) * frequencies
     sine, cosine = np.sin(angle), np.cos(angle)
     a, b = x[..., 0::2], x[..., 1::2]
@@ -197,10 +197,7 @@ def turned(x: Floats, frequencies: Floats, position: int) -> Floats:
 
 @final
 class Attention(Generic[W]):
-    """The three kernels of attention, for weights and cache of element type `W`.
-
-    `model.Ahead` describes the parameter `coming` and those after it.
-    """
+    """The three kernels of attention, for weights and cache of type `W`. `model.Ahead` describes `coming` etc."""
 
     def __init__(self, element: type[W], sizes: Sizes) -> None:
         head, group, turns, found = sizes.head, sizes.group, sizes.turns, sizes.head + PADDING
@@ -210,7 +207,7 @@ class Attention(Generic[W]):
             q: Out[f32], cache: Out[W], x: In[f32], gains: In[f32], w: In[W], frequencies: In[f32], at: In[i32],
             layer: int,
         ) -> None:  # fmt: skip
-            """Compute queries, key and value of position at[0] from the normalised x (hidden,); rotate queries and key.
+            """Compute queries, key and value of position at[0] from the normalised x (hidden,); rotate the first two.
 
             q (1, kv_heads, 1, group, head) is written whole, cache (layers, kv_heads, 2, positions, head) at the layer
             and the position: the key at 0 of its third axis, the value at 1. w (layers, kv_heads, group + 2, head,
@@ -233,11 +230,11 @@ class Attention(Generic[W]):
             partial: Out[f32], cache: Out[W], q: In[f32], at: In[i32], layer: int,
             coming: In[W], which: int, tiles: int, stretch: int,
         ) -> None:  # fmt: skip
-            """Attend to each split of a layer's cache, up to position at[0]. The cache is not written.
+            """Compute the attention of the queries to each split of a layer's cache, up to at[0]. It reads the cache.
 
-            For each query, partial (1, kv_heads, 1, splits, group * (head + 4)) has the sum of the values, each
-            weighted with exp(score - maximum), then that maximum, then the sum of the weights. The cache is an output
-            because the step borrows it for writing: all its kernels access it through this one borrow.
+            For each query, partial (1, kv_heads, 1, splits, group * (head + 4)) has the sum of the values, weighted
+            with exp(score - maximum), then that maximum, then the sum of the weights. The cache is an output because it
+            is lent for writing: the kernel must read it through the loan by which it is written.
             """
 
         @attend.host

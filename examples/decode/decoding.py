@@ -4,9 +4,9 @@
     python -m examples.decode --shape llama-1b              the sizes of Llama 3.2 1B, in bfloat16
     python -m examples.decode --explain --trace steps.json  also the plan of a step, and a timeline of two of them
 
-No step waits for the host: the device chooses the next token, which is an input of the next step, and keys and values
-are written directly into the cache, which is lent to each step. From step to step only the address of the token and
-its position, a number, change. So all steps use one plan, and on a GPU one CUDA graph.
+No step waits for the host: the next token is chosen on the device and passed directly to the next step, and keys and
+values are written in place, in a cache that is lent to each step. Only the token's address and its position, a number,
+change from step to step. So all steps run by one plan, and on a GPU as one CUDA graph.
 Ends with an error unless plain runs, the pipeline and a model in NumPy choose the same tokens.
 """
 
@@ -49,7 +49,7 @@ LLAMA_1B = Sizes(
     splits=8,
     theta=500_000.0,
 )
-"""Llama 3.2 1B without its scaling of low frequencies, and with a cache of 1,024 positions."""
+"""Llama 3.2 1B with a cache of 1,024 positions, but without its scaling of low frequencies."""
 PROMPT = (1, 7, 5, 3)
 WARM_UP = 2  # steps that are not measured: the first traces and compiles, the second makes the graph
 
@@ -74,14 +74,14 @@ class Options:
 
 
 class Decoded(NamedTuple):
-    """The tokens after the prompt, and the number of tokens in a second."""
+    """The tokens after the prompt, and the number of tokens a second."""
 
     tokens: list[int]
     rate: float
 
 
 def pipeline_of(model: Model[W]) -> Step[W]:
-    """Return one step as a pipeline. The weights belong to its plans; the cache is lent to each call."""
+    """Return one step as a pipeline. The weights belong to its plans. The cache is lent to each call."""
 
     @pipeline
     def decode(token: SharedTensor[i32], cache: TensorMut[W], position: int) -> DeviceOp[Tensor[i32], Borrowed]:
@@ -91,15 +91,15 @@ def pipeline_of(model: Model[W]) -> Step[W]:
 
 
 def plain(model: Model[W]) -> Step[W]:
-    """Return the step without a pipeline: every step is a separate op."""
+    """Return one step without a pipeline: every step is a new op."""
     return lambda token, cache, position: step(model, token, cache, position)
 
 
 def decoded(model: Model[W], following: Step[W], count: int) -> Decoded:
-    """Decode `count` tokens after the prompt, from an empty cache.
+    """Return `count` tokens after the prompt, from an empty cache.
 
     Tokens are tensors on the device, each the output of one step and the input of the next. They are copied to the host
-    after the last step.
+    at the end.
     """
     cache = empty_cache(model)
     prompt = [from_host(np.array([token], np.int32)).sync().share() for token in PROMPT]
@@ -116,13 +116,13 @@ def decoded(model: Model[W], following: Step[W], count: int) -> Decoded:
 
 
 def show(model: Model[W], options: Options) -> None:
-    """Show the requested output: the plan of a step, and a timeline of two steps for ui.perfetto.dev."""
+    """Print the plan of a step, and write a timeline of two steps for ui.perfetto.dev, as the options request."""
     following, cache = pipeline_of(model), empty_cache(model)
     token = from_host(np.array(PROMPT[:1], np.int32)).sync().share()
     if options.explain:
         print(following(token, cache.borrow_mut(), 0).explain())
     if options.trace is not None:
-        token = following(token, cache.borrow_mut(), 0).sync().share()  # compiles the kernels
+        token = following(token, cache.borrow_mut(), 0).sync().share()  # this compiles the kernels
         with trace(options.trace):
             for position in (1, 2):
                 token = following(token, cache.borrow_mut(), position).sync().share()
@@ -133,7 +133,7 @@ def show(model: Model[W], options: Options) -> None:
 
 
 def on_host(weights: Weights[Any]) -> dict[str, Doubles]:
-    """Return a copy of the weights as NumPy arrays."""
+    """Return a copy of the weights on the host."""
     return {name: tensor.to_host().sync().astype(np.float64) for name, tensor in weights._asdict().items()}
 
 
@@ -142,10 +142,10 @@ def norm(x: Doubles, gain: Doubles) -> Doubles:
 
 
 def logits_of(model: Model[W], w: dict[str, Doubles], tokens: Sequence[int]) -> Doubles:
-    """Return the logits of the token after these tokens, (vocabulary,).
+    """Return the logits (vocabulary,) of the token after these tokens.
 
-    It computes all positions at once, under a causal mask, and keeps no state from one token to the next. Only keys and
-    values are rounded, as the cache rounds them.
+    It has no state between tokens: it computes all positions at once, with a causal mask. Only keys and values are
+    rounded, like in the cache.
     """
     s, count = model.sizes, len(tokens)
     turn = np.exp(1j * np.outer(np.arange(count), w["frequencies"]))[:, None, None]  # pairs are complex numbers
@@ -166,7 +166,7 @@ def logits_of(model: Model[W], w: dict[str, Doubles], tokens: Sequence[int]) -> 
 
 
 def reference(model: Model[W], count: int) -> list[int]:
-    """Return `count` tokens after the prompt, computed in NumPy.
+    """Return `count` tokens after the prompt, computed by NumPy.
 
     Raises:
         AssertionError: the two largest logits are so close that rounding could decide which token is chosen.

@@ -62,7 +62,8 @@ __global__ void add_down(
 }
 """
 
-# It also writes the position to memory, where the other kernels read it. So only this node of a graph is updated.
+# It also writes the position to the memory from which the other kernels read it. So only this node of a graph has to
+# be updated.
 EMBED = """
 __global__ void embed(
     Tile<float, 1> x, Tile<int, 1> at, View<const int, 1> token, View<const Weight, 2> table, int position
@@ -73,7 +74,7 @@ __global__ void embed(
 }
 """
 
-# Both kernels choose the first of equal logits, as np.argmax does.
+# Both kernels choose the first of equal logits, like np.argmax.
 SCORE = """
 __global__ void score(
     Tile<float, 1> best, Tile<int, 1> where, View<const float, 1> x, View<const float, 2> gains,
@@ -129,10 +130,7 @@ __global__ void pick(Tile<int, 1> token, View<const float, 1> best, View<const i
 
 @final
 class FeedForward(Generic[W]):
-    """The two kernels of SwiGLU (arXiv:2002.05202, equation 6).
-
-    `model.Ahead` describes the parameter `coming` and those after it.
-    """
+    """The two kernels of SwiGLU (arXiv:2002.05202, equation 6). `model.Ahead` describes `coming` and the rest."""
 
     def __init__(self, element: type[W], sizes: Sizes) -> None:
         @kernel(cuda=head_of(element) + NORM + GATE_UP, block=256)
@@ -177,7 +175,7 @@ class Vocabulary(Generic[W]):
 
         @kernel(cuda=head_of(element) + NORM + SCORE, block=256)
         def score(best: Out[f32], where: Out[i32], x: In[f32], gains: In[f32], table: In[W]) -> None:
-            """Find the largest logit in each block of rows of the table, and its row: best and where (blocks,)."""
+            """best and where (blocks,) = the largest logit in each block of rows of the table, and its row."""
 
         @score.host
         def _(best: Tile[f32], where: Tile[i32], x: Floats, gains: Floats, table: NDArray[W]) -> None:
@@ -188,7 +186,7 @@ class Vocabulary(Generic[W]):
             where[0] = begin + logits.argmax() if len(logits) else 0
 
         self.blocks = blocks = min(SCORE_BLOCKS, -(-sizes.vocabulary // 8))
-        """The number of blocks that the table is cut into."""
+        """Number of blocks of the table."""
         self.embed = embed
         self.score = score.shared_memory(4 * sizes.hidden)
 

@@ -1,8 +1,7 @@
 """The transformer of examples/decode: its weights, and one decode step as one op.
 
 Llama's layers (arXiv:2407.21783, section 3.2): RMSNorm, rotary embedding, grouped-query attention, SwiGLU, and one
-table for both ends. A step is a chain of five launches for each layer and three more: each needs the result of the one
-before it.
+table for both ends. A step is five launches a layer and three more, in a row: each needs the result of the one before.
 """
 
 from collections.abc import Callable
@@ -30,21 +29,21 @@ from examples.decode.layers import FeedForward, Vocabulary, pick
 from examples.decode.parts import Sizes, W
 
 Stream: TypeAlias = DeviceOp[Tensor[f32], Borrowed]
-"""The vector that the layers transform: (hidden,)."""
+"""The residual stream through the layers: (hidden,)."""
 Cache: TypeAlias = DeviceOp[Any, Borrowed]
-"""The cache that is lent to a step: each launch receives it from the launch before."""
+"""The cache that is lent to a step. Each launch passes it to the next."""
 Place: TypeAlias = DeviceOp[SharedTensor[i32], Borrowed]
 """The position of the token, on the device: (1,)."""
 Step: TypeAlias = Callable[[SharedTensor[i32], TensorMut[W], int], DeviceOp[Tensor[i32], Borrowed]]
 """A function from a token (1,), the cache and the token's position to the next token."""
 
 ATTENTION_ROWS, FFN_ROWS, DOWN_ROWS = 16, 32, 8
-"""Rows of a block, a multiple of its warps: for 2,048 and 8,192 rows about one or two blocks for each of the 132
-multiprocessors of an H200, so that no block waits for another one to end."""
+"""Rows of a block, a multiple of its warps. For 2,048 and 8,192 rows this gives about one or two blocks for each of the
+132 multiprocessors of an H200, so that all blocks run at once."""
 
 
 class Weights(NamedTuple, Generic[W]):
-    """The weights of all layers. The first axis is the layer; the docstrings of the kernels describe the other axes."""
+    """The weights of all layers. The first axis is the layer; the kernels describe the other axes."""
 
     table: SharedTensor[W]
     attention_gains: SharedTensor[f32]
@@ -60,7 +59,7 @@ class Weights(NamedTuple, Generic[W]):
 @final
 @dataclass(frozen=True)
 class Model(Generic[W]):
-    """A model. `element` is the type of weights and cache. `prefetching`: kernels prefetch the next one's weights."""
+    """A model. `element` is the type of weights and cache. With `prefetching`, kernels prefetch weights of the next."""
 
     sizes: Sizes
     element: type[W]
@@ -72,14 +71,14 @@ class Model(Generic[W]):
 
 
 def frequencies_of(sizes: Sizes) -> "np.ndarray[Any, np.dtype[f32]]":
-    """Return the angle between two positions for each pair of coordinates, in radians (arXiv:2104.09864, 3.2.2)."""
+    """Return the radians by which each pair of coordinates rotates for each position (arXiv:2104.09864, 3.2.2)."""
     return (sizes.theta ** (-np.arange(0, sizes.head, 2) / sizes.head)).astype(np.float32)
 
 
 def random_model(sizes: Sizes, element: type[W], seed: int) -> Model[W]:
-    """Return weights from a normal distribution, scaled so that a matrix preserves the magnitude of its input.
+    """Draw weights from a normal distribution, such that outputs of a matrix are about as large as its inputs.
 
-    The table is smaller, as Llama's is initially: otherwise each token would be its own likeliest successor.
+    Only the table is smaller, like Llama's initially. Otherwise each token would be the likeliest to follow itself.
     """
     s = sizes
     attended = s.heads * s.head
@@ -107,14 +106,14 @@ def random_model(sizes: Sizes, element: type[W], seed: int) -> Model[W]:
 
 
 def empty_cache(model: Model[W]) -> Tensor[W]:
-    """Return memory for the keys and values of all layers: (layers, kv_heads, 2, positions, head)."""
+    """Return an empty cache for keys and values of all layers: (layers, kv_heads, 2, positions, head)."""
     s = model.sizes
     return zeros((s.layers, s.kv_heads, 2, s.positions, s.head), model.element).sync()
 
 
 class Ahead(NamedTuple, Generic[W]):
-    """The last arguments of a kernel, for its prefetch: the first `stretch` elements of each of `tiles` equal parts of
-    weights[which]."""
+    """The weights that a kernel prefetches at its end, as its last arguments: the first `stretch` elements of each of
+    `tiles` equal parts of weights[which]."""
 
     weights: SharedTensor[W]
     which: int
@@ -123,11 +122,10 @@ class Ahead(NamedTuple, Generic[W]):
 
 
 def ahead_of(model: Model[W], weights: SharedTensor[W], which: int, tiles: int, part: int = 1) -> Ahead[W]:
-    """Return the arguments that prefetch the first part of each tile.
+    """Return the prefetch of the first 1 / `part` of each tile. A tile is read by one block or warp of the next kernel.
 
-    A tile is the part of the weights that a block or a warp of the next kernel reads. The parts are about 8 MB in
-    total, at the sizes of Llama 3.2 1B: as much as memory can deliver between the end of one kernel and the start of
-    the next.
+    It is about 8 MB in all at the sizes of Llama 3.2 1B, as much as memory could deliver between the end of one kernel
+    and the start of the next.
     """
     matrices = weights.shape[0]
     flat = weights.reshape((matrices, weights.size // matrices))
@@ -135,9 +133,9 @@ def ahead_of(model: Model[W], weights: SharedTensor[W], which: int, tiles: int, 
 
 
 def attended(model: Model[W], layer: int, x: Stream, cache: Cache, at: Place) -> tuple[Stream, Cache]:
-    """Return x plus the attention over the layer's cache, after adding this position to the cache.
+    """Return x plus the attention to the layer's cache, after adding this position to the cache.
 
-    A tile of the cache spans all layers, although a launch works on one: all layers are one tensor, lent once a step.
+    A tile of the cache spans all layers, and a launch uses one: the cache is one tensor, lent once for each step.
     """
     s, w, kernels = model.sizes, model.weights, model.attention
     q, cache, x, *_ = kernels.project_qkv(
@@ -175,7 +173,7 @@ def fed_forward(model: Model[W], layer: int, x: Stream) -> Stream:
 
 
 def next_token(model: Model[W], x: Stream) -> DeviceOp[Tensor[i32], Borrowed]:
-    """Return the token of the largest logit, (1,), by two kernels: in each block of the table, then over the blocks."""
+    """Return the token (1,) of the largest logit: the largest of each block of the table, then the largest of these."""
     w, blocks = model.weights, model.vocabulary.blocks
     largest, rows = empty((blocks,)).partition((1,)), empty((blocks,), i32).partition((1,))
     best, where, *_ = model.vocabulary.score(largest, rows, x, w.last_gain, w.table).unzip()
@@ -185,7 +183,7 @@ def next_token(model: Model[W], x: Stream) -> DeviceOp[Tensor[i32], Borrowed]:
 def step(
     model: Model[W], token: SharedTensor[i32], cache: TensorMut[W], position: int
 ) -> DeviceOp[Tensor[i32], Borrowed]:
-    """Return the next token (1,) after `token`, which is at `position`. The step adds to the cache."""
+    """Return the next token (1,) after `token` at `position`. Its keys and values are added to the cache."""
     blank = empty((model.sizes.hidden,)).partition((model.sizes.hidden,))
     place = empty((1,), i32).partition((1,))
     row, where, *_ = model.vocabulary.embed(blank, place, token, model.weights.table, position).unzip()

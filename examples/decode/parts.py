@@ -1,13 +1,13 @@
-"""The common parts of the kernels of examples/decode: sizes, and CUDA code to read and multiply rows of weights.
+"""Shared parts of the kernels of examples/decode: sizes, and CUDA code to read rows of weights and multiply them.
 
-A decode step reads every weight once and uses it once, so its time is the time of these reads. Therefore a warp owns a
+A decode step reads every weight once and uses it once, so memory bandwidth bounds its time. Therefore, a warp owns a
 row of weights (or two, used together), and each of its threads has 16 loads of 16 bytes in flight. The first loads
-are issued before the block reads their factors, so that the two waits overlap. Between two kernels memory would be
-idle for longer than some of them run: so each kernel ends by prefetching the first weights of the next one. Sums have
-one fixed order, so every run gives the same numbers.
+start before the block reads the factors of the weights, so that the two latencies overlap. Between two kernels, memory
+would be idle for longer than some kernels take, so each kernel ends with a prefetch of the first weights of the next
+one. Sums are computed in a fixed order, so every run gives the same numbers.
 
 Weights and the cache have elements of one type, float32 or bfloat16; everything else is float32. The weights of all
-layers lie in one array, whose first axis is the layer: a step has nine arrays of weights, not a hundred.
+layers are in one array, whose first axis is the layer: a step has nine arrays of weights, not a hundred.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ PADDING = 4  # floats after the sums of a query: their maximum, their total, and
 @final
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of a model and of its cache. `head` is the size of a head; `positions` are cut into `splits`."""
+    """The sizes of a model and its cache. `head` is the size of a head; `positions` are cut into `splits`."""
 
     layers: int = 2
     hidden: int = 64
@@ -44,24 +44,24 @@ class Sizes:
 
     @property
     def group(self) -> int:
-        """The number of queries of a key-value head."""
+        """Number of queries of a key-value head."""
         return self.heads // self.kv_heads
 
     @property
     def turns(self) -> int:
-        """The number of warps that share the positions of a split, for each query. All queries' warps are a block."""
+        """Number of warps that share the positions of a split, for each query. The warps of all queries are a block."""
         return max(1, 16 // self.group)
 
     @property
     def partial(self) -> int:
-        """The number of floats in the result of attention for one split of the cache and one key-value head."""
+        """Number of floats in the result of attention to one split of the cache, for one key-value head."""
         return self.group * (self.head + PADDING)
 
     def check(self, positions: int) -> None:
-        """Check that the sizes are consistent and that the cache has room for the positions.
+        """Check that the sizes are consistent, and that the cache has room for `positions`.
 
         Raises:
-            ValueError: they are not, or it has not. The message says why.
+            ValueError: they are not; the message has the reason.
         """
         rules = {
             "--heads must be a multiple of --kv-heads": self.heads % self.kv_heads == 0,
@@ -86,7 +86,7 @@ def single(x: "NDArray[Any]") -> Floats:
 
 
 def normalised(x: Floats, gain: Floats) -> Floats:
-    """Apply RMSNorm (arXiv:1910.07467, equation 4)."""
+    """Return the RMSNorm of x (arXiv:1910.07467, equation 4)."""
     scale = 1 / np.sqrt(np.mean(x * x, dtype=np.float32) + np.float32(EPSILON))
     return np.asarray(x * gain * scale)
 
@@ -229,6 +229,6 @@ __device__ inline void bring_ahead(View<const Weight, 2> coming, int which, int 
 
 
 def head_of(element: type[Any], products: bool = True) -> str:
-    """Return the beginning of the CUDA source of a kernel."""
+    """Return the beginning of a kernel's CUDA text."""
     name = {np.dtype(f32): "float", np.dtype(bf16): "__nv_bfloat16"}[np.dtype(element)]
     return f"using Weight = {name};\n{WARPS}{LOADS}{AHEAD}{PRODUCTS if products else ''}"

@@ -1,4 +1,4 @@
-"""Trains on handwritten digits: `python -m examples.digits`; training.py says more."""
+"""Trains on handwritten digits: `python -m examples.digits`; see training.py."""
 
 import sys
 

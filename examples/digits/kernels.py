@@ -1,7 +1,7 @@
-"""The kernels of examples/digits, each in CUDA C++ and in NumPy for machines without a GPU.
+"""The kernels of examples/digits, each in CUDA C++, and in NumPy for machines without a GPU.
 
-Every array has two axes (a bias is a row), except the labels, which have one. Sizes: `n` images in a batch,
-`k` inputs and `m` outputs of a layer. An output is written whole, unless the kernel says that it works in place.
+Every array has two axes (a bias is a row), except for the labels, which have one. Sizes: `n` images in a batch,
+`k` inputs and `m` outputs of a layer. An output is fully overwritten, unless it is updated in place.
 """
 
 import numpy as np

@@ -11,9 +11,9 @@ from dagpu.lowering.program import Launch
 
 
 def critical_path(plan: Plan) -> int:
-    """Return the length of the longest chain of instructions that the plan orders.
+    """Return the length of the longest chain of instructions that the plan runs one after the other.
 
-    Each lane has a clock: an instruction advances it by one tick, and a wait advances it to the clock of its record.
+    Each lane has a clock. An instruction is one tick, and a wait advances the clock to that of its record.
     """
     clock = dict.fromkeys(range(len(plan.lanes)), 0)
     happened: dict[int, int] = {}
@@ -31,7 +31,7 @@ def critical_path(plan: Plan) -> int:
 
 
 def plan_table(plan: Plan, run: dict[str, str]) -> Table:
-    """Return a table of the figures of a plan, with the rows of `run` below."""
+    """Return a table of the plan of an op, with the rows of `run` below."""
     executed = [at.instruction for at in plan.steps if isinstance(at, Execute)]
     path = critical_path(plan)
     table = Table("one training step", title="the plan", title_justify="left")
@@ -50,7 +50,7 @@ def plan_table(plan: Plan, run: dict[str, str]) -> Table:
 
 
 def accuracy_table(right: dict[str, tuple[int, float]]) -> Table:
-    """Return a table of the accuracy. `right` has the number of images of each kind and the recognised share."""
+    """Return a table of accuracies. `right` has the number of images of each kind, and the recognised fraction."""
     table = Table("images", title="accuracy", title_justify="left")
     table.add_column("number", justify="right")
     table.add_column("right", justify="right")
@@ -60,7 +60,7 @@ def accuracy_table(right: dict[str, tuple[int, float]]) -> Table:
 
 
 def picture(images: NDArray[np.float32], labels: NDArray[np.int32], answers: NDArray[np.float32]) -> Image.Image:
-    """Draw 24 of the images (n, 8, 8) with the network's answers: the mistakes first (red, 6 at most).
+    """Draw 24 of the images (n, 8, 8) with the answers of the network: first its mistakes (red, at most 6).
 
     `answers` (n, 10) has the probability of each digit.
     """

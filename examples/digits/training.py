@@ -2,10 +2,10 @@
 
     python -m examples.digits [--quick] [--epochs 40] [--hidden 128] [--batch 64] [--seed 0] [--out FILE]
 
-One training step is one op: it takes the model (owned tensors), a batch of images and its labels, and its result is
-the next model. Independent work in it (the gradients of the two layers, the four updates) may overlap. While a step
-runs, a worker thread shuffles, shifts and normalises the next batch.
-The exit status is 1 if the accuracy on held-out images is under 95 % (90 % with --quick).
+One training step is one op: it takes the model (owned tensors), a batch of images and its labels, and returns
+the next model. Independent parts of it (gradients of the two layers, the four updates) may overlap. While a
+step runs, the next batch is shuffled, shifted and normalised on a worker thread.
+Exits with status 1 if the accuracy on images that were never trained on is under 95 % (90 % with --quick).
 """
 
 import argparse
@@ -85,7 +85,7 @@ class Options:
 @final
 @dataclass(frozen=True)
 class Digits:
-    """Images as rows of 64 in [0, 1], and labels 0 to 9. `mean` and `scale` of `train` normalise both sets."""
+    """Images as rows of 64 in [0, 1], labels 0 to 9. `mean` and `scale` normalise, and are those of `train`."""
 
     train: Floats
     train_labels: Ints
@@ -101,7 +101,7 @@ class Digits:
 @final
 @dataclass(frozen=True)
 class Trained:
-    """A trained model. `plan` is the plan of one training step; `run` is a readable report of the training."""
+    """The result of a training. `plan` is that of one training step; `run` is a summary for the user."""
 
     model: Model
     plan: Plan
@@ -112,7 +112,7 @@ class Trained:
 
 
 def blank(rows: int, columns: int, tile: tuple[int, int] = TILE) -> DeviceOp[Partition[Tensor[f32]]]:
-    """Return memory for an output that a kernel writes whole."""
+    """Return an op for an output that a kernel fully overwrites."""
     return empty((rows, columns), f32).partition(tile, partial=True)
 
 
@@ -127,7 +127,7 @@ def fresh_model(hidden: int, seed: int) -> DeviceOp[Model]:
 
 
 def descend(weights: Op, velocity: Tensor[f32], gradient: Op, rate: float) -> tuple[Op, Op]:
-    """Return one parameter and its velocity after one step of gradient descent."""
+    """Return one parameter and its velocity, after one step of descent."""
     new, speed, *_ = sgd(
         weights.partition(TILE, partial=True),
         velocity.partition(TILE, partial=True),
@@ -140,10 +140,10 @@ def descend(weights: Op, velocity: Tensor[f32], gradient: Op, rate: float) -> tu
 
 
 def step(model: Model, images: Tensor[f32], labels: Tensor[i32], rate: float) -> DeviceOp[tuple[Model, Floats]]:
-    """Return the next model, and the loss and the hit of each image, (n, 2). Consume all handles that are passed.
+    """Return the next model, and (n, 2) of loss and hit for each image. Consumes all handles that it gets.
 
-    A kernel returns its inputs: `w1` is an input of the forward gemm and one of its results, so it is read before
-    `descend` overwrites it. The inputs of several kernels (`h`, `d`, `dz`) are shared instead.
+    A kernel returns its inputs: `w1` goes into the forward gemm and comes out of it, so it has been read before
+    `descend` overwrites it. Tensors that several kernels read at once (`h`, `d`, `dz`) are shared instead.
     """
     (w1, b1, w1_speed, b1_speed), (w2, b2, w2_speed, b2_speed) = model
     rows, hidden, pixels = images.shape[0], w1.shape[1], images.share()
@@ -172,7 +172,7 @@ def step(model: Model, images: Tensor[f32], labels: Tensor[i32], rate: float) ->
 
 
 def probabilities(model: Model, images: Floats) -> DeviceOp[Floats, Borrowed]:
-    """Return the probabilities (n, 10) for normalised images (n, 64). The run borrows the model."""
+    """Return probabilities (n, 10) for normalised images (n, 64). Borrows the model for the length of the run."""
     (w1, b1, *_), (w2, b2, *_) = model
     rows, hidden = images.shape[0], w1.shape[1]
     z = gemm(blank(rows, hidden), from_host(images), w1.borrow()).first()
@@ -185,9 +185,9 @@ def probabilities(model: Model, images: Floats) -> DeviceOp[Floats, Borrowed]:
 
 
 def shifted(images: Floats, random: np.random.Generator) -> Floats:
-    """Return images (n, 64), each moved by up to `SHIFT` pixels along both axes; zeros fill the edges.
+    """Return images (n, 64), each moved by up to `SHIFT` pixels along both axes, with zeros at the edges.
 
-    A fraction of a pixel is a blend of the image and its neighbour: bilinear interpolation.
+    Fractions of a pixel are interpolated bilinearly.
     """
     moved = np.pad(images.reshape(-1, SIDE, SIDE), ((0, 0), (1, 1), (1, 1)))
     for axis in (1, 2):
@@ -198,7 +198,7 @@ def shifted(images: Floats, random: np.random.Generator) -> Floats:
 
 
 def prepared(digits: Digits, options: Options, number: int) -> tuple[Floats, Ints]:
-    """Return batch `number` of the whole training. It depends on the arguments only, never on threads."""
+    """Return batch `number` of the whole training. It depends only on the arguments, so threads cannot change it."""
     epoch, place = divmod(number, len(digits.train) // options.batch)
     order = np.random.default_rng((options.seed, epoch)).permutation(len(digits.train))
     chosen = order[place * options.batch : (place + 1) * options.batch]
@@ -207,7 +207,7 @@ def prepared(digits: Digits, options: Options, number: int) -> tuple[Floats, Int
 
 
 def batch(digits: Digits, options: Options, number: int) -> DeviceOp[Batch]:
-    """Return an op that prepares a batch on a worker thread and uploads it."""
+    """Return an op that runs `prepared` on a worker thread, and copies the batch to the device."""
     arrays = value(number).host_map(lambda n: prepared(digits, options, n))
     return arrays.then(lambda pair: zip_ops(from_host(pair[0]), from_host(pair[1])))
 
@@ -256,7 +256,7 @@ async def train(digits: Digits, options: Options, progress: Progress) -> Trained
 
 
 def load() -> Digits:
-    """Load the images. A fifth is held out, equally from each digit; the split does not depend on the options."""
+    """Load the images. A fifth is held out, equally from each digit. The split does not depend on options."""
     source: Any = load_digits()
     images, labels = (source.data / 16).astype(np.float32), source.target.astype(np.int32)
     parts: Any = train_test_split(images, labels, test_size=0.2, random_state=0, stratify=labels)
@@ -266,7 +266,7 @@ def load() -> Digits:
 
 
 async def job(options: Options) -> int:
-    """Train, print the report, write the picture. Return 0 if the accuracy on held-out images is sufficient, else 1."""
+    """Train, print the results, write the picture. Return 0 if the accuracy on held-out images suffices, else 1."""
     digits, console = load(), Console()
     if options.batch > len(digits.train):
         return complain(f"--batch {options.batch} is more than the {len(digits.train)} images to train on", 2)

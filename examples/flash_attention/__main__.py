@@ -1,4 +1,4 @@
-"""Computes attention: `python -m examples.flash_attention`; attention.py says more."""
+"""Computes attention: `python -m examples.flash_attention`; see attention.py."""
 
 import sys
 

@@ -3,11 +3,11 @@
     python -m examples.flash_attention [--quick] [--heads 8] [--length 1024] [--width 64] [--full] [--groups 4]
                                        [--seed 0]
 
-Computes softmax(q k^T / sqrt(width)) v for each head. Every query sees the keys up to its own position (all keys with
---full). The scores of a single head are `length` x `length`. The kernel never holds more than a block of them, and
-corrects its running sums whenever it finds a higher score. Heads are independent, so they form groups, each a branch
-of one op: the copies of one group overlap with the kernel of another.
-The result is compared with NumPy, which computes the full matrix in double precision.
+The result is softmax(q k^T / sqrt(width)) v for each head, where every query sees the keys up to its own place (all of
+them with --full). The scores of a single head are `length` x `length`. The kernel never has more than a block of them,
+and rescales its sums whenever a higher score occurs. Heads are independent, so they are divided into groups, each a
+branch of one op: the copies of one group overlap with the kernel of another.
+The result is compared with NumPy, which computes the definition in double precision.
 """
 
 import argparse
@@ -29,9 +29,10 @@ Floats: TypeAlias = NDArray[np.float32]
 
 
 def attended(q: Floats, k: Floats, v: Floats, *, causal: bool) -> DeviceOp[Floats]:
-    """Return the attention of some heads; all arrays are (heads, length, width).
+    """Return the attention of some heads, all arrays (heads, length, width).
 
-    Raises `ValueError` for a width that the kernel is not compiled for.
+    Raises:
+        ValueError: the kernel is not compiled for the width.
     """
     width = q.shape[2]
     if width not in WIDTHS:
@@ -43,7 +44,7 @@ def attended(q: Floats, k: Floats, v: Floats, *, causal: bool) -> DeviceOp[Float
 
 
 def in_groups(q: Floats, k: Floats, v: Floats, causal: bool, groups: int) -> DeviceOp[tuple[Floats, ...]]:
-    """Return the same with the heads in `groups` groups, which overlap; one array for each group."""
+    """Return the attention with the heads in `groups` groups that overlap, as one array for each."""
     parts = zip(*(np.array_split(x, groups) for x in (q, k, v)), strict=True)
     return zip_ops(*(attended(*group, causal=causal) for group in parts))
 
@@ -52,7 +53,7 @@ def in_groups(q: Floats, k: Floats, v: Floats, causal: bool, groups: int) -> Dev
 
 
 def by_numpy(q: Floats, k: Floats, v: Floats, causal: bool) -> NDArray[np.float64]:
-    """Compute attention by its definition, one head at a time, in double precision."""
+    """Compute attention by the definition, one head at a time, in double precision."""
     heads: list[NDArray[np.float64]] = []
     for query, keys, values in zip(*(x.astype(np.float64) for x in (q, k, v)), strict=True):
         scores = query @ keys.T / math.sqrt(query.shape[1])
@@ -69,10 +70,10 @@ def by_numpy(q: Floats, k: Floats, v: Floats, causal: bool) -> NDArray[np.float6
 def job(given: argparse.Namespace) -> None:
     random, shape = np.random.default_rng(given.seed), (given.heads, given.length, given.width)
     q, k, v = (random.standard_normal(shape, dtype=np.float32) for _ in range(3))
-    q *= 3  # a few high scores and many low ones, as in trained attention
+    q *= 3  # a few high scores and many low ones, as in a trained model
     groups, causal = min(given.groups, given.heads), not given.full
     each = -(-given.heads // groups)
-    with dagpu.trace() as probe:  # one group: the time of the kernel does not follow from its bytes
+    with dagpu.trace() as probe:  # of one group: the kernel's time cannot be estimated from its bytes
         attended(q[:each], k[:each], v[:each], causal=causal).sync()
     policy = ListSchedule(costs=CostModel().learn(probe.kernel_times()))
     op = in_groups(q, k, v, causal, groups).schedule(policy)

@@ -1,4 +1,4 @@
-"""The kernel of examples/flash_attention, in CUDA C++ and in NumPy for machines without a GPU."""
+"""The kernel of examples/flash_attention, in CUDA C++, and in NumPy for machines without a GPU."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,11 +6,11 @@ from numpy.typing import NDArray
 from dagpu import In, Out, Tile, f32, kernel
 
 ROWS = 64
-"""The number of queries of one block; each has one thread."""
+"""Number of queries of one block, with a thread for each."""
 KEYS = 128
-"""The number of keys that the host body reads at once; the CUDA code reads 16, so their scores stay in registers."""
+"""Number of keys that the host body processes at a time. The CUDA code takes 16, so that scores stay in registers."""
 WIDTHS = (16, 32, 64)
-"""Widths of a head that the CUDA code is compiled for. At 128 the registers cannot hold a query and its sums."""
+"""Widths of a head that the CUDA code is compiled for. At 128, a query and its sums do not fit into registers."""
 
 # A thread has one query and its sums in registers, so the width is fixed when the code is compiled. Keys and values go
 # through shared memory, a block of them at a time; all threads of a warp read the same four elements, which costs one
@@ -92,11 +92,11 @@ __global__ void attention(Tile<float, 3> o, View<const float, 3> q, View<const f
 
 @kernel(cuda=ATTENTION_CU, block=ROWS)
 def attention(o: Out[f32], q: In[f32], k: In[f32], v: In[f32], scale: float, causal: bool) -> None:
-    """o = softmax(scale q k^T) v for each head; all are (heads, n, width). If `causal`, a query sees the keys up to its
-    own position only. o is cut into (1, ROWS, width), and `width` is one of WIDTHS.
+    """o = softmax(scale q k^T) v for each head; all are (heads, n, width). If `causal`, a query sees only the keys
+    up to its own place. o is cut into (1, ROWS, width), and `width` is one of WIDTHS.
 
-    Keys are read a block at a time, with an online softmax (Dao et al., FlashAttention, arXiv:2205.14135, algorithm 1):
-    the highest score so far, the sum of exp(score - highest), and the same sum weighted by the values.
+    Keys are processed in blocks, with an online softmax (Dao et al., FlashAttention, arXiv:2205.14135,
+    algorithm 1): the highest score so far, the sum of exp(score - highest), and the same sum weighted by the values.
     """
 
 

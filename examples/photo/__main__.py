@@ -1,4 +1,4 @@
-"""Develops a photograph: `python -m examples.photo`; bands.py says more."""
+"""Develops a photograph: `python -m examples.photo`; see bands.py."""
 
 import sys
 

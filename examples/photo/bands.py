@@ -6,11 +6,11 @@
                        \\                                    |        |
                         `-------------------------------> develop <--' --copy out--> band
 
-A picture need not fit into the device's memory: it is copied there in bands of rows, each with the few rows around it
-that blur and Sobel read (its halo), and is copied back in bands. At most `--buffers` bands are on the device at a time:
-while kernels process one, the next is copied in and the previous one is copied out. This file contains no stream and
-no event. Writes the picture, and a timeline for ui.perfetto.dev. All arithmetic uses integers, so on every device the
-result is bit for bit the same as that of plain NumPy on the whole picture.
+A picture need not fit the device: it is copied there in bands of rows, each with its halo (the few rows around it that
+blur and Sobel read), and comes back in bands. At most `--buffers` bands are on the device at a time: while kernels
+process one, the next is copied in and the one before is copied out. This file uses no streams or events.
+Writes the picture, and a timeline for ui.perfetto.dev. All arithmetic is in whole numbers, so the result equals that of
+plain NumPy on the whole picture to the last bit, on every device.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from dagpu import DeviceOp, SharedTensor, Tensor, Trace, current_device, empty, 
 from examples.photo.kernels import BLUE, GREEN, RADIUS, RED, WEIGHTS, blur_columns, blur_rows, develop, sobel
 
 TILE = (8, 64, 3)
-HALO = RADIUS + 1  # the blur reads RADIUS rows up and down, and the Sobel filter one row further
+HALO = RADIUS + 1  # the blur reads RADIUS rows up and down, and the Sobel filter one row more
 GAIN = 6
 
 Pixels: TypeAlias = NDArray[np.uint8]
@@ -40,7 +40,7 @@ Pixels: TypeAlias = NDArray[np.uint8]
 @final
 @dataclass(frozen=True)
 class Band:
-    """Rows `first` to `last` of a picture, and the rows `upper` to `lower` that they depend on; ends excluded."""
+    """Rows `first` to `last` of a picture, and rows `upper` to `lower`, which are read for them; ends excluded."""
 
     first: int
     last: int
@@ -49,7 +49,7 @@ class Band:
 
 
 def bands(rows: int, height: int) -> Iterator[Band]:
-    """Cut a picture of `rows` rows into bands of `height` rows; the last may have fewer."""
+    """Iterate over the bands of a picture of `rows` rows, of height `height`; the last may be smaller."""
     for first in range(0, rows, height):
         last = min(first + height, rows)
         yield Band(first, last, max(first - HALO, 0), min(last + HALO, rows))
@@ -69,7 +69,7 @@ def blurred(x: DeviceOp[SharedTensor[u8]], shape: tuple[int, int, int]) -> Devic
 
 
 def developed(pixels: Pixels, above: int, rows: int, curve: SharedTensor[u8]) -> DeviceOp[Pixels]:
-    """Develop `rows` rows of the picture, from row `above` of `pixels` on. `pixels` includes their halo."""
+    """Return `rows` developed rows, from row `above` of `pixels`, which has those rows with their halo."""
     height, width, colours = pixels.shape
     x = from_host(pixels).share().shared()
     soft = blurred(x, (height, width, colours)).shared()
@@ -84,7 +84,7 @@ def band_of(picture: Pixels, band: Band, curve: SharedTensor[u8]) -> DeviceOp[Pi
 
 
 async def streamed(picture: Pixels, height: int, buffers: int, curve: SharedTensor[u8]) -> Pixels:
-    """Develop the whole picture, with at most `buffers` bands on the device at a time."""
+    """Develop the whole picture, with `buffers` bands on the device at a time."""
     result = np.empty_like(picture)
     free = trio.Semaphore(buffers)
 
@@ -96,7 +96,7 @@ async def streamed(picture: Pixels, height: int, buffers: int, curve: SharedTens
 
     async with trio.open_nursery() as nursery:
         for band in bands(len(picture), height):
-            await free.acquire()  # so a band begins as soon as a buffer is free, and bands begin in order
+            await free.acquire()  # bands begin in order, each as soon as a buffer is free
             nursery.start_soon(one, band)
     return result
 
@@ -105,7 +105,7 @@ async def streamed(picture: Pixels, height: int, buffers: int, curve: SharedTens
 
 
 def correlated(x: NDArray[np.int32], weights: Sequence[int], axis: int) -> NDArray[np.int32]:
-    """Return the weighted sum of neighbours along an axis. Beyond the edge the nearest element is repeated."""
+    """Return the weighted sum of neighbours along an axis. Beyond the edge, the nearest element is repeated."""
     reach = len(weights) // 2
     places = np.arange(x.shape[axis])
     total = np.zeros_like(x)
@@ -115,7 +115,7 @@ def correlated(x: NDArray[np.int32], weights: Sequence[int], axis: int) -> NDArr
 
 
 def by_numpy(picture: Pixels, curve: Pixels) -> Pixels:
-    """Compute the result of `streamed` in NumPy, for the whole picture at once."""
+    """Compute the result of `streamed` on the whole picture at once."""
     x = picture.astype(np.int32)
     soft = (correlated(correlated(x, WEIGHTS, 0), WEIGHTS, 1) + 2**15) // 2**16
     light = (RED * soft[..., 0] + GREEN * soft[..., 1] + BLUE * soft[..., 2]) // 256
@@ -130,7 +130,7 @@ def by_numpy(picture: Pixels, curve: Pixels) -> Pixels:
 
 
 def load(name: str, enlarge: int) -> Pixels:
-    """Load a photograph that comes with scikit-learn, enlarged; (rows, columns, 3)."""
+    """Return an enlarged photograph of scikit-learn; (rows, columns, 3)."""
     photo: Any = load_sample_image(name)
     picture = Image.fromarray(np.asarray(photo, np.uint8))
     size = picture.width * enlarge, picture.height * enlarge
@@ -144,7 +144,7 @@ def tone_curve() -> Pixels:
 
 
 def hidden(trace: Trace) -> float:
-    """Return the share of the time of all copies during which a kernel ran as well."""
+    """Return the fraction of the time of all copies during which a kernel also ran."""
     pieces = [piece for run in trace.runs for piece in run.measured.pieces]
     copies = [(p.begin, p.end) for p in pieces if p.kind in ("CopyHtoD", "CopyDtoH")]
     busy: list[list[float]] = []  # the times when kernels run; overlapping spans are merged
@@ -161,7 +161,7 @@ async def job(given: argparse.Namespace) -> None:
     picture, curve = load(given.photo, given.enlarge), tone_curve()
     tones = await from_host(curve).share()
     cut = list(bands(len(picture), given.band))
-    await band_of(picture, cut[0], tones)  # on a GPU this compiles the kernels
+    await band_of(picture, cut[0], tones)  # compiles the kernels on a GPU
     start = time.perf_counter()
     with dagpu.trace(given.out.with_suffix(".json")) as trace:
         result = await streamed(picture, given.band, given.buffers, tones)

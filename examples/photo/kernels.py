@@ -1,7 +1,7 @@
-"""The kernels of examples/photo, each in CUDA C++ and in NumPy for machines without a GPU.
+"""The kernels of examples/photo, each in CUDA C++, and in NumPy for machines without a GPU.
 
-Pictures are (rows, columns, 3) of bytes, red first. All arithmetic uses integers, with explicit rounding, so every
-device gives the same bytes. Beyond the edges of its input a kernel reads the nearest pixel.
+Pictures are (rows, columns, 3) of bytes, red first. All arithmetic is in whole numbers, with defined rounding, so
+every device gives the same bytes. Beyond the edges of its input, a kernel reads the nearest pixel.
 """
 
 import numpy as np
@@ -100,7 +100,7 @@ def _(y: Tile[u8], x: NDArray[u16]) -> None:
 
 @kernel(cuda=SOBEL_CU, block=256)
 def sobel(edges: Out[u8], x: In[u8], gain: int) -> None:
-    """Compute the gradient of lightness, (rows, columns): gain / 8 of |Gx| + |Gy| (Sobel), 255 at most."""
+    """edges (rows, columns) = gain / 8 of |Gx| + |Gy| of the lightness (Sobel), at most 255."""
 
 
 @sobel.host(whole=True)
@@ -115,9 +115,9 @@ def _(edges: Tile[u8], x: NDArray[u8], gain: int) -> None:
 
 @kernel(cuda=DEVELOP_CU, block=256)
 def develop(y: Out[u8], x: In[u8], soft: In[u8], edges: In[u8], curve: In[u8], above: int) -> None:
-    """Compute the picture: the mean of x and soft through the tone curve (256,), with edges drawn in ink.
+    """y = the mean of x and soft through the tone curve (256,), with dark edges.
 
-    y may have fewer rows than the inputs: its first row is their row `above`.
+    y may have fewer rows than the inputs. Its first row is their row `above`.
     """
 
 

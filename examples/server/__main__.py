@@ -1,4 +1,4 @@
-"""Serves digits: `python -m examples.server`; inference.py says more."""
+"""Serves digits: `python -m examples.server`; see inference.py."""
 
 import sys
 

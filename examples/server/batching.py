@@ -1,7 +1,7 @@
 """The service of examples/server: requests from many connections become batches on one pipeline.
 
-A client sends an image, 64 float32 in [0, 1], and receives ten float32, the probability of each digit. It repeats this
-until it closes its side. Answers come in the order of the images.
+The protocol is minimal. A client sends an image, 64 float32 in [0, 1], and gets ten float32, the probability of each
+digit. It may repeat this until it closes its side. Answers come in the order of the images.
 """
 
 import math
@@ -18,13 +18,13 @@ IMAGE_BYTES, ANSWER_BYTES = 4 * PIXELS, 4 * CLASSES
 
 Floats: TypeAlias = NDArray[np.float32]
 Forward: TypeAlias = Callable[[Floats], Awaitable[Floats]]
-"""A function from images (n, 64) to probabilities (n, 10), such as one that returns an op."""
+"""A function from images (n, 64) to an awaitable of probabilities (n, 10), such as an op."""
 
 
 @final
 @dataclass(eq=False)
 class Request:
-    """One image, until it is answered; `wanted` is false once no task waits for the answer."""
+    """One image, until it is answered; `wanted` is False once its caller has been cancelled."""
 
     image: Floats
     answered: trio.Event = field(default_factory=trio.Event)
@@ -36,11 +36,11 @@ class Request:
 class Batcher:
     """Gathers requests into batches of at most `most`, and runs each through `forward`.
 
-    A batch is run when it is full, or `patience` seconds after its first request. While it runs the next one is
-    collected. At most `at_once` batches run at a time; while that many run, the next one continues to grow.
+    A batch is submitted when it is full, or `patience` seconds after its first request. While it runs, the next one
+    is gathered. At most `at_once` batches run at a time; until one of them ends, the gathered batch goes on growing.
 
     Cancellation: a caller of `ask` that is cancelled leaves its batch, and the others in it are answered. If `run` is
-    cancelled, or `forward` fails, so do all tasks in the nursery that `run` was started in, including the callers.
+    cancelled or `forward` fails, the whole nursery in which `run` was started is cancelled, including the callers.
     """
 
     def __init__(self, forward: Forward, most: int, patience: float, at_once: int = 2) -> None:
@@ -48,13 +48,13 @@ class Batcher:
         self._most = most
         self._patience = patience
         self._free = trio.Semaphore(at_once)
-        # No bound is needed: each connection has one request, so no more requests wait than there are connections.
+        # No bound is needed: each connection has at most one request, so the number of connections is the bound.
         self._entrance, self._queue = trio.open_memory_channel[Request](math.inf)
         self.sizes: list[int] = []
-        """The sizes of the batches that ran, in order."""
+        """Sizes of the batches that ran, in order."""
 
     async def ask(self, image: Floats) -> Floats:
-        """Return the answer to one image (64,), once its batch has run: (10,)."""
+        """Return the answer (10,) to one image (64,), once its batch has run."""
         request = Request(image)
         self._entrance.send_nowait(request)
         try:
@@ -76,13 +76,13 @@ class Batcher:
                 nursery.start_soon(self._answer, batch)
 
     async def _fill(self, batch: list[Request]) -> None:
-        """Add requests as they come, until the batch is full. A cancellation loses no request: `receive` in
-        trio either returns a request or is cancelled."""
+        """Add requests as they come, until the batch is full. A cancellation loses none: a `receive` of trio either
+        returns a request or is cancelled."""
         while len(batch) < self._most:
             batch.append(await self._queue.receive())
 
     def _fill_at_once(self, batch: list[Request]) -> None:
-        """Add the requests that arrived while no further batch could run."""
+        """Add the requests that came in while the largest number of batches were running."""
         try:
             while len(batch) < self._most:
                 batch.append(self._queue.receive_nowait())
@@ -95,7 +95,7 @@ class Batcher:
             if wanted:
                 answers = await self._forward(padded(np.stack([request.image for request in wanted])))
                 self.sizes.append(len(wanted))
-                for request, answer in zip(wanted, answers, strict=False):  # without the answers to the padding
+                for request, answer in zip(wanted, answers, strict=False):  # without the answers of the padding
                     request.answer = answer
                     request.answered.set()
         finally:
@@ -103,14 +103,14 @@ class Batcher:
 
 
 def padded(images: Floats) -> Floats:
-    """Pad with blank images up to the next power of two. So a pipeline sees few shapes, and the plan and the graph of a
-    shape are reused."""
+    """Add blank images up to the next power of two. So a pipeline sees few shapes, and later batches reuse the plans
+    and graphs of these shapes."""
     count = 1 << (len(images) - 1).bit_length()
     return np.pad(images, ((0, count - len(images)), (0, 0)))
 
 
 async def read_exactly(stream: trio.abc.ReceiveStream, count: int) -> bytes | None:
-    """Return the next `count` bytes, or None at the end of the stream; an incomplete message is dropped."""
+    """Return the next `count` bytes, or None at the end of the stream. An incomplete request is dropped."""
     data = bytearray()
     while len(data) < count:
         part = await stream.receive_some(count - len(data))
@@ -123,7 +123,7 @@ async def read_exactly(stream: trio.abc.ReceiveStream, count: int) -> bytes | No
 async def serve(
     batcher: Batcher, port: int = 0, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Serve on this machine until cancelled; `nursery.start` returns the port.
+    """Serve on this machine until cancelled. `nursery.start` returns the port.
 
     Port 0 takes a free port. A client that disconnects, at any moment, ends only its own connection.
     """

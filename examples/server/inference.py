@@ -5,13 +5,13 @@
 
     connections --image--> batch of at most --batch, waiting --wait ms for more --> one op --> answers
 
-Trains the network of examples/digits for a short time, then serves it. Every connection is a separate task that
-sends requests and waits; the device gets batches. `forward`, a function from a batch to an op, is the only code for
-the device. While one batch is on the device the next one is collected, so batches grow with the load.
+Trains the network of examples/digits for a short time, then serves it. Every connection is a separate task that sends
+requests and waits; the device gets batches. Only `forward` uses the device: it is a function from a batch to an op.
+While one batch is on the device, the next one is gathered, so the busier the service, the larger the batches.
 
-Without --serve it runs the service and a load generator in one process, on a free port, and ends: first with a few
-clients, then with many, then with many and no batching, for comparison. Prints the latency of the answers and compares
-each with NumPy. With --serve it serves that port of this machine until Ctrl-C; server_batching.py has the protocol.
+By default, it runs the service and a load generator in one process, on a free port, and ends: first with a few clients,
+then many, then many without batching, for comparison. Prints the latencies of answers, and compares each answer with
+NumPy. With --serve, it serves that port of this machine until Ctrl-C. batching.py describes the protocol.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from examples.digits.training import Digits, Options, blank, load, train
 from examples.server.batching import ANSWER_BYTES, CLASSES, Batcher, Floats, Forward, read_exactly, serve
 
 Weights: TypeAlias = tuple[SharedTensor[f32], SharedTensor[f32], SharedTensor[f32], SharedTensor[f32]]
-"""Weights and biases of the hidden layer, (64, m) and (1, m), and of the last layer, (m, 10) and (1, 10)."""
+"""Weights and bias of the hidden layer, (64, m) and (1, m), and of the last, (m, 10) and (1, 10)."""
 
 
 # ---- the pipeline ------------------------------------------------------------------------------------
@@ -52,9 +52,9 @@ def forward(weights: Weights, images: Floats) -> DeviceOp[Floats]:
 
 
 async def trained(digits: Digits, epochs: int) -> list[Floats]:
-    """Return the weights of the network, in the form of `Weights`, on the host.
+    """Train the network. Return its weights on the host, in the order of `Weights`.
 
-    The network is trained on normalised images. The first layer includes the normalisation, so clients send raw images.
+    It is trained on normalised images. The normalisation is folded into the first layer, so clients send plain images.
     """
     options = Options(epochs=epochs, hidden=32, batch=64, seed=0, bar=0.0, out=Path("digits.png"))
     (w1, b1, *_), (w2, b2, *_) = (await train(digits, options, Progress(disable=True))).model
@@ -64,7 +64,7 @@ async def trained(digits: Digits, epochs: int) -> list[Floats]:
 
 
 def by_numpy(weights: Sequence[Floats], images: Floats) -> Floats:
-    """Compute the result of `forward` in NumPy, in double precision."""
+    """Compute the result of `forward` in double precision."""
     w1, b1, w2, b2 = (each.astype(np.float64) for each in weights)
     logits = np.maximum(images @ w1 + b1, 0) @ w2 + b2
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -94,8 +94,8 @@ class Measured:
 
 
 async def ask(port: int, images: Floats, answers: Floats, latencies: Floats) -> None:
-    """Run one client, which sends an image and waits for the answer before the next. Fill in `answers` and `latencies`,
-    which no other client uses."""
+    """Run one client, which sends an image, waits for its answer, and sends the next one. Fills `answers` and
+    `latencies`, which belong to this client."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         for number, image in enumerate(images):
             start = time.perf_counter()
@@ -107,9 +107,9 @@ async def ask(port: int, images: Floats, answers: Floats, latencies: Floats) -> 
 
 
 async def under_load(model: Forward, images: Floats, clients: int, most: int, patience: float) -> Measured:
-    """Start the service, send it all images from this many concurrent clients, and stop it.
+    """Start the service, send all images to it from `clients` clients at once, and stop it.
 
-    Service and clients share one thread, so the latencies include the time of the clients.
+    Both share one thread, so the latencies include the time of the clients.
     """
     batcher = Batcher(model, most, patience)
     answers, latencies = np.zeros((len(images), CLASSES), np.float32), np.zeros(len(images), np.float32)
@@ -126,7 +126,7 @@ async def under_load(model: Forward, images: Floats, clients: int, most: int, pa
 
 
 def table(loads: Sequence[Measured], patience: float) -> Table:
-    """Return a table of latencies, with the limit, the mean and the maximum of the batch sizes."""
+    """Return a table of the loads: the limit of a batch, and its mean and largest size."""
     title = f"how long an answer takes, with batches that wait {patience * 1e3:g} ms"
     heads = ("clients", "batch", "p50", "p99", "throughput", "mean", "largest")
     found = Table(title=title, title_justify="left")
@@ -147,7 +147,7 @@ async def serve_until_interrupted(model: Forward, given: argparse.Namespace) -> 
 
 
 async def under_all_loads(model: Forward, images: Floats, given: argparse.Namespace) -> list[Measured]:
-    """Measure the load of one client, of a few, and of all, with batches; and of all without batching."""
+    """Measure loads of one client, a few, and all, with batches; and of all clients without batches."""
     most, few = given.batch, max(given.clients // 8, 1)
     cases = (1, most), (few, most), (given.clients, most), (given.clients, 1)
     return [await under_load(model, images, clients, size, given.wait) for clients, size in cases]

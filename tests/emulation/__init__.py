@@ -1,4 +1,4 @@
-"""Runs the device code on the CPU: g++ compiles it with `device.h`, ctypes calls it."""
+"""Runs device code on the CPU: g++ compiles it with `device.h`, and ctypes calls it."""
 
 import ctypes
 import fcntl
@@ -16,13 +16,13 @@ FLAGS = ("-std=c++17", "-O0", "-ffp-contract=off", "-fno-strict-aliasing", "-w",
 
 
 class Emulation:
-    """Kernels that a C++ text exports with `EMULATED(name, kernel)`."""
+    """The kernels that a C++ text exports with `EMULATED(name, kernel)`."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
 
     def launch(self, name: str, grid: Sequence[int], block: Sequence[int], packed: bytes) -> None:
-        """Run one to its end. `packed` must be as long as its parameters are."""
+        """Run a kernel to its end. `packed` must have the length of its parameters."""
         entry = self.library[name]
         entry.restype = ctypes.c_size_t
         sizes = [(ctypes.c_uint * 3)(*extent, *(1,) * (3 - len(extent))) for extent in (grid, block)]
@@ -33,7 +33,7 @@ class Emulation:
 
 
 def emulation(text: str, folder: Path) -> Emulation:
-    """The kernels in `text`, compiled once for all processes that share `folder`. Skips where there is no g++."""
+    """Return the kernels of `text`, compiled once for all processes that share `folder`. Skips the test without g++."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ to compile the device code for the CPU")
@@ -57,6 +57,6 @@ def emulation(text: str, folder: Path) -> Emulation:
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:
-    """One folder for this session, whichever of its processes asks."""
+    """Return a folder that all processes of this test session share."""
     base = factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

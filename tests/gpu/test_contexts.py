@@ -43,7 +43,7 @@ def with_cupy(number: int) -> None:
 
 
 def with_torch(number: int) -> None:
-    """The same with PyTorch."""
+    """Do the same with PyTorch."""
     torch = theirs("torch")
     tensor = torch.arange(N, dtype=torch.float32, device="cuda") * 2 + number
     torch.cuda.current_stream().synchronize()
@@ -62,7 +62,7 @@ def test_memory_is_shared_with_other_libraries(cuda: Device, library: Callable[[
 
 @pytest.mark.parametrize("library", [with_cupy, with_torch], ids=["cupy", "torch"])
 def test_other_libraries_on_several_threads(cuda: Device, library: Callable[[int], None]) -> None:
-    """The same on four threads at once, each of which has its own turn."""
+    """Other libraries work on four threads at once, each of which takes its turn."""
     library(0)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(library, range(16), timeout=PATIENCE))
@@ -108,7 +108,7 @@ def test_a_stream_of_ours_in_cupy(cuda: Device) -> None:
 
 
 def test_a_stream_of_ours_in_torch(cuda: Device) -> None:
-    """The same with PyTorch's."""
+    """PyTorch can use a stream of dagpu."""
     torch = theirs("torch")
     stream = cuda.stream()
     big = torch.zeros(1 << 24, device="cuda")

@@ -115,7 +115,7 @@ def test_a_large_graph(cuda: Device, ahead: bool) -> None:
     plan = prepared(program)
     make = plan.before_graph
     assert make is not None
-    assert len(plan.scripts.written.launches) > PROMPT_NODES
+    assert len(plan.command_lists.encoded.launches) > PROMPT_NODES
     if ahead:
         make()
         assert plan.before_graph is None

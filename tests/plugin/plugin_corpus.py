@@ -30,7 +30,7 @@ class Program(NamedTuple):
 
 
 def needs_nothing(arguments: ast.arguments) -> bool:
-    """May it be called with no arguments?"""
+    """Return True if the function can be called without arguments."""
     by_place = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
     return by_place == 0 and all(default is not None for default in arguments.kw_defaults)
 
@@ -45,7 +45,10 @@ def functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunct
 
 
 def programs(side: str) -> list[Program]:
-    """What the files of one side hold, read without importing them: a wrong module may fail to import."""
+    """Return the programs in the files of one side.
+
+    They are read without import, because a wrong module may fail to import.
+    """
     found: list[Program] = []
     for file in sorted((CORPUS / side).glob("*.py")):
         text = file.read_text(encoding="utf-8")

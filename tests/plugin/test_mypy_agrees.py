@@ -1,4 +1,4 @@
-"""What mypy refuses and what a run refuses, side by side, on the corpus of tests/typing/plugin.
+"""Compares the refusals of mypy with those of runs, on the corpus of tests/typing/plugin.
 
 Every program there is a function without required arguments. A right one must run without an error. A wrong one is
 run as well, and must fail with one of the errors that `RAISES` gives for the code that mypy finds. Where its `def`
@@ -100,7 +100,7 @@ RIGHT = [p for p in programs("right") if p.module not in AWAITS_GRAPHS]
 
 @pytest.mark.parametrize("program", RIGHT, ids=named)
 def test_a_right_program_runs(program: Program) -> None:
-    """What mypy must let pass ends without an error."""
+    """A program that mypy must accept ends without an error."""
     call(program)
 
 

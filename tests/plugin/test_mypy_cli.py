@@ -40,7 +40,7 @@ sys.exit(1)
 
 
 class Done(NamedTuple):
-    """How a command ended, and what it printed."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str

@@ -249,7 +249,7 @@ class Mistake(NamedTuple):
 
 
 def mistakes() -> list[Mistake]:
-    """What the text says."""
+    """Return the mistakes of the text, each with its error code, its program and its cures."""
     found = []
     for section in re.split(r"^## ", MISTAKES, flags=re.MULTILINE)[1:]:
         wrong, *cures = re.split(r"^# ", section, flags=re.MULTILINE)
@@ -278,7 +278,7 @@ RIGHT = [body for mistake in ALL for _, body in mistake.cures]
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Message]]:
-    """What mypy says of all the wrong programs, and of all the right ones."""
+    """Return the messages of mypy for all wrong programs, and for all right ones."""
     checker = Checker(tmp_path_factory.mktemp("cures"), dependencies(tmp_path_factory))
     checker.write({"wrong.py": program(WRONG)[0], "right.py": program(RIGHT)[0]})
     found = checker.check("wrong.py", "right.py")

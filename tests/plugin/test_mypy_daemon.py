@@ -186,7 +186,7 @@ class Daemon:
 
 
 def from_nothing(folder: Path, dependencies: Path, files: Mapping[str, str]) -> list[Message]:
-    """What a run says that has the cache of numpy, trio and dagpu alone."""
+    """Return the report of a run that has only the cache of numpy, trio and dagpu."""
     checker = Checker(folder, dependencies)
     checker.write(files)
     return checker.check(*sorted(files))

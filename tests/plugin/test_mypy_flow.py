@@ -128,7 +128,9 @@ def test_a_slot_is_live_if_a_way_leads_to_where_it_is_read(body: Body) -> None:
 
 @given(bodies())
 def test_liveness_between_instructions_leads_to_that_of_the_block(body: Body) -> None:
-    """What is live after the first instruction gives, through that one, what is live where the block begins."""
+    """The variables live after the first instruction determine, through that instruction, those live at the beginning
+    of the block.
+    """
     at_entry = liveness(body)
     for block in body.blocks:
         if block.instructions:
@@ -188,7 +190,7 @@ TAKES: dict[str, Callable[[Tensor[f32]], object]] = {
 
 @pytest.mark.parametrize("how", TAKES)
 def test_the_cure_is_that_of_the_run(how: str) -> None:
-    """What mypy says of a tensor that was moved is what a run says, but for the place."""
+    """The message of mypy for a moved tensor is that of a run, except for the place."""
     t = zeros((4,)).sync()
     TAKES[how](t)
     with pytest.raises(MovedError) as caught:

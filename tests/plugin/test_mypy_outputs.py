@@ -1,4 +1,4 @@
-"""What the plugin knows of shapes, and what it must not think that it knows.
+"""Shapes that the plugin infers, and shapes that it must not claim to know.
 
 `# E` stands at the end of a line on which `dagpu-output-partition` must be reported; on no other line may anything be.
 """

@@ -34,7 +34,7 @@ def corpus() -> list[Path]:
 
 
 def expected() -> Errors:
-    """What the comments say."""
+    """Return the errors that the comments announce."""
     return Counter(
         (str(file), number, code)
         for file in corpus()
@@ -44,7 +44,7 @@ def expected() -> Errors:
 
 
 def reported(folder: Path, *options: str) -> Errors:
-    """What mypy finds in the corpus, with the cache in `folder`.
+    """Return the errors that mypy finds in the corpus, with the cache in `folder`.
 
     A line of its report that is no error, or a note that the plugin has failed, fails the test.
     """
@@ -62,7 +62,7 @@ def reported(folder: Path, *options: str) -> Errors:
 
 
 def differences(found: Errors) -> list[str]:
-    """Where mypy and the comments disagree, one line each."""
+    """Return the differences between mypy and the comments, one line each."""
     wanted = expected()
     sides = {"missed": wanted - found, "false alarm": found - wanted}
     return [
@@ -84,7 +84,7 @@ def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_the_corpus_is_as_large_as_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """How much there is of it, that each wrong program has its comment, and that no right one has."""
+    """The corpus has the announced size, each wrong program has its comment, and no right one has."""
     wrong, right = ([p for p in programs(side) if p.module not in AWAITS_GRAPHS] for side in ("wrong", "right"))
     errors = expected()
     with capsys.disabled():

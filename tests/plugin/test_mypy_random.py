@@ -222,7 +222,7 @@ def loaded(file: Path) -> Any:
 
 
 def disagree(function: Callable[[], None], says: Mistakes) -> Mistakes | None:
-    """What a run does wrong, if it is something else than what mypy names; None if all is well.
+    """Return the mistake of a run if mypy does not name it; None if they agree.
 
     Where there are too many paths to take them all, which is so for every tenth, a miss alone can be told.
     """

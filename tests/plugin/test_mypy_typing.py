@@ -1,4 +1,4 @@
-"""What the plugin infers: exact kernel calls, phantoms, literal shapes; and what it refuses of outputs.
+"""Types that the plugin infers: exact kernel calls, phantoms, literal shapes. Also the outputs that it refuses.
 
 All programs are checked in one run of mypy; each test looks at the lines of its own.
 """
@@ -238,7 +238,7 @@ def program(statements: list[str]) -> tuple[str, list[int]]:
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], list[Message]]:
-    """What mypy says of all programs here, by file and line; the kernels come from its cache."""
+    """Return the messages of mypy for all programs here, by file and line. The kernels come from its cache."""
     checker = Checker(tmp_path_factory.mktemp("typing"), dependencies(tmp_path_factory))
     checker.write({"kernels.py": KERNELS})
     assert checker.check("kernels.py") == []

@@ -1,9 +1,9 @@
-"""The most bytes that can be alive at once in a plan, exactly: what no arena can do without.
+"""The exact maximum of bytes that can be alive at once in a plan: a lower bound for the size of any arena.
 
-A moment of an execution is a set of steps that have been done, closed under happens-before. The bytes alive then are
-what its allocations take less what its releases give back. The heaviest such set is a maximum closure, which is what a
-minimum cut leaves (J.-C. Picard, "Maximal Closure of a Graph and Applications to Combinatorial Problems", 1976). The
-flow is bytes handed on: from each release to the allocations that come after it in every execution.
+A state of an execution is a set of finished steps, closed under happens-before. The bytes alive in it are those of its
+allocations minus those of its releases. The heaviest such set is a maximum closure, which a minimum cut determines
+(J.-C. Picard, "Maximal Closure of a Graph and Applications to Combinatorial Problems", 1976). The flow consists of
+reused bytes: from each release to the allocations that come after it in every execution.
 """
 
 from collections import deque
@@ -17,9 +17,9 @@ _ENDLESS = 1 << 62
 
 
 def most_alive(plan: Plan, device: int = 0) -> int:
-    """The most bytes of temporaries, each rounded up to `ALIGNMENT`, that some execution holds on a device at once.
+    """Return the most bytes of temporaries that any execution holds on a device at once.
 
-    Two buffers of which one is written over the other in place count once.
+    Sizes are rounded up to `ALIGNMENT`. Two buffers count once if one is written over the other in place.
     """
     written_over, over = _in_place(plan)
     network, taken = _Network(2 + len(plan.steps)), 0
@@ -53,7 +53,7 @@ def _size(plan: Plan, buffer: int) -> int:
 
 
 def _in_place(plan: Plan) -> tuple[set[int], set[int]]:
-    """The buffers that another one is written over, and those others: by where the plan puts them."""
+    """Return the buffers that are overwritten in place, and those written over them, by their offsets in the plan."""
     sources: set[int] = set()
     outs: set[int] = set()
     for step in plan.steps:
@@ -81,14 +81,14 @@ class _Network:
         self.edges = [[] for _ in range(self.nodes)]
 
     def connect(self, one: int, other: int, room: int) -> None:
-        """An edge, and its reverse with no room."""
+        """Add an edge with capacity `room`, and its reverse with capacity 0."""
         for start, end, capacity in ((one, other, room), (other, one, 0)):
             self.edges[start].append(len(self.to))
             self.to.append(end)
             self.room.append(capacity)
 
     def flow(self) -> int:
-        """As much as goes through."""
+        """Return the maximum flow."""
         total = 0
         while (level := self._levels())[1] >= 0:
             tried = [0] * self.nodes
@@ -109,7 +109,7 @@ class _Network:
         return level
 
     def _send(self, level: list[int], tried: list[int]) -> int:
-        """Along one shortest path; without recursion, since a path may be as long as the plan."""
+        """Send flow along one shortest path. Iterative, because a path may be as long as the plan."""
         path: list[int] = []
         node = 0
         while node != 1:

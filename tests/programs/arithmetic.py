@@ -1,7 +1,7 @@
-"""Kernels whose results are exact in whatever order they are computed, so that they can be compared bit for bit.
+"""Kernels whose results are exact in every order of computation, so that they can be compared bit for bit.
 
-Arrays hold whole numbers below `BOUND` in size: a matmul of up to 100 terms stays below 2**24, where f32 stops being
-exact. Minus zero is avoided for the same reason: every body of f32 ends with `+ 0`.
+Arrays hold whole numbers with absolute values below `BOUND`. So a matmul of up to 100 terms stays below 2**24, the
+limit up to which f32 is exact. Minus zero is avoided for the same reason: every f32 body ends with `+ 0`.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Random DAGs run by dagpu, and the same evaluated in NumPy."""
+"""Results of random DAGs, run by dagpu and evaluated by NumPy."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.programs.expressions import Building, Evaluation, Expr, bits, build, 
 
 
 def run(e: Expr, policy: SchedulingPolicy, *, under_trio: bool = False) -> list[Any]:
-    """The bits of the result, and of every tensor that was written from outside."""
+    """Run a DAG. Return the bits of the result, and of every outside tensor that it writes."""
     b = Building()
     with use_interpreter(StreamInterpreter(policy=policy)):
         op = build(e, b).to_host()
@@ -22,6 +22,6 @@ async def _await(op: Any) -> Any:
 
 
 def expected(e: Expr) -> list[Any]:
-    """The same by NumPy."""
+    """Return the same results as `run`, computed by NumPy."""
     v = Evaluation()
     return [bits(evaluate(e, v)), *map(bits, v.written)]

@@ -1,5 +1,7 @@
-"""Descriptions of tensors: plain data that is read twice. `build` makes a dagpu op of one, `evaluate` a NumPy array;
-the second knows nothing of ops, handles or schedules. `tests.programs.strategies` draws them. Every array has rank 2.
+"""Descriptions of tensors: plain data with two interpreters. Every array has rank 2.
+
+`build` converts a description to a dagpu op, and `evaluate` to a NumPy array, without ops, handles or schedules.
+`tests.programs.strategies` draws descriptions.
 """
 
 from collections.abc import Callable
@@ -51,7 +53,7 @@ class Make:
     number: int
 
     def op(self) -> Op:
-        """As an op that yields an owned f32 tensor."""
+        """Return an op whose result is an owned f32 tensor."""
         rows, columns = self.shape
         size = rows * columns
         match self.how:
@@ -63,7 +65,7 @@ class Make:
                 return full(self.shape, self.number)
             case "eye":
                 return eye(rows, columns)
-            case "empty":  # zeros to whoever reads it before a kernel writes it
+            case "empty":  # it has zeros for a reader before the first kernel that writes it
                 return empty(self.shape).then(dup)
             case "arange":
                 return arange(size).reshape(self.shape)
@@ -75,7 +77,7 @@ class Make:
                 return from_host(self.array())
 
     def array(self) -> Array:
-        """As NumPy has it."""
+        """Return the contents as a NumPy array."""
         rows, columns = self.shape
         count = np.arange(rows * columns)
         match self.how:
@@ -101,7 +103,7 @@ MAKERS = ("zeros", "ones", "full", "eye", "empty", "arange", "linspace", "from_h
 @final
 @dataclass(frozen=True)
 class Lent:
-    """A tensor that somebody outside owns, borrowed. Yields a `TensorRef`."""
+    """A borrowed tensor that the caller owns. Its op returns a `TensorRef`."""
 
     make: Make
 
@@ -109,7 +111,7 @@ class Lent:
 @final
 @dataclass(frozen=True)
 class Var:
-    """The value of the `index`th enclosing `Let`, outermost first. Yields a `SharedTensor`."""
+    """The value of the `index`th enclosing `Let`, outermost first. Its op returns a `SharedTensor`."""
 
     index: int
 
@@ -126,7 +128,7 @@ class Let:
 @final
 @dataclass(frozen=True)
 class Number:
-    """A scalar argument: a number, an op over one, or (`source`) an element of a tensor still to be computed."""
+    """A scalar argument: a number, an op that returns one, or (`source`) an element of a tensor to be computed."""
 
     number: int
     lazy: bool = False
@@ -138,7 +140,7 @@ class Number:
 class Call:
     """A kernel on `x` and `y` (scale has no `y`; axpy overwrites it), its output cut into tiles of `tile`.
 
-    `way` is how the arguments and results are passed along.
+    `way` selects how arguments and results are passed.
     """
 
     shape: Shape2
@@ -153,7 +155,7 @@ class Call:
 @final
 @dataclass(frozen=True)
 class Change:
-    """One tensor to one of the same shape."""
+    """A transformation of a tensor to one of the same shape."""
 
     shape: Shape2
     how: str
@@ -164,7 +166,7 @@ class Change:
 @final
 @dataclass(frozen=True)
 class Write:
-    """`rest`, and beside it an axpy into a tensor that somebody outside owns."""
+    """`rest`, and in addition an axpy into a tensor that the caller owns."""
 
     lent: Make
     a: Number
@@ -176,8 +178,10 @@ class Write:
 @final
 @dataclass(frozen=True)
 class Update:
-    """A tensor that somebody outside owns, lent once: `readers` kernels read it, then `x` + a times the sum of what
-    they made is added to it, and where `again` one more kernel reads it. Its value is `rest` plus what was read.
+    """An update of a tensor that the caller owns and lends once.
+
+    `readers` kernels read the tensor. Then `x` + a times the sum of their results is added to it. With `again`, one
+    more kernel reads it. The value is `rest` plus the results of the readers.
     """
 
     lent: Make
@@ -192,36 +196,36 @@ class Update:
 Expr: TypeAlias = Make | Lent | Var | Let | Call | Change | Write | Update
 
 
-# ---- the first reading: ops
+# ---- first interpreter: ops
 
 
 @final
 @dataclass
 class Building:
-    """What building an op needs and leaves with the caller."""
+    """The state of `build`: its inputs, and the tensors that it leaves with the caller."""
 
     lenders: list[Tensor[Any]] = field(default_factory=list)
-    """Keeps what the op borrows for reading."""
+    """Owners of the tensors that the op borrows for reading."""
     written: list[Tensor[Any]] = field(default_factory=list)
-    """What the op writes, in the order of `Evaluation.written`."""
+    """Outside tensors that the op writes, in the order of `Evaluation.written`."""
     scope: list[tuple[Op, int]] = field(default_factory=list)
-    """The `shared()` ops that `Var`s stand for, and the number of the device where each value lies."""
+    """The `shared()` ops of enclosing `Let`s, each with the number of the device of its value."""
 
     def lend(self, make: Make) -> Tensor[Any]:
-        """A tensor of the caller's own, on the first device."""
+        """Return a tensor that the caller owns, on the first device."""
         tensor: Tensor[Any] = from_host(make.array()).on(place(0)).sync()
         return tensor
 
 
 def build(e: Expr, b: Building, here: int = 0) -> Op:
-    """A description as an op that yields an owned `Tensor` on device number `here`."""
+    """Return an op for a description. Its result is an owned `Tensor` on device number `here`."""
     match e:
         case Make():
             return e.op()
         case Lent() | Var():
             return build_input(e, b, here).then(dup)
         case Let(bound, body):
-            # Placed by name: whoever reaches it first must not decide where it lies.
+            # The device is named, so that the first use does not determine it.
             b.scope.append((build(bound, b, here).on(place(here)).shared(), here))
             op = build(body, b, here)
             b.scope.pop()
@@ -237,7 +241,7 @@ def build(e: Expr, b: Building, here: int = 0) -> Op:
         case Write(lent, a, x, rest, tile):
             tensor = b.lend(lent)
             b.written.append(tensor)
-            # It lies on the first device, and so must what is added to it.
+            # It is on the first device, and so must be the tensor that is added to it.
             effect = axpy(
                 tensor.borrow_mut().partition(tile, partial=True), _number(a, b, 0), build(x, b, 0).on(place(0))
             )
@@ -249,7 +253,7 @@ def build(e: Expr, b: Building, here: int = 0) -> Op:
 
 
 def build_input(e: Expr, b: Building, here: int = 0) -> Op:
-    """A description as an op that yields whatever a kernel's input takes."""
+    """Return an op for a description. Its result is anything that a kernel accepts as an input."""
     match e:
         case Lent(make):
             tensor = b.lend(make)
@@ -298,7 +302,7 @@ def _build_update(e: Update, b: Building, here: int) -> Op:
         made, back, _ = add(empty(shape).partition(tile, partial=True), lent, x).unzip()
         return back, made.unpartition()
 
-    # All of it lies on the first device.
+    # All tensors are on the first device.
     lent, x = value(tensor.borrow_mut()), build(e.x, b, 0).on(place(0))
     for _ in range(e.readers):
         lent, x = read(lent, x)
@@ -327,13 +331,13 @@ def _reshaped(x: Op, e: Change) -> Op:
 
 
 def _sliced(x: Op, _: Change) -> Op:
-    """Written as the lower right corner of a larger tensor, and cut out of it again."""
+    """Write it into the lower right corner of a larger tensor, and slice it out again."""
     larger = x.to_host().map(lambda a: np.pad(a, ((2, 1), (1, 0)), constant_values=9)).then(from_host)
     return larger.then(lambda t: dup(t.slice(slice(2, -1), slice(1, None))))
 
 
 def _strided(x: Op, e: Change) -> Op:
-    """Every second row and column of a larger tensor, as a kernel's input."""
+    """Pass every second row and column of a larger tensor as a kernel's input."""
     larger = x.to_host().map(lambda a: a.repeat(2, 0).repeat(2, 1)).then(from_host)
 
     def scaled(t: Tensor[Any]) -> Op:
@@ -343,7 +347,7 @@ def _strided(x: Op, e: Change) -> Op:
 
 
 def _waiting(x: Op, e: Change) -> Op:
-    """A new stage, in which a handle of the stage before is used."""
+    """Begin a new stage that uses a handle of the stage before."""
     return zip_ops(x, full((1,), e.number).to_host()).then(lambda p: fill(p[0], float(p[1][0])))
 
 
@@ -371,7 +375,7 @@ _SAME: dict[str, Callable[[Op, Change], Op]] = {
     # Computed on the other device, and copied back: see `build`.
     "away": lambda x, e: x,
 }
-"""Changes after which the contents are what they were (`strides`: modulo `BOUND`)."""
+"""Changes that leave the contents as they are (`strides`: modulo `BOUND`)."""
 
 _OTHER: dict[str, tuple[Callable[[Op, Change], Op], Callable[[Array, Change], Array]]] = {
     "through ints": (_through_ints, lambda a, e: np.fmod(a.astype(i32) + i32(1), i32(BOUND)).astype(f32)),
@@ -391,20 +395,20 @@ def _changed(e: Change, x: Op) -> Op:
     return (_SAME[e.how] if e.how in _SAME else _OTHER[e.how][0])(x, e)
 
 
-# ---- the second reading: NumPy
+# ---- second interpreter: NumPy
 
 
 @final
 @dataclass
 class Evaluation:
-    """What evaluating leaves beside the result: the contents of what was written outside."""
+    """The state of `evaluate`: the contents of the outside tensors that were written."""
 
     written: list[Array] = field(default_factory=list)
     scope: list[Array] = field(default_factory=list)
 
 
 def evaluate(e: Expr, v: Evaluation) -> Array:
-    """A description as the array that it stands for."""
+    """Return the array that a description denotes."""
     match e:
         case Make():
             return e.array()
@@ -444,7 +448,7 @@ def evaluate(e: Expr, v: Evaluation) -> Array:
 
 
 def _evaluate_call(e: Call, v: Evaluation) -> Array:
-    """In the order in which `_build_call` comes to the parts: `written` must agree."""
+    """Evaluate the parts in the order of `_build_call`, because `written` must agree."""
     x = evaluate(e.x, v)
     match e.kernel:
         case "scale":
@@ -469,5 +473,5 @@ def _wrapped(x: Array) -> Array:
 
 
 def bits(array: Array) -> tuple[Shape2, str, bytes]:
-    """What two arrays have in common exactly if they are bit for bit the same."""
+    """Return a key of an array. Two arrays have equal keys exactly if they are equal bit for bit."""
     return array.shape, array.dtype.name, array.tobytes()

@@ -38,7 +38,7 @@ from tests.simulated.machine import Machine
 
 
 def program_of(op: DeviceOp[Any, Any, Any], policy: SchedulingPolicy | None = None) -> tuple[Program, dict[int, Any]]:
-    """What the op's first stage does on `cuda:0`, and what its inputs are bound to. The op is used up."""
+    """Return the program of the op's first stage on `cuda:0`, and the bindings of its inputs. The op is used up."""
     tracer = Tracer(op, device("cuda:0"), policy or SingleStream(), device)
     try:
         stage = tracer.stage()
@@ -48,14 +48,14 @@ def program_of(op: DeviceOp[Any, Any, Any], policy: SchedulingPolicy | None = No
 
 
 def prepared(program: Program) -> Executable:
-    """Scheduled, verified and made ready."""
+    """Schedule, verify, prepare and compile a program."""
     plan = schedule(program)
     verify(plan)
     return prepared_plan(plan)
 
 
 def prepared_plan(plan: Plan) -> Executable:
-    """Made ready and compiled."""
+    """Prepare and compile a plan."""
     found = backend("cuda").prepare(plan)
     assert isinstance(found, Executable)
     if found.before_first is not None:
@@ -64,7 +64,7 @@ def prepared_plan(plan: Plan) -> Executable:
 
 
 def with_cells(program: Program, kernel: str) -> tuple[Program, list[int]]:
-    """The same, with every number among the arguments of these launches in a cell of its own; the cells, in order."""
+    """Move every number among the arguments of these launches to a separate cell. Return the program and the cells."""
     buffers, cells, instructions = list(program.buffers), list[int](), list[Instruction]()
     for instruction in program.instructions:
         if isinstance(instruction, Launch) and instruction.kernel.name == kernel:
@@ -81,14 +81,14 @@ def with_cells(program: Program, kernel: str) -> tuple[Program, list[int]]:
 
 
 def launching(frozen: Any, times: int = 1) -> Executable:
-    """A plan that launches a frozen one, so many times one after the other."""
-    token = Buffer(8, 0, Role.INPUT)  # what it stands for: they all write it, so none overtakes another
+    """Return a plan that launches a frozen plan `times` times in a row."""
+    token = Buffer(8, 0, Role.INPUT)  # all launches write this buffer, so they keep their order
     launches = [GraphLaunch(frozen, (), (0,), 0, None) for _ in range(times)]
     return prepared(Program(("cuda:0",), (token,), tuple(launches), (SingleStream(),), (0,) * times))
 
 
 def bound(plan: Executable, inputs: dict[int, Any]) -> Bindings:
-    """Bindings with these inputs."""
+    """Return bindings with these inputs."""
     bindings = Bindings(len(plan.compiled.plan.buffers))
     for index, held in inputs.items():
         bindings.memory[index] = held
@@ -96,7 +96,7 @@ def bound(plan: Executable, inputs: dict[int, Any]) -> Bindings:
 
 
 def run(plan: Executable, inputs: dict[int, Any], *, graph: bool = True) -> list[Any]:
-    """Run it to its end; what its outputs are, in their order."""
+    """Run a plan to its end. Return its outputs, in order."""
     bindings = bound(plan, inputs)
     failures = failed(plan, bindings, graph=graph)
     if failures:
@@ -105,24 +105,24 @@ def run(plan: Executable, inputs: dict[int, Any], *, graph: bool = True) -> list
 
 
 def failed(plan: Executable, bindings: Bindings, *, graph: bool = True) -> list[Failure]:
-    """Run it to its end; what failed."""
+    """Run a plan to its end. Return its failures."""
     replay = plan.submit(bindings, graph=graph)
     assert replay.wait()
     return replay.failures()
 
 
 def results(plan: Executable, bindings: Bindings) -> list[Any]:
-    """What its outputs are bound to."""
+    """Return the bindings of the outputs."""
     return [bindings.memory[n] for n, buffer in enumerate(plan.compiled.plan.buffers) if buffer.role is Role.OUTPUT]
 
 
 def texts(found: Sequence[Any]) -> list[bytes]:
-    """The bytes of those that are arrays."""
+    """Return the bytes of the arrays in `found`."""
     return [each.tobytes() for each in found if isinstance(each, np.ndarray)]
 
 
 def block(values: NDArray[Any], machine: Machine) -> MemoryBlock:
-    """A block of device memory that holds these values."""
+    """Return a new block of device memory with these values."""
     found = driver()
     with found.gpu.current():
         taken = found.memory.take(values.nbytes)
@@ -131,27 +131,27 @@ def block(values: NDArray[Any], machine: Machine) -> MemoryBlock:
 
 
 def put(values: NDArray[Any], taken: MemoryBlock, machine: Machine) -> None:
-    """Write them into it."""
+    """Write values into a block of device memory."""
     place = machine.find(taken.address, values.nbytes)
     if place is not None:
         place[0].block[place[1] : place[1] + values.nbytes] = np.frombuffer(values.tobytes(), np.uint8)
 
 
 def contents(taken: MemoryBlock, machine: Machine) -> bytes:
-    """What it holds."""
+    """Return the contents of a block of device memory."""
     place = machine.find(taken.address, taken.nbytes)
     return b"" if place is None else place[0].block[place[1] : place[1] + taken.nbytes].tobytes()
 
 
 def graph_calls(machine: Machine) -> Sequence[int]:
-    """How often a graph was instantiated, launched, and had a node changed."""
+    """Return how often a graph was instantiated, launched, and had a node changed."""
     calls = machine.gpus[0].calls
     changes = sum(calls[f"cuGraphExec{kind}NodeSetParams"] for kind in ("Kernel", "Memcpy", "Memset"))
     return calls["cuGraphInstantiate"], calls["cuGraphLaunch"], changes
 
 
 def mixture() -> Any:
-    """An op with every kind of node."""
+    """Return an op with every kind of node."""
     scaled = from_host(np.zeros((2, 20), f32)).then(lambda t: scale(empty((2, 20)).partition((1, 20)), 2.0, t))
     views = (
         scaled.first()
@@ -172,13 +172,13 @@ def mixture() -> Any:
 
 
 def mixture_in_numpy(array: NDArray[f32], factor: float) -> list[NDArray[Any]]:
-    """The same."""
+    """Return the results of `mixture`, computed by NumPy."""
     scaled = np.fmod(f32(factor) * array, f32(64)) + f32(0)
     return [scaled, scaled[:, :18], scaled[:, 1:20:2], np.zeros(5), np.arange(7, dtype=f32)]
 
 
 def driver_array(shape: tuple[int, ...]) -> NDArray[f32]:
-    """A page-locked array."""
+    """Return a page-locked array."""
     with driver().gpu.current():
         nbytes = int(np.prod(shape)) * 4
         return transfers.array_over(driver().pinned.take(nbytes), nbytes).view(f32).reshape(shape)

@@ -1,5 +1,7 @@
-"""The DAGs that every scheduler is shown on, by name: each function builds a fresh op out of pure constructors, and
-`EXPECTED` has its result by NumPy, found in another way. An op yields a tuple of arrays, exact on every device.
+"""The named DAGs, on which every scheduler is tested.
+
+Each function builds a new op from pure constructors. `EXPECTED` computes its result by NumPy, with another algorithm.
+The result of an op is a tuple of arrays, exact on every device.
 
     fork_join       one root, chains of equal length, one sum                      x -> a..a, b..b, .. -> +
     butterfly       a transform over blocks: each stage pairs blocks further apart  log2(n) stages of n / 2
@@ -40,23 +42,23 @@ Arrays: TypeAlias = tuple[Array, ...]
 
 
 def _cut(*extents: int) -> tuple[int, ...]:
-    """Tiles for elementwise work: whole where it is small, else the largest power of two up to 16, or 256 in rank 1."""
+    """Return a tile for elementwise work: all of a small array, else a power of two up to 16, or 256 in rank 1."""
     most = 256 if len(extents) == 1 else 16
     return tuple(n if n <= most else max(2**k for k in range(9) if 2**k <= most and n % 2**k == 0) for n in extents)
 
 
 def _on_host(ops: Sequence[Op]) -> Op:
-    """A tuple of arrays; `zip_ops` of any number."""
+    """Return an op whose result is a tuple of arrays: a `zip_ops` of any number of ops."""
     return zip_ops(*[op.to_host() for op in ops])
 
 
 def _first(launch: Op) -> Op:
-    """The tensor that a kernel's first argument was cut from."""
+    """Return an op for the tensor that a kernel's first argument was cut from."""
     return launch.first().unpartition()
 
 
 def _whole_numbers(shape: tuple[int, ...], seed: int, low: int, high: int) -> Array:
-    """From `low` up to and without `high`, i32."""
+    """Return random i32 numbers from `low` to `high`, exclusive."""
     return np.random.default_rng(seed).integers(low, high, shape, dtype=i32)
 
 
@@ -125,9 +127,10 @@ def _rows(length: int, size: int) -> list[Array]:
 
 
 def _triangle(tiles: int, edge: int, seed: int) -> Array:
-    """A lower triangular matrix of whole numbers, five of them off the diagonal in each row at most; 1 and 2 on it.
+    """Return a lower triangular matrix of whole numbers: up to five off the diagonal in each row, and 1 or 2 on it.
 
-    So few, and so small, that all sums in a factorisation of it times such another stay exact in f32.
+    The numbers are so few and so small that all sums stay exact in f32 when a product of two such matrices is
+    factorised.
     """
     n = tiles * edge
     lower = np.tril(np.random.default_rng(seed).integers(-1, 2, (n, n)), -1)
@@ -159,7 +162,7 @@ def cholesky(tiles: int = 4, edge: int = 4) -> Op:
 
 def _cholesky(tiles: int = 4, edge: int = 4) -> Arrays:
     lower = _triangle(tiles, edge, 2)
-    # Above the diagonal of a tile on it the factor has zeros, as `lower` has.
+    # Above the diagonal of a diagonal tile, the factor has zeros, like `lower`.
     return tuple(_tile(lower, r, c, edge) for r in range(tiles) for c in range(r + 1))
 
 
@@ -273,7 +276,7 @@ def mlp_step(shards: int = 3, rows: int = 4, width: int = 4, hidden: int = 8) ->
         batch, target = _mlp_shard(n, rows, width)
         x = from_host(batch).shared()
         h = _squashed(_product(x, w1, (rows, hidden)), (rows, hidden), 0).shared()
-        wrong = from_host(target).partition(_cut(rows, width))  # holds minus the target
+        wrong = from_host(target).partition(_cut(rows, width))  # initially the negated target
         error = _first(gemm(wrong, h, w2, False, False)).shared()
         back = _product(error, w2, (rows, hidden), y_turned=True)
         slope = _first(gate(back.partition(_cut(rows, hidden)), h))
@@ -294,7 +297,7 @@ def _mlp_weights(width: int, hidden: int) -> tuple[Array, Array]:
 
 
 def _mlp_shard(n: int, rows: int, width: int) -> tuple[Array, Array]:
-    """Inputs, and minus the targets."""
+    """Return the inputs, and the negated targets."""
     return _whole_numbers((rows, width), 300 + n, -3, 4), _whole_numbers((rows, width), 400 + n, -3, 4)
 
 
@@ -315,7 +318,7 @@ NAMED: Final[dict[str, Callable[..., Op]]] = {
     "reduction_tree": reduction_tree,
     "mlp_step": mlp_step,
 }
-"""Each builds a fresh op; sizes are its parameters."""
+"""Functions that build a new op by name. Their parameters are sizes."""
 
 EXPECTED: Final[dict[str, Callable[..., Arrays]]] = {
     "fork_join": _fork_join,
@@ -326,7 +329,7 @@ EXPECTED: Final[dict[str, Callable[..., Arrays]]] = {
     "reduction_tree": _reduction_tree,
     "mlp_step": _mlp_step,
 }
-"""What it yields, by NumPy; the same parameters."""
+"""Functions that compute the result of an op by NumPy, with the same parameters."""
 
 LARGER: Final[dict[str, dict[str, int]]] = {
     "fork_join": {"branches": 6, "depth": 5, "size": 1024},
@@ -337,4 +340,4 @@ LARGER: Final[dict[str, dict[str, int]]] = {
     "reduction_tree": {"leaves": 27, "size": 768},
     "mlp_step": {"shards": 5, "rows": 32, "width": 48, "hidden": 96},
 }
-"""Sizes at which tensors have several tiles."""
+"""Sizes for which tensors have several tiles."""

@@ -1,6 +1,6 @@
 """The kernels of the named DAGs: whole numbers throughout, so that every order and every device gives the same bits.
 
-Those on f32 hold whole numbers below 2**24, where f32 is exact; their square roots and quotients are whole by the
+The f32 arrays hold whole numbers below 2**24, where f32 is exact. Their square roots and quotients are whole by
 construction of the input (`tests.programs.named_dags`). Remainders of i32 have the sign of the dividend, as in C.
 """
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dagpu import In, Out, Tile, f32, i32, kernel
 
 PRIME = 193
-"""The butterfly counts modulo this."""
+"""Modulus of the butterfly."""
 
 # ---- vectors of i32
 
@@ -116,7 +116,7 @@ __global__ void blend(Tile<int, 2> y, int a, View<const int, 2> x) {
 
 @kernel(cuda=GEMM)
 def gemm(z: Out[i32], x: In[i32], y: In[i32], x_turned: bool, y_turned: bool) -> None:
-    """z += x y, either of them transposed where its flag says so."""
+    """z += x y, with x or y transposed if its flag is set."""
 
 
 @gemm.host
@@ -129,7 +129,7 @@ def _(z: Tile[i32], x: NDArray[i32], y: NDArray[i32], x_turned: bool, y_turned: 
 
 @kernel(cuda=SQUASH, in_place=True)
 def squash(z: Out[i32], x: In[i32], low: int) -> None:
-    """z = x / 4, rounded down and cut to [low, 15]: what stands for norms and activations here."""
+    """z = x / 4, rounded down and clipped to [low, 15]: it replaces norms and activations."""
 
 
 @squash.host
@@ -139,7 +139,7 @@ def _(z: Tile[i32], x: NDArray[i32], low: int) -> None:
 
 @kernel(cuda=GATE)
 def gate(y: Out[i32], x: In[i32]) -> None:
-    """y = 0 where x is not above 0: the way back through a relu."""
+    """y = 0 where x <= 0: the backward pass of a relu."""
 
 
 @gate.host
@@ -157,7 +157,7 @@ def _(y: Tile[i32], a: int, x: NDArray[i32]) -> None:
     y[...] += i32(a) * x[y.at]
 
 
-# ---- tiles of a factorisation: one block for each launch, but for `subtract`
+# ---- tiles of a factorisation: one block for each launch, except for `subtract`
 
 POTRF = """
 __global__ void potrf(Tile<float, 2> a) {
@@ -237,7 +237,7 @@ def _(a: Tile[f32]) -> None:
 
 @kernel(cuda=GETRF, block=32)
 def getrf(a: Out[f32]) -> None:
-    """L and U of one tile, in place, without pivoting; the ones on the diagonal of L are left out."""
+    """L and U of one tile, in place, without pivoting; the ones on the diagonal of L are not stored."""
 
 
 @getrf.host
@@ -249,7 +249,7 @@ def _(a: Tile[f32]) -> None:
 
 @kernel(cuda=TRSM_RIGHT, block=32)
 def trsm_right(x: Out[f32], t: In[f32], turned: bool) -> None:
-    """x = x t^-1 for upper triangular t; where `turned`, x = x t^-T for lower triangular t. In place."""
+    """x = x t^-1 for upper triangular t. If `turned`, x = x t^-T for lower triangular t. In place."""
 
 
 @trsm_right.host
@@ -261,7 +261,7 @@ def _(x: Tile[f32], t: NDArray[f32], turned: bool) -> None:
 
 @kernel(cuda=TRSM_LEFT, block=32)
 def trsm_left(x: Out[f32], t: In[f32]) -> None:
-    """x = t^-1 x for lower triangular t with ones on its diagonal, which are not looked at. In place."""
+    """x = t^-1 x for lower triangular t with ones on its diagonal, which are not read. In place."""
 
 
 @trsm_left.host
@@ -272,7 +272,7 @@ def _(x: Tile[f32], t: NDArray[f32]) -> None:
 
 @kernel(cuda=SUBTRACT)
 def subtract(z: Out[f32], x: In[f32], y: In[f32], turned: bool) -> None:
-    """z -= x y, or z -= x y^T where `turned`."""
+    """z -= x y, or z -= x y^T if `turned`."""
 
 
 @subtract.host

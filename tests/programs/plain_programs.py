@@ -1,4 +1,4 @@
-"""Programs made straight from the data types, with no ops, for the scheduler's and the verifier's tests."""
+"""Programs made directly from the data types, without ops, for tests of the scheduler and the verifier."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from dagpu.ops.kernel_spec import KernelSpec
 @final
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """A policy that gives the keys it was made with."""
+    """A policy that returns the keys that it was constructed with."""
 
     keys: tuple[Hashable, ...]
 
@@ -25,7 +25,7 @@ class Keys:
 
 
 def kernel(name: str = "step") -> KernelSpec:
-    """A kernel in name alone."""
+    """Return a kernel without bodies."""
     return KernelSpec(
         name=name,
         params=(),
@@ -43,12 +43,12 @@ _KERNEL = kernel()
 
 
 def launch(reads: Sequence[int], writes: Sequence[int], device: int = 0, origin: Origin = None) -> Launch:
-    """A launch that accesses these buffers."""
+    """Return a launch that accesses these buffers."""
     return Launch(_KERNEL, (), (1,), tuple(reads), tuple(writes), device, origin)
 
 
 def host_call(reads: Sequence[int], out: int, device: int = 0) -> HostCall:
-    """A host call whose result goes to cell `out`."""
+    """Return a host call whose result goes to cell `out`."""
     return HostCall(len, (), out, tuple(reads), (out,), device, None)
 
 
@@ -58,7 +58,7 @@ def program(
     *policies: Any,
     policy_of: Sequence[int] = (),
 ) -> Program:
-    """A program on as many devices as its parts name, all under the first policy by default."""
+    """Return a program on the devices that its parts name. By default, all instructions have the first policy."""
     last = max([0, *(i.device for i in instructions), *(b.device for b in buffers)])
     return Program(
         tuple(f"host:{device}" for device in range(last + 1)),
@@ -78,13 +78,13 @@ def output(nbytes: int = 64, device: int = 0) -> Buffer:
 
 
 def chain(length: int, *policies: Any) -> Program:
-    """Each launch reads the buffer of the one before and writes a new one; the last is handed out."""
+    """Return a chain: each launch reads the buffer of the one before and writes a new one. The last is the output."""
     instructions = [launch((i - 1,) if i else (), (i,)) for i in range(length)]
     return program(instructions, [*[temporary()] * (length - 1), output()], *policies)
 
 
 def fork_join(branches: int, *policies: Any, depth: int = 1) -> Program:
-    """One root, `branches` chains of `depth` launches from it, and one launch that reads all their ends."""
+    """Return one root, `branches` chains of `depth` launches from it, and one launch that reads all of their ends."""
     instructions = [launch((), (0,))]
     ends: list[int] = []
     for _ in range(branches):
@@ -98,7 +98,7 @@ def fork_join(branches: int, *policies: Any, depth: int = 1) -> Program:
 
 
 def layers(width: int, depth: int, *policies: Any) -> Program:
-    """`depth` layers of `width` launches; each reads two neighbours in the layer before."""
+    """Return `depth` layers of `width` launches. Each reads two neighbours in the layer before."""
     instructions: list[Instruction] = []
     for layer in range(depth):
         for place in range(width):
@@ -109,7 +109,7 @@ def layers(width: int, depth: int, *policies: Any) -> Program:
 
 
 def sized(source: Program, seed: int) -> Program:
-    """The same program with buffers of 8 KiB to 1.6 MiB: powers of two, and any other size now and then."""
+    """Return the program with buffers of 8 KiB to 1.6 MiB: mostly powers of two, some of other sizes."""
     random = Random(seed)
     sizes = [random.choice([1, 2, 4, 8, 16, 32, 64, random.randint(1, 200)]) for _ in source.buffers]
     buffers = [replace(buffer, nbytes=8192 * size) for buffer, size in zip(source.buffers, sizes, strict=True)]
@@ -117,7 +117,7 @@ def sized(source: Program, seed: int) -> Program:
 
 
 def scattered(count: int, seed: int, *policies: Any) -> Program:
-    """Each launch reads up to three of the twelve before it."""
+    """Return a random DAG: each launch reads up to three of the twelve before it."""
     random = Random(seed)
     instructions = [
         launch(sorted({random.randrange(max(0, n - 12), n) for _ in range(random.randint(1, 3))}) if n else (), (n,))
@@ -127,7 +127,7 @@ def scattered(count: int, seed: int, *policies: Any) -> Program:
 
 
 def conflicts(instructions: Sequence[Instruction]) -> set[tuple[int, int]]:
-    """The pairs of instructions, named by their identity, that must keep their order."""
+    """Return the pairs of instructions, as their identities, that must keep their order."""
     found: set[tuple[int, int]] = set()
     for later, second in enumerate(instructions):
         for first in instructions[:later]:
@@ -138,10 +138,10 @@ def conflicts(instructions: Sequence[Instruction]) -> set[tuple[int, int]]:
 
 @st.composite
 def programs(draw: st.DrawFn, max_instructions: int = 60) -> Program:
-    """Any valid program on up to three devices: cells, all roles, overwriting, several policies.
+    """Draw a valid program on up to three devices, with cells, all roles, overwritten buffers and several policies.
 
-    Hypothesis draws how many instructions, buffers and devices there are, and makes those few where a property fails;
-    `random` decides what they do. (Drawn one by one, that takes ten times as long as what most properties check.)
+    Hypothesis draws and shrinks only the numbers of instructions, buffers and devices. `random` chooses all else,
+    because drawing each choice takes ten times as long as most properties.
     """
     count, devices = draw(st.integers(0, max_instructions)), draw(st.integers(1, 3))
     numbers = range(draw(st.integers(1, 14)))
@@ -170,7 +170,7 @@ def programs(draw: st.DrawFn, max_instructions: int = 60) -> Program:
 
 @st.composite
 def short_lived(draw: st.DrawFn, max_instructions: int = 14) -> Program:
-    """A program whose temporaries end soon: each launch makes one of them, and reads some of the last few."""
+    """Draw a program with short-lived temporaries: each launch writes one, and reads some of the last few."""
     count, most = draw(st.integers(2, max_instructions)), draw(st.integers(1, 3))
     random = Random(draw(st.integers(0, 2**32 - 1)))
     instructions = [
@@ -181,7 +181,7 @@ def short_lived(draw: st.DrawFn, max_instructions: int = 14) -> Program:
 
 
 def _policy(random: Random, count: int) -> Any:
-    """One of those that there are, or, every other time, any placement of so many instructions on up to six lanes."""
+    """Return a policy of dagpu's or, half of the time, a random placement of `count` instructions on up to 6 lanes."""
     match random.randrange(4):
         case 0:
             return SingleStream()

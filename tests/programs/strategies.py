@@ -1,4 +1,4 @@
-"""Hypothesis strategies for random well-formed ops, as descriptions: see `tests.programs.expressions`."""
+"""Hypothesis strategies for descriptions of random well-formed ops; see `tests.programs.expressions`."""
 
 from typing import Literal
 
@@ -30,7 +30,7 @@ policies: st.SearchStrategy[SchedulingPolicy] = st.one_of(
 
 @st.composite
 def makes(draw: st.DrawFn, shape: Shape2) -> Make:
-    """A creation op of that shape."""
+    """Draw a creation op of a shape."""
     return Make(shape, draw(st.sampled_from(MAKERS)), draw(st.integers(-4, 4)))
 
 
@@ -44,10 +44,10 @@ def expressions(
     writes: bool = True,
     borrows: bool = True,
 ) -> Expr:
-    """A description of a tensor of that shape, in which `Var`s may stand for what `scope` gives the shapes of.
+    """Draw a description of a tensor of a shape. It may contain a `Var` for each shape in `scope`.
 
-    What a `Let` binds has no `writes`: if nobody uses it, it is not run. What is built inside a closure has no
-    `borrows` either, for the lender is made by a run.
+    The value of a `Let` contains no `writes`, because it does not run if it is not used. Inside a closure there are no
+    `borrows` either, because the lender is made by a run.
     """
     known = [index for index, bound in enumerate(scope) if bound == shape]
     kinds = ["make"] + ["lent"] * borrows + ["var"] * 3 * bool(known)
@@ -77,7 +77,7 @@ def expressions(
             lent = draw(makes(draw(shapes)))
             return Write(lent, number(), part(lent.shape, depth // 2), part(shape), _tile(draw, lent.shape))
         case "update":
-            again = draw(st.booleans())  # then it has the shape of the whole
+            again = draw(st.booleans())  # if so, it has the shape of the whole
             lent = draw(makes(shape if again else draw(shapes)))
             x, rest = part(lent.shape, depth // 2), part(shape)
             return Update(lent, number(), x, rest, _tile(draw, lent.shape), draw(st.integers(0, 3)), again)
@@ -99,4 +99,4 @@ def _tile(draw: st.DrawFn, shape: Shape2) -> Shape2:
 
 
 descriptions = shapes.flatmap(expressions)
-"""Descriptions of any shape, with nothing free in them."""
+"""Descriptions of any shape, without free variables."""

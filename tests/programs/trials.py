@@ -1,4 +1,4 @@
-"""Plans to explore without an interpreter: an op's first stage with its inputs, and random DAGs to make ops of."""
+"""Plans to explore without an interpreter: the first stage of an op with its inputs. Also, random DAGs of ops."""
 
 import random
 from typing import Any
@@ -16,7 +16,7 @@ from tests.programs.named_kernels import affine, gather, step, twist
 
 
 def planned(op: DeviceOp[Any, Any, Any], policy: SchedulingPolicy) -> tuple[Plan, dict[int, object]]:
-    """The verified plan of the op's first stage on `explore:0`, and what its input buffers are bound to.
+    """Return the verified plan of the op's first stage on `explore:0`, and the bindings of its input buffers.
 
     The op is used up.
     """
@@ -29,14 +29,14 @@ def planned(op: DeviceOp[Any, Any, Any], policy: SchedulingPolicy) -> tuple[Plan
 
 
 def trial(op: DeviceOp[Any, Any, Any], policy: SchedulingPolicy) -> Trial:
-    """The same, ready to be executed in any order."""
+    """Return a trial of the op's first stage, which can execute it in any order. The op is used up."""
     return Trial(*planned(op, policy))
 
 
 def random_dag(seed: int, most: int = 24) -> Op:
-    """A DAG of up to `most` kernels on small vectors: forks, joins, updates in place, two outputs. The same for a seed.
+    """Return a DAG of up to `most` kernels on small vectors: forks, joins, updates in place, two outputs.
 
-    Yields the array of every vector that is left in the end.
+    A seed determines it. Its result is the array of every vector that remains at the end.
     """
     draw = random.Random(seed)
     size = draw.choice((2, 8, 200))

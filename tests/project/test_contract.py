@@ -162,7 +162,7 @@ def test_subclasses_of_the_contract(lower: str, upper: str) -> None:
 
 
 def lacks(entry: str, function: object, *, method: bool) -> list[str]:
-    """What the function's signature lacks of the entry's, one line each; parameters added are no lack.
+    """Return the parts of the entry's signature that the function's lacks, one line each. It may have more parameters.
 
     `inspect` reads what a wrapper wraps, and `*name` stands for any way of taking many by position.
     """

@@ -1,4 +1,4 @@
-"""What holds of the tests in tests/gpu, and can be seen where there is no GPU."""
+"""Properties of the tests in tests/gpu that can be checked without a GPU."""
 
 import ast
 

@@ -86,7 +86,7 @@ def layer_of(module: str) -> int | None:
 
 
 def imports(tree: ast.Module, module: str, *, is_package: bool, known: frozenset[str]) -> Iterator[Import]:
-    """What the module imports, anywhere in it: statements, and `import_module` of a literal name.
+    """Return the modules that a module imports anywhere: by statements, and by `import_module` with a literal name.
 
     `from a import b` names the module `a.b` where there is one, and else the module `a`.
     """

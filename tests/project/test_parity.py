@@ -1,4 +1,4 @@
-"""What the Rust originals' documentation shows is here: each row of the parity table is run."""
+"""Each example in the documentation of the Rust originals has a counterpart: each row of the parity table is run."""
 
 import pytest
 

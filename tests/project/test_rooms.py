@@ -104,7 +104,7 @@ def test_a_test_file_is_read_in_one_sitting() -> None:
 
 
 def test_tests_import_no_tests() -> None:
-    """What test files share is in a module of its own, so that a test can be moved without breaking others."""
+    """Code that test files share is in separate modules, so that a test can be moved without breaking others."""
     importing = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sorted((ROOT / "tests").rglob("*.py"))

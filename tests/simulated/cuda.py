@@ -1,8 +1,9 @@
-"""`installed` puts simulated GPUs in the place of `cuda:0` and `cuda:1`: the driver, the compiler and the kernels.
+"""`installed` replaces `cuda:0` and `cuda:1` by simulated GPUs: the driver, the compiler and the kernels.
 
-What kernels mean is in their text, which nobody here can run: wrappers around what prepares launches put a number
-behind the parameters, by which the host body, what one of dagpu's own kernels does and the shapes of plain pointers are
-found. A driver would not look at it. All else is the real backend: its library compiles and loads what it needs.
+The simulator cannot run the text of a kernel. So wrappers around the preparation of launches append a number to the
+parameters. By this number the simulator finds the host body, the action of one of dagpu's own kernels, and the shapes
+of plain pointers. A driver would ignore it. Everything else is the real backend: its library compiles and loads the
+modules that it needs.
 """
 
 import struct
@@ -30,7 +31,7 @@ from dagpu.common.layout import Layout
 from dagpu.common.reference_queue import Reference, ReferenceQueue
 from dagpu.kernels.decorator import COMPILER
 from dagpu.lowering.program import Launch
-from dagpu.ops.initializers import seeded
+from dagpu.ops.initializers import with_seed
 from dagpu.runtime.device_lookup import backend, replaced_backend
 from dagpu.runtime.plan_cache import plans
 from tests.simulated.gpu import LIMITS, SimulatedGpu
@@ -41,22 +42,20 @@ from tests.support import places
 
 @final
 class SimulatedCompiler:
-    """In the place of `dagpu.backends.cuda.compile.compiler.Compiler`: a cubin says which of the machine's units it is
-    of.
-    """
+    """Replaces `dagpu.backends.cuda.compile.compiler.Compiler`. A cubin is the index of one of the machine's units."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
     def compile(self, unit: Unit) -> Compiled:
-        """Text with an `#error` in it does not compile."""
+        """Return a cubin for the unit. Text that contains `#error` does not compile."""
         if "#error" in unit.text:
             raise CompileError(f"{unit.name}: #error")
         self._machine.units.append(unit)
         return Compiled(str(len(self._machine.units) - 1).encode(), unit.name)
 
 
-# ---- what is not in the parameters --------------------------------------------------------------------------------
+# ---- data that is not in the parameters ---------------------------------------------------------------------------
 def _pack(launch: Launch, limits: Limits) -> PackedLaunch | None:
     packed = launch_params.pack(launch, limits)
     if packed is not None:
@@ -92,7 +91,7 @@ def _fill(recipe: Any, layout: Layout) -> Any:
     def act(gpu: SimulatedGpu, out: int, *seed: int) -> None:
         array = _array(gpu, out, layout)
         if array is not None:
-            write(seeded(recipe, *seed) if seed else recipe, array)
+            write(with_seed(recipe, *seed) if seed else recipe, array)
 
     return _numbered(fill_and_copy.fill(recipe, layout), act)
 
@@ -107,13 +106,13 @@ def _copy(out: Layout, source: Layout, *, rows: bool = True) -> Any:
     return _numbered(fill_and_copy.copy(out, source, rows=rows), act)
 
 
-# ---- in the place of the driver ---------------------------------------------------------------------------------
+# ---- replacement of the driver ----------------------------------------------------------------------------------
 def _poison_free(pool: Pool, machine: Machine) -> None:
-    """Overwrite what is dropped into a pool, at once: nobody may use it from then on, on any stream."""
+    """Overwrite memory as soon as it is returned to a pool: from then on, no stream may use it."""
 
     class Poisoning(deque[Reference[tuple[int, int, int]]]):
         def append(self, dropped: Reference[tuple[int, int, int]]) -> None:
-            address, _, size = dropped.belongs
+            address, _, size = dropped.resource
             if size:
                 machine.poison(address, size)
             super().append(dropped)
@@ -123,7 +122,7 @@ def _poison_free(pool: Pool, machine: Machine) -> None:
 
 @contextmanager
 def _compiler_put_back() -> Iterator[None]:
-    """Within the `with` block no backend is there that compiles kernels ahead, until one is opened."""
+    """Within the `with` block, no backend compiles kernels ahead of time, until one is opened."""
     before = COMPILER.value
     COMPILER.set(None)
     try:
@@ -136,9 +135,9 @@ def _compiler_put_back() -> Iterator[None]:
 def installed(
     seed: int = 0, gpus: int = 2, *, limits: Limits = LIMITS, memory: int = 1 << 32, pinned: int = 1 << 32
 ) -> Iterator[Machine]:
-    """Within the `with` block `cuda:0`, `cuda:1`, ... are simulated, and `cuda:0` is the current device.
+    """Within the `with` block, `cuda:0`, `cuda:1`, ... are simulated, and `cuda:0` is the current device.
 
-    Each has so many bytes of `memory`, and the host can lock so many (`pinned`) for all.
+    Each device has `memory` bytes of memory. The host can lock `pinned` bytes in total.
     """
     machine = Machine(seed, pinned)
     machine.gpus = [SimulatedGpu(machine, index, memory, limits) for index in range(gpus)]
@@ -154,18 +153,18 @@ def installed(
             found = driver(number)
             _poison_free(found.memory, machine)
             _poison_free(found.pinned, machine)
-            machine.looks.append(found.watch.look)
+            machine.looks.append(found.watchdog.poll_all)
         try:
             yield machine
         finally:
             machine.shut_down()
-            plans.clear()  # they are of this machine
+            plans.clear()  # they belong to this machine
     assert not machine.problems, machine.problems
     assert machine.no_context_left()
 
 
 def driver(number: int = 0) -> CudaDevice:
-    """What drives `cuda:<number>`."""
+    """Return the driver of `cuda:<number>`."""
     cuda = backend("cuda")
     assert isinstance(cuda, CudaBackend)
     return cuda._find(number)[1]  # noqa: SLF001  # the simulator has no other way in

@@ -1,12 +1,11 @@
-"""GPUs that are simulated: a driver for the CUDA backend where there is no GPU.
+"""Simulated GPUs: a driver for the CUDA backend on machines without a GPU.
 
-Device memory is an address space of its own; what is fresh or free is poisoned, and touching what is not allocated is
-an illegal address, as on a GPU. Streams are queues of what was put into them; a scheduler with a seed picks any stream
-whose next piece of work may run (`tests.simulated.machine`), so a schedule that lacks an event gives wrong results for
-some seed.
+Device memory is a separate address space. New and freed memory is poisoned, and an access to unallocated memory is an
+illegal address, as on a GPU. A stream is a queue of work. A scheduler with a seed picks any stream whose next piece of
+work may run (`tests.simulated.machine`), so a schedule that lacks an event gives wrong results for some seed.
 
-Stricter than the driver: freeing memory waits for nothing, a full queue is a failure where the driver would block, and
-every call needs its device's context. What breaks these rules is also listed in `Machine.problems`.
+The simulator is stricter than the driver: freeing memory does not wait, a full queue is a failure where the driver
+would block, and every call needs its device's context. Violations of these rules are also listed in `Machine.problems`.
 """
 
 from collections import Counter
@@ -78,37 +77,37 @@ class SimulatedGpu:
         self.timing_events = 0
         self.calls: Counter[str] = Counter()
         self.lost = 0
-        """The CUresult of every call from now on; 0 while the device is well."""
+        """The CUresult of every call from now on; 0 while the device works."""
         self.graphs = 0
-        """Executable ones that are alive."""
+        """Number of executable graphs that are alive."""
         self.reached: set[int] = set()
         self._faults: dict[str, list[tuple[int, int]]] = {}
         self._next = (index + 1) << 44
 
-    # ---- what every call does --------------------------------------------------------------------------------------
+    # ---- common parts of calls -------------------------------------------------------------------------------------
 
     def fail(self, call: str, code: int, nth: int = 1) -> None:
-        """Have the nth call of this kind from now on fail."""
+        """Let the nth call of this kind from now on fail."""
         self._faults.setdefault(call, []).append((self.calls[call] + nth, code))
 
     def heal(self) -> None:
-        """No call fails any more that has not failed yet."""
+        """Withdraw all failures that have not occurred yet."""
         self._faults.clear()
 
     def lose(self, code: int = 700) -> None:
-        """A kernel has done what no context survives."""
+        """Lose the device: every call from now on fails with `code`, as after a sticky error of a kernel."""
         with self.machine.changed:
             self.lost = code
             self.machine.changed.notify_all()
 
     def refuse_if_lost(self, call: str) -> None:
-        """As every call after a sticky error."""
+        """Raise the error of a lost device, as every call does after a sticky error."""
         if self.lost:
             raise self.refused(call, self.lost)
 
     @contextmanager
     def call(self, name: str, *, anywhere: bool = False) -> Iterator[None]:
-        """Within the block a call is made. `anywhere`: any device's context will do."""
+        """Within the `with` block, a call is made. With `anywhere`, the context of any device may be current."""
         with self.machine.changed:
             self.calls[name] += 1
             self.machine.changed.notify_all()
@@ -164,7 +163,7 @@ class SimulatedGpu:
         self._wait_for_all("cuCtxSynchronize")
 
     def _wait_for_all(self, call: str) -> None:
-        """Until nothing is under way on this device; then the host sees all that was put in before."""
+        """Wait until this device has done all of its work. Then the host sees all earlier records."""
         with self.machine.changed:
             mine = {stream: stream.records for stream in self.machine.streams if stream.gpu is self}
         self.machine.run_until(lambda: not any(stream.queue for stream in mine), self, call)
@@ -212,7 +211,7 @@ class SimulatedGpu:
         return found is not None and found[2] == -1
 
     def bytes_at(self, address: int, nbytes: int, *, peers: bool = False) -> NDArray[np.uint8] | None:
-        """Memory that this device can reach; where it cannot, the device is lost. `peers`: all devices' memory."""
+        """Return memory that this device can reach, with `peers` on any device. Otherwise lose the device."""
         if nbytes == 0:
             return np.empty(0, np.uint8)
         found = self.machine.find(address, nbytes)
@@ -224,7 +223,7 @@ class SimulatedGpu:
     # ---- copies ----------------------------------------------------------------------------------------------------
 
     def copied(self, target: int, source: int, nbytes: int) -> None:
-        """What a copy does."""
+        """Do a copy of `nbytes` bytes from `source` to `target`."""
         to, origin = self.bytes_at(target, nbytes, peers=True), self.bytes_at(source, nbytes, peers=True)
         if to is not None and origin is not None:
             to[...] = origin
@@ -253,7 +252,7 @@ class SimulatedGpu:
 
         with self.call("cuMemcpyDtoHAsync"):
             stream.put(act, takes_room=True)
-        self.machine.run_until(lambda: not stream.queue, self, "cuMemcpyDtoHAsync")  # it returns when all is copied
+        self.machine.run_until(lambda: not stream.queue, self, "cuMemcpyDtoHAsync")  # it returns after the copy
 
     def copy(self, target: int, source: int, nbytes: int, stream: RawStream) -> None:
         self._copy("cuMemcpyDtoDAsync", stream, target, source, nbytes)
@@ -272,7 +271,7 @@ class SimulatedGpu:
             stream.put(act, takes_room=True)
 
     def filled(self, address: int, width: int, value: int, count: int) -> None:
-        """What a fill does."""
+        """Do a fill: write `value` to `count` elements of `width` bytes."""
         to = self.bytes_at(address, width * count)
         if to is not None:
             to.view(f"u{width}")[...] = value
@@ -312,7 +311,7 @@ class SimulatedLaunches:
         self.each = [partial(self._make, launch, lane) for launch, lane in launches]
         self._streams: Sequence[Any] = ()
 
-    def aim(self, streams: Sequence[RawStream]) -> None:
+    def set_streams(self, streams: Sequence[RawStream]) -> None:
         self._streams = streams
 
     def _make(self, launch: KernelLaunch, lane: int) -> int:

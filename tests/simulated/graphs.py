@@ -1,7 +1,7 @@
 """Executable graphs of a simulated GPU.
 
-What a node does is settled when it is added or set, as by the driver: parameters that are written later do not count.
-Stricter than the driver: a graph is not changed, nor destroyed, while a launch of it is pending.
+The parameters of a node are copied when it is added or set, as by the driver: later writes have no effect.
+The simulator is stricter than the driver: a graph may not be changed or destroyed while a launch of it is pending.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from tests.simulated.gpu import SimulatedGpu
 from tests.simulated.machine import GraphRun, Record
 
 DEVICE: Final = {"in": (False, True), "out": (True, False), "within": (True, True)}
-"""For each kind of copy: is its source, is its target on the device?"""
+"""For each kind of copy: True if its source, and if its target, is on the device."""
 
 
 @final
@@ -70,7 +70,7 @@ class SimulatedGraph:
             def over() -> None:
                 self._pending -= 1
 
-            # Launches of one graph come one after the other, whatever their streams.
+            # Launches of one graph run one after the other, in whatever streams they are.
             stream.put(begin, needs=self._latest, takes_room=True)
             stream.put(over, needs=end)
             self._latest = end

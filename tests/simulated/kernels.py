@@ -1,9 +1,8 @@
-"""What a simulated GPU does for a launch: it reads the packed parameters as the CUDA side declares them, and runs the
-kernel's host body over the simulated memory.
+"""Launches on a simulated GPU: reads the packed parameters as the CUDA side declares them, and runs the kernel's host
+body over the simulated memory.
 
-The parameters are read by the contract of kernels/prelude/dagpu.cuh, with nothing from dagpu's own packing. Whose host
-body it is, and the shapes of plain pointers, are not in them: for these `tests.simulated.cuda` puts a number behind
-them.
+The parameters are read by the contract of kernels/prelude/dagpu.cuh, independently of dagpu's own packing. They contain
+neither the kernel's identity nor the shapes of plain pointers. For these, `tests.simulated.cuda` appends a number.
 """
 
 import struct
@@ -19,18 +18,18 @@ from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
 from dagpu.backends.cuda.kernels.launch_params import CHECKED, LINEAR_GRID, STRIDED, WIDE, macros
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.backends.host.numpy_execution import execute
-from dagpu.common.layout import Layout, contiguous
+from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Launch, Tiles, View
 from dagpu.ops.kernel_spec import KernelSpec, Param
 from tests.simulated.gpu import SimulatedGpu
 
 REPORT: Final = struct.Struct("<4i8q8q")
-"""state, argument, rank, kind; index; extent."""
+"""Layout of a bounds report: state, argument, rank, kind; index; extent."""
 
 
 class Violation(Exception):
-    """Raised by a host body: its kernel reaches out of bounds here."""
+    """Raised by a host body to simulate an access out of bounds."""
 
     def __init__(self, argument: int, index: tuple[int, ...], extent: tuple[int, ...], kind: int = 0) -> None:
         super().__init__(argument, index)
@@ -38,30 +37,30 @@ class Violation(Exception):
 
 
 KERNELS: Final[list[Any]] = []
-"""The spec of each kernel, or for plain pointers its launch, by the number behind the parameters."""
+"""The spec of each kernel, or its launch if it has plain pointers, by the number after the parameters."""
 
 OWN: Final[list[tuple[BuiltinWork, Callable[..., None]]]] = []
-"""Of each of dagpu's own kernels what it does, by the number behind the parameters."""
+"""The action of each of dagpu's own kernels, by the number after the parameters."""
 
 VARIANTS: Final = {macros(variant): variant for variant in range(16)}
 
 
 @final
 class Reader:
-    """Reads parameters one after the other, each aligned to its own size."""
+    """Reads parameters in order, each aligned to its own size."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text
         self.at = 0
 
     def align(self, size: int) -> None:
-        """What was skipped must be zero."""
+        """Skip to a multiple of `size`. The skipped bytes must be zero."""
         end = -(-self.at // size) * size
         assert not any(self.text[self.at : end]), "padding that is not zero"
         self.at = end
 
     def bytes(self, size: int) -> bytes:
-        """A scalar of so many bytes."""
+        """Read a scalar of `size` bytes."""
         self.align(size)
         assert self.at + size <= len(self.text), "the parameters end too early"
         self.at += size
@@ -71,20 +70,20 @@ class Reader:
         return int.from_bytes(self.bytes(8), "little")
 
     def indices(self, count: int, variant: int) -> tuple[int, ...]:
-        """`index_t[count]`."""
+        """Read `index_t[count]`."""
         size = 8 if variant & WIDE else 4
         return tuple(int.from_bytes(self.bytes(size), "little", signed=True) for _ in range(count))
 
 
 @final
 class LoadedOwn:
-    """One of dagpu's own kernels, of a simulated GPU."""
+    """One of dagpu's own kernels, loaded on a simulated GPU."""
 
     def __init__(self, gpu: SimulatedGpu) -> None:
         self.gpu = gpu
 
     def act(self, launch: KernelLaunch) -> Callable[[], None]:
-        """What a launch of it does, in a stream or in a graph. The parameters are read now, as by the driver."""
+        """Return the action of a launch, in a stream or in a graph. The parameters are read now, as by the driver."""
         text = bytes(launch.parameters)
         made, act = OWN[int.from_bytes(text[-8:], "little")]
         addresses = [int.from_bytes(text[at : at + 8], "little") for at in made.pointers]
@@ -103,7 +102,7 @@ class LoadedOwn:
 
 @final
 class Loaded:
-    """A kernel of a simulated GPU, whose launches are read back from their parameters."""
+    """A user's kernel, loaded on a simulated GPU. Its launches are reconstructed from their parameters."""
 
     def __init__(self, gpu: SimulatedGpu, unit: Unit) -> None:
         self.gpu = gpu
@@ -111,16 +110,16 @@ class Loaded:
         self._variant = VARIANTS[unit.defines]
 
     def act(self, launch: KernelLaunch) -> Callable[[], None]:
-        """What a launch of it does, in a stream or in a graph. The parameters are read now, as by the driver."""
+        """Return the action of a launch, in a stream or in a graph. The parameters are read now, as by the driver."""
         refuse(self.gpu, launch)
         text, grid = bytes(launch.parameters), launch.grid
         return lambda: self.run(grid, text)
 
     def run(self, grid: GridExtents, text: bytes) -> None:
-        """All blocks."""
+        """Run all blocks of a launch."""
         launch, memory, reports = self.read(grid, text)
         if memory is None:
-            return  # the device is lost
+            return  # the device has been lost
         try:
             execute(launch, memory)
         except Violation as violation:
@@ -129,7 +128,7 @@ class Loaded:
             self.gpu.machine.problems.append(f"a host body failed on the GPU: {error!r}")
 
     def read(self, grid: GridExtents, text: bytes) -> tuple[Launch, list[object] | None, dict[int, int]]:
-        """The launch, the memory of its arguments, and where each of them reports."""
+        """Return the launch, the memory of its arguments, and the address of each argument's bounds report."""
         known, variant, reader = KERNELS[int.from_bytes(text[-8:], "little")], self._variant, Reader(text)
         shapes: Launch | None = known if isinstance(known, Launch) else None
         spec: KernelSpec = known if shapes is None else shapes.kernel
@@ -168,7 +167,7 @@ class Loaded:
         rank, variant = param.rank, self._variant
         data = reader.pointer()
         shape = reader.indices(rank, variant)
-        layout = contiguous(shape, param.dtype)
+        layout = contiguous_layout(shape, param.dtype)
         if variant & STRIDED:
             strides = tuple(n * param.dtype.itemsize for n in reader.indices(rank, variant))
             layout = Layout(param.dtype, shape, strides, 0)
@@ -188,7 +187,7 @@ class Loaded:
         return data, argument, report
 
     def _place(self, data: int, layout: Layout) -> tuple[object, int] | None:
-        """The memory that an argument lies in, and where; None, and the device lost, if it does not."""
+        """Return an argument's memory, and the offset in it. If there is none, lose the device and return None."""
         return placed(self.gpu, data, layout)
 
     def _violated(self, violation: Violation, reports: dict[int, int]) -> None:
@@ -197,7 +196,7 @@ class Loaded:
             return
         report = self.gpu.bytes_at(reports[violation.argument], REPORT.size)
         if report is None or report[0]:
-            return  # the first one wins
+            return  # only the first violation is reported
         rank, room = len(violation.index), (0,) * (8 - len(violation.index))
         fields = (2, violation.argument, rank, violation.kind, *violation.index, *room, *violation.extent, *room)
         report[...] = np.frombuffer(REPORT.pack(*fields), np.uint8)
@@ -211,7 +210,7 @@ def _scalar(param: Param, reader: Reader) -> Any:
 
 
 def refuse(gpu: SimulatedGpu, launch: KernelLaunch) -> None:
-    """As the driver does."""
+    """Refuse launches that the driver refuses."""
     limits, grid, block = gpu.limits, launch.grid, launch.block
     fits = all(0 < n <= most for n, most in zip((*grid, *block), (*limits.grid, *limits.block), strict=True))
     if not fits or prod(block) > limits.threads or launch.shared > limits.shared:
@@ -219,12 +218,15 @@ def refuse(gpu: SimulatedGpu, launch: KernelLaunch) -> None:
 
 
 def replaced(layout: Layout, offset: int) -> Layout:
-    """The same array elsewhere."""
+    """Return the layout of the same array at another offset."""
     return Layout(layout.dtype, layout.shape, layout.strides, offset)
 
 
 def placed(gpu: SimulatedGpu, data: int, layout: Layout) -> tuple[object, int] | None:
-    """Where an array lies whose first element is at `data`; None, and the device lost, if part of it lies nowhere."""
+    """Return the memory, and the offset in it, of an array whose first element is at `data`.
+
+    If a part of it is outside of all memory, lose the device and return None.
+    """
     if layout.size == 0:
         return HostMemory(Account(), 0), 0
     ends = [(extent - 1) * stride for extent, stride in zip(layout.shape, layout.strides, strict=True)]

@@ -1,8 +1,8 @@
-"""The machine that simulated GPUs are part of: their memory, their streams and events, and the scheduler.
+"""The machine with the simulated GPUs: their memory, their streams and events, and the scheduler.
 
-A seed decides in which order the streams go on. Work is done only when somebody asks for it: a look at an event does a
-little, waiting for one does all that it needs, and a thread does what has to be done before a descriptor is closed for
-a task that sleeps. `Machine.hold` stops all of it.
+A seed determines the order in which streams make progress. Work is done only on demand: a query of an event does a
+little work, a wait for an event does all work before it, and a thread does the work before a descriptor is closed for
+a sleeping task. `Machine.hold` stops all progress.
 """
 
 import os
@@ -23,36 +23,36 @@ if TYPE_CHECKING:
     from tests.simulated.gpu import SimulatedGpu
 
 QUEUE_DEPTH: Final = 1024
-"""Launches, copies and fills that a stream takes before the driver blocks whoever puts in one more."""
+"""Number of launches, copies and fills in a stream at which the driver blocks the caller that adds one more."""
 
 PATIENCE: Final = 30.0
-"""Seconds after which something counts as hung."""
+"""Seconds after which a wait is considered hung."""
 
 POISON: Final = 0xA5
 
 LOOKS: Final = 0.2
-"""How often the backend's watch looks, after each piece of work that is done for somebody who sleeps."""
+"""Probability that the backend's watchdog polls after a piece of work that is done for a sleeping task."""
 
 
 @final
 class Record:
-    """One record of an event: what a wait for it refers to, whatever is recorded later."""
+    """One record of an event. A wait refers to it, even if the event is recorded again later."""
 
     __slots__ = ("done", "late", "number", "stream", "when")
 
     def __init__(self, stream: "SimulatedStream | None" = None, number: int = 0, late: int = 0) -> None:
         self.done = False
-        """Has the device come to it? Waits in streams ask for this."""
+        """True once the device has reached it. Waits in streams depend on this."""
         self.when = 0
-        """The machine's time, once it is done."""
+        """The machine's time at which it was done."""
         self.stream = stream
         self.number = number
-        """Which one of its stream's records it is, from 1 on."""
+        """Its number among the records of its stream, from 1 on."""
         self.late = late
-        """How many looks from the host still miss it once it is done."""
+        """Number of queries from the host that do not see it yet after it is done."""
 
     def seen(self) -> bool:
-        """A look from the host. What has been seen once stays so, and with it all before it in its stream."""
+        """Query it from the host. Once seen, it stays seen, as do all earlier records of its stream."""
         if not self.done or self.stream is None:
             return self.done
         if self.number > self.stream.seen:
@@ -119,7 +119,7 @@ class Work:
     needs: Record | None = None
     takes_room: bool = False
     python: bool = False
-    """Is it a host function in Python, which the driver's thread needs the GIL for?"""
+    """True for a host function in Python, for which the driver's thread needs the GIL."""
 
 
 @final
@@ -132,12 +132,12 @@ class SimulatedStream:
         self.queue: deque[Work] = deque()
         self.pending = 0
         self.seen = 0
-        """The number of the latest record that the host knows to be done."""
+        """Number of the latest record that the host has seen done."""
         self.records = 0
-        """How many have been put in."""
+        """Number of records so far."""
 
     def new_record(self) -> Record:
-        """One that is about to be put in. What it stands for may be done long before the host sees that."""
+        """Return a new record of this stream. The device may reach it long before the host sees that."""
         self.records += 1
         return Record(self, self.records, self.gpu.machine.lateness())
 
@@ -149,7 +149,7 @@ class SimulatedStream:
         takes_room: bool = False,
         python: bool = False,
     ) -> None:
-        """Append work."""
+        """Append a piece of work to the stream."""
         if takes_room and self.pending >= QUEUE_DEPTH:
             self.gpu.machine.problem(f"more than {QUEUE_DEPTH} launches, copies and fills are pending in a stream")
         self.pending += takes_room
@@ -163,7 +163,7 @@ class SimulatedStream:
 
 @final
 class GraphRun:
-    """One launch of a graph, under way: its nodes happen in any order that their needs allow."""
+    """One launch of a graph in progress. Its nodes run in any order that their dependences allow."""
 
     def __init__(
         self, gpu: "SimulatedGpu", acts: Sequence[Callable[[], None]], needs: Sequence[Sequence[int]], end: Record
@@ -180,7 +180,7 @@ class GraphRun:
         self._count = len(needs)
 
     def step(self, choose: random.Random) -> None:
-        """One node, or the end."""
+        """Run one node, or end the launch."""
         if self._ready:
             node = self._ready.pop(choose.randrange(len(self._ready)))
             for other in self._after[node]:
@@ -202,58 +202,57 @@ class Machine:
         self.problems: list[str] = []
         self.pinned_room = pinned
         self.peers = True
-        """Can a kernel of one device read memory of another?"""
+        """True if a kernel of one device can read memory of another."""
         self.blocks: dict[int, tuple[HostMemory, int]] = {}
-        """Every allocation that is alive, by its address: its memory and its device, -1 for pinned memory."""
+        """All live allocations by address: the memory and its device, -1 for pinned memory."""
         self._addresses: list[int] = []
         self._buried: list[HostMemory] = []
         self._stacks: dict[int, list[SimulatedGpu]] = {}
         self._random = random.Random(seed)
         self._held = False
         self._gil_held = 0
-        """Threads that wait in the driver with the GIL held: meanwhile no Python runs on the driver's own."""
+        """Number of threads that wait in the driver with the GIL held. The driver's thread runs no Python meanwhile."""
         self._loaders: dict[int, int] = {}
-        """Of each device on which a module is being loaded, by its index: the thread that does."""
+        """The thread that is loading a module on a device, by the device's index."""
         self._closes = 0
         self.now = 0
-        """Microseconds: every piece of work takes one."""
+        """The time in microseconds. Every piece of work takes one."""
         self._engine: threading.Thread | None = None
         self.streams: list[SimulatedStream] = []
         self.graphs: list[GraphRun] = []
-        """Those under way."""
+        """The graph launches in progress."""
         self.gpus: list[SimulatedGpu] = []
         self.looks: list[Callable[[], None]] = []
-        """What a thread of the backend's does now and then, at any time: its watch looks at the runs that are slept
-        on."""
+        """Functions that a thread of the backend calls at any time: its watchdog polls the runs that tasks wait for."""
         self.units: list[Unit] = []
-        """What has been compiled, by the number that stands for its cubin."""
+        """All compiled units; a cubin is an index into this list."""
 
     def problem(self, what: str) -> None:
-        """Something was done that must not be."""
+        """Record a violation of the driver's rules."""
         self.problems.append(what)
         raise AssertionError(what)
 
     # ---- contexts --------------------------------------------------------------------------------------------------
 
     def stack(self) -> "list[SimulatedGpu]":
-        """The contexts that are on this thread's stack."""
+        """The stack of contexts of this thread."""
         return self._stacks.setdefault(threading.get_ident(), [])
 
     def no_context_left(self) -> bool:
-        """Is every thread's stack empty, once those that are still at work have come to an end?"""
+        """Return True if every thread's context stack is empty, after waiting for threads that are still running."""
         with self.changed:
             return self.changed.wait_for(lambda: not any(self._stacks.values()), PATIENCE)
 
     # ---- memory ----------------------------------------------------------------------------------------------------
 
     def add(self, address: int, memory: HostMemory, device: int) -> None:
-        """New memory."""
+        """Add an allocation."""
         memory.block[...] = POISON
         self.blocks[address] = memory, device
         insort(self._addresses, address)
 
     def remove(self, address: int, device: int) -> None:
-        """Give it back. It is kept, unreachable: whoever has an array over it may still touch it."""
+        """Remove an allocation. Its memory stays alive, unreachable by address, because arrays may still view it."""
         memory, where = self.blocks.pop(address, (None, None))
         if memory is None or where != device:
             self.problem(f"{address:#x} is freed, which nobody allocated there")
@@ -263,13 +262,13 @@ class Machine:
         self._buried.append(memory)
 
     def poison(self, address: int, nbytes: int) -> None:
-        """Overwrite what nobody may need any more."""
+        """Overwrite memory that must not be read any more."""
         found = self.find(address, nbytes)
         if found is not None:
             found[0].block[found[1] : found[1] + nbytes] = POISON
 
     def find(self, address: int, nbytes: int) -> tuple[HostMemory, int, int] | None:
-        """The allocation that these bytes lie in, the first one's place in it, and its device; None if they do not."""
+        """Return the allocation that contains these bytes, their offset in it, and its device; None without one."""
         at = bisect_right(self._addresses, address) - 1
         if at < 0:
             return None
@@ -280,7 +279,7 @@ class Machine:
     # ---- the scheduler ---------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do one piece of work, of any stream that can go on. False if none can."""
+        """Do one piece of work of any stream that is not blocked. Return False if all are blocked or empty."""
         ready = [stream for stream in self.streams if stream.queue and not stream.gpu.lost and self._may_run(stream)]
         graphs = [graph for graph in self.graphs if not graph.gpu.lost]
         if not (ready or graphs) or self._held:
@@ -304,17 +303,17 @@ class Machine:
         return (work.needs is None or work.needs.done) and not (work.python and self._gil_held)
 
     def lateness(self) -> int:
-        """How many looks from the host miss something that is done."""
+        """Return a random number of queries from the host that do not see a record after it is done."""
         return self._random.choice((0, 0, 0, 1, 2, 7))
 
     def progress(self) -> None:
-        """The GPUs have worked a little since the last look at them."""
+        """Do a random amount of work, as GPUs do between two queries."""
         for _ in range(self._random.choice((0, 0, 1, 3, 10, 100))):
             if not self.step():
                 return
 
     def run_until(self, done: Callable[[], bool], gpu: "SimulatedGpu", call: str) -> None:
-        """Work until then; other threads go on between any two pieces of work."""
+        """Do work until `done()` is True. Other threads may run between any two pieces of work."""
         with self._waiting(call):
             while True:
                 with self.changed:
@@ -329,8 +328,8 @@ class Machine:
 
     @contextmanager
     def _waiting(self, call: str) -> Iterator[None]:
-        """Within the block a call waits. No host function in Python runs meanwhile if the call, as the list of the
-        driver's calls has it, holds the GIL."""
+        """Within the `with` block, a call waits. If the call holds the GIL, by the list of the driver's calls, no host
+        function in Python runs until it returns."""
         holding = not releases(call)
         with self.changed:
             self._gil_held += holding
@@ -343,7 +342,7 @@ class Machine:
 
     @contextmanager
     def loading(self, gpu: "SimulatedGpu") -> Iterator[None]:
-        """Within the block this thread loads a module: whatever may wait behind a load does."""
+        """Within the `with` block, this thread loads a module. Every call that may wait for a load waits."""
         with self.changed:
             self.wait_behind_a_load(gpu, "cuModuleLoadData")
             self._loaders[gpu.index] = threading.get_ident()
@@ -356,11 +355,11 @@ class Machine:
                 self.changed.notify_all()
 
     def loads(self, gpu: "SimulatedGpu") -> bool:
-        """Is a module being loaded, by another thread?"""
+        """Return True if another thread is loading a module."""
         return self._loaders.get(gpu.index, threading.get_ident()) != threading.get_ident()
 
     def wait_behind_a_load(self, gpu: "SimulatedGpu", call: str) -> None:
-        """As a call does that needs what a load holds until it is over."""
+        """Wait until no other thread is loading a module, as a call does that needs the lock of a load."""
         if self.loads(gpu) and may_wait_behind_a_load(call):
             with self._waiting(call):
                 if not self.changed.wait_for(lambda: not self.loads(gpu), PATIENCE):
@@ -368,7 +367,7 @@ class Machine:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Within the `with` block no work is done, and whoever waits for some, waits."""
+        """Within the `with` block, no work is done. A thread that waits for work stays blocked."""
         with self.changed:
             self._held = True
         try:
@@ -377,13 +376,13 @@ class Machine:
             self.release()
 
     def release(self) -> None:
-        """Go on."""
+        """End `hold`: continue the work."""
         with self.changed:
             self._held = False
             self.changed.notify_all()
 
     def will_close(self) -> None:
-        """Somebody sleeps until a descriptor is closed: see to it that all before that is done."""
+        """Note that a task sleeps until a descriptor is closed, so that the thread does all work before that."""
         self._closes += 1
         if self._engine is None:
             self._engine = threading.Thread(target=self._work, name="simulated-gpu", daemon=True)
@@ -404,7 +403,7 @@ class Machine:
                     look()
 
     def closed(self, descriptor: int) -> None:
-        """The driver closes it."""
+        """Close a descriptor, as the driver does at the end of the work before it."""
         self._closes -= 1
         try:
             os.close(descriptor)
@@ -412,7 +411,7 @@ class Machine:
             self.problems.append("a descriptor was closed that is not open")
 
     def shut_down(self) -> None:
-        """End the thread, whatever it waits for."""
+        """End the thread, even if it is waiting."""
         with self.changed:
             self._closes = 0
             self._held = False

@@ -25,10 +25,10 @@ from tests.simulated.machine import Machine
 
 @pytest.fixture(name="machine")
 def fresh_machine() -> Iterator[Machine]:
-    """`cuda:0` and `cuda:1`; at the end nothing of theirs is held any more."""
+    """Simulate `cuda:0` and `cuda:1`. At the end, check that no resource of theirs is in use."""
     with installed(seed=11) as machine:
         for each in (add, axpy, scale, wild, stray):
-            each.compile()  # a run that compiles is not submitted at once
+            each.compile()  # a run that has to compile first is not submitted at once
         before = descriptors()
         yield machine
         if not any(gpu.lost for gpu in machine.gpus):
@@ -37,15 +37,18 @@ def fresh_machine() -> Iterator[Machine]:
 
 
 def descriptors() -> int:
-    """How many this process has open, but for the pipe that wakes trio loops."""
+    """Return the number of open descriptors of this process, except for the pipe that wakes trio loops."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def assert_nothing_is_held() -> None:
-    """No memory, no stream, no event and no graph is in use on any device."""
+    """Check that no memory, stream, event or graph is in use on any device."""
     for number in range(2):
-        driver(number).watch.look()
-    with driver(0).watch.looking, driver(1).watch.looking:  # a look of their threads' holds on to a run
+        driver(number).watchdog.poll_all()
+    with (
+        driver(0).watchdog.polling,
+        driver(1).watchdog.polling,
+    ):  # while one of their threads polls, it keeps a run alive
         plans.clear()
         gc.collect()
         for number in range(2):
@@ -68,7 +71,7 @@ def _assert_nothing_is_held_on(found: CudaDevice) -> None:
 
 
 def events_in_use(found: CudaDevice) -> int:
-    """Events that neither wait in the pool nor mark a stream."""
+    """Return the number of events that are neither in the pool nor marks of a stream."""
     pool = found.streams
     pool.collect()
     marks = sum(len(stream._marks) for stream in pool._pool)  # noqa: SLF001  # it counts what a backend keeps
@@ -78,12 +81,12 @@ def events_in_use(found: CudaDevice) -> int:
 
 @pytest.fixture(name="sleepy")
 def sleepy_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks never poll: they sleep until the driver closes a descriptor."""
+    """Disable polling, so that tasks sleep until the driver closes a descriptor."""
     monkeypatch.setenv("DAGPU_SPIN_US", "0")
 
 
 def chain(length: int, start: float = 0) -> Any:
-    """`length` launches, one after the other: start + length, modulo 64."""
+    """Return an op of `length` launches, one after the other. Its result is start + length, modulo 64."""
     op: Any = full((2, 2), start)
     for _ in range(length):
         op = axpy(op.partition((2, 2)), 1.0, ones((2, 2))).first().unpartition()
@@ -96,7 +99,7 @@ async def awaited(op: Any) -> Any:
 
 @kernel(cuda="__global__ void wild(Tile<float, 1> y) { y.data()[1 << 30] = 0; }")
 def wild(y: Out[f32]) -> None:
-    """Reaches where nothing is."""
+    """Accesses an address where no memory is."""
 
 
 @wild.host
@@ -106,7 +109,7 @@ def _(y: Tile[f32]) -> None:
 
 @kernel(cuda="__global__ void stray(Tile<float, 2> y, int tile) {}", checked=True)
 def stray(y: Out[f32], tile: int) -> None:
-    """Goes astray in one tile."""
+    """Accesses memory out of bounds in one tile."""
 
 
 @stray.host

@@ -1,2 +1,4 @@
-"""A libcuda that only writes down what it gets: so tests see, without a GPU and without a driver, that PyCUDA and
-cuda.bindings hand on what we mean."""
+"""A stand-in for libcuda that only records its calls.
+
+With it, tests check without a GPU and without a driver that PyCUDA and cuda.bindings pass on the right arguments.
+"""

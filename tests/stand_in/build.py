@@ -1,4 +1,4 @@
-"""Compiling the stand-in for the CUDA driver, and running Python on it."""
+"""Compiles the stand-in for the CUDA driver, and runs Python on it."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ HEADERS = (Path("/usr/local/cuda/include"), Path("/usr/include"), Path("/opt/cud
 
 
 def missing() -> str:
-    """What is not there of what it takes; nothing if it can be used."""
+    """Return the reason why the stand-in cannot be used, such as a missing tool; an empty string if it can."""
     for name in ("pycuda", "cuda.bindings"):
         try:
             found = importlib.util.find_spec(name)
@@ -38,7 +38,7 @@ def _headers() -> Path | None:
 
 
 def build(folder: Path) -> Path:
-    """`libcuda.so.1` in this folder: what driver.c has, and all else that PyCUDA is linked against, which fails."""
+    """Build `libcuda.so.1` in `folder`: the functions of driver.c, and failing stubs of others that PyCUDA links."""
     headers = _headers()
     pycuda = importlib.util.find_spec("pycuda")
     assert headers is not None
@@ -56,12 +56,12 @@ def build(folder: Path) -> Path:
 
 
 StandIn: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
-"""`stand_in(module, argument, ...)` runs a module of ours where the stand-in is libcuda."""
+"""`stand_in(module, argument, ...)` runs a module of this project with the stand-in as libcuda."""
 
 
 @pytest.fixture(name="stand_in", scope="module")
 def on_the_stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
-    """Skips the test where something is missing that it takes."""
+    """Return a function that runs modules on the stand-in. Skips the test if a tool or package is missing."""
     if why := missing():
         pytest.skip(why)
     library = build(tmp_path_factory.mktemp("driver"))
@@ -73,8 +73,10 @@ def on_the_stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
 
 
 def run_python(libraries: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run Python where this folder comes first of those with shared libraries, and the checkout first of those with
-    modules. All else is found where the caller finds it."""
+    """Run Python with `libraries` first in LD_LIBRARY_PATH, and the checkout first in PYTHONPATH.
+
+    The folders of the caller's variables follow.
+    """
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": first_in("LD_LIBRARY_PATH", libraries),

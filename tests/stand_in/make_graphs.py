@@ -1,7 +1,7 @@
-"""Makes streams, events, copies, launches and graphs with the real driver layer, on the stand-in for libcuda; prints as
-JSON what it was given.
+"""Makes streams, events, copies, launches and graphs with the real driver layer, on the stand-in for libcuda. Prints
+the calls that the stand-in got, as JSON.
 
-To be run in a process of its own, with the stand-in first in LD_LIBRARY_PATH.
+It must run in a separate process, with the stand-in first in LD_LIBRARY_PATH.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ ILLEGAL_ADDRESS = 700
 
 
 def said() -> list[str]:
-    """What was written down since the last time."""
+    """Return the calls recorded since the last call of this function."""
     lines: list[str] = LIBRARY.stand_in_log().decode().splitlines()
     LIBRARY.stand_in_clear()
     return lines
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def of_events(gpu: Gpu, stream: RawStream, other: RawStream) -> list[str]:
-    """What is said of two new streams, and of events in them."""
+    """Return the calls recorded for two new streams, and for events in them."""
     event, first, last = gpu.new_event(), gpu.new_timing_event(), gpu.new_timing_event()
     event.record(stream)
     other.wait_for_event(event)
@@ -106,7 +106,7 @@ def of_events(gpu: Gpu, stream: RawStream, other: RawStream) -> list[str]:
 
 
 def refusals(gpu: Gpu, stream: RawStream) -> list[str]:
-    """The error of each call with a stream or an event that the driver refuses."""
+    """Return the error of each call with a stream or an event that the driver refuses."""
     event, timing, array = gpu.new_event(), gpu.new_timing_event(), np.zeros(4, np.uint8)
     calls: list[tuple[str, Callable[[], object]]] = [
         ("cuStreamCreate", gpu.new_stream),
@@ -138,7 +138,7 @@ def refusals(gpu: Gpu, stream: RawStream) -> list[str]:
 
 
 def of_memory(gpu: Gpu, stream: RawStream) -> list[str]:
-    """What is said of copies and fills, with the address of the host's array as `HOST`."""
+    """Return the calls recorded for copies and fills, with `HOST` for the address of the host's array."""
     array = np.zeros((3, 5), np.float16)
     gpu.copy_in(0x5000, array, stream)
     gpu.copy_out(array, 0x5000, stream)
@@ -150,14 +150,14 @@ def of_memory(gpu: Gpu, stream: RawStream) -> list[str]:
 
 
 def in_streams(gpu: Gpu, kernels: Sequence[KernelLaunch], stream: RawStream, other: RawStream) -> dict[str, list[str]]:
-    """What launches in two lanes say."""
+    """Return the calls recorded for launches in two lanes."""
     found = {}
     launches = gpu.prepare_launches([(kernels[0], 0), (kernels[1], 0), (kernels[2], 1)])
-    launches.aim([stream, other])
+    launches.set_streams([stream, other])
     for launch in launches.each:
         assert launch() == 0
     found["streams"] = said()
-    launches.aim([other, stream])
+    launches.set_streams([other, stream])
     kernels[1].parameters[:8] = pack("<Q", 0x28)
     for launch in launches.each[1:]:
         launch()
@@ -167,13 +167,13 @@ def in_streams(gpu: Gpu, kernels: Sequence[KernelLaunch], stream: RawStream, oth
     found["refused launch"] = [*said(), str(code), str(gpu.refused("cuLaunchKernelEx", code)), str(launches.each[0]())]
     said()
     none = gpu.prepare_launches([])
-    none.aim([stream])
+    none.set_streams([stream])
     assert not none.each
     return found
 
 
 def kernel(function: Function, address: int, number: int) -> KernelLaunch:
-    """A launch with an address and a number."""
+    """Return a launch with an address and a number as parameters."""
     return KernelLaunch(function, (3, 2, 1), (32, 4, 2), bytearray(pack("<Qi", address, number)), 96)
 
 

@@ -1,15 +1,15 @@
-"""Has the real driver layer wait, on the stand-in for libcuda, which ends the process with status 86 at a deadlock.
+"""Lets the real driver layer wait, on the stand-in for libcuda, which ends the process with status 86 at a deadlock.
 
-    python -m tests.stand_in.waits calls             prints as JSON whether each call of the driver lets go of the GIL
-    python -m tests.stand_in.waits behind ours       makes each call while another thread loads a module, behind which
-                                                     is a host function that takes the GIL; prints as JSON the calls
-                                                     that have waited for the load
-    python -m tests.stand_in.waits behind pycuda     records an event with PyCUDA then
-    python -m tests.stand_in.waits WHO FUNCTION      a kernel is under way, and behind it a host function: FUNCTION is
-                                                     `ours` or `python`, which takes the GIL; who loads a module
-                                                     meanwhile is WHO: `ours` or `pycuda`
+    python -m tests.stand_in.waits calls             prints as JSON for each call of the driver if it releases the GIL
+    python -m tests.stand_in.waits behind ours       makes each call while another thread loads a module and waits for a
+                                                     host function that takes the GIL; prints as JSON the calls that
+                                                     have waited for the load
+    python -m tests.stand_in.waits behind pycuda     records an event with PyCUDA while another thread does so
+    python -m tests.stand_in.waits WHO FUNCTION      loads a module while a kernel and a host function after it are in
+                                                     progress: WHO loads it, `ours` or `pycuda`; FUNCTION is `ours`, or
+                                                     `python`, which takes the GIL
 
-To be run in a process of its own, with the stand-in first in LD_LIBRARY_PATH.
+It must run in a separate process, with the stand-in first in LD_LIBRARY_PATH.
 """
 
 import ctypes
@@ -33,19 +33,22 @@ LIBRARY.stand_in_patience.argtypes = (ctypes.c_double,)
 LIBRARY.stand_in_go_on.restype = ctypes.c_char_p
 
 DEADLOCK: Final = ("pycuda", "python")
-"""PyCUDA holds the GIL while it loads, and the function takes it: this never ends."""
+"""Arguments that deadlock: PyCUDA holds the GIL while it loads, and the function waits for the GIL."""
 
 See: TypeAlias = Callable[[str, str, Callable[[], object]], None]
-"""What is done with a call of the driver's, given its name, through what it is made, and a function that makes it once,
-maybe beside other calls."""
+"""Checks a call of the driver, given the call's name, the library that makes it, and a function that makes it once,
+possibly together with other calls."""
 
 GENEROUS, SHORT = 30.0, 0.05
-"""Seconds that a call gives another Python thread to get the GIL: one that lets go of it ends as soon as that thread
-comes; of one that holds it that thread never comes."""
+"""Seconds for which the stand-in waits in a call for another Python thread to get the GIL.
+
+If the call releases the GIL, the other thread gets it and the call ends at once. If the call holds it, the full time
+passes.
+"""
 
 
 def let_go(name: str, call: Callable[[], object], seconds: float) -> str:
-    """Does this call of the driver's, made once in `call`, let go of the GIL?"""
+    """Test if a call of the driver, made once in `call`, releases the GIL."""
     found = "not called"
 
     def other() -> None:
@@ -63,7 +66,7 @@ def let_go(name: str, call: Callable[[], object], seconds: float) -> str:
 
 
 def calls() -> None:
-    """What each row's call does, made as dagpu makes it."""
+    """Make each call of the list as dagpu makes it, and print if it releases the GIL."""
     import pycuda.driver as cuda
 
     (gpu,) = open_gpus()
@@ -124,7 +127,7 @@ def _calls_of_a_context(gpu: Any, see: See) -> None:
     see("cuFuncSetAttribute", "bindings", lambda: function.allow_shared(1 << 16))
     launch = KernelLaunch(function, (1, 1, 1), (1, 1, 1), bytearray(8), 0)
     launches = gpu.prepare_launches([(launch, 0)])
-    launches.aim([stream])
+    launches.set_streams([stream])
     see("cuLaunchKernelEx", "ctypes", launches.each[0])
     copy, fill = CopyNode("within", 128, 64, 8), FillNode(64, 1, 0, 8)
     nodes: list[tuple[GraphNode, tuple[int, ...]]] = [(launch, ()), (copy, ()), (fill, ())]
@@ -144,9 +147,9 @@ def _calls_of_a_context(gpu: Any, see: See) -> None:
 
 
 def _behind_a_load(gpu: Any, call: Callable[[], object]) -> list[str]:
-    """Make a call while another thread loads a module: which calls have waited for that?
+    """Make a call while another thread loads a module. Return the calls that have waited for the load.
 
-    The load waits for a host function in Python, which comes to its end when a call waits for the load, or none does.
+    The load waits for a host function in Python, which ends once a call waits for the load or all calls have returned.
     """
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: LIBRARY.stand_in_until_behind())
 
@@ -166,7 +169,7 @@ def _behind_a_load(gpu: Any, call: Callable[[], object]) -> list[str]:
 
 
 def behind(who: str) -> None:
-    """A thread loads a module, and somebody calls the driver meanwhile."""
+    """Load a module on a thread, and call the driver at the same time."""
     import pycuda.driver as cuda
 
     (gpu,) = open_gpus()
@@ -186,7 +189,7 @@ def behind(who: str) -> None:
 
 
 def load(who: str, function: str) -> None:
-    """A kernel is under way, behind it a host function that closes a descriptor; now somebody loads a module."""
+    """Load a module while a kernel runs, followed by a host function that closes a descriptor."""
     import pycuda.driver as cuda
 
     (gpu,) = open_gpus()
@@ -198,7 +201,7 @@ def load(who: str, function: str) -> None:
         if function == "ours":
             gpu.close_when_reached(stream, write)
         else:
-            # So do CuPy, Numba, and cuda.bindings 12 whatever function it is given.
+            # CuPy, Numba, and cuda.bindings 12 do the same, with any function.
             function_of_python = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: os.close(write))
             LIBRARY.cuLaunchHostFunc(ctypes.c_void_p(stream.handle), function_of_python, None)
         if who == "ours":

@@ -1,11 +1,12 @@
-"""CUDA text read as the tests read it: a kernel named `k`, and tiles and views, unless they say otherwise."""
+"""Reads CUDA text for tests. By default the kernel is named `k` and takes tiles and views."""
 
 from typing import Literal
 
 import pytest
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.kernels.cuda_signature import CudaParam, CudaSignature, parse_cuda_signature
+from dagpu.kernels.cuda_scalars import CudaParam
+from dagpu.kernels.cuda_signature import CudaSignature, parse_cuda_signature
 
 Abi = Literal["views", "pointers"]
 
@@ -15,7 +16,7 @@ def parse(source: str, name: str = "k", abi: Abi = "views") -> CudaSignature:
 
 
 def only(declaration: str, abi: Abi = "views", before: str = "") -> CudaParam:
-    """The single parameter of a kernel that declares just this one."""
+    """Return the parameter of a kernel that declares only this one."""
     (param,) = parse(f"{before}\n__global__ void k({declaration}) {{}}", abi=abi).params
     return param
 

@@ -1,15 +1,15 @@
-"""How a page of the documentation is read and run: its blocks of code, the script it shows, the pictures it has.
+"""Reads and runs pages of the documentation: their blocks of code, their scripts and their pictures.
 
-- A page is one program: its ```` ```python ```` blocks run in order, on the host. `print(...)  # text` says what is
-  printed. A block below `<!-- raises: MovedError -->` must raise that; the ```` ```text ```` block after it is the
-  message, and where a group is raised, those of its parts as well, as `told` puts them. A block below
-  `<!-- not run: why -->` is shown only. A ```` ```text ```` block below `<!-- mypy -->` is what mypy, with the plugin,
-  says of the block of code before it.
-- A page of the tutorial also includes, piece by piece, a script `NN_name.py` that lies beside it. The ```` ```text ````
-  blocks below `<!-- prints -->` are together what that script prints.
-- A picture `_static/generated/name.svg` in a page is what its code, or its script, writes with `save_svg("name.svg")`.
+- A page is one program: its ```` ```python ```` blocks run in order, on the host. The comment of
+  `print(...)  # text` is the expected output. A block below `<!-- raises: MovedError -->` must raise that error. The
+  ```` ```text ```` block after it is the message; for a group, also the messages of its parts, as `told` formats them.
+  A block below `<!-- not run: why -->` is only shown. A ```` ```text ```` block below `<!-- mypy -->` is the report of
+  mypy, with the plugin, on the block of code before it.
+- A page of the tutorial also includes, piece by piece, a script `NN_name.py` in the same folder. The ```` ```text ````
+  blocks below `<!-- prints -->` are together the output of that script.
+- A picture `_static/generated/name.svg` of a page is written by its code, or its script, with `save_svg("name.svg")`.
 
-In all messages white space is any, `...` stands for anything, and the page is named without its folder.
+In all messages, any white space matches any other, `...` matches anything, and the page is named without its folder.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from tests.support.paths import ROOT
 DOCS = ROOT / "docs"
 GENERATED = DOCS / "_static" / "generated"
 MADE = frozenset({DOCS / "benchmarks.md", DOCS / "parity.md"})
-"""Pages that docs/_ext/generated.py writes: they are there once the documentation has been built."""
+"""Pages that docs/_ext/generated.py writes. They exist once the documentation has been built."""
 
 _BLOCK = re.compile(
     r"^(?P<mark>(?:<!--[^\n]*-->\n)?)```(?P<kind>python|text)\b[^\n]*\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -44,7 +44,7 @@ _PICTURE = re.compile(r"_static/generated/(?P<name>[\w-]+\.svg)")
 @final
 @dataclass(frozen=True)
 class Block:
-    """One block of Python: the lines it stands on, what its comment says, and the messages that follow it."""
+    """One block of Python: its lines, the comment above it, and the messages below it."""
 
     line: int
     code: str
@@ -55,12 +55,12 @@ class Block:
 
     @property
     def prints(self) -> list[str]:
-        """What its comments say is printed."""
+        """Return the lines that the block prints, according to its comments."""
         return re.findall(r"print\(.*\)\s+# (.*)", self.code)
 
     def run(self, page: Path, names: dict[str, Any]) -> None:
-        """Run it, in a Python that sees what lies beside the page."""
-        # Blank lines stand in front, so that a traceback and an origin name the page's own line.
+        """Run the block. It can import the modules in the page's folder."""
+        # Blank lines in front make tracebacks and origins name the line of the page.
         program = compile("\n" * (self.line - 1) + self.code, str(page), "exec")
         with neighbours(page):
             exec(program, names)
@@ -68,7 +68,7 @@ class Block:
 
 @contextlib.contextmanager
 def neighbours(file: Path) -> Iterator[None]:
-    """Within the block, what lies beside the file can be imported."""
+    """Within the `with` block, the modules in the file's folder can be imported."""
     sys.path.insert(0, str(file.parent))
     try:
         yield
@@ -77,12 +77,12 @@ def neighbours(file: Path) -> Iterator[None]:
 
 
 def pages() -> list[Path]:
-    """All pages that are written by hand."""
+    """Return all pages that are written by hand."""
     return sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts and page not in MADE)
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The Python blocks of a page."""
+    """Iterate over the Python blocks of a page."""
     text = page.read_text(encoding="utf-8")
     found = list(_BLOCK.finditer(text))
     for number, match in enumerate(found):
@@ -103,19 +103,19 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def said(message: str) -> re.Pattern[str]:
-    """A message of the documentation as a pattern: white space is any, and `...` anything."""
+    """Return a message of the documentation as a pattern. White space matches any, and `...` matches anything."""
     words = re.split(r"\s+", message.strip())
     return re.compile(r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*?") for word in words), re.DOTALL)
 
 
 def told(error: BaseException) -> str:
-    """An error as a page shows it: type and message, and below that of a group those of its parts."""
+    """Return an error as a page shows it: its type and message. Below the message of a group are those of its parts."""
     parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     return "\n".join([f"{type(error).__name__}: {error}", *map(told, parts)])
 
 
 def included(page: Path) -> Iterator[tuple[Path, str]]:
-    """The pieces of scripts that a page includes: the script, and the piece."""
+    """Iterate over the pieces of scripts that a page includes: the script, and the piece."""
     for match in _INCLUDE.finditer(page.read_text(encoding="utf-8")):
         script = page.parent / match["file"]
         _, _, rest = script.read_text(encoding="utf-8").partition(f"# {match['after']}\n")
@@ -123,18 +123,18 @@ def included(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 def script_of(page: Path) -> Path | None:
-    """The script that a page of the tutorial shows."""
+    """Return the script that a page of the tutorial shows, or None."""
     return next((script for script, _ in included(page) if script.name[0].isdigit()), None)
 
 
 def printed(page: Path) -> str:
-    """What a page says that its script prints."""
+    """Return the output of the script according to the page."""
     found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
     return "\n".join(match["code"] for match in found if "prints" in match["mark"])
 
 
 def pictures(page: Path) -> set[str]:
-    """The names of the generated pictures in a page."""
+    """Return the names of the generated pictures in a page."""
     return {match["name"] for match in _PICTURE.finditer(page.read_text(encoding="utf-8"))}
 
 
@@ -145,7 +145,7 @@ def run_script(script: Path) -> None:
 
 
 def draw(page: Path) -> dict[str, str]:
-    """The pictures that a page's code writes, by name; in a folder of its own, on the host."""
+    """Run a page's code on the host, in a separate folder. Return the pictures that it writes, by name."""
     import dagpu
 
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):

@@ -1,5 +1,8 @@
-"""The driver's calls, as the docstring of `pycuda_driver` lists them: through what each is made, what it may wait for,
-whether it waits behind a load, and whether it lets go of the GIL meanwhile."""
+"""The list of the driver's calls in the docstring of `pycuda_driver`.
+
+For each call it gives the library that makes it, the work that it may wait for, if it waits for a module load on
+another thread, and if it releases the GIL.
+"""
 
 import re
 from functools import cache
@@ -10,17 +13,17 @@ from dagpu.backends.cuda.driver import pycuda_driver
 
 @final
 class DriverCall(NamedTuple):
-    """A row."""
+    """One row of the list."""
 
     name: str
     through: str
-    """`bindings` for cuda.bindings, `ctypes`, or the name in PyCUDA."""
+    """The library that makes the call: `bindings` for cuda.bindings, `ctypes`, or the call's name in PyCUDA."""
     waits: str
-    """What it may wait for; `-` for nothing."""
+    """The work that the call may wait for; `-` if it never waits."""
     behind_a_load: str
-    """Does it wait while another thread loads a module or frees memory? `waits`, `unknown`, or `-` if it does not."""
+    """`waits` if the call waits while another thread loads a module or frees memory; else `unknown`, or `-` for no."""
     releases: bool
-    """Does it let go of the GIL?"""
+    """True if the call releases the GIL."""
 
     @property
     def may_wait(self) -> bool:
@@ -29,7 +32,7 @@ class DriverCall(NamedTuple):
 
 @cache
 def driver_calls() -> tuple[DriverCall, ...]:
-    """All rows, in order."""
+    """Return all rows, in order."""
     text = pycuda_driver.__doc__
     assert text is not None
     rows = [re.split(r" {2,}", line.strip()) for line in text.splitlines() if line.startswith("    ")]
@@ -48,10 +51,10 @@ def _rows(call: str) -> list[DriverCall]:
 
 
 def releases(call: str) -> bool:
-    """Does this call let go of the GIL, through whatever it is made?"""
+    """Return True if the call releases the GIL, whichever library makes it."""
     return all(row.releases for row in _rows(call))
 
 
 def may_wait_behind_a_load(call: str) -> bool:
-    """May this call wait while another thread loads a module?"""
+    """Return True if the call may wait while another thread loads a module."""
     return any(row.behind_a_load != "-" for row in _rows(call))

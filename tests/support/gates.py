@@ -1,4 +1,4 @@
-"""Device work that waits at a gate until a test opens it, and trio loops with a deadline."""
+"""Gates, at which device work waits until a test opens them, and trio loops with a deadline."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -14,12 +14,12 @@ from dagpu.lowering.program import Program
 
 T = TypeVar("T")
 PATIENCE = 30.0
-"""Seconds after which a test calls it a hang."""
+"""Seconds after which a test counts as hung."""
 
 
 @final
 class Gate:
-    """Device work that stops in the middle until it is let on."""
+    """Device work that blocks in the middle until the gate is opened."""
 
     def __init__(self) -> None:
         self.started = threading.Event()
@@ -27,14 +27,14 @@ class Gate:
         self.ended = 0
 
     def __call__(self, x: T) -> T:
-        """For `host_map`: block until the gate is open."""
+        """Block until the gate is open, and return `x`. It is a function for `host_map`."""
         self.started.set()
         assert self.open.wait(PATIENCE)
         self.ended += 1
         return x
 
     async def reached(self) -> None:
-        """Until the work stands at the gate."""
+        """Wait until the work has reached the gate."""
         assert await trio.to_thread.run_sync(self.started.wait, PATIENCE)
 
 
@@ -53,14 +53,14 @@ def _(y: Tile[f32], x: NDArray[f32]) -> None:
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    """Gate number 0; opened at the end, so that a failed test leaves no thread behind."""
+    """Return gate number 0. It is opened at the end, so that no thread of a failed test remains."""
     GATES[0] = Gate()
     yield GATES[0]
     GATES[0].open.set()
 
 
 def run(body: Callable[[], Any]) -> None:
-    """`body` in a trio loop, failing where it hangs."""
+    """Run `body` in a trio loop, and fail if it hangs."""
 
     async def main() -> None:
         with trio.fail_after(PATIENCE):
@@ -70,7 +70,7 @@ def run(body: Callable[[], Any]) -> None:
 
 
 def noting(kept: list[Any], result: T) -> Callable[[Any], T]:
-    """A function that writes down what it is called with."""
+    """Return a function that appends its argument to `kept` and returns `result`."""
 
     def note(x: Any) -> T:
         kept.append(x)
@@ -85,7 +85,7 @@ async def awaited(op: "dagpu.DeviceOp[T, Any, Any]") -> T:
 
 @final
 class Noting:
-    """A policy of one's own: lane `key` for everything, and how often it was asked."""
+    """A custom policy that puts every instruction in lane `key`, and counts its calls."""
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
@@ -97,7 +97,7 @@ class Noting:
 
 
 def reading(t: Any) -> Any:
-    """An op that reads `t`, lent, in a run that stops at gate 0."""
+    """Return an op that borrows and reads `t`, in a run that waits at gate 0."""
     read = add(zeros((4,)).partition((4,)), t.borrow()).first().unpartition()
     return zip_ops(read.to_host(), value(0).host_map(GATES[0])).first()
 

@@ -12,7 +12,7 @@ shapes = st.lists(st.integers(0, 6), max_size=3).map(tuple)
 
 
 def line(back: int = 0) -> str:
-    """The caller's `file:line`, or that of so many lines before."""
+    """Return the caller's `file:line`, or that of `back` lines before."""
     frame = inspect.currentframe()
     assert frame is not None
     assert frame.f_back is not None

@@ -1,13 +1,13 @@
-"""What kernels leave behind to show that they ran: a list of numbers, in the order in which they were written.
+"""Marks, which kernels write to show that they ran: a list of numbers, in the order in which they were written.
 
-On the host a kernel's body appends to it. A GPU writes into page-locked host memory, whose address the kernel gets as
-a number: word 0 counts the marks, those after it are the marks.
+On the host, a kernel's body appends to the list. A GPU writes into page-locked host memory, whose address the kernel
+gets as a number. Word 0 counts the marks, and the following words are the marks.
 """
 
 from typing import Any, Final
 
 LENGTH: Final = 4096
-"""Words of the device's list; a test leaves far fewer marks."""
+"""Number of words of the device's list. A test writes far fewer marks."""
 
 DEVICE_MARK: Final = """
 __device__ void leave_mark(long long address, int number) {
@@ -16,11 +16,11 @@ __device__ void leave_mark(long long address, int number) {
     words[1 + atomicAdd(words, 1)] = number;
 }
 """
-"""CUDA: one mark for each launch that calls this in all its threads; none where the address is 0."""
+"""CUDA function: writes one mark for each launch that calls it in all threads; none if the address is 0."""
 
 
 class Marks:
-    """One list; `address` is 0 until a device's memory has been lent to it."""
+    """One list of marks. `address` is 0 until `use` gives it memory that the device can write."""
 
     def __init__(self) -> None:
         self._words: Any = None
@@ -32,11 +32,11 @@ class Marks:
         self._words, self.address = words, address
 
     def leave(self, number: int) -> None:
-        """A mark from Python."""
+        """Write a mark from Python."""
         self._mine.append(number)
 
     def seen(self) -> list[int]:
-        """All marks since `clear`. Call it when no kernel is under way."""
+        """Return all marks since `clear`. No kernel may be running."""
         if not self.address:
             return list(self._mine)
         count = int(self._words[0])
@@ -44,7 +44,7 @@ class Marks:
         return self._mine + [int(number) for number in self._words[1 : 1 + count]]
 
     def clear(self) -> None:
-        """Forget them."""
+        """Delete all marks."""
         self._mine.clear()
         if self.address:
             self._words[:] = 0

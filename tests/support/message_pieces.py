@@ -1,7 +1,7 @@
-"""The texts of dagpu's messages, read off its source: those of three words or more in functions that make errors.
+"""The texts of dagpu's messages, read from its source: those of three or more words in functions that make errors.
 
-A message is put together of pieces: what is wrong, where, the cure. So it is pieces that are counted: each must be seen
-in a message that a test provokes (`tests.behaviour.errors.cures`), or have a reason in `LEFT_OUT`.
+A message consists of pieces: the problem, the place and the cure. Each piece must occur in a message that a test
+provokes (`tests.behaviour.errors.cures`), or have a reason in `LEFT_OUT`.
 """
 
 import ast
@@ -13,38 +13,38 @@ from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "dagpu"
 APART = "mypy_plugin"
-"""It has a corpus of its own: tests/typing/plugin, and the cures of its messages in tests/plugin/test_mypy_cures.py."""
+"""The package left out here. Its corpus is tests/typing/plugin; tests/plugin/test_mypy_cures.py tests its cures."""
 
 BUILDERS = {"refuse_call", "declaration_error", "wrong_argument", "_refuse", "refuse", "out_of_memory", "no_room"}
-"""Functions that make an error of the texts they are given."""
+"""Functions that make an error from the texts that they are given."""
 
 MESSAGE_MODULES = {
     "backends/cuda/compile/diagnostics.py",
     "backends/cuda/graphs/instances.py",
     "backends/cuda/kernels/launch_params.py",
-    "cuda_scalars.py",
-    "cuda_signature.py",
-    "kernel_arguments.py",
-    "kernel_signature.py",
-    "wrong_arguments.py",
+    "kernels/cuda_scalars.py",
+    "kernels/cuda_signature.py",
+    "kernels/call_arguments.py",
+    "kernels/annotations.py",
+    "common/wrong_arguments.py",
 }
-"""Modules whose other functions make texts for messages as well."""
+"""Modules in which all functions make texts for messages."""
 
 _HOLE = "\0"
 _WORD = re.compile(r"[A-Za-z']{2,}")
 _TYPE = re.compile(r"^[\w.]+(\[[\w., \[\]]*\])?$")
-"""Texts that are types: annotations, and the first argument of `cast`."""
+"""Matches texts that are types: annotations, and the first argument of `cast`."""
 
 
 class Piece(NamedTuple):
-    """One text: `module` is relative to the package, `function` the innermost one around it."""
+    """One text. `module` is relative to the package; `function` is the innermost function around the text."""
 
     module: str
     function: str
     text: str
 
     def is_in(self, message: str) -> bool:
-        """Does a message have this piece, whatever stands in its holes?"""
+        """Return True if the message contains this piece, with any texts in its placeholders."""
         return any(_has(message, text) for text in (self.text, self.text[:1].upper() + self.text[1:]))
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ def _has(message: str, text: str) -> bool:
 
 
 def pieces() -> Iterator[Piece]:
-    """All of them."""
+    """Iterate over all pieces."""
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).as_posix()
         if module.startswith(APART):
@@ -81,7 +81,7 @@ def pieces() -> Iterator[Piece]:
 
 
 def _own_nodes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
-    """The nodes of a function, without those of functions inside it and without docstrings."""
+    """Iterate over the nodes of a function, without those of inner functions and without docstrings."""
     todo: list[ast.AST] = list(function.body)
     while todo:
         node = todo.pop()

@@ -1,7 +1,7 @@
-"""mypy with the plugin, for tests: programs written to a folder are checked in one run, on a cache built once.
+"""Runs mypy with the plugin for tests: programs in a folder are checked in one run, with a cache that is built once.
 
-What every program depends on (numpy, trio, dagpu) takes mypy many seconds from nothing. So its cache is built by the
-first test that needs it, for all test processes together, and copied for each that writes to it.
+All programs depend on numpy, trio and dagpu, which mypy checks for many seconds without a cache. So the first test that
+needs the cache builds it for all test processes. Each checker works on a copy.
 """
 
 import fcntl
@@ -43,7 +43,7 @@ class Message(NamedTuple):
 
 
 def parsed(report: str) -> list[Message]:
-    """A report of mypy's, line by line. A line that is no message fails the test."""
+    """Parse a report of mypy into messages. A line that is not a message fails the test."""
     found = []
     for line in report.splitlines():
         match = _LINE.match(line)
@@ -55,7 +55,7 @@ def parsed(report: str) -> list[Message]:
 
 @final
 class Checker:
-    """mypy in a folder of its own, for programs by their file names."""
+    """Runs mypy in a separate folder, on programs given by their file names."""
 
     def __init__(self, folder: Path, dependencies: Path) -> None:
         self.folder = folder
@@ -65,12 +65,12 @@ class Checker:
         shutil.copytree(dependencies, self.cache)
 
     def write(self, programs: Mapping[str, str]) -> None:
-        """Put programs into the folder."""
+        """Write programs to the folder."""
         for name, text in programs.items():
             (self.folder / name).write_text(text, encoding="utf-8")
 
     def check(self, *names: str) -> list[Message]:
-        """What mypy says of these files."""
+        """Return the messages of mypy for these files."""
         arguments = ["--config-file", str(self.configuration), "--cache-dir", str(self.cache), "--no-error-summary"]
         report, crash, _ = api.run([*arguments, *(str(self.folder / name) for name in names)])
         assert crash == "", crash
@@ -78,7 +78,7 @@ class Checker:
 
 
 def dependencies(factory: pytest.TempPathFactory) -> Path:
-    """A mypy cache of what programs depend on. The first test process that asks builds it, the others wait for it."""
+    """Return a mypy cache of the modules that programs import. The first test process builds it; the others wait."""
     base = factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     cache = shared / "mypy-dependencies"

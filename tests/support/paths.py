@@ -9,8 +9,8 @@ ROOT: Final = next(folder for folder in Path(__file__).resolve().parents if (fol
 
 
 def first_in(variable: str, folder: Path) -> str:
-    """The value of PYTHONPATH, LD_LIBRARY_PATH or the like with this folder before all that are in it already.
+    """Return the value of a variable such as PYTHONPATH or LD_LIBRARY_PATH, with this folder in front.
 
-    A child process that gets the folder alone does not find packages that its parent finds by the variable.
+    The other folders stay, because a child process needs the packages that its parent finds by the variable.
     """
     return os.pathsep.join(filter(None, [str(folder), os.environ.get(variable)]))

@@ -1,6 +1,6 @@
-"""The devices that a test runs on, by number: it names none itself, so that it can be run on any kind of device.
+"""The devices that a test runs on, by number. Tests do not name devices, so that they can run on any kind of device.
 
-`DAGPU_DEVICE` says which kind: the host (`tests/conftest.py`), or a GPU (`tests/gpu/conftest.py`).
+`DAGPU_DEVICE` selects the kind: the host (`tests/conftest.py`), or a GPU (`tests/gpu/conftest.py`).
 """
 
 import os
@@ -11,16 +11,16 @@ from functools import cache
 from dagpu import devices
 
 HOST_DEVICES = 8
-"""How many devices of the host can be had by name."""
+"""Number of host devices that can be used by name."""
 
 
 _counts: dict[str, int] = {}
-"""How many devices of a kind `counted` says there are."""
+"""Number of devices of each kind, as set by `counted`."""
 
 
 @contextmanager
 def counted(kind: str, count: int) -> Iterator[None]:
-    """Within the `with` block there are `count` devices of this kind."""
+    """Within the `with` block, `place` uses `count` devices of this kind."""
     before = _counts.copy()
     _counts[kind] = count
     try:
@@ -36,12 +36,12 @@ def _count(kind: str) -> int:
 
 
 def place(number: int = 0) -> str:
-    """The name of device `number`, counted from the default one; where there are fewer, they come round again."""
+    """Return the name of device `number`, counted from the default one, modulo the number of devices."""
     kind, _, index = os.environ["DAGPU_DEVICE"].partition(":")
     return f"{kind}:{(int(index or 0) + number) % (_counts.get(kind) or _count(kind))}"
 
 
 def elsewhere() -> str:
-    """The name of another device than the default one: one of the host's where there is no other of its kind."""
+    """Return the name of a device other than the default one: a host device if there is no other of its kind."""
     here, there = place(0), place(1)
     return "host:0" if there == here else there

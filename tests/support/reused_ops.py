@@ -1,4 +1,4 @@
-"""Ops that are run again, and a count of the traces that this takes."""
+"""Ops for repeated runs, and a counter of the traces that the runs make."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,13 +21,13 @@ from tests.programs.strategies import makes
 
 @pytest.fixture(autouse=True)
 def no_plans_yet() -> None:
-    """Whatever ran before has left nothing that an op of the same structure would find."""
+    """Clear the caches, so that an op finds no plan of an earlier op with the same structure."""
     plans.clear()
 
 
 @final
 class Count:
-    """How many runs have made a trace."""
+    """Number of runs that have made a trace."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -35,7 +35,7 @@ class Count:
 
 @contextmanager
 def traces() -> Iterator[Count]:
-    """Counts the traces that runs make within the `with` block."""
+    """Count the traces that runs make within the `with` block."""
     count = Count()
     tracer: Any = vars(execute)["Tracer"]
 
@@ -48,7 +48,7 @@ def traces() -> Iterator[Count]:
 
 
 def contents(result: Any) -> Any:
-    """A result with the bits of every array and handle in it; what it owns is used up."""
+    """Return a result with the bits of every array and handle in it. Handles that it owns are used up."""
     if isinstance(result, tuple):
         return tuple(map(contents, result))
     if isinstance(result, Partition):
@@ -59,7 +59,7 @@ def contents(result: Any) -> Any:
 
 
 def scaled(x: Op, by: float = 2.0, shape: Shape2 = (2, 3)) -> Op:
-    """A kernel over an op that yields a tensor."""
+    """Return an op that applies a kernel to the tensor that `x` returns."""
     return scale(empty(shape).partition(shape), by, x).first().unpartition()
 
 
@@ -69,19 +69,19 @@ def twice_scaled() -> Op:
 
 @cache
 def shared_input() -> Any:
-    """Ones, of shape (2, 3)."""
+    """Return an input of ones, of shape (2, 3)."""
     return ones((2, 3)).share().sync()
 
 
 @cache
 def lender() -> Any:
-    """Fives, of shape (2, 3), that nobody writes."""
+    """Return a tensor of fives, of shape (2, 3), that no test writes."""
     return full((2, 3), 5).sync()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def let_go() -> Iterator[None]:
-    """Leave no tensor behind for the end of the process."""
+    """Drop all tensors before the process ends."""
     yield
     shared_input.cache_clear()
     lender.cache_clear()
@@ -89,7 +89,7 @@ def let_go() -> Iterator[None]:
 
 @final
 class Asked:
-    """A policy that counts how often it is asked."""
+    """A policy that counts its calls."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -101,7 +101,7 @@ class Asked:
 
 @st.composite
 def pure(draw: st.DrawFn, shape: Shape2, depth: int = 4, *, lent: bool = False) -> Expr:
-    """A description whose op calls no closure and remembers nothing, so that its trace can be spared."""
+    """Draw a description whose op calls no closure and keeps no result, so that repeated runs need no trace."""
     kinds = ["make"] + ["lent"] * lent + ["call", "call", "change"] * (depth > 0)
     match draw(st.sampled_from(kinds)):
         case "make":

@@ -63,7 +63,7 @@ assert_type(from_host(np.zeros(3, np.float64)), DeviceOp[Tensor[f64]])
 
 
 def lent_for_writing(op: DeviceOp[TensorMut[f32], Borrowed, NoAlloc]) -> None:
-    """What is lent for writing is cut, reshaped and read lazily, and stays what it was."""
+    """A tensor borrowed for writing can be partitioned, reshaped and read lazily, and keeps its type."""
     assert_type(op.partition((2, 2)), DeviceOp[Partition[TensorMut[f32]], Borrowed, NoAlloc])
     assert_type(op.partition((2, 2)).unpartition(), DeviceOp[TensorMut[f32], Borrowed, NoAlloc])
     assert_type(op.reshape((16,)), DeviceOp[TensorMut[f32], Borrowed, NoAlloc])
@@ -126,7 +126,7 @@ assert_type(eight_7, DeviceOp[dict[int, str], Static, NoAlloc])
 
 
 def unknown_length(op: DeviceOp[tuple[int, ...]]) -> None:
-    """Where the type does not say how many there are, the parts are `Any`."""
+    """If the type does not give the number of parts, the parts are `Any`."""
     assert_type(op.unzip(3), tuple[DeviceOp[Any], ...])
     assert_type(op.first(), DeviceOp[Any])
     assert_type(op.last(), DeviceOp[Any])

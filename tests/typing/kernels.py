@@ -53,7 +53,7 @@ def inputs(
     excl: TensorMut[f32],
     lazy_excl: DeviceOp[TensorMut[f32], Borrowed],
 ) -> None:
-    """An input is an owned, a shared or a lent tensor, lent for writing even, or an op that yields one."""
+    """An input is an owned, a shared or a lent tensor, lent for writing even, or an op whose result is one."""
     assert_type(saxpy(out, 2.0, own), KernelOp)
     assert_type(saxpy(out, 2.0, many), KernelOp)
     assert_type(saxpy(out, 2.0, lent), KernelOp)
@@ -67,7 +67,7 @@ def inputs(
 
 
 def outputs(own: Tensor[f32], excl: TensorMut[f32], lazy: DeviceOp[Partition[TensorMut[f32]]]) -> None:
-    """An output is a partition of an owned or of an exclusively lent tensor, or an op that yields one."""
+    """An output is a partition of an owned or of an exclusively lent tensor, or an op whose result is one."""
     x = zeros((4, 4)).share()
     assert_type(saxpy(own.partition((2, 2)), 2.0, x), KernelOp)
     assert_type(saxpy(excl.partition((2, 2)), 2.0, x), KernelOp)
@@ -83,7 +83,7 @@ def scalars(own: Tensor[f32], number: DeviceOp[float]) -> None:
 
 
 def results(op: KernelOp) -> None:
-    """Without the plugin the results of a kernel are `Any`, and compose like those of any op."""
+    """Without the plugin, the results of a kernel are `Any`, and compose like those of any op."""
     assert_type(op.unzip(), tuple[DeviceOp[Any, Any, Any], ...])
     assert_type(op.first(), DeviceOp[Any, Any, Any])
     typed: DeviceOp[Tensor[f32]] = op.first().unpartition()

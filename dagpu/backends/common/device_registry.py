@@ -1,4 +1,4 @@
-"""The devices of a backend by number: each is made when it is first asked for. Shared by the host's backends."""
+"""The registry of a backend's devices, by number. The host and explore backends share it."""
 
 from collections.abc import Callable
 from typing import Generic, Literal, TypeVar, final
@@ -11,12 +11,12 @@ _D = TypeVar("_D", bound=Driver)
 
 @final
 class DeviceRegistry(Generic[_D]):
-    """Devices of one kind, each with its driver.
+    """The devices of one kind, each with its driver. A device is created at its first use.
 
     Args:
-        kind: of the devices.
-        make: makes the driver of the device of a number.
-        refuse: raises NoDeviceError for a number that no device has.
+        kind: kind of the devices.
+        make: creates the driver of a device, given the device's number.
+        refuse: raises NoDeviceError if no device has a given number.
     """
 
     __slots__ = ("_devices", "_kind", "_make", "_refuse")
@@ -24,27 +24,27 @@ class DeviceRegistry(Generic[_D]):
     def __init__(
         self, kind: Literal["host", "explore"], make: Callable[[int], _D], refuse: Callable[[int], None]
     ) -> None:
-        self._kind = kind
+        self._kind: Literal["host", "explore"] = kind
         self._make = make
         self._refuse = refuse
         self._devices: dict[int, tuple[Device, _D]] = {}
 
     def find(self, index: int) -> tuple[Device, _D]:
-        """Device number `index`, always the same object, and its driver.
+        """Return device number `index`, always the same object, and its driver.
 
         Raises:
-            NoDeviceError: there is none.
+            NoDeviceError: there is no such device.
         """
         found = self._devices.get(index)
         if found is None:
             self._refuse(index)
             driver = self._make(index)
-            # setdefault is atomic: of two threads that ask at once, both get the same device.
+            # setdefault is atomic: two threads that call at once get the same device.
             found = self._devices.setdefault(index, (Device(self._kind, index, driver), driver))
         return found
 
     def driver(self, name: str) -> _D:
-        """The driver of a device, by the name that a plan gives the device.
+        """Return the driver of a device, given the device's name in a plan.
 
         Raises:
             NoDeviceError: this backend has no device of that name.

@@ -1,4 +1,4 @@
-"""What became of one run of a plan: what failed, and what is skipped for it. Shared by the backends."""
+"""The outcome of one run of a plan: failed instructions, and those skipped because of them. All backends share it."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,10 +11,12 @@ from dagpu.lowering.program import Instruction
 
 @final
 class Outcome:
-    """Failures spread by data flow: what a failed instruction should have written is poisoned, and an instruction that
-    reads or writes that is skipped and poisons what it would have written. So which fail never depends on timing.
+    """The outcome of one run. Failures spread by data flow.
 
-    Invariant: anything has failed or been cancelled  =>  abnormal
+    A failed instruction poisons the buffers that it writes. An instruction that reads or writes a poisoned buffer is
+    skipped and poisons the buffers that it writes. So the set of failures never depends on timing.
+
+    Invariant: an instruction has failed or the run is cancelled  =>  abnormal
     """
 
     __slots__ = ("_failures", "_further", "_lock", "_poisoned", "abnormal", "cancelled")
@@ -26,24 +28,26 @@ class Outcome:
         self._further: tuple[Callable[[], None], ...] = ()
         self.cancelled = False
         self.abnormal = False
-        """All that a step has to look at as long as nothing has gone wrong."""
+        """True after a failure or a cancellation. While it is False, a step needs no other check."""
 
     def cancel(self) -> None:
-        """Skip what has not begun. Takes no lock: a signal handler calls it, in the middle of anything."""
+        """Skip instructions that have not begun. Takes no lock, because a signal handler may call it at any point."""
         self.abnormal = True
         self.cancelled = True
         for further in self._further:
             further()
 
     def also_cancel(self, further: Callable[[], None]) -> None:
-        """Have `further` called when this is cancelled; at once if it is already. It takes no lock and may be called
-        twice."""
+        """Call `further` when this outcome is cancelled, or at once if it is already.
+
+        `further` must not take a lock, and may be called twice.
+        """
         self._further = (*self._further, further)
         if self.cancelled:
             further()
 
     def skips(self, instruction: Instruction) -> bool:
-        """Is this instruction cancelled, or does it touch what a failed one should have written?"""
+        """Return True if the instruction is cancelled, or reads or writes a poisoned buffer."""
         with self._lock:
             if self.cancelled:
                 return True
@@ -54,9 +58,10 @@ class Outcome:
             return True
 
     def fail(self, instruction: Instruction, error: BaseException, buffers: Sequence[int] | None = None) -> None:
-        """An instruction has failed, and with it what it writes (or `buffers`).
+        """Record the failure of an instruction, and poison the buffers that it writes (or `buffers`).
 
-        Seen by all that depends on it: by what waits for a Record that comes after this, or follows in this lane.
+        All dependent instructions see the failure: those that follow in the same lane, and those that wait for a later
+        Record of it.
         """
         with self._lock:
             self._failures.append(Failure(instruction, error))
@@ -64,14 +69,17 @@ class Outcome:
             self.abnormal = True
 
     def failures(self) -> list[Failure]:
-        """What has failed; it is handed over. A run that kept its errors would be kept by them: their tracebacks lead
-        to whoever waited for it, and so to all its memory."""
+        """Return the failures, and drop them.
+
+        A run that kept its errors would be in a reference cycle with them: their tracebacks refer to the caller that
+        waited for the run, and so to the run's memory.
+        """
         with self._lock:
             found, self._failures = self._failures, []
         return found
 
     def errors(self) -> list[BaseException]:
-        """The errors so far, which stay here."""
+        """Return the errors so far, without dropping them."""
         return [failure.error for failure in self._failures]
 
     def sort(self, plan: Plan) -> None:

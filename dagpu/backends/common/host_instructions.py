@@ -1,4 +1,4 @@
-"""What backends do on the host in the same way: the function of a `host_map`, the array of a `from_host`."""
+"""Host instructions that all backends execute alike: the call of a `host_map`, the source array of a `from_host`."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from dagpu.ops.base import has_op, refuse_op
 
 @passes_on
 def call(host_call: HostCall, memory: list[object]) -> None:
-    """Call the function of a `host_map` on its argument, and put the result into its cell."""
+    """Call the function of a `host_map` with its argument, and store the result in its cell."""
     argument = resolve(host_call.argument, memory)
     whose = f"the function of the host_map at {describe(host_call.origin)}"
     try:
@@ -30,7 +30,7 @@ def call(host_call: HostCall, memory: list[object]) -> None:
 
 
 def resolve(template: object, memory: list[object]) -> object:
-    """The argument of a `HostCall`, with the values of its `Cell`s in it. Nests to any depth."""
+    """Return the argument of a `HostCall`, with each `Cell` replaced by its value. Nesting may have any depth."""
     if isinstance(template, Cell):
         return memory[template.buffer]
     if not isinstance(template, Items):
@@ -51,10 +51,10 @@ def resolve(template: object, memory: list[object]) -> object:
 
 
 def source_array(copy: CopyHtoD, memory: list[object]) -> "np.ndarray[Any, np.dtype[Any]]":
-    """The array that is copied to the device.
+    """Return the array that a copy transfers to the device.
 
     Raises:
-        ShapeError: it is not what it was when the copy was planned.
+        ShapeError: its shape or element type has changed since the copy was planned.
     """
     array, layout = memory[copy.source], copy.out.layout
     if not isinstance(array, np.ndarray) or array.shape != layout.shape or array.dtype != layout.dtype:
@@ -72,11 +72,12 @@ def source_array(copy: CopyHtoD, memory: list[object]) -> "np.ndarray[Any, np.dt
 
 
 def blame(error: BaseException, whose: str) -> None:
-    """Say in an error of the user's which of his functions it comes from; once, though one exception object may be
-    raised many times.
+    """Add a note to an error of the user's code that names the function it comes from.
+
+    The note is added once, even if the same exception object is raised many times.
 
     Raises:
-        RuntimeError: it is a `StopIteration`.
+        RuntimeError: `error` is a `StopIteration`.
     """
     if isinstance(error, StopIteration):
         refuse_stop_iteration(error, whose)

@@ -1,4 +1,4 @@
-"""The choice of a stream for each lane of a plan. Shared by the backends."""
+"""Assigns a stream to each lane of a plan. The backends share it."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
@@ -15,10 +15,10 @@ def streams_of_lanes(
     own: Callable[[Hashable], _S | None],
     pooled: Callable[[int], Iterator[_S]],
 ) -> list[_S]:
-    """A stream for each lane of a plan, given the lanes' keys.
+    """Return a stream for each lane of a plan, given the lanes' keys.
 
-    A number is a lane of this plan alone: it gets the pool's least busy stream that the plan has not got yet, so runs
-    that are under way at once overlap. Any other key is a stream that the user has opened.
+    A lane whose key is a number belongs to this plan alone. It gets the least busy stream of the pool that the plan
+    does not use yet, so that concurrent runs overlap. Any other key is a stream that the user has opened.
 
     Args:
         keys: one for each lane.
@@ -39,8 +39,8 @@ def streams_of_lanes(
             found.append(stream)
         else:
             raise PlanError(
-                f"a lane on {device} has the key {key!r}, which is no stream of that device. "
-                "Use a number, or a stream that device.stream() of the same device gave."
+                f"a lane on {device} has the key {key!r}, which is not a stream of that device. "
+                "Use a number, or a stream returned by device.stream() of the same device."
             )
     return found
 
@@ -48,10 +48,10 @@ def streams_of_lanes(
 def streams_by_device(
     lanes: Sequence[Lane], devices: int, take: Callable[[int, Sequence[Hashable]], Sequence[_S]]
 ) -> list[_S]:
-    """A stream for each lane of a plan on several devices, in the order of the lanes.
+    """Return a stream for each lane of a plan on several devices, in the order of the lanes.
 
     Args:
-        lanes: the plan's.
+        lanes: the lanes of the plan.
         devices: number of devices of the plan.
         take: given the number of a device and keys, returns a stream of that device for each key.
     """

@@ -1,7 +1,7 @@
-"""Measuring runs: what a backend does for a trace (`dagpu.trace`), which is nothing while there is none.
+"""Measures the instructions of runs for a trace (`dagpu.trace`).
 
-A backend looks for a `RunRecorder` once for each run. Where there is one, it tells the run's `MeasuredRun` when each
-instruction began and ended.
+A backend looks up the `RunRecorder` once for each run. If one is set, the backend reports to the run's `MeasuredRun`
+when each instruction began and ended. Without one, nothing is measured.
 """
 
 import time
@@ -15,37 +15,37 @@ from dagpu.lowering.program import Instruction
 from dagpu.lowering.report.prediction import Prediction
 
 Perform: TypeAlias = Callable[[Instruction, list[object]], None]
-"""Carries out an instruction, on what the plan's buffers are bound to."""
+"""Executes an instruction on the memory of the plan's buffers."""
 
 Mark: TypeAlias = Callable[[str], AbstractContextManager[object]]
-"""Gives a `with` block that a profiler sees under this name."""
+"""Returns a context manager; a profiler shows its `with` block under the given name."""
 
 
 @final
 class MeasuredRun:
-    """One run of a plan, measured. Threads may add to it at once."""
+    """The measurements of one run of a plan. Several threads may add to it concurrently."""
 
     __slots__ = ("_index", "_spans", "ended", "forecast", "mark", "streams")
 
     def __init__(self, plan: Plan, predicted: Prediction, streams: Sequence[int], mark: Mark | None) -> None:
         self.forecast = predicted
         self.streams = streams
-        """The recorder's number for what runs each lane; two lanes may be one stream."""
+        """For each lane, the recorder's number of its stream. Two lanes may share a stream."""
         self.mark = mark
         self._index = {id(s.instruction): at for at, s in enumerate(s for s in plan.steps if type(s) is Execute)}
         self._spans: list[tuple[int, float, float]] = []
         self.ended = False
 
     def add(self, instruction: Instruction, begin: float, end: float) -> None:
-        """The instruction, or a part of it, ran from `begin` to `end`: seconds, as `time.perf_counter` counts them."""
+        """Add the time of an instruction or a part of it, from `begin` to `end` in seconds of `time.perf_counter`."""
         self._spans.append((self._index[id(instruction)], begin, end))
 
     def name_of(self, instruction: Instruction) -> str:
-        """What profilers are told: the kernel's name, or what the instruction is."""
+        """Return the name that profilers show: the name of the kernel, or of the kind of instruction."""
         return self.forecast.pieces[self._index[id(instruction)]].name
 
     def around(self, perform: Perform) -> Perform:
-        """The same, measured. For instructions that are over when the call is."""
+        """Return `perform` with each call measured. The instruction must end before the call returns."""
 
         def measured(instruction: Instruction, memory: list[object]) -> None:
             begin = time.perf_counter()
@@ -59,12 +59,12 @@ class MeasuredRun:
         return measured
 
     def end(self) -> None:
-        """The run is over, and nothing will be added: forget the user's instructions."""
+        """End the measurement of the run, and drop the user's instructions. Nothing is added after that."""
         self._index = {}
         self.ended = True
 
     def spans(self) -> list[tuple[float, float] | None]:
-        """Of each piece of the forecast when it began and ended; None for what failed or was skipped."""
+        """Return the begin and end of each piece of the forecast; None for a piece that failed or was skipped."""
         found: list[tuple[float, float] | None] = [None] * len(self.forecast.pieces)
         for index, begin, end in self._spans:
             before = found[index]
@@ -73,20 +73,20 @@ class MeasuredRun:
 
 
 class RunRecorder(Protocol):
-    """What measures runs."""
+    """Measures runs: creates a `MeasuredRun` for each run that begins."""
 
     def begin(self, plan: Plan, streams: Sequence[object]) -> MeasuredRun | None:
-        """A run begins, its lanes on these streams. None where it is not wanted any more."""
+        """Return the measurement of a run that begins, its lanes on these streams; None if recording has ended."""
         ...
 
 
 _recorder: ContextVar[RunRecorder | None] = ContextVar("dagpu_recorder", default=None)
 set_recorder = _recorder.set
-"""Have runs of this task and of those that it starts from now on measured."""
+"""Sets the recorder that measures the runs of this task and of tasks that it starts from now on."""
 reset_recorder = _recorder.reset
 
 
 def recording(plan: Plan, streams: Sequence[object]) -> MeasuredRun | None:
-    """The recording of a run that is about to begin, its lanes on these streams; None where nobody measures."""
+    """Return the measurement of a run that begins, its lanes on these streams; None if no recorder is set."""
     recorder = _recorder.get()
     return None if recorder is None else recorder.begin(plan, streams)

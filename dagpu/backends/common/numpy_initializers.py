@@ -1,4 +1,4 @@
-"""Recipes on the host: every element of a NumPy array from the formulas of `dagpu.ops.initializers`."""
+"""Initializes NumPy arrays on the host, by the formulas of `dagpu.ops.initializers`."""
 
 import math
 from collections.abc import Callable
@@ -8,22 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.common.philox import fill_normal, fill_uniform
-from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Number, Real, Recipe, Uniform, check
+from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Number, Real, Recipe, Uniform, check_recipe
 
 CHUNK: Final = 1 << 16
-"""Elements that are computed at a time: no array needs more than this as scratch, however large it is."""
+"""Number of elements computed at a time. It bounds the scratch memory for arrays of any size."""
 
 _Part: TypeAlias = Callable[[int, NDArray[Any]], None]
 """Writes elements start, start + 1, ... into an array of shape (count,)."""
 
 
 def write(recipe: Recipe, out: NDArray[Any]) -> None:
-    """Write every element of `out`, of any shape and strides, numbered in C order.
+    """Write every element of `out`, which may have any shape and strides. Elements are numbered in C order.
 
-    Raises what `dagpu.ops.initializers.check` raises (TypeError where the element type cannot hold the recipe),
-    before anything is written.
+    Raises:
+        TypeError: the element type cannot represent the recipe (see `dagpu.ops.initializers.check_recipe`). Nothing has
+            been written.
     """
-    check(recipe, out.dtype, out.shape)
+    check_recipe(recipe, out.dtype, out.shape)
     match recipe:
         case Constant(value):
             _write_constant(value, out)
@@ -36,9 +37,9 @@ def write(recipe: Recipe, out: NDArray[Any]) -> None:
             diagonal = np.arange(min(out.shape))
             out[diagonal, diagonal] = 1
         case Uniform(int(seed)):
-            _in_order(out, lambda first, part: fill_uniform(seed, first, part), whole=True)
+            _fill_in_chunks(out, lambda first, part: fill_uniform(seed, first, part), whole=True)
         case Normal(mean, std, int(seed)):
-            _in_order(out, lambda first, part: fill_normal(seed, first, part, mean, std), whole=True)
+            _fill_in_chunks(out, lambda first, part: fill_normal(seed, first, part, mean, std), whole=True)
         case Uniform() | Normal():
             raise AssertionError(f"{recipe} has no seed yet")
         case _:
@@ -54,14 +55,14 @@ def _write_constant(value: Number, out: NDArray[Any]) -> None:
     elif kind in "iu":
         out[...] = math.trunc(value)
     else:
-        # By way of f64 for all: of a whole number NumPy might take the int64, which rounds elsewhere.
+        # Convert through f64 in all cases: from a whole number NumPy might go through int64, which rounds differently.
         with np.errstate(over="ignore"):
             out[...] = np.float64(value).astype(out.dtype)
 
 
 def _write_arange(start: Real, step: Real, out: NDArray[Any]) -> None:
     if out.dtype.kind in "biu" and isinstance(start, int) and isinstance(step, int):
-        # Modulo 2**64; where all elements fit the type, as was checked, the low bits are the number.
+        # Compute modulo 2**64. All elements fit the type, as was checked, so the low bits are the number.
         modulus = 1 << 64
         first_bits, step_bits = np.uint64(start % modulus), np.uint64(step % modulus)
 
@@ -71,29 +72,29 @@ def _write_arange(start: Real, step: Real, out: NDArray[Any]) -> None:
             np.add(bits, first_bits, out=bits)
             np.copyto(part, bits, casting="unsafe")
 
-        _in_order(out, whole)
+        _fill_in_chunks(out, whole)
         return
 
     def fractions(first: int, part: NDArray[Any]) -> None:
-        _land(_line(float(start), float(step), first, len(part)), part)
+        _round_into(_affine(float(start), float(step), first, len(part)), part)
 
-    _in_order(out, fractions)
+    _fill_in_chunks(out, fractions)
 
 
 def _write_linspace(start: float, stop: float, num: int, out: NDArray[Any]) -> None:
     step = (stop - start) / float(num - 1) if num > 1 else 0.0
 
     def fractions(first: int, part: NDArray[Any]) -> None:
-        values = _line(start, step, first, len(part))
+        values = _affine(start, step, first, len(part))
         if num > 1 and first + len(part) == num:
             values[-1] = stop
-        _land(values, part)
+        _round_into(values, part)
 
-    _in_order(out, fractions)
+    _fill_in_chunks(out, fractions)
 
 
-def _line(start: float, step: float, first: int, count: int) -> NDArray[np.float64]:
-    """Elements first, first + 1, ... of start + i * step in f64, shape (count,)."""
+def _affine(start: float, step: float, first: int, count: int) -> NDArray[np.float64]:
+    """Return elements first, first + 1, ... of start + i * step in f64, shape (count,)."""
     with np.errstate(over="ignore"):
         values = np.arange(first, first + count, dtype=np.int64).astype(np.float64)
         np.multiply(values, step, out=values)
@@ -101,18 +102,18 @@ def _line(start: float, step: float, first: int, count: int) -> NDArray[np.float
     return values
 
 
-def _land(values: NDArray[np.float64], part: NDArray[Any]) -> None:
-    """Round to the element type of `part`. `values` is used up."""
+def _round_into(values: NDArray[np.float64], part: NDArray[Any]) -> None:
+    """Round `values` to the element type of `part`, and store them there. The contents of `values` are destroyed."""
     if part.dtype.kind in "iu":
         np.floor(values, out=values)
     with np.errstate(over="ignore"):
         np.copyto(part, values, casting="unsafe")
 
 
-def _in_order(out: NDArray[Any], fill: _Part, *, whole: bool = False) -> None:
-    """Call `fill` for every chunk of `out` in C order; by way of scratch where memory has another order.
+def _fill_in_chunks(out: NDArray[Any], fill: _Part, *, whole: bool = False) -> None:
+    """Call `fill` for every chunk of `out` in C order, through scratch memory if `out` is not contiguous in C order.
 
-    `whole` says that `fill` minds its memory itself, and may be given all that is contiguous at once.
+    With `whole`, `fill` bounds its own scratch memory, and a contiguous `out` is filled in one call.
     """
     if out.flags.c_contiguous:
         flat = out.reshape(-1)

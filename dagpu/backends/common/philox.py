@@ -1,14 +1,13 @@
 """Philox 4x32-10 in NumPy, and the uniform and normal numbers made from it.
 
-J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11. A
-keyed bijection of a 128-bit counter: no state, so element i needs nothing but the seed and i, and devices
-agree however they cut the work. How counters become elements is said once, in `dagpu.ops.initializers.Uniform` and
-`Normal`.
+Source: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+Philox is a keyed bijection of a 128-bit counter. It has no state: element i depends only on the seed and on i, so all
+devices agree, regardless of how they split the work. `dagpu.ops.initializers.Uniform` and `Normal` define how counters
+become elements.
 
-Everything is done in blocks of `CHUNK` counters, in place, in about a megabyte of scratch: a size at which
-the passes over the scratch stay in a core's own cache, and at which NumPy's cost for each call no longer
-shows. The calls release the GIL. Words are paired by viewing memory, which takes a little-endian machine, as
-all that CUDA runs on are.
+Counters are processed in blocks of `CHUNK`, in place, in about a megabyte of scratch memory. At this size the scratch
+stays in a core's own cache, and NumPy's cost for each call is negligible. The calls release the GIL. Words are paired
+by viewing memory, which requires a little-endian machine. All machines that run CUDA are little-endian.
 """
 
 import math
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from dagpu.common.dtypes import bf16
 
 CHUNK: Final = 16384
-"""Counters for each block: 64 Ki elements of f32. Half and four times as many were a quarter slower."""
+"""Number of counters in each block: 64 Ki elements of f32. Half and four times this number were a quarter slower."""
 
 ROUNDS: Final = 10
 UNIFORM_STREAM: Final = 0
@@ -35,7 +34,7 @@ DIGITS: Final[dict[np.dtype[Any], int]] = {
     np.dtype(np.float32): 24,
     np.dtype(np.float64): 53,
 }
-"""Bits that a significand holds, the hidden one included: that many random bits are a number below 1."""
+"""Number of bits of a significand, including the hidden bit. A number below 1 is made from as many random bits."""
 
 _U64 = np.uint64
 _WORD = (1 << 32) - 1
@@ -47,12 +46,12 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 def key_of(seed: int) -> NDArray[np.uint32]:
-    """The key, of shape (2,): the low and the high 32 bits of `seed` modulo 2**64."""
+    """Return the key, of shape (2,): the low and the high 32 bits of `seed` modulo 2**64."""
     return np.array([seed & _WORD, seed >> 32 & _WORD], dtype=np.uint32)
 
 
 def philox4x32(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The function itself: counters of shape (n, 4) and one key of shape (2,) give words of shape (n, 4)."""
+    """Apply Philox 4x32-10 to counters of shape (n, 4) with one key of shape (2,). Return words of shape (n, 4)."""
     keys = _round_keys(key)
     words = np.empty((len(counter), 4), dtype=np.uint32)
     for at in range(0, len(counter), CHUNK):
@@ -67,7 +66,11 @@ def philox4x32(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[
 
 
 def uniform(seed: int, start: int, count: int, dtype: "np.dtype[Any]") -> NDArray[Any]:
-    """Elements start, ... start + count - 1 of `Uniform(seed)`, shape (count,). TypeError unless floating."""
+    """Return elements start, ..., start + count - 1 of `Uniform(seed)`, shape (count,).
+
+    Raises:
+        TypeError: `dtype` is not a floating type.
+    """
     out = np.empty(count, dtype)
     fill_uniform(seed, start, out)
     return out
@@ -76,9 +79,10 @@ def uniform(seed: int, start: int, count: int, dtype: "np.dtype[Any]") -> NDArra
 def normal(
     seed: int, start: int, count: int, dtype: "np.dtype[Any]", mean: float = 0.0, std: float = 1.0
 ) -> NDArray[Any]:
-    """Elements start, ... start + count - 1 of `Normal(mean, std, seed)`, of shape (count,).
+    """Return elements start, ..., start + count - 1 of `Normal(mean, std, seed)`, shape (count,).
 
-    TypeError unless `dtype` is floating.
+    Raises:
+        TypeError: `dtype` is not a floating type.
     """
     out = np.empty(count, dtype)
     fill_normal(seed, start, out, mean, std)
@@ -91,7 +95,7 @@ def fill_uniform(seed: int, start: int, out: NDArray[Any]) -> None:
     wide = out.dtype == np.float64
     lanes = 2 if wide else 4
     unsigned: type[np.unsignedinteger[Any]] = np.uint64 if wide else np.uint32
-    # As signed numbers, which they fit, for those the hardware turns into floats in one instruction.
+    # View them as signed numbers, which they fit: the hardware converts those to floats in one instruction.
     signed: type[np.signedinteger[Any]] = np.int64 if wide else np.int32
     excess = unsigned((64 if wide else 32) - digits)
     scale = np.float64(2.0**-digits) if wide else np.float32(2.0**-digits)
@@ -118,7 +122,7 @@ def fill_normal(seed: int, start: int, out: NDArray[Any], mean: float = 0.0, std
     first, stop = _counters(start, len(out), 2)
     size = min(CHUNK, stop - first)
     fractions, wave, drawn = np.empty((2, size)), np.empty(size), np.empty((size, 2))
-    with np.errstate(over="ignore"):  # too large for the element type lands on infinity, as said
+    with np.errstate(over="ignore"):  # numbers beyond the element type's range become infinity, as documented
         for at, pairs in _blocks(seed, NORMAL_STREAM, first, stop):
             n = pairs.shape[1]
             np.right_shift(pairs, _TO_53_BITS, out=pairs)
@@ -136,10 +140,10 @@ def fill_normal(seed: int, start: int, out: NDArray[Any], mean: float = 0.0, std
 def _box_muller(
     u: NDArray[np.float64], v: NDArray[np.float64], wave: NDArray[np.float64], out: NDArray[np.float64]
 ) -> None:
-    """`u` in (0, 1] and `v` in [0, 1) give `out`; shapes (n,), (n,), (n, 2). All but `out` are used up.
+    """Transform `u` in (0, 1] and `v` in [0, 1) to normal numbers in `out`; shapes (n,), (n,), (n, 2).
 
-    The library's functions get contiguous arguments only: NumPy has other code for strided ones, with other
-    bits.
+    The contents of `u`, `v` and `wave` are destroyed. The functions of the math library get only contiguous arguments,
+    because NumPy's code for strided ones gives different bits.
     """
     np.log(u, out=u)
     np.multiply(u, -2.0, out=u)
@@ -161,23 +165,25 @@ def _digits(dtype: "np.dtype[Any]") -> int:
 
 
 def _counters(start: int, count: int, lanes: int) -> tuple[int, int]:
-    """The counter of element start, at `lanes` elements each, and the one after the last that is needed."""
+    """Return the first counter needed and the one after the last, at `lanes` elements for each counter."""
     first = start // lanes
     return first, max(first, -(-(start + count) // lanes))
 
 
 def _overlap(base: int, size: int, start: int, count: int) -> tuple[slice, slice]:
-    """Where elements base to base + size lie in an output from `start`, and which of them do."""
+    """Intersect elements base to base + size with an output that begins at `start`.
+
+    Return the slice of the output, and the slice of those elements.
+    """
     low, high = max(base, start), min(base + size, start + count)
     return slice(low - start, high - start), slice(low - base, high - base)
 
 
 def _blocks(seed: int, stream: int, first: int, stop: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-    """The words of counters `first` to `stop`, a chunk at a time: its first counter, an array of shape (2,
-    n).
+    """Iterate over the words of counters `first` to `stop` in chunks: the first counter, and an array of shape (2, n).
 
-    Row 0 has w0 + w1 * 2**32 of each counter, row 1 w2 + w3 * 2**32. The array is scratch: the consumer may
-    write to it, and its contents are gone at the next step.
+    Row 0 has w0 + w1 * 2**32 of each counter, row 1 has w2 + w3 * 2**32. The array is scratch memory: the consumer may
+    write to it, and the next step overwrites it.
     """
     keys = _round_keys(key_of(seed))
     size = min(CHUNK, stop - first)
@@ -185,7 +191,7 @@ def _blocks(seed: int, stream: int, first: int, stop: int) -> Iterator[tuple[int
     offsets = np.arange(size, dtype=np.uint64)
     for at in range(first, stop, CHUNK):
         n = min(CHUNK, stop - at)
-        # From the flat scratch, so that a short last block is contiguous too.
+        # Views of the flat scratch memory, so that a short last block is contiguous too.
         even, odd, product = (scratch[k, : 2 * n].reshape(2, n) for k in range(3))
         np.add(offsets[:n], _U64(at), out=even[0])
         np.right_shift(even[0], _HALF, out=odd[0])
@@ -199,7 +205,7 @@ def _blocks(seed: int, stream: int, first: int, stop: int) -> Iterator[tuple[int
 
 
 def _round_keys(key: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """The key of each round, shape (ROUNDS, 2, 1): each half a Weyl sequence modulo 2**32."""
+    """Return the key of each round, shape (ROUNDS, 2, 1). Each half is a Weyl sequence modulo 2**32."""
     low, high = int(key[0]), int(key[1])
     keys = [(low + r * _WEYL[0] & _WORD, high + r * _WEYL[1] & _WORD) for r in range(ROUNDS)]
     return np.array(keys, dtype=np.uint64).reshape(ROUNDS, 2, 1)
@@ -208,11 +214,11 @@ def _round_keys(key: NDArray[np.uint32]) -> NDArray[np.uint64]:
 def _rounds(
     even: NDArray[np.uint64], odd: NDArray[np.uint64], product: NDArray[np.uint64], keys: NDArray[np.uint64]
 ) -> None:
-    """All rounds in place: words 0 and 2 in the rows of `even`, 1 and 3 in those of `odd`, each (2, n), <
-    2**32.
+    """Do all rounds in place. The rows of `even` are words 0 and 2, those of `odd` words 1 and 3; each (2, n), < 2**32.
 
-    With p0 = M0 * w0 and p1 = M1 * w2, a round is (w0, w1, w2, w3) = (high p1 ^ w1 ^ k0, low p1, high p0 ^ w3
-    ^ k1, low p0). Both halves go in one call: five calls a round, where word by word would take ten.
+    With p0 = M0 * w0 and p1 = M1 * w2, a round is
+    (w0, w1, w2, w3) = (high p1 ^ w1 ^ k0, low p1, high p0 ^ w3 ^ k1, low p0).
+    Both halves are processed in one call: this takes five calls a round, and one call a word would take ten.
     """
     crossed = product[::-1]
     for key in keys:

@@ -1,4 +1,4 @@
-"""NVTX ranges: how Nsight Systems learns the names of what runs."""
+"""NVTX ranges, which show the names of instructions in Nsight Systems."""
 
 import importlib
 from contextlib import AbstractContextManager
@@ -9,7 +9,7 @@ from dagpu.common.errors import DagpuError
 
 
 def nvtx_ranges() -> Mark:
-    """Gives a range for each name, in the NVTX domain `dagpu`.
+    """Return a function that returns an NVTX range for a name, in the domain `dagpu`.
 
     Raises:
         DagpuError: the package nvtx is missing.

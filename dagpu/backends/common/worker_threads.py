@@ -1,8 +1,7 @@
-"""Streams of the host: a worker thread each, which takes work from a queue in the order in which it was put
-in.
+"""Streams of the host. Each has a worker thread that does the work of a first-in, first-out queue.
 
-A thread starts with the first work for its stream, and ends when the last reference to the stream goes. It
-refers to its queue alone, never to the stream, so an idle thread keeps nothing else alive.
+A thread starts with the first work for its stream, and ends when the last reference to the stream is dropped. It
+refers only to its queue, never to the stream, so an idle thread keeps nothing else alive.
 """
 
 import atexit
@@ -19,55 +18,55 @@ from dagpu.common.critical import enter_user_code
 from dagpu.common.errors import DeviceError
 
 EXIT_SECONDS = 1.0
-"""How long the interpreter waits at its end, for all streams together, for work that is still under way."""
+"""Seconds that the interpreter waits at exit for unfinished work, for all streams together."""
 
 
 class Work(Protocol):
-    """What is put into a stream."""
+    """A piece of work for a stream."""
 
     def run(self) -> None:
-        """Do it. Raises nothing; drops all that it refers to by its end."""
+        """Do the work. Raises nothing. By its end, it has dropped all of its references."""
         ...
 
 
 @final
 class _Queue:
-    """Work that waits for a thread, and whether that thread is at work."""
+    """The queue of a worker thread, and a flag that tells whether the thread is busy."""
 
     __slots__ = ("_stream", "busy", "waiting")
 
     def __init__(self, stream: "WorkerStream") -> None:
         self.waiting: SimpleQueue[Work | weakref.ref[WorkerStream] | None] = SimpleQueue()
         self.busy = False
-        # The thread ends once the stream is gone. `SimpleQueue.put` is C code: no interrupt comes between (see
-        # dagpu.common.reference_queue), and it may be called whatever lock the thread holds.
+        # The thread ends once the stream is freed. `SimpleQueue.put` is C code: no interrupt occurs inside it (see
+        # dagpu.common.reference_queue), and it may be called while the thread holds any lock.
         self._stream = weakref.ref(stream, self.waiting.put)
 
     def put(self, work: Work | None) -> None:
-        """The thread does this; None ends it."""
+        """Append work for the thread. None ends the thread."""
         self.waiting.put(work)
 
 
 @final
 class _Process:
-    """The worker threads of this process. A child that was forked off starts with none, and with a free lock."""
+    """The worker threads of this process. A forked child process starts with no threads and a free lock."""
 
     __slots__ = ("dispatch", "generation", "over", "threads")
 
     def __init__(self) -> None:
         self.generation = 0
         self.over = False
-        """Has the interpreter begun to end? No thread starts any more."""
+        """True once the interpreter is exiting. No thread starts after that."""
         self.reset()
 
     def reset(self) -> None:
-        self.generation += 1  # a stream whose thread is of another generation has none
-        # Held while work goes into queues. Reentrant, as every lock that a finaliser might meet.
+        self.generation += 1  # a stream whose thread is of an older generation has no thread
+        # Held while work is put into queues. Reentrant, like every lock that a finaliser may take.
         self.dispatch = threading.RLock()
         self.threads: dict[threading.Thread, _Queue] = {}
 
     def shut_down(self) -> None:
-        """End all threads once their queues are empty; one that takes too long is left to the interpreter."""
+        """End all threads once their queues are empty. A thread that takes too long is left to the interpreter."""
         with self.dispatch:
             self.over = True
             self.generation += 1
@@ -86,7 +85,7 @@ atexit.register(process.shut_down)
 
 @final
 class WorkerStream:
-    """One stream. Equal to itself alone."""
+    """One stream of the host. It is compared by identity."""
 
     __slots__ = ("__weakref__", "_generation", "_name", "_queue", "device")
 
@@ -98,10 +97,10 @@ class WorkerStream:
         self._queue: _Queue | None = None
 
     def ready(self) -> _Queue:
-        """Its queue, with a thread that serves it. The caller holds `process.dispatch`.
+        """Return the queue, after starting its thread if needed. The caller holds `process.dispatch`.
 
         Raises:
-            DeviceError: the interpreter is ending, and no thread would ever take the work.
+            DeviceError: the interpreter is exiting, and no thread would ever do the work.
         """
         if process.over:
             raise DeviceError(
@@ -118,7 +117,7 @@ class WorkerStream:
         return queue
 
     def load(self) -> int:
-        """How many pieces of work it has, under way or waiting: a hint, out of date as soon as it is read."""
+        """Return the number of pieces of work in progress or waiting: a hint, outdated as soon as it is read."""
         queue = self._queue
         return 0 if queue is None else queue.waiting.qsize() + queue.busy
 
@@ -130,33 +129,35 @@ class WorkerStream:
 
 
 def enqueue(work: Mapping[WorkerStream, Work]) -> None:
-    """Put one piece of work into each of these streams, all of them or none.
+    """Put one piece of work into each of these streams, into all of them or none.
 
-    Works that wait for each other are given in one call. All of it goes in under one lock, so any two calls
-    have the same order in all streams that they share: the first call that has not finished is at the head of
-    each of its queues and waits for nobody but itself. That is why streams cannot deadlock each other.
+    Pieces of work that wait for each other must be put in by one call. This cannot deadlock: each call holds one lock
+    while it puts in its work, so any two calls have the same order in all streams that they share. Therefore the work
+    of the first unfinished call is at the head of each of its queues, and waits only for work of the same call.
     """
     with process.dispatch:
-        queues = [stream.ready() for stream in work]  # first, because starting a thread may fail
+        queues = [stream.ready() for stream in work]  # before any work is put in, because starting a thread may fail
         for queue, item in zip(queues, work.values(), strict=True):
             queue.put(item)
 
 
 def _serve(queue: _Queue) -> None:
-    """The body of a stream's thread."""
-    enter_user_code()  # all that runs here belongs to a run, so ops are refused for good
+    """Do the work of a queue until its stream is freed or the process ends. The body of a worker thread."""
+    enter_user_code()  # all work here belongs to a run, so ops are always refused
     while (work := queue.waiting.get()) is not None and not isinstance(work, weakref.ref):
         queue.busy = True
         try:
             work.run()
-        except BaseException:  # a defect, but one that must not take all later work with it
+        except BaseException:  # a defect, which must not prevent all later work
             report_lost()
-        del work  # or it would live until the next work comes
+        del work  # otherwise it would live until the next work arrives
         queue.busy = False
     process.threads.pop(threading.current_thread(), None)
 
 
 def report_lost() -> None:
-    """Show the exception that is being handled, where nobody can be given it: as Python does for any
-    thread's."""
+    """Report the exception that is being handled, like Python does for an uncaught exception of a thread.
+
+    For exceptions that cannot be raised in any caller.
+    """
     threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))

@@ -1,3 +1,3 @@
-"""The CUDA backend: plans replayed on streams and events of NVIDIA GPUs."""
+"""The CUDA backend: it replays plans on streams and events of NVIDIA GPUs."""
 
 from dagpu.backends.cuda.backend import CudaBackend as CudaBackend

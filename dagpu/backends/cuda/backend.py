@@ -29,13 +29,13 @@ def _new_compiler() -> Compiler:
 
 @final
 class CudaBackend:
-    """Plans on CUDA streams and events. Implements `dagpu.backends.protocol.Backend`.
+    """Prepares plans for CUDA streams and events. Implements `dagpu.backends.protocol.Backend`.
 
-    Nothing is imported or initialised before a device is asked for.
+    It imports and initialises nothing before the first device is requested.
 
     Args:
-        gpus: opens the GPUs; called once, when the first device is asked for.
-        compiler: makes the compiler of all devices; called once, after `gpus`.
+        gpus: opens the GPUs; called once, when the first device is requested.
+        compiler: creates the compiler of all devices; called once, after `gpus`.
         factories: choose the launch or the driver call of each instruction.
     """
 
@@ -50,8 +50,8 @@ class CudaBackend:
         self._factories = factories
         self._devices: list[tuple[Device, CudaDevice]] | None = None
         self._missing: tuple[str, int] | None = None
-        """Text and code of the error, once it is known that there are none. The error itself would keep the frames that
-        it came through, and so the tensors of the run that was the first to ask."""
+        """Text and code of the error that opening the GPUs raised; None until then. The error itself would keep its
+        frames alive, and with them the tensors of the run that requested the first device."""
         self._lock = threading.Lock()
 
     @property
@@ -59,17 +59,18 @@ class CudaBackend:
         return "cuda"
 
     def device_count(self) -> int:
-        """How many devices this process sees; 0 where PyCUDA, cuda.bindings, the driver or a GPU is missing."""
+        """Return the number of devices that this process sees; 0 where PyCUDA, cuda.bindings, the driver or a GPU is
+        missing."""
         try:
             return len(self._open())
         except NoDeviceError:
             return 0
 
     def device(self, index: int) -> Device:
-        """Device `cuda:<index>`, always the same object.
+        """Return device `cuda:<index>`, always the same object.
 
         Raises:
-            NoDeviceError: there is none; it says what is missing, and how to get it.
+            NoDeviceError: the device does not exist; the message names the missing part and how to get it.
         """
         return self._find(index)[0]
 
@@ -79,7 +80,7 @@ class CudaBackend:
         return Executable(plan, devices, self._factories)
 
     def spin(self) -> float:
-        """20 us: about the difference between a look at an event and a wake-up by a pipe."""
+        """Return 20 us: about the difference between an event query and a wake-up through a pipe."""
         return SPIN_SECONDS
 
     def _find(self, index: int) -> tuple[Device, CudaDevice]:
@@ -108,13 +109,14 @@ class CudaBackend:
 def _devices(gpus: Sequence[Gpu], new_compiler: Callable[[], CubinCompiler]) -> list[tuple[Device, CudaDevice]]:
     if not gpus:
         raise NoDeviceError(
-            "the NVIDIA driver is there but shows no device to this process. See that CUDA_VISIBLE_DEVICES hides none."
+            "the NVIDIA driver is loaded, but shows no device to this process. Check that CUDA_VISIBLE_DEVICES hides "
+            "none."
         )
     compiler = new_compiler()
     drivers = [CudaDevice(gpu, compiler) for gpu in gpus]
 
     def compile_ahead(spec: KernelSpec) -> None:
-        drivers[0].library.kernel(spec, CHECKED if spec.checked and spec.abi == "views" else 0)
+        drivers[0].library.load_kernel(spec, CHECKED if spec.checked and spec.abi == "views" else 0)
 
     COMPILER.set(compile_ahead)
     return [(Device("cuda", driver.gpu.index, driver), driver) for driver in drivers]

@@ -1,11 +1,11 @@
-"""A plan, made ready for the driver once for all its runs: its kernels, its scripts and its graphs."""
+"""A plan that is prepared for the driver once, for all its runs: kernels, command lists and graphs."""
 
 from collections.abc import Callable, Sequence
 from typing import final
 
-from dagpu.backends.cuda.commands.command_list import ScriptPool
-from dagpu.backends.cuda.commands.encoder import write
-from dagpu.backends.cuda.graphs.captured import CapturedGraph, freeze
+from dagpu.backends.cuda.commands.command_list import CommandListPool
+from dagpu.backends.cuda.commands.encoder import encode
+from dagpu.backends.cuda.graphs.captured import CapturedGraph, capture
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
@@ -25,49 +25,49 @@ class Executable:
             device.refuse_if_lost()
         self.compiled, self._selected, self._wanted = select(plan, devices, factories)
         self.graphs = GraphInstances(plan, devices)
-        self._scripts: ScriptPool | None = None
-        """None until every kernel is compiled."""
+        self._command_lists: CommandListPool | None = None
+        """The command lists; None until every kernel is compiled."""
         if not self._wanted:
-            self._write()
+            self._encode()
 
     @property
     def before_first(self) -> Callable[[], None] | None:
-        """Compiles, where a kernel has not been compiled yet."""
-        return None if self._scripts is not None else self._compile
+        """Function that compiles the plan's kernels; None once all are compiled."""
+        return None if self._command_lists is not None else self._compile
 
     @property
     def before_graph(self) -> Callable[[], None] | None:
-        """Instantiates the first graph, where that takes long."""
-        return self._prepare_graph if self.graphs.slow else None
+        """Function that instantiates the first graph; None if that is quick or done."""
+        return self._prepare_graph if self.graphs.first_is_slow else None
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> CudaReplay:
         """Start a run; see `Prepared.submit`."""
-        return start(self.compiled, self._scripts or self.scripts, self.graphs, bindings, spin, graph)
+        return start(self.compiled, self._command_lists or self.command_lists, self.graphs, bindings, spin, graph)
 
     def freeze(self, bindings: Bindings) -> CapturedGraph:
-        """A graph with this memory for good; see `Prepared.freeze`."""
-        return freeze(self.compiled, self.scripts.written, self.graphs, bindings.memory)
+        """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""
+        return capture(self.compiled, self.command_lists.encoded, self.graphs, bindings.memory)
 
     @property
-    def scripts(self) -> ScriptPool:
-        """The scripts of its runs. Compiles the kernels first, where that has not been done."""
-        if self._scripts is None:
+    def command_lists(self) -> CommandListPool:
+        """The command lists of the plan's runs. Reading this compiles the kernels first, unless they are compiled."""
+        if self._command_lists is None:
             self._compile()
-        assert self._scripts is not None
-        return self._scripts
+        assert self._command_lists is not None
+        return self._command_lists
 
     def _compile(self) -> None:
         for make in self._wanted.values():
             make()
-        if self._scripts is None:
-            self._write()
+        if self._command_lists is None:
+            self._encode()
 
     def _prepare_graph(self) -> None:
-        self.graphs.prepare_first(self.compiled, self.scripts.written)
+        self.graphs.prepare_first(self.compiled, self.command_lists.encoded)
 
-    def _write(self) -> None:
-        """Write the script, now that every kernel is compiled."""
+    def _encode(self) -> None:
+        """Encode the command list. Every kernel must be compiled."""
         compiled = self.compiled
-        self._scripts = ScriptPool(write(compiled, self._selected), compiled.devices)
+        self._command_lists = CommandListPool(encode(compiled, self._selected), compiled.devices)
         self._wanted.clear()
         self._selected = ()

@@ -13,7 +13,7 @@ from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.common.layout import Layout, contiguous
+from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import (
     HOST,
@@ -43,11 +43,11 @@ class Selection(NamedTuple):
 
 
 def select(plan: Plan, devices: Sequence[CudaDevice], factories: LaunchFactories) -> Selection:
-    """Select launches and commands for every instruction of a plan, and give each of the plan's addresses a base.
+    """Select launches and commands for every instruction of a plan, and assign a base to each of the plan's addresses.
 
     Raises:
-        KernelArgumentError: a kernel takes plain pointers and gets a strided view.
-        DeviceError: a device cannot read another one's memory.
+        KernelArgumentError: a kernel takes plain pointers and is given a strided view.
+        DeviceError: a device cannot read the memory of another device.
     """
     selector = _Selector(plan, devices, factories)
     steps = [selector.instruction(step.instruction) if type(step) is Execute else () for step in plan.steps]
@@ -83,7 +83,7 @@ class _Selector:
         self._report_base = self._new_base()
 
     def compiled(self) -> CompiledPlan:
-        """The plan's data, once `instruction` has been called for every instruction."""
+        """Return the compiled plan. Call `instruction` for every instruction first."""
         plan = self._plan
         return CompiledPlan(
             plan=plan,
@@ -103,7 +103,8 @@ class _Selector:
         )
 
     def instruction(self, instruction: Instruction) -> Sequence[Selected]:
-        """The launches and commands of one instruction. Adds its kernel to `wanted` if that is not compiled yet."""
+        """Return the launches and commands of one instruction. Add its kernel to `wanted` if that is not compiled
+        yet."""
         device = self._devices[instruction.device]
         match instruction:
             case Launch():
@@ -134,8 +135,8 @@ class _Selector:
         if packed is None:
             return ()
         spec, variant, library = launch.kernel, packed.form.variant, device.library
-        if library.found(spec, variant) is None:
-            self._want(device, (spec, variant), lambda: library.kernel(spec, variant))
+        if library.find_kernel(spec, variant) is None:
+            self._want(device, (spec, variant), lambda: library.load_kernel(spec, variant))
         report = len(self._reports)
         if packed.form.reports:
             self._reports.append(launch)
@@ -159,13 +160,13 @@ class _Selector:
         return self._copied(instruction, device, copy, (out.layout, source.layout), places)
 
     def _copy_out(self, instruction: CopyDtoH, device: CudaDevice) -> Sequence[Selected]:
-        """A strided source is gathered on the device first."""
+        """Select a copy to the host. A strided source is gathered on the device first."""
         layout, place = instruction.source.layout, self._place(instruction.source.buffer)
         gathered: tuple[Selected, ...] = ()
         if layout.contiguous:
             place = _beyond(place, layout.offset)
         else:
-            dense, source = contiguous(layout.shape, layout.dtype), place
+            dense, source = contiguous_layout(layout.shape, layout.dtype), place
             copy, place = self._factories.copy(dense, layout), BaseOffset(self._new_base(), 0)
             gathered = (self._copied(instruction, device, copy, (dense, layout), (place, source)),)
             layout = dense
@@ -182,7 +183,7 @@ class _Selector:
         layouts: tuple[Layout, Layout],
         places: tuple[BaseOffset, BaseOffset],
     ) -> Selected:
-        """A copy within a device. `layouts` and `places` are those of the output and of the source."""
+        """Select a copy within a device. `layouts` and `places` are those of the output and of the source."""
         match copy:
             case Memcpy():
                 return _command(instruction, copy.placed(*places))
@@ -198,14 +199,14 @@ class _Selector:
 
     def _want_builtin(self, device: CudaDevice, made: BuiltinWork) -> None:
         library = device.library
-        if library.builtin_found(made) is None:
-            self._want(device, made.source + made.name, lambda: library.builtin(made))
+        if library.find_builtin(made) is None:
+            self._want(device, made.source + made.name, lambda: library.load_builtin(made))
 
     def _want(self, device: CudaDevice, key: object, make: Callable[[], Function]) -> None:
         self.wanted[device.gpu.index, key] = make
 
     def _place(self, buffer: int) -> BaseOffset:
-        """The place where a buffer begins."""
+        """Return the place where a buffer begins."""
         found = self._places[buffer]
         assert found is not None, "it is a cell, or nothing allocates it"
         return found

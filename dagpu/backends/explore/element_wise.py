@@ -92,7 +92,7 @@ class _Runs:
 
 
 def _copy(held: object) -> HostMemory:
-    assert isinstance(held, HostMemory | Part), f"{held!r} is no memory of the explore backend"
+    assert isinstance(held, HostMemory | Part), f"{held!r} is not memory of the explore backend"
     copy = HostMemory(_UNCOUNTED, len(held.block))
     copy.block[:] = held.block
     return copy

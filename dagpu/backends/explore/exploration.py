@@ -93,7 +93,7 @@ class Exploration:
 
         return recorded
 
-    def inside(self, lanes: int) -> Choice:
+    def choose_within_step(self, lanes: int) -> Choice:
         """Return the choice for a plan that is launched as a whole, in one step of a run. It uses the seed alone, so
         that the step is one choice in a list of choices."""
         number, self._runs = self._runs, self._runs + 1
@@ -126,7 +126,7 @@ class Exploration:
     def _first_lane(self, run: UnderWay) -> int:
         return sum(other.lanes for other in self.under_way[: self.under_way.index(run)])
 
-    def again(self) -> str:
+    def replay_hint(self) -> str:
         """Return a note for messages that says how to replay this exploration."""
         faults = ""
         if self.fail_at is not None:
@@ -203,7 +203,7 @@ def exploring(
     try:
         yield found
     except BaseException as error:
-        note = found.again()
+        note = found.replay_hint()
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
         raise

@@ -37,7 +37,7 @@ class ExploredGraph:
             self._memory[cell] = fresh_seed()
         mine = Outcome()
         outcome.also_cancel(mine.cancel)
-        machine = Machine(self._script, self._store, mine, current().inside(len(self._script.lanes)))
+        machine = Machine(self._script, self._store, mine, current().choose_within_step(len(self._script.lanes)))
         machine.run()
         stuck = machine.stuck()
         if stuck is not None:

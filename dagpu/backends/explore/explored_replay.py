@@ -52,7 +52,7 @@ class ExploreReplay:
     def done(self) -> bool:
         """Return True if the run is done. Do one step before, so that repeated calls come to the end."""
         self._run(1)
-        return self._look()
+        return self._report_done()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Run to the end, even if the run is held for a cancellation that has not come."""
@@ -71,9 +71,9 @@ class ExploreReplay:
         """
         if seconds > 0:
             self._run()
-        return self._look()
+        return self._report_done()
 
-    def _look(self) -> bool:
+    def _report_done(self) -> bool:
         if self._machine is None and self._unseen:
             self._unseen -= 1
             return False
@@ -142,7 +142,7 @@ class ExploreReplay:
         if stuck is not None and blocked is not None:
             self._outcome.fail(blocked, stuck)
         self._outcome.sort(self._script.plan)
-        note = self._exploration.again()
+        note = self._exploration.replay_hint()
         for failed in self._outcome.errors():
             error = without_our_frames(failed)
             if note not in getattr(error, "__notes__", ()):

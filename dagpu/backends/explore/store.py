@@ -15,7 +15,7 @@ from dagpu.backends.explore.element_wise import check_element_wise
 from dagpu.backends.explore.script import Script
 from dagpu.backends.host.arrays import Account, HostMemory, Part
 from dagpu.backends.host.numpy_execution import execute
-from dagpu.common.critical import enter_user_code, leave
+from dagpu.common.critical import enter_user_code, restore_section
 from dagpu.lowering.program import HOST, GraphLaunch, Instruction, Launch, Role
 
 FREED: Final = 0xFD
@@ -97,7 +97,7 @@ class PoisonedStore:
                 self._check(instruction)
             self._execute(lane, instruction)
         finally:
-            leave(before)
+            restore_section(before)
 
     def _execute(self, lane: int, instruction: Instruction) -> None:
         memory, flight = self._memory, self._flights[lane]

@@ -1,4 +1,4 @@
-"""Memory of the host's devices, and arrays over it."""
+"""Memory of host devices, and NumPy arrays that view it."""
 
 from operator import index
 from typing import Any, Final, final
@@ -17,24 +17,24 @@ ALIGNMENT: Final = 64
 
 @final
 class Account:
-    """How many bytes the `HostMemory` objects of one device hold."""
+    """Counts the bytes of the live `HostMemory` objects of one device."""
 
     __slots__ = ("_freed", "_used")
 
     def __init__(self) -> None:
         self._used = 0
         self._freed: ReferenceQueue[int] = ReferenceQueue()
-        """The sizes of those that are gone and still counted."""
+        """Sizes of the objects that are freed and still counted."""
 
     @property
     def used(self) -> int:
-        """Bytes."""
+        """Number of bytes in use."""
         with Bookkeeping():
             self._count_off()
             return self._used
 
     def add(self, memory: "HostMemory", nbytes: int) -> None:
-        """Count this one, as long as it lives."""
+        """Count `nbytes` as long as `memory` lives."""
         with BOOKKEEPING:
             self._count_off()
             self._used += nbytes
@@ -47,10 +47,10 @@ class Account:
 
 @final
 class HostMemory:
-    """A block of memory. It is freed, and counted off, when the last reference to it goes.
+    """A block of memory. It is freed, and no longer counted, when the last reference to it is dropped.
 
     Raises:
-        MemoryError: there is too little of it.
+        MemoryError: there is too little memory.
     """
 
     __slots__ = ("__weakref__", "block", "nbytes")
@@ -58,11 +58,11 @@ class HostMemory:
     def __init__(self, account: Account, nbytes: int) -> None:
         try:
             raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-        except (ValueError, OverflowError) as error:  # more than an array's size can say
+        except (ValueError, OverflowError) as error:  # larger than an array can be
             raise MemoryError(str(error)) from None
         start = -raw.__array_interface__["data"][0] % ALIGNMENT
         self.block: Final = raw[start : start + nbytes]
-        """The bytes, as an array that views are made over."""
+        """The bytes, as the array that other arrays view."""
         self.nbytes = nbytes
         account.add(self, nbytes)
 
@@ -72,7 +72,7 @@ class HostMemory:
 
 @final
 class Part:
-    """Bytes of an arena, in which a buffer lies for a while. What is left there by others is still there."""
+    """A range of an arena, occupied by a buffer for a time. It still contains the data of the buffers before."""
 
     __slots__ = ("block",)
 
@@ -83,26 +83,26 @@ class Part:
         return f"<Part of {self.block.nbytes} bytes>"
 
 
-def writable(memory: object, layout: Layout) -> "np.ndarray[Any, np.dtype[Any]]":
-    """The array that `layout` describes in a `HostMemory`, or in a part of one."""
-    assert isinstance(memory, HostMemory | Part), f"{memory!r} is no memory of the host backend"
+def writable_array(memory: object, layout: Layout) -> "np.ndarray[Any, np.dtype[Any]]":
+    """Return the array that `layout` describes in a `HostMemory` or a `Part`."""
+    assert isinstance(memory, HostMemory | Part), f"{memory!r} is not memory of the host backend"
     return np.ndarray(layout.shape, layout.dtype, memory.block, layout.offset, layout.strides)
 
 
-def readable(memory: object, layout: Layout) -> "np.ndarray[Any, np.dtype[Any]]":
-    """The same, read-only."""
-    array = writable(memory, layout)
+def readonly_array(memory: object, layout: Layout) -> "np.ndarray[Any, np.dtype[Any]]":
+    """Return the read-only array that `layout` describes in a `HostMemory` or a `Part`."""
+    array = writable_array(memory, layout)
     array.setflags(write=False)
     return array
 
 
 @final
 class Input(np.ndarray[Any, np.dtype[Any]]):
-    """What a host body is given for an input: a read-only array that refuses slices beyond its end.
+    """The array that a host body gets for an input: read-only, and refusing slices beyond its end.
 
-    NumPy would shorten such a slice without a word, and broadcast what is left: a wrong result here, an access out of
-    bounds on a GPU. What is cut out of it or computed from it is a plain array; a view of another shape (`x.T`,
-    `x.reshape(...)`) slices by NumPy's rules.
+    NumPy would silently shorten such a slice and broadcast the rest: a wrong result on the host, and an access out of
+    bounds on a GPU. Slices of it and results computed from it are plain arrays. A view of another shape (`x.T`,
+    `x.reshape(...)`) is sliced by NumPy's rules.
     """
 
     __slots__ = ("_kernel", "_plain", "_position")
@@ -111,14 +111,14 @@ class Input(np.ndarray[Any, np.dtype[Any]]):
     _plain: "np.ndarray[Any, np.dtype[Any]]"
 
     def __getitem__(self, key: Any) -> Any:
-        """`x[key]`.
+        """Return `x[key]`, as a plain array or scalar.
 
         Raises:
             KernelBoundsError: a slice stops beyond the end of its axis.
         """
         try:
             plain = self._plain
-        except AttributeError:  # something NumPy made of it: nobody has filled the slot
+        except AttributeError:  # NumPy created this array from another one, without setting the slots
             return self.view(np.ndarray)[key]
         axis, shape = 0, plain.shape
         for part in key if type(key) is tuple else (key,):
@@ -127,9 +127,9 @@ class Input(np.ndarray[Any, np.dtype[Any]]):
                 if stop is not None and axis < len(shape) and index(stop) > shape[axis]:
                     raise self._beyond(part, axis)
             elif part is None:
-                continue  # a new axis: it counts for none of the array's own
+                continue  # a new axis: it uses up none of the array's own
             elif not isinstance(part, int | np.integer):
-                break  # an ellipsis or an array: from here on axes are counted otherwise
+                break  # an ellipsis or an array: axes after it are counted differently
             axis += 1
         return plain[key]
 
@@ -145,14 +145,14 @@ class Input(np.ndarray[Any, np.dtype[Any]]):
     def __array_wrap__(
         self, array: "np.ndarray[Any, Any]", context: object = None, return_scalar: bool = True, /
     ) -> Any:
-        """The result of a ufunc: a plain array or scalar. (NumPy 1 does not pass `return_scalar`.)"""
+        """Return the result of a ufunc as a plain array or scalar. (NumPy 1 does not pass `return_scalar`.)"""
         plain = array.view(np.ndarray)
         return plain[()] if return_scalar else plain
 
 
-def as_input(memory: object, layout: Layout, kernel: KernelSpec, position: int) -> Input:
-    """The array that `layout` describes in a `HostMemory`, as the argument of a kernel at `position`."""
-    plain = readable(memory, layout)
+def input_array(memory: object, layout: Layout, kernel: KernelSpec, position: int) -> Input:
+    """Return the array that `layout` describes in the memory, as the kernel's argument at `position`."""
+    plain = readonly_array(memory, layout)
     array = plain.view(Input)
-    array._kernel, array._position, array._plain = kernel, position, plain  # noqa: SLF001  # NumPy makes views without arguments
+    array._kernel, array._position, array._plain = kernel, position, plain  # noqa: SLF001  # NumPy makes views
     return array

@@ -1,4 +1,4 @@
-"""The host backend: devices `host:0`, `host:1`, ..., which share the machine's cores and memory."""
+"""The host backend: its devices `host:0`, `host:1`, ... share the machine's cores and memory."""
 
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
@@ -22,17 +22,18 @@ from dagpu.lowering.plan import Plan, Step
 from dagpu.lowering.program import HOST, Role
 
 SPREAD: Final = 8
-"""Streams of a device's pool over which runs spread that are under way at once; a plan of more lanes has more."""
+"""Number of pooled streams over which concurrent runs are spread. A plan with more lanes uses more."""
 
 POOL: Final = 64
-"""How many threads the pool of a device may have: of a plan with more lanes, some share a stream."""
+"""Largest number of streams in the pool of a device. Lanes of a plan with more lanes share streams."""
 
 SPIN_SECONDS: Final = 20e-6
+"""Seconds to poll before sleeping: about the time that it takes to put a thread to sleep and wake it again."""
 
 
 @final
 class HostDriver:
-    """One device of the host. Implements `dagpu.handles.device_handles.Driver`."""
+    """The driver of one host device. Implements `dagpu.handles.device_handles.Driver`."""
 
     __slots__ = ("_index", "_numbers", "_pool", "account")
 
@@ -43,44 +44,44 @@ class HostDriver:
         self.account = Account()
 
     def open_stream(self) -> Hashable:
-        """A new stream; its thread starts with its first work and ends when the last reference to it goes."""
+        """Return a new stream. Its thread starts with its first work and ends when its last reference is dropped."""
         return WorkerStream(self._index, f"host:{self._index}/own-{next(self._numbers)}")
 
     def stream_handle(self, lane: Hashable) -> int:
-        """0: the host has no CUstream."""
+        """Return 0: the host has no CUstream."""
         return 0
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total memory of the machine, bytes. Free is what can be had without swapping."""
+        """Return the free and total memory of the machine in bytes. Free memory can be allocated without swapping."""
         return machine_memory()
 
     def memory_used(self) -> int:
-        """Bytes that dagpu's handles and runs hold on this device."""
+        """Return the number of bytes that dagpu's handles and runs hold on this device."""
         return self.account.used
 
     def streams(self, keys: Sequence[Hashable]) -> list[WorkerStream]:
-        """A stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`."""
+        """Return a stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`."""
         return streams_of_lanes(keys, f"host:{self._index}", self._own, self._least_busy)
 
     def _own(self, key: Hashable) -> WorkerStream | None:
         return key if isinstance(key, WorkerStream) and key.device == self._index else None
 
     def _least_busy(self, numbered: int) -> Iterator[WorkerStream]:
-        """Streams of the pool, the least busy first; beyond the size of the pool they come round again."""
+        """Iterate endlessly over the streams of the pool, the least busy first."""
         count = min(max(SPREAD, numbered), POOL)
         return itertools.cycle(sorted((self._pooled(number) for number in range(count)), key=WorkerStream.load))
 
     def _pooled(self, number: int) -> WorkerStream:
         found = self._pool.get(number)
         if found is None:
-            # setdefault is atomic: of two that come at once one stream is kept, and none has a thread yet.
+            # setdefault is atomic: of two concurrent calls one stream is kept, and neither has a thread yet.
             found = self._pool.setdefault(number, WorkerStream(self._index, f"host:{self._index}/{number}"))
         return found
 
 
 @final
 class HostBackend:
-    """Kernels run their host bodies on worker threads. Implements `dagpu.backends.protocol.Backend`."""
+    """Runs the host bodies of kernels on worker threads. Implements `dagpu.backends.protocol.Backend`."""
 
     __slots__ = ("_devices",)
 
@@ -92,24 +93,24 @@ class HostBackend:
         return "host"
 
     def device_count(self) -> int:
-        """1, though more exist when asked for: they are the same cores again, good for trying things out."""
+        """Return 1. Further devices, for experiments, are used only by name: they share the same cores."""
         return 1
 
     def device(self, index: int) -> Device:
-        """Device `host:<index>`, always the same object.
+        """Return device `host:<index>`, always the same object.
 
         Raises:
             NoDeviceError: `index` is not below DAGPU_HOST_DEVICES (8 where that is not set).
-            ValueError: DAGPU_HOST_DEVICES is no number of devices.
+            ValueError: DAGPU_HOST_DEVICES is not a number of devices.
         """
         return self._devices.find(index)[0]
 
     def prepare(self, plan: Plan) -> "PreparedHostPlan":
-        """See `Backend.prepare`."""
+        """Prepare a plan for its runs; see `Backend.prepare`."""
         return PreparedHostPlan(plan, [self._devices.driver(name) for name in plan.devices])
 
     def spin(self) -> float:
-        """20 us: about what it takes to put a thread to sleep and wake it again."""
+        """Return 20 us, about the time that it takes to put a thread to sleep and wake it again."""
         return SPIN_SECONDS
 
 
@@ -128,9 +129,9 @@ class PreparedHostPlan:
 
     __slots__ = ("_drivers", "_outputs", "_plan")
     before_first: ClassVar[None] = None
-    """Nothing: the host has nothing to compile."""
+    """None, because host bodies need no compilation."""
     before_graph: ClassVar[None] = None
-    """Nor graphs."""
+    """None, because plans are not launched as CUDA graphs."""
 
     def __init__(self, plan: Plan, drivers: Sequence[HostDriver]) -> None:
         self._plan = plan
@@ -145,7 +146,7 @@ class PreparedHostPlan:
         """Start a run; see `Prepared.submit`.
 
         Raises:
-            OutOfMemoryError: there is too little memory; nothing has been started.
+            OutOfMemoryError: there is too little memory; the run has not begun.
         """
         plan, drivers = self._plan, self._drivers
         streams = _streams(plan, drivers)
@@ -162,7 +163,7 @@ class PreparedHostPlan:
         return replay
 
     def freeze(self, bindings: Bindings) -> HostGraph:
-        """See `Prepared.freeze`."""
+        """Capture the plan with this memory as a graph; see `Prepared.freeze`."""
         plan = self._plan
         lanes = [WorkerStream(lane.device, f"host:{lane.device}/graph") for lane in plan.lanes]
         return HostGraph(plan, bindings, self._take_arenas(), _by_stream(plan.steps, lanes))
@@ -182,17 +183,17 @@ class PreparedHostPlan:
 
 
 def _streams(plan: Plan, drivers: Sequence[HostDriver]) -> list[WorkerStream]:
-    """The stream of each lane."""
+    """Return the stream of each lane."""
     if len(drivers) == 1:
         return drivers[0].streams([lane.key for lane in plan.lanes])
     return streams_by_device(plan.lanes, len(drivers), lambda number, keys: drivers[number].streams(keys))
 
 
 def _by_stream(steps: Sequence[Step], streams: Sequence[WorkerStream]) -> dict[WorkerStream, Sequence[Step]]:
-    """The steps of each stream that has any, in the plan's order.
+    """Return the steps of each stream, in the plan's order. Streams without steps are left out.
 
-    Lanes that are one stream are merged here. In the plan's order every Record stands before its Waits, so no
-    stream can wait for itself.
+    Lanes that share a stream are merged. In the plan's order every Record comes before its Waits, so no stream can wait
+    for itself.
     """
     if len(streams) == 1:
         return {streams[0]: steps} if steps else {}

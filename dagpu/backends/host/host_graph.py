@@ -1,4 +1,4 @@
-"""A plan with memory of its own on the host: what a CUDA graph is on a GPU."""
+"""A captured graph on the host: a plan with its own memory, the counterpart of a CUDA graph."""
 
 from collections.abc import Sequence
 from typing import final
@@ -15,10 +15,10 @@ from dagpu.lowering.plan import Plan, Step
 
 @final
 class HostGraph:
-    """See `dagpu.backends.protocol.Prepared.freeze`.
+    """A frozen plan; see `dagpu.backends.protocol.Prepared.freeze`.
 
-    It is launched by the thread that plays a `GraphLaunch`, which waits for it. So its lanes have streams of their own:
-    on those of the device's pool they might stand behind that very thread.
+    The worker thread that executes a `GraphLaunch` launches the graph and waits for it. So the graph's lanes have their
+    own streams: in a stream of the device's pool, their work could be queued behind that waiting thread.
     """
 
     __slots__ = ("_arenas", "_drawn", "_memory", "_plan", "_work")
@@ -33,9 +33,9 @@ class HostGraph:
         self._work = work
 
     def launch(self, outcome: Outcome) -> None:
-        """Run it to its end; when `outcome` is cancelled, skip what has not begun. One launch at a time.
+        """Run the plan to its end. If `outcome` is cancelled, skip instructions that have not begun.
 
-        Raises what its instructions raise; of several errors a group.
+        Only one launch may run at a time. An error of an instruction is raised, several errors as a group.
         """
         bindings = Bindings(len(self._memory))
         bindings.memory = list(self._memory)

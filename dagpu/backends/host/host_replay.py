@@ -1,8 +1,8 @@
-"""One plan under way on the host: its events, its failures, its end.
+"""One run of a plan on the host: its events, its failures and its end.
 
-Invariants, all under `_lock` where more than one thread may write:
+Invariants. State that several threads may write is written under `_lock`.
     _happened[e]                =>  all steps before the Record of event e in its lane are done or skipped
-    _done                       =>  no worker refers to the plan or its bindings any more, nor does the replay
+    _done                       =>  neither a worker nor the replay refers to the plan or its bindings any more
 """
 
 import threading
@@ -24,7 +24,7 @@ from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, 
 
 @final
 class HostReplay:
-    """Implements `dagpu.backends.protocol.Replay`; the methods beyond it are for the workers."""
+    """Implements `dagpu.backends.protocol.Replay`. Its other methods are called by the workers."""
 
     __slots__ = (
         "_arenas", "_bindings", "_blocked", "_done", "_gate", "_happened", "_lock", "_outcome", "_plan",
@@ -61,11 +61,11 @@ class HostReplay:
     # ------------------------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Is everything finished or skipped?"""
+        """Return True if all instructions are finished or skipped."""
         return self._done
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until done, at most `timeout` seconds; gives back `done()`."""
+        """Block until the replay is done, for at most `timeout` seconds. Return `done()`."""
         with self._lock:
             if self._done:
                 return True
@@ -80,7 +80,7 @@ class HostReplay:
         return self._done
 
     def poll(self, seconds: float) -> bool:
-        """Look for the end for at most so long. `sleep(0)` gives the GIL away, which the workers need."""
+        """Poll for the end for at most `seconds`. `sleep(0)` releases the GIL, which the workers need."""
         deadline = time.perf_counter() + seconds
         while not self._done:
             if time.perf_counter() >= deadline:
@@ -89,11 +89,11 @@ class HostReplay:
         return True
 
     def readable(self) -> None:
-        """None: the workers run Python, and call back."""
+        """Return None: the workers run Python, so they call the functions of `when_done`."""
         return
 
     def when_done(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called once when done: on the worker that ends last, or here if it is done already."""
+        """Call `wake` once when done: on the last worker to finish, or in this call if the replay is done already."""
         with self._lock:
             if not self._done:
                 self._wakes.append(wake)
@@ -101,18 +101,18 @@ class HostReplay:
         wake()
 
     def cancel(self) -> None:
-        """Skip what has not begun. Events are still recorded and memory is still released, so lanes go on."""
+        """Skip instructions that have not begun. Events are still recorded and memory is released, so lanes go on."""
         self._outcome.cancel()
 
     def failures(self) -> list[Failure]:
-        """Once done: what failed, in the order of the plan's steps."""
+        """Return the failures in the order of the plan's steps, and drop them. Valid once the replay is done."""
         return self._outcome.failures()
 
     # ---- for the workers
     # -----------------------------------------------------------------------------------------
 
-    def play(self, steps: Sequence[Step]) -> None:
-        """Do the steps of one lane, in their order. Raises nothing."""
+    def run_steps(self, steps: Sequence[Step]) -> None:
+        """Execute the steps of one stream, in their order. Raises nothing."""
         plan, bindings = self._plan, self._bindings
         assert plan is not None
         assert bindings is not None
@@ -129,7 +129,7 @@ class HostReplay:
                         continue
                     try:
                         perform(instruction, memory)
-                    except BaseException as error:  # SystemExit and the like too: a worker serves many runs
+                    except BaseException as error:  # also SystemExit and similar ones: a worker serves many runs
                         outcome.fail(instruction, without_our_frames(error))
                 case Record():
                     self._record(step.event)
@@ -138,7 +138,7 @@ class HostReplay:
                         self._block(step.event)
                 case Allocate():
                     offset = offsets[step.buffer]
-                    if offset >= 0:  # else it is handed out, and has its own memory already
+                    if offset >= 0:  # a buffer without an offset has its own memory already
                         about = buffers[step.buffer]
                         memory[step.buffer] = Part(arenas[about.device], offset, about.nbytes)
                 case Release():
@@ -147,7 +147,7 @@ class HostReplay:
                     assert_never(step)
 
     def batch_ended(self) -> None:
-        """Called once by each batch, after it has dropped its steps. The last one finishes the replay."""
+        """Count an ended batch, and finish the replay with the last one. A batch calls it after dropping its steps."""
         with self._lock:
             self._remaining -= 1
             if self._remaining:
@@ -156,7 +156,7 @@ class HostReplay:
         self._outcome.sort(self._plan)
         if self._recording is not None:
             self._recording.end()
-        # Dropped before anybody learns of the end: whoever then lets go of what he holds frees it at once.
+        # Dropped before any waiter sees the end: a waiter that then drops its references frees the memory at once.
         self._plan = self._bindings = None
         self._arenas = ()
         with self._lock:
@@ -189,7 +189,7 @@ class HostReplay:
 
 @final
 class Batch:
-    """The steps of one plan that go to one stream, as one piece of work."""
+    """The steps of a replay in one stream, as one piece of work."""
 
     __slots__ = ("_replay", "_steps")
 
@@ -198,10 +198,10 @@ class Batch:
         self._steps = steps
 
     def run(self) -> None:
-        """Play them, drop them, and only then count down."""
+        """Execute the steps, drop them, and then count this batch as ended."""
         steps, self._steps = self._steps, ()
         try:
-            self._replay.play(steps)
+            self._replay.run_steps(steps)
         finally:
             del steps
             self._replay.batch_ended()

@@ -1,5 +1,4 @@
-"""What each instruction does on the host. `memory[i]` is what buffer i is bound to: a `HostMemory`, or a
-cell's value."""
+"""Executes instructions with NumPy. `memory[i]` is buffer i: a `HostMemory`, a `Part`, or the value of a cell."""
 
 from collections.abc import Callable, Iterable
 from itertools import repeat
@@ -12,7 +11,7 @@ from dagpu.backends.common.failures import Outcome
 from dagpu.backends.common.host_instructions import blame, call, source_array
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.common.run_errors import no_room, out_of_memory
-from dagpu.backends.host.arrays import as_input, readable, writable
+from dagpu.backends.host.arrays import input_array, readonly_array, writable_array
 from dagpu.backends.host.tiles import TilePlace, cut_out, places, whole
 from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout
@@ -31,7 +30,7 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
-from dagpu.ops.initializers import seeded
+from dagpu.ops.initializers import with_seed
 from dagpu.ops.kernel_spec import KernelSpec
 
 
@@ -47,17 +46,17 @@ _UNCANCELLED: Final = Outcome()
 
 
 def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _UNCANCELLED) -> None:
-    """Run one instruction to its end, or, once `outcome` is cancelled, to the end of the tile that is being computed.
+    """Execute one instruction to its end, or, if `outcome` is cancelled, to the end of the current tile.
 
-    Raises whatever the user's code raises, with a note of where it was called.
+    Errors of the user's code are raised, with a note that names the function and where it was called.
     """
     match instruction:
         case Launch():
             _launch(instruction, memory, outcome)
         case Fill(out=out, recipe=recipe, seed=seed):
             if seed is not None:
-                recipe = seeded(recipe, cast(int, memory[seed.buffer]))
-            write(recipe, writable(memory[out.buffer], out.layout))
+                recipe = with_seed(recipe, cast(int, memory[seed.buffer]))
+            write(recipe, writable_array(memory[out.buffer], out.layout))
         case CopyHtoD():
             _copy_in(instruction, memory)
         case CopyDtoH():
@@ -83,16 +82,16 @@ def _launch(launch: Launch, memory: list[object], outcome: Outcome) -> None:
     once = kernel.host.whole
     for position, argument in enumerate(launch.args):
         if type(argument) is View:
-            arguments[position] = as_input(memory[argument.buffer], argument.layout, kernel, position)
+            arguments[position] = input_array(memory[argument.buffer], argument.layout, kernel, position)
         elif type(argument) is Tiles:
             outputs.append((position, memory[argument.view.buffer], argument.view.layout))
             cuts.append((whole(argument),) if once else places(argument, launch.grid))
     blocks = prod(launch.grid)
     if once:
-        blocks = min(blocks, 1)  # an empty grid calls nothing, here as on a GPU
+        blocks = min(blocks, 1)  # an empty grid calls no body, on the host as on a GPU
     for block in zip(*cuts, strict=True) if cuts and blocks else repeat((), blocks):
         if outcome.cancelled:
-            return  # nobody gets what a cancelled run has written
+            return  # the outputs of a cancelled run are discarded
         for (position, block_memory, layout), place in zip(outputs, block, strict=True):
             arguments[position] = cut_out(block_memory, layout, place)
         _call_body(body, arguments, launch)
@@ -108,35 +107,35 @@ def _call_body(body: Callable[..., object], arguments: list[Any], launch: Launch
     if returned is not None:
         raise DagpuError(
             f"the host body of kernel {launch.kernel.name}, launched at {describe(launch.origin)}, returned "
-            f"a value of type {type(returned).__name__}, which nobody gets. Write the result into the "
+            f"a value of type {type(returned).__name__}, which is not used. Write the result into the "
             f"output's tile: {_an_output(launch.kernel)}[...] = ..."
         )
 
 
 def _copy_in(copy: CopyHtoD, memory: list[object]) -> None:
-    writable(memory[copy.out.buffer], copy.out.layout)[...] = source_array(copy, memory)
+    writable_array(memory[copy.out.buffer], copy.out.layout)[...] = source_array(copy, memory)
 
 
 def _copy_out(copy: CopyDtoH, memory: list[object]) -> None:
     layout = copy.source.layout
     held = memory[copy.out]
-    if isinstance(held, np.ndarray):  # a graph's, which is written anew by each launch
-        np.copyto(held, readable(memory[copy.source.buffer], layout))
+    if isinstance(held, np.ndarray):  # an output of a graph, which every launch overwrites
+        np.copyto(held, readonly_array(memory[copy.source.buffer], layout))
         return
     try:
-        memory[copy.out] = np.array(readable(memory[copy.source.buffer], layout), order="C")
+        memory[copy.out] = np.array(readonly_array(memory[copy.source.buffer], layout), order="C")
     except MemoryError:
         where = f"{type(copy).__name__} at {describe(copy.origin)}"
         raise out_of_memory(f"{no_room('host memory', layout.nbytes)}, to be written by {where}") from None
 
 
 def _copy_within(out: View, source: View, memory: list[object]) -> None:
-    target = writable(memory[out.buffer], out.layout)
-    origin = readable(memory[source.buffer], source.layout)
+    target = writable_array(memory[out.buffer], out.layout)
+    origin = readonly_array(memory[source.buffer], source.layout)
     if target.dtype == origin.dtype:
         target[...] = origin
     else:
-        with np.errstate(all="ignore"):  # what does not fit is converted as C does, as the GPU does, without a word
+        with np.errstate(all="ignore"):  # overflow is converted silently, as in C and on a GPU
             np.copyto(target, origin, casting="unsafe")
 
 

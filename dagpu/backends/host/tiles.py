@@ -1,4 +1,4 @@
-"""Where each tile of an output lies: the geometry of a launch."""
+"""The geometry of a launch: the place of each tile of an output."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -13,12 +13,11 @@ from dagpu.kernels.tile import Tile
 from dagpu.lowering.program import Tiles
 
 _TABLE = 256
-"""Grids of up to so many tiles are kept as tables: launches of one shape follow each other by the
-thousand."""
+"""Largest number of tiles of a grid that is cached as a table, because a program may launch one shape many times."""
 
 
 class TilePlace(NamedTuple):
-    """One tile: its shape in elements, its first byte, its place in the tensor and in the grid."""
+    """The place of one tile: its shape in elements, its first byte, its slices of the tensor, its grid index."""
 
     shape: Shape
     offset: int
@@ -27,29 +26,29 @@ class TilePlace(NamedTuple):
 
 
 def places(tiles: Tiles, grid: Shape) -> Iterable[TilePlace]:
-    """One place for each index of the launch's `grid`, in C order.
+    """Return one place for each index of the launch's `grid`, in C order.
 
-    The launch's grid may differ from the output's own. It has a 0 along each axis that it lacks; where an
-    index is outside the output's grid, the tile is empty.
+    The launch's grid may differ from the output's own grid. An axis that the launch's grid lacks has index 0. The tile
+    at an index outside of the output's grid is empty.
     """
     cut = _table if prod(grid) <= _TABLE else _each
     return cut(tiles.view.layout, tiles.tile, grid)
 
 
 def whole(tiles: Tiles) -> TilePlace:
-    """The place of a tile that is all of the output."""
+    """Return the place of a tile that covers the whole output."""
     layout = tiles.view.layout
     zeros = (0,) * len(layout.shape)
     return TilePlace(layout.shape, layout.offset, tuple(map(slice, zeros, layout.shape)), zeros)
 
 
 def cut_out(memory: object, layout: Layout, place: TilePlace) -> Tile[Any]:
-    """The tile at `place` of an output that lies in `memory`."""
-    assert isinstance(memory, HostMemory | Part), f"{memory!r} is no memory of the host backend"
+    """Return the tile at `place` of an output in `memory`."""
+    assert isinstance(memory, HostMemory | Part), f"{memory!r} is not memory of the host backend"
     shape, offset, at, number = place
     strides = layout.strides if len(shape) == len(layout.strides) else (layout.dtype.itemsize,)
     tile: Tile[Any] = Tile(shape, layout.dtype, memory.block, offset, strides)
-    tile._at, tile._index = at, number  # noqa: SLF001  # a tile gets its place here, and users only read it
+    tile._at, tile._index = at, number  # noqa: SLF001  # only this function sets the place, and users only read it
     return tile
 
 
@@ -61,8 +60,8 @@ def _each(layout: Layout, tile: Shape, grid: Shape) -> Iterator[TilePlace]:
         starts = [min(i * step, extent) for i, step, extent in zip(number, tile, extents, strict=True)]
         stops = [min(begin + step, extent) for begin, step, extent in zip(starts, tile, extents, strict=True)]
         if any(where[rank:]):
-            # Outside along an axis that the output lacks. One without axes can't be empty: its tile gets an
-            # axis.
+            # The index is outside, along an axis that the output lacks. An array without axes cannot be empty, so the
+            # tile of an output without axes gets one.
             yield TilePlace((0,) * max(rank, 1), 0, (slice(0, 0),) * rank, number)
             continue
         shape = tuple(stop - begin for begin, stop in zip(starts, stops, strict=True))

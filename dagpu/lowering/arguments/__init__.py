@@ -1,1 +1,1 @@
-"""The inputs of an op: the key under which its plan is cached, and the values that a trace depends on."""
+"""The arguments of an op: the key under which its plan is cached, and the values on which its trace depends."""

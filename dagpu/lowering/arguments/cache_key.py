@@ -1,19 +1,19 @@
-"""The inputs in which runs of one plan may differ, and a key that is equal exactly where a trace would give the same
-plan.
+"""The cache key of an op, which is equal for two ops exactly where a trace would give the same plan, and the inputs in
+which runs of one plan may differ.
 
-A key is a flat tuple of tokens, in the order of a walk that both DAGs would take alike. *Leaves* are the inputs of a
-run: handles, NumPy arrays and numbers. For a handle the key has everything but the memory, and also which leaves share
-that memory and whether a graph writes it; for an array the shape and element type; for a number whether it is an `int`
-or a `float`. All other objects are in the key themselves. Stand-ins that are left over from an earlier trace count as
-their numbers and arrays.
+A key is a flat tuple of tokens, in the order of a walk that is the same for both DAGs. The walk also collects the
+*leaves*, which are the inputs of a run: handles, NumPy arrays and numbers. For a handle the key has everything except
+the memory, and also which leaves share that memory and whether a graph writes it. For an array it has the shape and
+element type, for a number its type, `int` or `float`. All other objects are in the key themselves. A stand-in that is
+left over from an earlier trace counts as its number or array.
 
-A run that finds its plan by a key skips the checks of a trace, so tokens are exact: two are equal only where nothing in
-a trace can tell them apart. `(2.0,)` equals `(2,)` in Python, and is not a tile. So a plain value is in a key with its
-type and its bits (`exact`), and an immutable object with its identity (`_Reader._name`); any other object has no token.
-No `__eq__` of the user's is called.
+A run that finds its plan by a key skips the checks of a trace, so tokens are exact: two are equal only where a trace
+cannot distinguish their values. In Python `(2.0,)` equals `(2,)`, but only the second is a valid tile. So a plain value
+is in the key with its type and its bits (`exact_token`), and an immutable object with its identity. Any other object
+has no token. The walk calls no `__eq__` method of the user's.
 
-A closure cannot be inspected, since it may read state that has changed; `Shared` and `Unzip` remember. An op that has
-one of these has no key, and is traced in each run.
+A closure cannot be inspected, since it may read state that has changed; `Shared` and `Unzip` remember values. An op
+that contains one of these has no key, and is traced in each run.
 """
 
 from collections.abc import Callable, Hashable
@@ -26,10 +26,10 @@ import numpy as np
 
 from dagpu.common.dtypes import SUPPORTED, element_type
 from dagpu.common.origin import Origin
-from dagpu.handles import HANDLES, Partition, cut_of, living_state
+from dagpu.handles import HANDLES, Partition, cut_of, find_live_state
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.storage import Storage
-from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, without_standins
+from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, FIRST, LAST, SHARE, UNCUT, Map, On, Pure, Then, ToHost, Value, Zip
 from dagpu.ops.creation import Alloc, Copy, FromHost
@@ -46,24 +46,27 @@ PLAIN: Final = frozenset(
 
 _INT: Final = frozenset((int,))
 _NUMBERS: Final = frozenset((int, float, SymbolicNumber))
-"""The types of numbers that may differ from run to run. A stand-in that comes here is left over from another trace: it
-counts as its number."""
-_CONSTANT: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
-"""The functions that `Map` applies in most DAGs. These objects live as long as the process, so their ids are exact."""
+"""The types of numbers that may differ between runs. A stand-in among them is left over from another trace, and counts
+as its number."""
+_CONSTANT_IDS: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
+"""The ids of the functions that `Map` applies in most DAGs. These objects live as long as the process, so their ids are
+exact."""
 
 _DEEPEST: Final = 20
-"""Tuples nested deeper are not looked into."""
+"""The depth to which nested tuples, lists and dicts are inspected."""
 
 SEED_PLACE: Final = 0
-"""The place of the seed in `Flattened.places`, for an op that has one number at most."""
+"""The argument position of the seed in `Flattened.number_leaves`. An op that takes a seed has no other number."""
 
 MOST_NODES: Final = 20_000
-"""A larger DAG gets no key: its plan would be kept for the sake of a walk as long as this."""
+"""The most nodes of a DAG that gets a key. For a larger DAG, the walk that makes the key takes too long for a cached
+plan to be worthwhile."""
 
 
 @final
 class CacheKey:
-    """Tokens, hashed once: a cache asks several times, and a long chain has some ten for each launch."""
+    """The tokens of an op, with their hash computed once. A cache asks for the hash several times, and a long chain has
+    about ten tokens for each launch."""
 
     __slots__ = ("_hash", "_tokens")
 
@@ -80,11 +83,21 @@ class CacheKey:
 
 @final
 class Flattened:
-    """The leaves of one run, and the key of the plans that suit it."""
+    """The leaves of one run, and the key of the plans that can serve it."""
 
     __slots__ = (
-        "arrays", "changeable", "graphs", "key", "leaves", "named", "nodes", "owners", "places", "starts", "streams",
-    )  # fmt: skip
+        "argument_starts",
+        "array_leaves",
+        "changeable",
+        "graphs",
+        "key",
+        "leaves",
+        "named",
+        "nodes",
+        "number_leaves",
+        "owners",
+        "streams",
+    )
 
     def __init__(self, key: CacheKey, reader: "_Reader") -> None:
         self.key = key
@@ -92,39 +105,42 @@ class Flattened:
         self.nodes: set[AnyOp] = reader.nodes
         """The ops that hold leaves. A closure may build other ops around the same objects, where they are not
         leaves."""
-        self.arrays: dict[int, int] = reader.arrays
-        """The number of the array of a `FromHost` among the leaves, by the id of that op."""
-        self.places: dict[tuple[int, int], int] = reader.places
-        """The number of a number in a kernel's call, by the id of the `Launch` and its place among the arguments; of a
-        seed, by the id of the `Alloc` and `SEED_PLACE`."""
-        self.starts: dict[int, int] = reader.starts
-        """The number of the first leaf of a pipeline's arguments, by the id of the `Value` that holds them."""
+        self.array_leaves: dict[int, int] = reader.array_leaves
+        """The index of the array of each `FromHost` among the leaves, by the id of that op."""
+        self.number_leaves: dict[tuple[int, int], int] = reader.number_leaves
+        """The index of each number among the leaves. The key of an argument of a kernel is the id of the `Launch` and
+        the argument's position, and that of a seed is the id of the `Alloc` and `SEED_PLACE`."""
+        self.argument_starts: dict[int, int] = reader.argument_starts
+        """The index of the first leaf of a pipeline's arguments, by the id of the `Value` that holds them."""
         self.named: dict[int, object] = reader.named
         """The objects whose ids are in the key, by their ids. The owner of the key keeps these objects alive, so that
         the ids stay unique."""
         self.graphs: list[Captured] = reader.graphs
-        """The graphs that are launched. Their plans keep what they point at."""
+        """The graphs that the op launches. A plan keeps alive what its graph refers to, so the graph itself must own
+        the plan."""
         self.owners: list[Any] = reader.owners
-        """The pipelines that are called. Their plans keep what they close over."""
+        """The pipelines that the op calls. A plan keeps alive what its pipeline closes over, so the pipeline itself
+        must own the plan."""
         self.streams = reader.streams
-        """True if the op names a stream. Its plan keeps that stream."""
+        """True if the op names a stream. A plan of such an op keeps that stream alive."""
         self.changeable = reader.changeable
-        """True if the same op might have another key in its next run, because an array may get another shape or element
-        type in place. (Lists and dicts belong to the op alone: a call copies them.)"""
+        """True if the same op may have another key in its next run, because the shape or element type of an array may
+        be changed in place. (Lists and dicts belong to the op alone, since a call copies them.)"""
 
     def numbers(self) -> list[int]:
-        """The indices of the leaves that are numbers."""
+        """Return the indices of the leaves that are numbers."""
         return [index for index, leaf in enumerate(self.leaves) if type(leaf) is int or type(leaf) is float]
 
 
 Refused: TypeAlias = Callable[[Any, Origin, str], None]
-"""Told of a pipeline, of the place where it was called, and of what among the arguments no key can hold, in words."""
+"""A function that is called for an argument that no key can hold: with the pipeline, the place of its call, and a
+description of the value."""
 
 
-def inputs_of(op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None) -> Flattened | None:
-    """The leaves of a DAG; None where it has no key, or more than `most` nodes."""
+def flatten_op(op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None) -> Flattened | None:
+    """Return the leaves and the key of a DAG; None if it has no key, or more than `most` nodes."""
     reader = _Reader(most)
-    if not reader.read_dag(op):
+    if not reader.add_dag(op):
         if refused is not None and reader.refused is not None:
             refused(*reader.refused)
         return None
@@ -133,127 +149,137 @@ def inputs_of(op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None)
 
 @final
 class _Reader:
+    """The walk over one DAG, with the tokens and leaves that it has collected."""
+
     def __init__(self, most: int) -> None:
         self._most = most
         self.tokens: list[Any] = []
         self.leaves: list[Any] = []
         self.nodes: set[AnyOp] = set()
-        self.arrays: dict[int, int] = {}
-        self.places: dict[tuple[int, int], int] = {}
-        self.starts: dict[int, int] = {}
+        self.array_leaves: dict[int, int] = {}
+        self.number_leaves: dict[tuple[int, int], int] = {}
+        self.argument_starts: dict[int, int] = {}
         self.named: dict[int, object] = {}
         self.graphs: list[Captured] = []
         self.owners: list[Any] = []
         self.refused: tuple[Any, Origin, str] | None = None
-        """The pipeline with an argument that cannot be read, where it was called, and what that is."""
+        """The pipeline with an argument that cannot be in a key, the place of its call, and a description of the
+        value."""
         self.streams = False
         self.changeable = False
-        self._odd: str | None = None
+        self._unreadable: str | None = None
         self._numbers: dict[int, int] = {}
         self._storages: dict[Storage, int] = {}
 
     # ---- values
 
-    def read(self, value: Any, depth: int = 0) -> bool:
-        """Add an argument to the key; False where that cannot be."""
+    def add_value(self, value: Any, depth: int = 0) -> bool:
+        """Add an argument to the key. Return false if it cannot be added."""
         kind = type(value)
         if kind in HANDLES:
-            return self._handle(value)
+            return self._add_handle(value)
         if kind is int or kind is float:
-            self._leaf(value, kind)
+            self._add_leaf(value, kind)
         elif kind in PLAIN:
-            self.tokens.append(exact(value))
+            self.tokens.append(exact_token(value))
         elif isinstance(value, type | Enum | Device | np.dtype):
-            self.tokens += ("named", self._name(value))
+            self.tokens += ("named", self._identity_token(value))
         elif kind is np.ndarray:
             self.changeable = True
-            self._array(value)
+            self._add_array(value)
         elif is_tuple(value) or kind is list:
-            self.tokens += (kind if kind is tuple or kind is list else self._name(kind), len(value))
-            return (depth < _DEEPEST or self._too_deep()) and all(self.read(item, depth + 1) for item in value)
+            self.tokens += (kind if kind is tuple or kind is list else self._identity_token(kind), len(value))
+            return (depth < _DEEPEST or self._refuse_depth()) and all(self.add_value(item, depth + 1) for item in value)
         elif kind is dict and PLAIN.issuperset(map(type, value)):
-            self.tokens += (dict, tuple(map(exact, value)))
-            return (depth < _DEEPEST or self._too_deep()) and all(self.read(item, depth + 1) for item in value.values())
+            self.tokens += (dict, tuple(map(exact_token, value)))
+            return (depth < _DEEPEST or self._refuse_depth()) and all(
+                self.add_value(item, depth + 1) for item in value.values()
+            )
         elif kind is SymbolicNumber or kind is SymbolicArray:
-            return self.read(without_standins(value), depth)
+            return self.add_value(replace_standins(value), depth)
         else:
             keys = " whose keys are not all numbers and texts" if kind is dict else ""
-            self._odd = f"a value of type {kind.__name__}{keys}"
+            self._unreadable = f"a value of type {kind.__name__}{keys}"
             return False
         return True
 
-    def _too_deep(self) -> bool:
-        """False: that cannot be looked into."""
-        self._odd = f"tuples, lists or dicts more than {_DEEPEST} deep"
+    def _refuse_depth(self) -> bool:
+        """Record that the value is nested too deeply, and return false."""
+        self._unreadable = f"tuples, lists or dicts more than {_DEEPEST} deep"
         return False
 
-    def _handles_or_plain(self, value: Any, depth: int = 0) -> bool:
-        """Add a value that runs must return unchanged, with the same numbers, and that must be immutable. False where
-        it cannot be added."""
+    def _add_immutable(self, value: Any, depth: int = 0) -> bool:
+        """Add a value that runs must return unchanged, with the same numbers, and that must be immutable. Return false
+        if it cannot be added."""
         if type(value) in PLAIN:
-            self.tokens.append(exact(value))
+            self.tokens.append(exact_token(value))
             return True
         if type(value) is SymbolicNumber:
-            return self._handles_or_plain(value.number)
+            return self._add_immutable(value.number)
         if is_tuple(value):
-            self.tokens += (tuple if type(value) is tuple else self._name(type(value)), len(value))
-            return depth < _DEEPEST and all(self._handles_or_plain(item, depth + 1) for item in value)
-        return type(value) in HANDLES and self._handle(value)
+            self.tokens += (tuple if type(value) is tuple else self._identity_token(type(value)), len(value))
+            return depth < _DEEPEST and all(self._add_immutable(item, depth + 1) for item in value)
+        return type(value) in HANDLES and self._add_handle(value)
 
-    def _name(self, value: object) -> int:
-        """A token for an object that does not change: it is equal to itself alone."""
+    def _identity_token(self, value: object) -> int:
+        """Return the token of an object that does not change: the token is equal to that of the same object alone."""
         self.named[id(value)] = value
         return id(value)
 
-    def _fields(self, held: Any) -> bool:
-        """Add one of our own dataclasses, whose fields hold what the user gave: plain values, and tuples of these."""
-        self.tokens.append(type(held))
-        for name in held.__slots__:
-            value = getattr(held, name)
+    def _add_fields(self, record: Any) -> bool:
+        """Add one of dagpu's own dataclasses whose fields hold what the user gave: plain values, and tuples of these.
+        Return false if it holds anything else."""
+        self.tokens.append(type(record))
+        for name in record.__slots__:
+            value = getattr(record, name)
             if type(value) in PLAIN:
-                self.tokens.append(exact(value))
+                self.tokens.append(exact_token(value))
             elif type(value) is tuple and PLAIN.issuperset(map(type, value)):
-                self.tokens.append(value if _INT.issuperset(map(type, value)) else tuple(map(exact, value)))
+                self.tokens.append(value if _INT.issuperset(map(type, value)) else tuple(map(exact_token, value)))
             else:
-                return False  # a trace says what is wrong with it
+                return False  # a trace raises the error for it
         return True
 
-    def _leaf(self, value: Any, token: object) -> None:
+    def _add_leaf(self, value: Any, token: object) -> None:
+        """Add a leaf, with the token of the facts that a trace depends on."""
         self.tokens.append(token)
         self.leaves.append(value)
 
-    def _known(self, leaf: Any) -> bool:
-        """True if this object was added before: then the key refers to its index. Otherwise the object is recorded."""
+    def _refer_to_known(self, leaf: Any) -> bool:
+        """Return true if this object was added before; the key then refers to its index. Otherwise record the
+        object."""
         index = self._numbers.setdefault(id(leaf), len(self.leaves))
         if index == len(self.leaves):
             return False
         self.tokens += ("again", index)
         return True
 
-    def _array(self, array: "np.ndarray[Any, Any]") -> None:
-        if not self._known(array):
+    def _add_array(self, array: "np.ndarray[Any, Any]") -> None:
+        """Add an array as a leaf, with its shape and element type in the key."""
+        if not self._refer_to_known(array):
             dtype = array.dtype
             element = element_type(dtype) if dtype.metadata is None else None
-            self._leaf(array, (self._name(dtype) if element is None else element, array.shape))
+            self._add_leaf(array, (self._identity_token(dtype) if element is None else element, array.shape))
 
-    def _handle(self, handle: Any) -> bool:
-        if self._known(handle):
+    def _add_handle(self, handle: Any) -> bool:
+        """Add a living handle as a leaf. Return false if it has been moved, or has no memory."""
+        if self._refer_to_known(handle):
             return True
-        state = living_state(handle)
+        state = find_live_state(handle)
         if state is None or state.storage.memory is None:
-            return False  # a trace says what is wrong with it
+            return False  # a trace raises the error for it
         storage = state.storage
         alias = self._storages.setdefault(storage, len(self._storages))
         cut = (state.kind, *cut_of(handle)) if type(handle) is Partition else None
         device, written = storage.device, storage.graph() is not None
         self.named[id(device)] = device
-        self._leaf(handle, (type(handle), state.layout, id(device), storage.nbytes, alias, cut, written))
+        self._add_leaf(handle, (type(handle), state.layout, id(device), storage.nbytes, alias, cut, written))
         return True
 
     # ---- DAGs
 
-    def read_dag(self, root: AnyOp) -> bool:
-        """Add a DAG: each node, then its sources, the last one first."""
+    def add_dag(self, root: AnyOp) -> bool:
+        """Add a DAG: each node, then its sources, the last one first. Return false if it cannot have a key."""
         todo: list[AnyOp] = [root]
         seen = self.nodes
         while todo:
@@ -263,71 +289,71 @@ class _Reader:
             seen.add(op)
             kind = type(op)
             self.tokens.append(kind)
-            if (kind is Launch or kind is Map or not self._source(op)) and not self._change(op, todo):
+            if (kind is Launch or kind is Map or not self._add_source(op)) and not self._add_inner_node(op, todo):
                 return False
         return True
 
-    def _source(self, op: AnyOp) -> bool:
-        """Add an op without sources. The places of values and of calls of pipelines are not in the plan, so they are
-        not in the key. False for any other op, and where the op cannot be inspected."""
+    def _add_source(self, op: AnyOp) -> bool:
+        """Add an op without sources. Return false for any other op, and for an op that cannot be inspected. A plan does
+        not contain the places of values and of calls of pipelines, so the key omits them."""
         match op:
-            case Value(held=held):
-                return self._handles_or_plain(held)
-            case Then(source=Value(held=arguments) as source, f=Pure(owner=owner)):
+            case Value(content=held):
+                return self._add_immutable(held)
+            case Then(source=Value(content=arguments) as source, f=Pure(owner=owner)):
                 self.nodes.add(source)
                 self.owners.append(owner)
                 self.tokens.append(owner.number)
-                self.starts[id(source)] = len(self.leaves)
-                found = self.read(arguments)
-                if self._odd is not None:
-                    self.refused = owner, op.origin, self._odd
+                self.argument_starts[id(source)] = len(self.leaves)
+                found = self.add_value(arguments)
+                if self._unreadable is not None:
+                    self.refused = owner, op.origin, self._unreadable
                 return found
             case GraphLaunch(captured=captured, origin=origin):
-                self.tokens += self._origin(origin)
+                self.tokens += self._origin_tokens(origin)
                 self.graphs.append(captured)
-                self._leaf(captured, captured.number)
+                self._add_leaf(captured, captured.number)
                 return True
             case Alloc(shape=shape, dtype=dtype, recipe=recipe, origin=origin):
-                self.tokens += (*self._origin(origin), shape, dtype)
+                self.tokens += (*self._origin_tokens(origin), shape, dtype)
                 if isinstance(recipe, Uniform | Normal) and type(recipe.seed) in _NUMBERS:
-                    self.places[id(op), SEED_PLACE] = len(self.leaves)
-                    self.read(recipe.seed)
+                    self.number_leaves[id(op), SEED_PLACE] = len(self.leaves)
+                    self.add_value(recipe.seed)
                     recipe = replace(recipe, seed=None)
-                return self._recipe(recipe)
-            case FromHost(array=given, origin=origin) if type(array := _array_of(given)) is np.ndarray:
-                self.tokens += self._origin(origin)
-                self._array(array)
-                self.arrays[id(op)] = self._numbers[id(array)]
+                return self._add_recipe(recipe)
+            case FromHost(array=given, origin=origin) if type(array := _unwrapped_array(given)) is np.ndarray:
+                self.tokens += self._origin_tokens(origin)
+                self._add_array(array)
+                self.array_leaves[id(op)] = self._numbers[id(array)]
                 return True
             case Copy(source=source, into=into, dtype=dtype, origin=origin):
-                self.tokens += (*self._origin(origin), dtype)
+                self.tokens += (*self._origin_tokens(origin), dtype)
                 if type(source) is Constant:
-                    return self._recipe(source) and self.read(into)
-                return self.read(source) and (into is None or self.read(into))
+                    return self._add_recipe(source) and self.add_value(into)
+                return self.add_value(source) and (into is None or self.add_value(into))
             case _:
                 return False
 
-    def _change(self, op: AnyOp, todo: list[AnyOp]) -> bool:
-        """Add an op with sources, and put the sources on `todo`. False where it cannot be added."""
-        self.tokens += self._origin(op.origin)
+    def _add_inner_node(self, op: AnyOp, todo: list[AnyOp]) -> bool:
+        """Add an op with sources, and put the sources on `todo`. Return false if it cannot be added."""
+        self.tokens += self._origin_tokens(op.origin)
         match op:
             case Launch():
-                return self._launch(op, todo)
+                return self._add_launch(op, todo)
             case Map(source=source, f=f) if type(f) in BUILT_IN:
                 todo.append(source)
-                if id(f) not in _CONSTANT:
-                    return self._fields(f)
+                if id(f) not in _CONSTANT_IDS:
+                    return self._add_fields(f)
                 self.tokens.append(id(f))
             case ToHost(source=source):
                 todo.append(source)
             case On(source=source, place=Stream() as stream):
                 self.streams = True
-                self.tokens += (self._name(stream.device), stream.lane)
+                self.tokens += (self._identity_token(stream.device), stream.lane)
                 todo.append(source)
             case On(source=source, place=Device() as place):
-                self.tokens += ("named", self._name(place))
+                self.tokens += ("named", self._identity_token(place))
                 todo.append(source)
-            case On(source=source, place=place) if type(place) is str:  # a policy of the user's may change
+            case On(source=source, place=place) if type(place) is str:  # a user-defined policy may change
                 self.tokens.append(place)
                 todo.append(source)
             case Zip(sources=sources):
@@ -337,9 +363,11 @@ class _Reader:
                 return False
         return True
 
-    def _launch(self, launch: Launch, todo: list[AnyOp]) -> bool:
+    def _add_launch(self, launch: Launch, todo: list[AnyOp]) -> bool:
+        """Add a launch with its arguments, and put the ops among them on `todo`. Return false if an argument cannot be
+        added."""
         spec = launch.kernel
-        # Copies that `kernel.grid(...)` and the like make have the declared kernel's host body.
+        # The host body identifies the kernel: copies that `kernel.grid(...)` and similar calls make share it.
         self.tokens += (spec.host, spec.grid, spec.block, spec.shared_bytes)
         for place, argument in enumerate(launch.args):
             if isinstance(argument, DeviceOp):
@@ -347,55 +375,59 @@ class _Reader:
                 todo.append(argument)
                 continue
             if type(argument) in _NUMBERS:
-                self.places[id(launch), place] = len(self.leaves)
-            if not self.read(argument):
+                self.number_leaves[id(launch), place] = len(self.leaves)
+            if not self.add_value(argument):
                 return False
         return True
 
-    def _origin(self, origin: Origin) -> tuple[Hashable, ...]:
-        """Plans name the places of their ops: DAGs that other code built get plans of their own."""
+    def _origin_tokens(self, origin: Origin) -> tuple[Hashable, ...]:
+        """Return the tokens of an op's place. Plans name the places of their ops, so DAGs that other code built get
+        plans of their own."""
         if origin is None:
             return (None,)
         code = origin[0]
         self.named[id(code)] = code
         return id(code), origin[1]
 
-    def _recipe(self, recipe: Recipe | None) -> bool:
-        """Add the contents that a creation op writes."""
+    def _add_recipe(self, recipe: Recipe | None) -> bool:
+        """Add the contents that a creation op writes. Return false if they cannot be added."""
         if recipe is None:
             self.tokens.append(None)
             return True
-        return self._fields(recipe)
+        return self._add_fields(recipe)
 
 
-def _array_of(given: Any) -> Any:
-    """The array itself, also where the stand-in of an earlier trace is given."""
-    return given.source if type(given) is SymbolicArray else given
+def _unwrapped_array(array: Any) -> Any:
+    """Return the array itself, also for the stand-in of an earlier trace."""
+    return array.source if type(array) is SymbolicArray else array
 
 
 _bits: Final = Struct("d").pack
-"""The bytes of a float: `float.hex` calls each NaN 'nan'."""
+"""Packs a float into its bytes. `float.hex` would call each NaN 'nan'."""
 
 
 def is_fixed(value: Any, depth: int = 0) -> bool:
-    """True for a value that cannot be changed in place, as far as it is inspected."""
+    """Return true for a value that cannot be changed in place, as far as it is inspected."""
     if is_tuple(value):
         return depth < _DEEPEST and all(is_fixed(item, depth + 1) for item in value)
     return type(value) in PLAIN
 
 
 def is_tuple(value: Any) -> bool:
-    """True for plain tuples, and for named tuples that have no attributes besides their fields."""
-    return type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_fields") and not _more(value))
+    """Return true for a plain tuple, and for a named tuple that has no attributes except its fields."""
+    return type(value) is tuple or (
+        isinstance(value, tuple) and hasattr(value, "_fields") and not _has_attributes(value)
+    )
 
 
-def _more(value: object) -> bool:
+def _has_attributes(value: object) -> bool:
+    """Return true for an object that has attributes in a `__dict__`."""
     return bool(getattr(value, "__dict__", None))
 
 
-def exact(value: Any) -> Hashable:
-    """A value of a plain type, so that equal tokens mean the same bits: 0.0 is not -0.0, True is not 1, and one NaN is
-    another only with the same sign and payload."""
+def exact_token(value: Any) -> Hashable:
+    """Return the token of a plain value. Equal tokens mean the same type and bits: 0.0 and -0.0 differ, True and 1
+    differ, and two NaNs are equal only with the same sign and payload."""
     kind = type(value)
     if kind is float:
         return float, _bits(value)

@@ -1,4 +1,5 @@
-"""Numbers that may differ from run to run of a plan: arguments of kernels, and seeds. Each has a cell of its own."""
+"""Numbers that may differ between runs of a plan: scalar arguments of kernels, and seeds of random numbers. Each has a
+cell of its own."""
 
 import secrets
 from typing import Final, Protocol, final
@@ -9,27 +10,27 @@ from dagpu.common.origin import Origin
 from dagpu.kernels.call_arguments import check_scalar_argument
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import Fill
-from dagpu.ops.initializers import SEEDS
+from dagpu.ops.initializers import SEED_COUNT
 from dagpu.ops.kernel_spec import KernelSpec, Param
 
 
-class Use(Protocol):
-    """The use of a number: its form, and the check of its value."""
+class NumberUse(Protocol):
+    """One use of a number: the form in which the number is passed on, and the check of its value."""
 
     @property
     def form(self) -> object:
-        """Uses of one number that have this in common have the same value, and one cell."""
+        """The identity of the form. Uses of one number that have the same form share one value and one cell."""
         ...
 
     def checked(self, number: float) -> object:
-        """The number as it is passed on. Raises what the trace would raise where it does not fit."""
+        """Return the number in this form. Raise the error that a trace would raise if the number does not fit."""
         ...
 
 
 @final
 @plain
 class ScalarUse:
-    """A parameter of a kernel."""
+    """The use of a number as a scalar parameter of a kernel."""
 
     spec: KernelSpec
     param: Param
@@ -40,22 +41,23 @@ class ScalarUse:
         return self.param.check
 
     def checked(self, number: float) -> object:
-        """The number as the kernel takes it.
+        """Return the number in the form in which the kernel takes it.
 
         Raises:
-            KernelArgumentError: it does not fit.
+            KernelArgumentError: the number does not fit the parameter's type.
         """
         assert self.param.check is not None
         try:
             return self.param.check(number)
         except KernelArgumentError:
-            check_scalar_argument(self.spec, self.param, number, self.origin)  # the same, with the place
+            # This raises the same error with the place of the call.
+            check_scalar_argument(self.spec, self.param, number, self.origin)
             raise
 
 
 @final
 class SeedUse:
-    """A seed: any whole number."""
+    """The use of a number as a seed of random numbers. Every integer fits."""
 
     __slots__ = ()
 
@@ -64,21 +66,21 @@ class SeedUse:
         return SeedUse
 
     def checked(self, number: float) -> object:
-        """The number modulo 2**64."""
-        return int(number) % SEEDS
+        """Return the number modulo 2**64."""
+        return int(number) % SEED_COUNT
 
 
 SEED: Final = SeedUse()
 
 
 def fresh_seed() -> int:
-    """A random seed, for an op whose seed the user did not choose."""
-    return secrets.randbelow(SEEDS)
+    """Return a random seed, for an op whose seed the user did not choose."""
+    return secrets.randbelow(SEED_COUNT)
 
 
 def drawn_cells(plan: Plan) -> tuple[int, ...]:
-    """The cells of a captured plan that get a new seed for each launch: all seeds in cells, since seeds that the user
-    chose are constants there."""
+    """Return the cells of a captured plan that need a new seed for each launch. These are all cells with seeds: a seed
+    that the user chose is a constant in a captured plan."""
     return tuple(
         step.instruction.seed.buffer
         for step in plan.steps

@@ -1,10 +1,10 @@
-"""The leaves (arguments) of a traced op, and how handles that derive from them are told apart from handles that the
-traced function closed over.
+"""The leaves (arguments) of a traced op. Handles that derive from them are distinguished from handles that the traced
+function closed over.
 
-A pipeline's function may close over the very tensor, or array, that it is given. The plan serves calls with other
-arguments, so handles that derive from an argument must be told apart from handles that derive from a closure's own
-tensor. Their memory does not tell: it is the same. So for handles that may be held elsewhere too, borrows and shared
-tensors, the function gets stand-ins, and all handles that derive from a stand-in lead back to it.
+A pipeline's function may close over the same tensor, or array, that it is called with. The plan serves calls with other
+arguments, so handles that derive from an argument must be distinguished from handles that derive from a closure's own
+tensor. Their memory does not help, since it is the same. So for handles that may be held elsewhere too, borrows and
+shared tensors, the function gets stand-ins, and all handles that derive from a stand-in lead back to it.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from dagpu.common.containers import mapped
+from dagpu.common.containers import map_values
 from dagpu.handles import (
     HANDLES,
     HandleBase,
@@ -21,20 +21,20 @@ from dagpu.handles import (
     Tensor,
     TensorMut,
     TensorRef,
-    another,
-    live,
-    living_state,
+    clone_shared,
+    find_live_state,
+    live_state,
     state_of,
 )
 from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.storage import Storage
-from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, without_standins
+from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
 from dagpu.lowering.arguments.cache_key import SEED_PLACE, Flattened
 from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
 
-Given: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
-"""The handles that do not move."""
+FixedHandle: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
+"""The handles that do not move when an op uses them."""
 
 
 @final
@@ -48,7 +48,7 @@ class TracedArguments:
         "_owned",
         "_sources",
         "_standins",
-        "given",
+        "fixed_handles",
         "graphs",
         "inputs",
         "pure",
@@ -59,31 +59,31 @@ class TracedArguments:
     def __init__(self, inputs: Flattened | None) -> None:
         self.inputs = inputs
         self.pure = inputs is not None
-        """True if functions of the user may be called, because their results depend on the leaves alone."""
+        """True if the functions of the user depend on the leaves alone, so that a plan may replace calls of them."""
         self.reads: set[int] = set()
-        """The numbers among the leaves that something needed the value of."""
-        self.given: list[Given] | None = []
+        """The indices of the leaves whose values the trace has read. The plan holds for these values alone."""
+        self.fixed_handles: list[FixedHandle] | None = []
         """The handles that the op holds and that are not leaves; None as soon as a second trace might differ."""
         self.graphs: list[Captured] = []
-        """The graphs that are launched."""
+        """The graphs that the op launches."""
         self.storages: dict[Storage, int] = {}
-        """The memory of handles among the leaves, with the number of the first of them."""
+        """The memory of the handles among the leaves, each with the index of the first leaf that refers to it."""
         self._index_of: dict[int, int] = {}
         self._kinds: dict[int, type[HandleBase]] = {}
         self._owned: set[Storage] = set()
-        """The memory of tensors that have moved into the op, which has the only handle."""
+        """The memory of tensors that have moved into the op, which has the only handle to it."""
         self._loans: set[object] = set()
         """The loans of tensors that are lent to the op for writing."""
         self._sources: set[int] = set()
-        """The ids of lenders and holders that only stand-ins have, and handles that derive from them."""
+        """The ids of lenders and holders that belong only to stand-ins and to handles that derive from them."""
         self._standins: dict[int, tuple[Any, int]] = {}
-        """The stand-ins by their ids, with the numbers of their leaves."""
+        """The stand-ins by their ids, with the indices of their leaves."""
         for index, leaf in enumerate(() if inputs is None else inputs.leaves):
             self._add(index, leaf)
 
     def _add(self, index: int, leaf: Any) -> None:
         self._index_of[id(leaf)] = index
-        state = living_state(leaf) if type(leaf) in HANDLES else None
+        state = find_live_state(leaf) if type(leaf) in HANDLES else None
         if state is None:
             return
         self.storages.setdefault(state.storage, index)
@@ -93,30 +93,30 @@ class TracedArguments:
         elif state.loan is not None:
             self._loans.add(state.loan)
 
-    # ---- what is a leaf's
+    # ---- leaves, and handles that derive from them
 
     def index_of(self, leaf: Any) -> int | None:
-        """The number of a leaf; None for any other object."""
+        """Return the index of a leaf; None for any other object."""
         return self._index_of.get(id(leaf))
 
     def seed_of(self, op: Alloc[Any]) -> SymbolicNumber | None:
-        """The stand-in for the seed of random numbers, where the seed is a leaf."""
+        """Return the stand-in for the seed of random numbers; None if the seed is not a leaf."""
         inputs = self.inputs
-        index = None if inputs is None else inputs.places.get((id(op), SEED_PLACE))
+        index = None if inputs is None else inputs.number_leaves.get((id(op), SEED_PLACE))
         return None if inputs is None or index is None else SymbolicNumber(index, inputs.leaves[index], self.reads)
 
     def index_of_result(self, value: Any) -> int | None:
-        """Index of the leaf that this part of the result *is* (the same handle object). None if there is none, or if
-        the match is ambiguous."""
+        """Return the index of the leaf that this part of the result *is* (the same handle object). None if there is
+        none, or if the match is ambiguous."""
         found = self._standins.get(id(value))
         if found is not None:
             return found[1]
-        if self.inputs is None or self.inputs.starts:
-            return None  # a function may have closed over it
+        if self.inputs is None or self.inputs.argument_starts:
+            return None  # a function may have closed over this handle
         return self._index_of.get(id(value))
 
-    def derived(self, handle: HandleBase) -> bool:
-        """True for a handle that derives from a leaf, so that another run has another handle in its place."""
+    def is_derived(self, handle: HandleBase) -> bool:
+        """Return true for a handle that derives from a leaf, so that another run has another handle in its place."""
         state = state_of(handle)
         if state is None:
             return False
@@ -128,58 +128,58 @@ class TracedArguments:
             return False
         if id(state.holders if state.lender is None else state.lender) in self._sources:
             return True
-        return self.inputs is not None and not self.inputs.starts and state.storage in self.storages
+        return self.inputs is not None and not self.inputs.argument_starts and state.storage in self.storages
 
-    def source_of(self, handle: HandleBase) -> int | None:
-        """The number of a leaf of which a handle such as this one can be made; None where there is none."""
+    def source_index(self, handle: HandleBase) -> int | None:
+        """Return the index of a leaf from which a handle such as this one can be made; None if there is none."""
         state = state_of(handle)
         index = None if state is None else self.storages.get(state.storage)
-        if state is None or index is None or not self.derived(handle):
+        if state is None or index is None or not self.is_derived(handle):
             return None
         kind, leaf = state.kind, self._kinds[index]
         if kind is TensorMut:
-            return index if leaf is TensorMut else None  # and of its loan, for it is derived
+            return index if leaf is TensorMut else None  # a derived borrow has the loan of its leaf
         return index if leaf is Tensor or (leaf is SharedTensor and kind is SharedTensor) else None
 
-    def keeps(self, handle: Given) -> None:
+    def record_handle(self, handle: FixedHandle) -> None:
         """Record a handle of the op that does not move and is not a leaf."""
-        if self.given is not None and not self.derived(handle):
-            self.given.append(handle)
+        if self.fixed_handles is not None and not self.is_derived(handle):
+            self.fixed_handles.append(handle)
 
-    def forbid(self) -> None:
-        """A second trace might differ from this one."""
-        self.given = None
+    def forbid_reuse(self) -> None:
+        """Record that a second trace might differ from this one, so that its plan must not be cached."""
+        self.fixed_handles = None
 
-    # ---- what a pipeline's function gets
+    # ---- stand-ins for a pipeline's arguments
 
-    def arguments(self, held: Any, start: int, take: Callable[[Any], Any]) -> Any:
-        """A pipeline's arguments as its function gets them. `take` moves a handle into the run; the first leaf among
-        them has the number `start`."""
-        return mapped(_SymbolicArguments(self, start, take).of, held)
+    def symbolic_arguments(self, arguments: Any, start: int, take: Callable[[Any], Any]) -> Any:
+        """Return a pipeline's arguments as its function receives them. `take` moves a handle into the run; `start` is
+        the index of the first leaf among the arguments."""
+        return map_values(_SymbolicArguments(self, start, take).replace, arguments)
 
     def standin_of(self, value: Any, take: Callable[[Any], Any]) -> tuple[Any, int]:
-        """The stand-in for a handle or an array among the arguments, and the number of its leaf."""
+        """Return the stand-in for a handle or an array among the arguments, and the index of its leaf."""
         index = self._index_of[id(value)]
         if type(value) is np.ndarray:
             return SymbolicArray(index, value, self.reads), index
         return self._standin(take(value), index), index
 
     def _standin(self, handle: Any, index: int) -> Any:
-        state, made = live(handle), handle
+        state, standin = live_state(handle), handle
         if type(handle) is TensorRef and state.lender is not None:
             lender = LenderAlias(state.lender)
-            made = TensorRef(state.with_lender(lender))
+            standin = TensorRef(state.with_lender(lender))
             self._sources.add(id(lender))
-        elif state.holders is not None:
-            holders = state.holders.alias()  # each handle counts for all
-            made = another(handle, holders=holders)
+        elif type(handle) is SharedTensor and state.holders is not None:
+            holders = state.holders.alias()  # both share one set of holders, so each handle counts for both
+            standin = clone_shared(handle, holders=holders)
             self._sources.add(id(holders))
-        self._standins[id(made)] = made, index
-        return made
+        self._standins[id(standin)] = standin, index
+        return standin
 
-    def given_back(self, result: Any) -> Any:
-        """The result of the run with the arguments' own handles, and lenders, in place of their stand-ins."""
-        if self.inputs is None or not self.inputs.starts:
+    def restore_arguments(self, result: Any) -> Any:
+        """Return the result of the run with the arguments' own handles, and lenders, in place of their stand-ins."""
+        if self.inputs is None or not self.inputs.argument_starts:
             return result
         leaves = self.inputs.leaves
 
@@ -189,7 +189,7 @@ class TracedArguments:
                 return leaves[found[1]]
             state = state_of(handle)
             if state is not None and state.kind is TensorRef and isinstance(state.lender, LenderAlias):
-                return TensorRef(live(handle).with_lender(state.lender.tensor))
+                return TensorRef(live_state(handle).with_lender(state.lender.tensor))
             return handle
 
         return map_handles(change, result)
@@ -197,19 +197,19 @@ class TracedArguments:
 
 @final
 class _SymbolicArguments:
-    """Makes the stand-in for each value among a pipeline's arguments. They come in the order in which leaves are
-    numbered."""
+    """Makes the stand-in for each value among a pipeline's arguments. The values arrive in the order in which the
+    leaves are numbered."""
 
     __slots__ = ("_leaves", "_next", "_take")
 
     def __init__(self, leaves: TracedArguments, start: int, take: Callable[[Any], Any]) -> None:
         self._leaves = leaves
         self._next = start
-        """The number of the next leaf that has not come before."""
+        """The index of the next leaf that has not occurred before."""
         self._take = take
 
-    def of(self, value: Any) -> Any:
-        """The stand-in for one value; the value itself where it needs none."""
+    def replace(self, value: Any) -> Any:
+        """Return the stand-in for one value; the value itself if it needs none."""
         kind = type(value)
         if kind is int or kind is float:
             self._next += 1
@@ -218,12 +218,12 @@ class _SymbolicArguments:
             standin, index = self._leaves.standin_of(value, self._take)
             self._next += index == self._next
             return standin
-        if kind is SymbolicNumber or kind is SymbolicArray:  # of another trace: this one is yet to begin
-            return self.of(without_standins(value))
+        if kind is SymbolicNumber or kind is SymbolicArray:  # left over from an earlier trace
+            return self.replace(replace_standins(value))
         return value
 
 
 def storage_of_leaf(leaf: Any) -> Storage | None:
-    """The memory of a living handle; None of anything else."""
-    state = living_state(leaf) if type(leaf) in HANDLES else None
+    """Return the memory of a living handle; None for any other object."""
+    state = find_live_state(leaf) if type(leaf) in HANDLES else None
     return None if state is None else state.storage

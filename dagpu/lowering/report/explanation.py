@@ -54,7 +54,7 @@ def _instructions(found: Prediction, most: int) -> list[str]:
                 f"{piece.nbytes:,}" if piece.nbytes else "",
                 duration(piece.begin),
                 duration(piece.end),
-                places.of(piece.origin),
+                places.text_of(piece.origin),
             )
             for piece in shown
         ],

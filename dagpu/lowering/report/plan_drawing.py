@@ -80,7 +80,7 @@ def _rows(found: Prediction, width: float) -> list[str]:
     for lane, name in enumerate(found.lanes):
         y = _y(lane)
         body.append(svg.rect(_LEFT, y, width, _BAR, "band"))
-        words = svg.fitting(name, _LEFT - 14)
+        words = svg.fit_text(name, _LEFT - 14)
         body.append(svg.group([svg.text(_LEFT - 8, y + 15, words, "text", "end")], name))
     return body
 
@@ -102,7 +102,7 @@ def _axis(until: float, scale: float, height: float) -> list[str]:
 def _bar(found: Prediction, piece: PredictedStep, scale: float) -> str:
     x, y = _LEFT + piece.begin * scale, _y(piece.lane)
     width = max(piece.seconds * scale - 1, _NARROWEST)
-    words = svg.fitting(piece.name, width - 4)
+    words = svg.fit_text(piece.name, width - 4)
     parts = [svg.rect(x, y, width, _BAR, f"fill-{piece.kind}", 3)]
     if words:
         parts.append(svg.text(x + width / 2, y + 15, words, "on", "middle"))

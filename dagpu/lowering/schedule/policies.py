@@ -6,9 +6,8 @@ from typing import Protocol, final, overload
 
 from dagpu.common.errors import DagpuError, PlanError
 from dagpu.common.origin import describe, here
-from dagpu.common.wrong_arguments import check_count, whole, wrong_argument
+from dagpu.common.wrong_arguments import as_whole_number, check_count, wrong_argument
 from dagpu.lowering.program import Program, label
-from dagpu.lowering.schedule.dependences import AccessHistory
 
 
 @final
@@ -149,7 +148,7 @@ def check_settings(policy: str, streams: object, memory_limit: object) -> None:
     origin = here()
     check_count(streams, policy, origin, "streams")
     if memory_limit is not None:
-        limit = whole(memory_limit)
+        limit = as_whole_number(memory_limit)
         if limit is None or limit < 0:
             cure = "Write memory_limit=8 << 20 for 8 MiB, or leave it out"
             raise wrong_argument(policy, origin, "memory_limit", memory_limit, "a number of bytes", cure, ValueError)
@@ -178,18 +177,19 @@ class RoundRobin:
         own = placed_by(program, self)
         instructions = program.instructions
         keys = [0] * len(instructions)
-        history = AccessHistory(len(program.buffers))
+        writer = [-1] * len(program.buffers)
         # The device of each instruction while it has no consumer, then -1.
         open_on = [-1] * len(instructions)
         turn = [0] * len(program.devices)
         for index, instruction in enumerate(instructions):
             device = instruction.device
             producer = -1
-            for last in history.last_writers(instruction):
+            for buffer in (*instruction.reads, *instruction.writes):
+                last = writer[buffer]
                 if last > producer and open_on[last] == device:
                     producer = last
             for buffer in instruction.writes:
-                history.writer[buffer] = index
+                writer[buffer] = index
             if not own[index]:
                 continue  # another policy places it, on an unknown stream
             if producer >= 0:

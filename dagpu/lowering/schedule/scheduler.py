@@ -89,7 +89,7 @@ class _Order:
             return late
         late.sort(reverse=True)
         chosen: list[int] = []
-        clock = clocks.of[lane]
+        clock = clocks.current[lane]
         for earlier in late:
             if clock[lane_of[earlier]] < earlier:
                 chosen.append(earlier)
@@ -129,7 +129,7 @@ def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
     clock_at: list[Clock] = []
     joins: list[list[int]] = [[] for _ in range(lanes)]  # for each lane, the instructions before which it waits
     for index, (before, lane) in enumerate(zip(history.scan(program.instructions), lane_of, strict=True)):
-        clock = clocks.of[lane]
+        clock = clocks.current[lane]
         late: list[int] = []
         for earlier in before:
             if clock[lane_of[earlier]] < earlier:
@@ -137,7 +137,7 @@ def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
         if late:
             order.waits[index] = order.wait(clocks, lane, late, lane_of, clock_at)
             joins[lane].append(index)
-            clock = clocks.of[lane]
+            clock = clocks.current[lane]
         clock_at.append(clock)
     for buffer in _temporaries(program):
         users = history.readers[buffer] or [history.writer[buffer]]
@@ -171,8 +171,8 @@ def _release(
     if found >= 0:
         order.release_before.setdefault(found, []).append(buffer)
         return
-    lane = max(needs, key=lambda lane: sum(clocks.of[lane][other] >= user for other, user in pairs))
-    late = [user for other, user in pairs if clocks.of[lane][other] < user]
+    lane = max(needs, key=lambda lane: sum(clocks.current[lane][other] >= user for other, user in pairs))
+    late = [user for other, user in pairs if clocks.current[lane][other] < user]
     order.tail.append((lane, order.wait(clocks, lane, late, lane_of, clock_at), buffer))
 
 

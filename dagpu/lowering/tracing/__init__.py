@@ -1,1 +1,1 @@
-"""The trace: from an op to a `Program`, stage by stage."""
+"""The trace, which lowers an op to a `Program`, stage by stage."""

@@ -1,7 +1,7 @@
-"""Values that a trace cannot give yet: host data that device work or another run is still making.
+"""Values that a trace does not have yet: host data that device work or another run is still making.
 
-A closure is never called with one: whatever depends on it is suspended, and goes on in the next stage. `value` is
-`PENDING` until then.
+A closure is never called with such a value. A node that depends on one is suspended, and resumed in the next stage. The
+attribute `value` is `PENDING` until then.
 """
 
 from typing import Any, Final, TypeAlias, final
@@ -11,6 +11,7 @@ from dagpu.ops.compose import Shared, Unzip
 from dagpu.ops.nodes import Node
 
 PENDING: Final = object()
+"""The value of a `Deferred` that is not resolved yet."""
 
 
 @final
@@ -35,7 +36,7 @@ class FromItems:
 
 @final
 class FromPart:
-    """Component `index` of an `Unzip` whose tuple is still to come."""
+    """Component `index` of an `Unzip` whose tuple does not exist yet."""
 
     __slots__ = ("index", "node", "whole")
 
@@ -47,7 +48,7 @@ class FromPart:
 
 @final
 class SuspendedOp:
-    """A node some of whose inputs do not exist yet; `place` is its placement."""
+    """A node some of whose inputs do not exist yet. `place` is its placement."""
 
     __slots__ = ("inputs", "node", "place")
 
@@ -59,7 +60,7 @@ class SuspendedOp:
 
 @final
 class ForeignSuspension:
-    """A `Shared` or `Unzip` node whose value is being made: by another run, or in a later stage of this one."""
+    """A `Shared` or `Unzip` node whose value is being made: by another run, or in a later stage of this run."""
 
     __slots__ = ("node", "place")
 
@@ -73,7 +74,7 @@ Cause: TypeAlias = FromCell | FromItems | FromPart | SuspendedOp | ForeignSuspen
 
 @final
 class Deferred:
-    """A value to come, and what it comes from."""
+    """A value that does not exist yet, and the cause from which it will be computed."""
 
     __slots__ = ("cause", "value")
 
@@ -82,28 +83,32 @@ class Deferred:
         self.value: Any = PENDING
 
 
-def resolved(value: Any) -> Any:
-    """The value itself where it is there by now, else a `Deferred`."""
+def resolve(value: Any) -> Any:
+    """Return the value itself if it exists by now, else its `Deferred`."""
     while type(value) is Deferred and value.value is not PENDING:
         value = value.value
     return value
 
 
 NOT_YET: Final = object()
+"""The result of `argument_template` for a value that needs another stage."""
+
 _DEEPEST = 20
-"""Tuples nested deeper than this wait for the next stage, where they are plain values."""
+"""The depth to which tuples are templates. Tuples nested deeper wait for the next stage, where they are plain
+values."""
 
 
-def template(value: Any, depth: int = 0) -> Any:
-    """A value as the argument of a `HostCall`, or `NOT_YET` where it waits for more than cells of this program."""
-    value = resolved(value)
+def argument_template(value: Any, depth: int = 0) -> Any:
+    """Return a value as the argument of a `HostCall`, or `NOT_YET` if the value depends on more than cells of this
+    program."""
+    value = resolve(value)
     if type(value) is not Deferred:
         return value
     match value.cause:
         case FromCell(buffer=buffer):
             return Cell(buffer)
         case FromItems(items=items) if depth < _DEEPEST:
-            parts = tuple(template(item, depth + 1) for item in items)
+            parts = tuple(argument_template(item, depth + 1) for item in items)
             return NOT_YET if any(part is NOT_YET for part in parts) else Items(parts)
         case _:
             return NOT_YET

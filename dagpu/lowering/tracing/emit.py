@@ -1,4 +1,5 @@
-"""Nodes that do device work, as instructions. Their inputs are there: handles, and values of the host."""
+"""Emits the instructions of nodes that do device work. All inputs of such a node exist: they are handles and host
+values."""
 
 from dataclasses import replace
 from pathlib import PurePath
@@ -6,13 +7,13 @@ from typing import Any
 
 from dagpu.common.dtypes import element_type
 from dagpu.common.errors import KernelArgumentError, ShapeError
-from dagpu.common.layout import contiguous
+from dagpu.common.layout import contiguous_layout
 from dagpu.common.origin import describe, place_of
-from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef, live
+from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef, live_state
 from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_trees import handles_in, storage_of
 from dagpu.handles.symbolic import SymbolicNumber
-from dagpu.kernels.call_arguments import fits
+from dagpu.kernels.call_arguments import arguments_fit
 from dagpu.kernels.decorator import check_launch
 from dagpu.lowering.arguments.scalar_params import SEED, ScalarUse
 from dagpu.lowering.program import (
@@ -38,44 +39,45 @@ from dagpu.ops.initializers import Constant, Normal, Uniform
 def emit_alloc(
     node: creation.Alloc[Any], seed: SymbolicNumber | None, b: ProgramBuilder, device: Device, policy: int
 ) -> Tensor[Any, Any]:
-    """`empty`, `zeros`, `arange`, ... `seed` is the stand-in for the seed of random numbers, where it may differ from
-    run to run."""
-    layout = contiguous(node.shape, node.dtype)
+    """Emit `empty`, `zeros`, `arange` and the other creation ops. `seed` is the stand-in for the seed of random
+    numbers, if the seed may differ between runs."""
+    layout = contiguous_layout(node.shape, node.dtype)
     tensor = b.new_tensor(device, layout, node.origin)
     recipe = node.recipe
     if recipe is None:
         b.leave_undefined(tensor, policy)
         return tensor
-    out, cell = b.write(tensor), None
+    out, cell = b.write_view(tensor), None
     if isinstance(recipe, Uniform | Normal):
-        given: Any = recipe.seed
-        if seed is None and type(given) is SymbolicNumber:  # an argument of a pipeline
-            seed = given
+        recipe_seed: Any = recipe.seed
+        if seed is None and type(recipe_seed) is SymbolicNumber:  # an argument of a pipeline
+            seed = recipe_seed
         if seed is not None:
-            chosen = b.number(seed, SEED)
+            chosen = b.number_operand(seed, SEED)
             cell, constant = (chosen, None) if type(chosen) is Cell else (None, chosen)
             recipe = replace(recipe, seed=constant)
-        elif given is None:
+        elif recipe_seed is None:
             cell = Cell(b.drawn_cell())
-    b.emit(Fill(out, recipe, (), (out.buffer,), b.device(device), node.origin, cell), policy)
+    b.emit(Fill(out, recipe, (), (out.buffer,), b.device_index(device), node.origin, cell), policy)
     return tensor
 
 
 def emit_from_host(
     node: creation.FromHost[Any], leaf: int | None, b: ProgramBuilder, device: Device, policy: int
 ) -> Tensor[Any, Any]:
-    """A NumPy array to a new tensor. `leaf` is its number among the leaves, None where it is none."""
+    """Emit the copy of a NumPy array to a new tensor. `leaf` is the array's index among the leaves, None if it is not a
+    leaf."""
     array = node.array
     element = element_type(array.dtype)
     assert element is not None, "the op was not built for it"
-    tensor = b.new_tensor(device, contiguous(array.shape, element), node.origin)
-    cell, out = b.array_cell(array, leaf), b.write(tensor)
-    b.emit(CopyHtoD(out, cell, (cell,), (out.buffer,), b.device(device), node.origin), policy)
+    tensor = b.new_tensor(device, contiguous_layout(array.shape, element), node.origin)
+    cell, out = b.array_cell(array, leaf), b.write_view(tensor)
+    b.emit(CopyHtoD(out, cell, (cell,), (out.buffer,), b.device_index(device), node.origin), policy)
     return tensor
 
 
 def emit_to_host(node: ToHost[Any], handle: Any, b: ProgramBuilder, policy: int) -> Deferred:
-    """A handle's contents to a new NumPy array."""
+    """Emit the copy of a handle's contents to a new NumPy array."""
     if not isinstance(handle, Tensor | SharedTensor | TensorRef | TensorMut):
         if isinstance(handle, tuple | list):
             cure = "Pick one tensor of it with .first() or .unzip()"
@@ -84,11 +86,11 @@ def emit_to_host(node: ToHost[Any], handle: Any, b: ProgramBuilder, policy: int)
         else:
             cure = "It is on the host already: leave .to_host() out"
         raise ShapeError(
-            f"to_host() at {describe(node.origin)}: the op before it gives {type(handle).__name__}, and a tensor is "
+            f"to_host() at {describe(node.origin)}: the op before it returns {type(handle).__name__}, but a tensor is "
             f"wanted. {cure}."
         )
-    source, cell = b.read(handle), b.new_cell()
-    device = b.device(handle.device)
+    source, cell = b.read_view(handle), b.new_cell()
+    device = b.device_index(handle.device)
     b.emit(CopyDtoH(cell, source, (source.buffer,), (cell,), device, node.origin), policy)
     return Deferred(FromCell(cell))
 
@@ -96,28 +98,29 @@ def emit_to_host(node: ToHost[Any], handle: Any, b: ProgramBuilder, policy: int)
 def emit_copy(
     node: creation.Copy[Any], source: Any, into: Any, b: ProgramBuilder, device: Device | None, policy: int
 ) -> Any:
-    """`dup`, `convert`, `memcpy`, `fill`. `device` is where the op was placed, None where that was left open."""
+    """Emit `dup`, `convert`, `memcpy` and `fill`. `device` is the device on which the op was placed, None if no device
+    was chosen."""
     if type(source) is Constant:
-        out = b.write(into)
-        b.emit(Fill(out, source, (), (out.buffer,), b.device(into.device), node.origin), policy)
+        out = b.write_view(into)
+        b.emit(Fill(out, source, (), (out.buffer,), b.device_index(into.device), node.origin), policy)
         return into
-    view = b.read(source)
+    view = b.read_view(source)
     if into is None:
         dtype = source.dtype if node.dtype is None else node.dtype
-        target = b.new_tensor(device or source.device, contiguous(source.shape, dtype), node.origin)
+        target = b.new_tensor(device or source.device, contiguous_layout(source.shape, dtype), node.origin)
     else:
         target = into
-    out = b.write(target)
-    where = b.device(target.device)
-    b.device(source.device)
+    out = b.write_view(target)
+    where = b.device_index(target.device)
+    b.device_index(source.device)
     b.emit(CopyDtoD(out, view, (view.buffer,), (out.buffer,), where, node.origin), policy)
     return target if into is None else None
 
 
 def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, policy: int) -> None:
-    """A kernel call on arguments that are all there."""
+    """Emit a kernel launch on arguments that all exist."""
     spec = node.kernel
-    if not fits(spec, args):
+    if not arguments_fit(spec, args):
         check_launch(spec, args, node.origin)
     operands = list(args)
     reads: list[int] = []
@@ -125,24 +128,24 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
     grid, device = spec.grid, HOST
     for index, param in spec.tensors:
         if param.form == "out":
-            tiles = operands[index] = b.write_tiles(args[index])
+            tiles = operands[index] = b.write_tiles_view(args[index])
             buffer = tiles.view.buffer
             writes.append(buffer)
             grid = tiles.grid if grid is None else grid
         else:
-            view = operands[index] = b.read(args[index])
+            view = operands[index] = b.read_view(args[index])
             buffer = view.buffer
             reads.append(buffer)
         at = b.device_of(buffer)
         if device != at and device != HOST:
             raise _two_devices(node, args)
         device = at
-    for index, check in spec.lazy:  # a number that stood in the call was converted there
+    for index, check in spec.lazy:  # numbers that the call had were converted by the call
         operands[index] = check(args[index])
     if SymbolicNumber in map(type, operands):
         for index, operand in enumerate(operands):
             if type(operand) is SymbolicNumber:
-                operands[index] = b.number(operand, ScalarUse(spec, spec.params[index], node.origin))
+                operands[index] = b.number_operand(operand, ScalarUse(spec, spec.params[index], node.origin))
     if device == HOST:
         raise KernelArgumentError(
             f"{spec.name}() at {describe(node.origin)} has neither input nor output, so it would run nowhere. "
@@ -152,6 +155,7 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
 
 
 def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentError:
+    """Return the error for a launch whose tensors are on several devices."""
     lie = ", ".join(
         f"{param.name} on {storage_of(arg).device.name}"
         for param, arg in zip(node.kernel.params, args, strict=True)
@@ -160,31 +164,32 @@ def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentEr
     outputs = [arg for param, arg in zip(node.kernel.params, args, strict=True) if param.form == "out"]
     home = storage_of((outputs or [arg for arg in args if type(arg) in HANDLES])[0]).device.name
     return KernelArgumentError(
-        f"{node.kernel.name}() at {describe(node.origin)}: its tensors lie on several devices: {lie}. "
+        f"{node.kernel.name}() at {describe(node.origin)}: its tensors are on several devices: {lie}. "
         f'Copy them to one first, dup(t).on("{home}"), or make them there: op.on("{home}").'
     )
 
 
 def emit_graph_launch(node: graph.GraphLaunch, b: ProgramBuilder, policy: int) -> None:
-    """A captured graph, on its own stream."""
+    """Emit the launch of a captured graph on the graph's own stream."""
     captured = node.captured
     captured.check()
-    reads, writes = b.launch(captured)
-    device = b.device(captured.stream.device)
+    reads, writes = b.import_graph(captured)
+    device = b.device_index(captured.stream.device)
     place = place_of(captured.origin)
     name = "" if place is None else f"{PurePath(place[0]).name}:{place[1]}"
     b.emit(GraphLaunch(captured.frozen, reads, writes, device, node.origin, name), policy)
 
 
 def emit_host_call(node: HostCallNode[Any], argument: Any, b: ProgramBuilder, device: Device, policy: int) -> Deferred:
-    """`host_map`. `argument` is the value, or a template of it (see `HostCall`)."""
+    """Emit `host_map`. `argument` is the value, or a template of it (see `HostCall`)."""
     reads = sorted({*_cells_in(argument), *_buffers_in(argument, b)})
     cell = b.new_cell()
-    b.emit(HostCall(node.f, argument, cell, tuple(reads), (cell,), b.device(device), node.origin), policy)
+    b.emit(HostCall(node.f, argument, cell, tuple(reads), (cell,), b.device_index(device), node.origin), policy)
     return Deferred(FromCell(cell))
 
 
 def _cells_in(argument: Any) -> set[int]:
+    """Return the cells that a template refers to."""
     if type(argument) is Cell:
         return {argument.buffer}
     if type(argument) is Items:
@@ -193,14 +198,15 @@ def _cells_in(argument: Any) -> set[int]:
 
 
 def _buffers_in(argument: Any, b: ProgramBuilder) -> set[int]:
-    """Device memory that the function gets handles to: it comes after what writes it."""
+    """Return the device memory that the function gets handles to. The call must run after the instructions that write
+    this memory."""
     if type(argument) is Items:
         return set().union(*(_buffers_in(item, b) for item in argument.items))
-    found: set[int] = set()
+    buffers: set[int] = set()
     for handle in handles_in(argument):
-        if isinstance(handle, TensorMut | Partition) and live(handle).loan is not None:
-            view = b.write(handle)
+        if isinstance(handle, TensorMut | Partition) and live_state(handle).loan is not None:
+            view = b.write_view(handle)
         else:
-            view = b.read(handle)
-        found.add(view.buffer)
-    return found
+            view = b.read_view(handle)
+        buffers.add(view.buffer)
+    return buffers

@@ -1,4 +1,4 @@
-"""The loans of one run from outside, and the mark of the memory that it makes itself."""
+"""The tensors from outside that one run borrows or owns, and the mark of the memory that the run makes itself."""
 
 from typing import final
 
@@ -18,13 +18,13 @@ class Loans:
 
     def __init__(self) -> None:
         self.lent: dict[Storage, tuple[object, Origin]] = {}
-        """For each storage from outside that is lent to the run, the loan, None if for reading, with the place of
-        its first borrow."""
+        """For each storage from outside that is lent to the run: the loan, None if for reading, and the place of its
+        first borrow."""
         self.owned: set[Storage] = set()
         """The storages of tensors from outside that have moved into the run."""
         self.mark = object()
         """The `mark` of each storage that the run makes."""
 
-    def made(self, storage: Storage) -> bool:
-        """True if the run has made this storage."""
+    def made_by_run(self, storage: Storage) -> bool:
+        """Return true if this run made the storage."""
         return type(storage) is TracedStorage and storage.mark is self.mark

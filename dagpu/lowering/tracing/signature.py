@@ -1,14 +1,18 @@
-"""The record that replaces a trace in later runs: how to bind their inputs, and how to put their result together.
+"""The record that replaces a trace in later runs. It binds their inputs, and builds their results.
 
-A trace may be skipped where a second one would give the same program, whatever has happened in between. Two runs of the
-same op have that property if nothing in the op calls a function of the user (`then`, `map`, `inspect`, `host_map`): it
-may read state that has changed; remembers (`Shared`, `Unzip`): its second run differs from its first; moves (an owned
-`Tensor`, a `TensorMut`, a `Partition`): the second run is a `MovedError`; can be changed in place (a list in a
-`Value`); waits for host data: then there is more than one program. For runs of different ops of one key
-(dagpu.lowering.arguments.cache_key) the leaves of the key may move, and numbers differ. A pipeline's function may call
-functions: `@pipeline` states that its result depends on its arguments alone.
+A trace may be skipped if a second one would give the same program, whatever has happened in between. Two runs of the
+same op have that property unless the op
+    calls a function of the user (`then`, `map`, `inspect`, `host_map`), which may read state that has changed;
+    remembers a value (`Shared`, `Unzip`), since its second run differs from its first;
+    moves a handle (an owned `Tensor`, a `TensorMut`, a `Partition`), since the second run is a `MovedError`;
+    holds an object that can be changed in place (a list in a `Value`);
+    waits for host data, since there is more than one program then.
 
-The tracer finds all of this out in passing. `bind` checks in each run the facts that may change between two runs:
+Runs of different ops of one key (dagpu.lowering.arguments.cache_key) may also move leaves of the key, and differ in
+their numbers. A pipeline's function may call functions: `@pipeline` states that its result depends on its arguments
+alone.
+
+The tracer finds all of this out during the trace. `bind` checks in each run the facts that may change between two runs:
 handles may have been moved or lost, and arrays may have got another shape. Then the op is traced again, and the trace
 raises its usual error.
 """
@@ -29,34 +33,35 @@ from dagpu.handles import (
     Tensor,
     TensorMut,
     TensorRef,
-    another,
+    clone_shared,
     cut_of,
-    live,
-    living_state,
-    move_in,
+    find_live_state,
+    live_state,
+    move_handle,
     state_of,
 )
 from dagpu.handles.handle_trees import Undo
 from dagpu.handles.storage import Storage
-from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, without_standins
+from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
 from dagpu.lowering.arguments.cache_key import PLAIN
-from dagpu.lowering.arguments.scalar_params import Use, fresh_seed
-from dagpu.lowering.arguments.traced_arguments import Given, TracedArguments, storage_of_leaf
+from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
+from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments, storage_of_leaf
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.ops.graph import Captured
 
-Make: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
-"""Makes (a part of) a run's result of the memory that the run leaves, and of its leaves, moved into it."""
+ResultBuilder: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
+"""A function that builds (a part of) a run's result from the run's memory and from its leaves, which have moved into
+it."""
 
 _DEEPEST: Final = 20
-"""A result whose tuples are nested deeper is made by a trace."""
+"""The depth to which tuples in a result are inspected. A run whose result is nested deeper is traced each time."""
 
 
 @final
 class BoundArguments:
-    """The inputs of one run, in their places."""
+    """The inputs of one run, bound to the program's buffers."""
 
     __slots__ = ("_undo", "graphs", "leaves", "locks")
 
@@ -66,79 +71,82 @@ class BoundArguments:
         self.leaves = leaves
         self._undo: list[Undo] = []
 
-    def take(self, origin: Origin) -> None:
-        """Move the leaves that move into the run. They are not gone yet: see `undo`."""
+    def take_leaves(self, origin: Origin) -> None:
+        """Move the owning leaves into the run. `return_leaves` can still move them back."""
         if any(type(leaf) in OWNING for leaf in self.leaves):
-            self.leaves = [self._taken(leaf, origin) for leaf in self.leaves]
+            self.leaves = [self._move_leaf(leaf, origin) for leaf in self.leaves]
 
-    def _taken(self, leaf: Any, origin: Origin) -> Any:
+    def _move_leaf(self, leaf: Any, origin: Origin) -> Any:
+        """Return the leaf, moved into the run if it is an owning handle."""
         if type(leaf) not in OWNING:
             return leaf
         undo = Undo(leaf)
-        taken = move_in(leaf, "a run of the op that owned it, started", origin)
+        taken = move_handle(leaf, "a run of the op that owned it, started", origin)
         self._undo.append(undo)
         return taken
 
-    def undo(self) -> None:
-        """Nothing was submitted: the op has its handles back."""
+    def return_leaves(self) -> None:
+        """Move the leaves back to the op. Call this only if nothing was submitted."""
         for undo in reversed(self._undo):
             undo.undo()
 
 
 @final
 class Signature:
-    """Immutable, and of no run in particular: any number of runs may use it at once.
+    """The inputs and the result of a program. It is immutable and belongs to no single run: any number of runs may use
+    it at once.
 
-    It refers to handles that the op holds anyway, never to their memory: that goes when they are moved and dropped.
+    It refers to handles that the op holds anyway, never to their memory. So that memory is freed when the handles are
+    moved and dropped.
     """
 
-    __slots__ = ("_arrays", "_drawn", "_given", "_graphs", "_held", "_leaves", "_numbers", "buffers", "result")
+    __slots__ = ("_arrays", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "buffers", "result")
 
     def __init__(
         self,
         buffers: int,
-        given: tuple[tuple[Given, int], ...],
+        given: tuple[tuple[FixedHandle, int], ...],
         leaves: tuple[tuple[int, int, bool | None, Storage | None], ...],
         graphs: tuple[tuple["Captured | int", tuple[int, ...]], ...],
         builder: ProgramBuilder,
-        result: Make,
+        result: ResultBuilder,
     ) -> None:
         self.buffers = buffers
-        """Number of buffers of the program."""
+        """The number of buffers of the program."""
         self._given = given
-        """Each handle that is not a leaf, with the buffer of its memory; -1 where the program does not use it."""
+        """Each handle that is not a leaf, with the buffer of its memory; -1 if the program does not use it."""
         self._graphs = graphs
-        """The graphs that are launched, or their numbers among the leaves, with the buffers that their memory is. A
-        graph has the plans of those who launch it, so they do not have it."""
-        self._held = _storages(handle for handle, _ in given)
+        """The graphs that are launched, or their indices among the leaves, each with the buffers of its memory. A graph
+        that is a leaf is not held here: it owns the plans of the ops that launch it."""
+        self._held_storages = _storages_of(handle for handle, _ in given)
         self._leaves = leaves
-        """For each leaf with memory: its number; the buffer of its memory, or -1 where the program does not use it;
-        true if that is locked for writing, false for reading, None where it is not locked; and the memory itself where
-        the op also holds it in another way."""
+        """For each leaf with memory: its index; the buffer of its memory, or -1 if the program does not use it; true if
+        the memory is locked for writing, false for reading, None if it is not locked; and the memory itself if the op
+        also holds it in another way."""
         self._arrays: list[tuple[int, Any, int, tuple[int, ...], Any]] = []
-        """For each array that is copied from: its cell; the array if it is not a leaf; the number of the leaf; and the
-        shape and element type that it was traced with."""
-        self._numbers: list[tuple[int, int, Use]] = [
+        """For each array that is copied from: its cell; the array if it is not a leaf; the index of the leaf, or -1;
+        and the shape and element type with which it was traced."""
+        self._numbers: list[tuple[int, int, NumberUse]] = [
             (cell, index, use) for (index, _), (cell, use) in builder.numbers.items()
         ]
-        """Each cell of a number, with the number of the leaf, and its use."""
+        """Each cell of a number, with the index of its leaf, and one of its uses."""
         self._drawn = tuple(builder.drawn)
-        """The cells of seeds that each run draws."""
+        """The cells of the seeds that each run draws."""
         self.result = result
 
-    def copies(self, cell: int, array: Any, index: int | None) -> None:
-        """Tell of an array that is copied from: a leaf where it has an index."""
-        kept, number = (array, -1) if index is None else (None, index)
-        self._arrays.append((cell, kept, number, array.shape, array.dtype))
+    def add_array(self, cell: int, array: Any, index: int | None) -> None:
+        """Record an array that is copied from. `index` is its index among the leaves, None if it is not a leaf."""
+        constant, number = (array, -1) if index is None else (None, index)
+        self._arrays.append((cell, constant, number, array.shape, array.dtype))
 
     def bind(self, memory: list[Any], leaves: Sequence[Any] = ()) -> BoundArguments | None:
-        """Put this run's inputs in their places.
+        """Bind the inputs of a run: write their memory and values to `memory`, by buffer.
 
-        None where only a trace will do: something has been moved, or lost, or changed.
+        Return None if the run needs a trace, because an input has been moved, lost or changed.
         """
         locks: dict[Storage, bool] = {}
         for handle, buffer in self._given:
-            state = living_state(handle)
+            state = find_live_state(handle)
             if state is None:
                 return None
             if buffer >= 0:
@@ -150,8 +158,8 @@ class Signature:
         graphs = self._bind_graphs(memory, leaves, locks)
         if not self._bind_leaves(memory, leaves, locks, graphs):
             return None
-        for cell, kept, index, shape, dtype in self._arrays:
-            array = leaves[index] if kept is None else kept
+        for cell, constant, index, shape, dtype in self._arrays:
+            array = leaves[index] if constant is None else constant
             if array.shape != shape or array.dtype != dtype:
                 return None
             memory[cell] = array
@@ -162,6 +170,7 @@ class Signature:
         return BoundArguments(locks, leaves, graphs)
 
     def _bind_graphs(self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool]) -> Sequence[Captured]:
+        """Bind the memory of the graphs, add it to `locks`, and return the graphs."""
         found: list[Captured] = []
         for graph, buffers in self._graphs:
             captured: Captured = leaves[graph] if isinstance(graph, int) else graph
@@ -175,12 +184,15 @@ class Signature:
     def _bind_leaves(
         self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool], graphs: Sequence[Captured]
     ) -> bool:
-        """False where one has been moved or lost, or where two tensors have become one, or the other way round."""
+        """Bind the memory of the leaves, and add it to `locks`. Return false if a leaf has been moved or lost, or if
+        tensors share memory that did not when they were traced, or the reverse."""
         for index, buffer, exclusive, held in self._leaves:
             storage = storage_of_leaf(leaves[index])
             if storage is None or storage.memory is None:
                 return False
-            if storage is not held and (held is not None or storage in self._held or _uses(graphs, storage)):
+            if storage is not held and (
+                held is not None or storage in self._held_storages or _any_uses(graphs, storage)
+            ):
                 return False
             if buffer >= 0:
                 memory[buffer] = storage.memory
@@ -189,111 +201,114 @@ class Signature:
         return True
 
 
-def _uses(graphs: Sequence[Captured], storage: Storage) -> bool:
+def _any_uses(graphs: Sequence[Captured], storage: Storage) -> bool:
+    """Return true if one of the graphs uses this memory."""
     return any(storage in graph.storages for graph in graphs)
 
 
-def repeat_of(root: Any, traced: TracedArguments, builder: ProgramBuilder) -> Signature | None:
-    """The record that lets later runs skip this trace; None where the result cannot be put together without a trace.
+def make_signature(root: Any, traced: TracedArguments, builder: ProgramBuilder) -> Signature | None:
+    """Return the record that lets later runs skip this trace; None if the result cannot be built without a trace.
 
-    `root` is the traced result, not settled yet.
+    `root` is the traced result, before it is settled.
     """
-    given = traced.given
+    given = traced.fixed_handles
     assert given is not None
-    result = _ResultTemplate(builder, given, traced).part(root, 0)
+    result = _ResultTemplate(builder, given, traced).part_builder(root, 0)
     if result is None:
         return None
-    external = builder.external()
+    external = builder.external_buffers()
     locked = {storage for graph in traced.graphs for storage in graph.locks()} | traced.storages.keys()
     others = {storage: lock for storage, lock in builder.locks.items() if storage not in locked}
     if any(others.values()) or not others.keys() <= external.keys():
         return None
-    read: list[tuple[Given, int]] = []
+    read: list[tuple[FixedHandle, int]] = []
     for handle in given:
         state = state_of(handle)
-        if state is None:  # moved meanwhile, by another thread
+        if state is None:  # another thread has moved it meanwhile
             return None
         read.append((handle, external.get(state.storage, -1)))
     graphs: list[tuple[Captured | int, tuple[int, ...]]] = []
     for graph in dict.fromkeys(traced.graphs):
         index = traced.index_of(graph)
         graphs.append((graph if index is None else index, tuple(external[storage] for storage in graph.storages)))
-    held = _storages(given) | {storage for graph in traced.graphs for storage in graph.storages}
+    held = _storages_of(given) | {storage for graph in traced.graphs for storage in graph.storages}
     leaves = tuple(
         (index, external.get(storage, -1), builder.locks.get(storage), storage if storage in held else None)
         for storage, index in traced.storages.items()
     )
-    repeat = Signature(builder.size(), tuple(read), leaves, tuple(graphs), builder, result)
+    signature = Signature(builder.buffer_count(), tuple(read), leaves, tuple(graphs), builder, result)
     for cell, array, leaf in builder.arrays:
-        repeat.copies(cell, array, leaf)
-    return repeat
+        signature.add_array(cell, array, leaf)
+    return signature
 
 
 @final
 class _ResultTemplate:
-    """Reads off a traced value how to make another of its kind."""
+    """Reads off a traced value how to build the same value in another run."""
 
     __slots__ = ("_builder", "_given", "_traced", "_used")
 
-    def __init__(self, builder: ProgramBuilder, given: list[Given], traced: TracedArguments) -> None:
+    def __init__(self, builder: ProgramBuilder, given: list[FixedHandle], traced: TracedArguments) -> None:
         self._builder = builder
         self._given = set(map(id, given))
         self._traced = traced
         self._used: set[Storage] = set()
 
-    def part(self, value: Any, depth: int) -> Make | None:
-        """A function that makes this part of the result; None if the part is unknown."""
+    def part_builder(self, value: Any, depth: int) -> ResultBuilder | None:
+        """Return a function that builds this part of the result; None if the part cannot be built without a trace."""
         kind = type(value)
         if kind is SymbolicNumber or kind is SymbolicArray:
             index = value.index_in(self._traced.reads)
-            return _Same(without_standins(value)) if index is None else _leaf(index)
+            return _Constant(replace_standins(value)) if index is None else _leaf_builder(index)
         if kind is SharedTensor or kind is TensorRef:
             index = self._traced.index_of_result(value)
             if index is not None:
-                return _leaf(index)
+                return _leaf_builder(index)
         if kind is Tensor or kind is TensorMut or kind is SharedTensor:
-            return _Same(value) if id(value) in self._given else self._tensor(value)
+            return _Constant(value) if id(value) in self._given else self._tensor_builder(value)
         if kind in PLAIN or id(value) in self._given:
-            return _Same(value)
+            return _Constant(value)
         if kind is tuple:
-            return self._items(value, value, depth)
+            return self._tuple_builder(value, value, depth)
         if kind is Deferred:
             if type(value.cause) is FromCell:
-                return _cell(value.cause.buffer)
-            return self._items(value.cause.items, None, depth) if type(value.cause) is FromItems else None
+                return _cell_builder(value.cause.buffer)
+            return self._tuple_builder(value.cause.items, None, depth) if type(value.cause) is FromItems else None
         if kind is Partition:
-            whole = self._tensor(value)
-            return None if whole is None else _partition(whole, cut_of(value))
-        return None  # such as a new handle to memory from outside: `reshape` of a SharedTensor
+            whole = self._tensor_builder(value)
+            return None if whole is None else _partition_builder(whole, cut_of(value))
+        return None  # for example a new handle to memory from outside: `reshape` of a SharedTensor
 
-    def _items(self, items: tuple[Any, ...], whole: object, depth: int) -> Make | None:
+    def _tuple_builder(self, items: tuple[Any, ...], whole: object, depth: int) -> ResultBuilder | None:
+        """Return a function that builds a tuple. `whole` is the tuple itself if all its items exist."""
         if depth == _DEEPEST:
             return None
-        parts: list[Make] = []
+        parts: list[ResultBuilder] = []
         for item in items:
-            part = self.part(item, depth + 1)
+            part = self.part_builder(item, depth + 1)
             if part is None:
                 return None
             parts.append(part)
-        if whole is not None and all(type(part) is _Same for part in parts):
-            return _Same(whole)
+        if whole is not None and all(type(part) is _Constant for part in parts):
+            return _Constant(whole)
         return lambda memory, leaves: tuple([part(memory, leaves) for part in parts])
 
-    def _tensor(self, value: HandleBase) -> Make | None:
-        """A tensor that the run makes: on memory that it makes, or on that of a leaf. Each memory gets one handle."""
+    def _tensor_builder(self, value: HandleBase) -> ResultBuilder | None:
+        """Return a function that builds a tensor on memory that the run makes, or on the memory of a leaf. None if a
+        part of the result has that memory already: each memory gets one handle."""
         state = state_of(value)
         if state is None or state.storage in self._used:
             return None
         self._used.add(state.storage)
         if type(state.storage) is TracedStorage and state.storage.builder is self._builder:
-            return _new(state.kind, state.storage, state.layout, state.made)
-        index = self._traced.source_of(value)
-        return None if index is None else _on_leaf(state.kind, index, state.layout)
+            return _new_memory_builder(state.kind, state.storage, state.layout, state.origin)
+        index = self._traced.source_index(value)
+        return None if index is None else _leaf_memory_builder(state.kind, index, state.layout)
 
 
 @final
-class _Same:
-    """Makes the same object in every run."""
+class _Constant:
+    """Returns the same object in every run."""
 
     __slots__ = ("_value",)
 
@@ -304,47 +319,53 @@ class _Same:
         return self._value
 
 
-def _leaf(index: int) -> Make:
+def _leaf_builder(index: int) -> ResultBuilder:
+    """Return a function that returns a leaf."""
     return lambda memory, leaves: leaves[index]
 
 
-def _cell(buffer: int) -> Make:
-    return lambda memory, leaves: without_standins(memory[buffer])
+def _cell_builder(buffer: int) -> ResultBuilder:
+    """Return a function that returns the value of a cell."""
+    return lambda memory, leaves: replace_standins(memory[buffer])
 
 
-def _new(kind: type[HandleBase], traced: TracedStorage, layout: Layout, made: Origin) -> Make | None:
-    """A handle on new memory of each run. It must not refer to the storage, which is that of the traced run."""
+def _new_memory_builder(
+    kind: type[HandleBase], traced: TracedStorage, layout: Layout, origin: Origin
+) -> ResultBuilder | None:
+    """Return a function that builds a handle on new memory of each run. The function must not refer to the storage,
+    which belongs to the traced run."""
     device, nbytes, buffer = traced.device, traced.nbytes, traced.buffer
 
     def tensor(memory: list[Any], leaves: Sequence[Any]) -> Any:
-        return Tensor(HandleState(Tensor, Storage(device, nbytes, memory[buffer]), layout, made))
+        return Tensor(HandleState(Tensor, Storage(device, nbytes, memory[buffer]), layout, origin))
 
     def shared(memory: list[Any], leaves: Sequence[Any]) -> Any:
         storage = Storage(device, nbytes, memory[buffer])
-        return SharedTensor(HandleState(SharedTensor, storage, layout, made, holders=Holders()))
+        return SharedTensor(HandleState(SharedTensor, storage, layout, origin, holders=Holders()))
 
     return tensor if kind is Tensor else shared if kind is SharedTensor else None
 
 
-def _on_leaf(kind: type[HandleBase], index: int, layout: Layout) -> Make:
-    """A handle on the memory of a leaf that has moved into the run, or is shared."""
+def _leaf_memory_builder(kind: type[HandleBase], index: int, layout: Layout) -> ResultBuilder:
+    """Return a function that builds a handle on the memory of a leaf that has moved into the run, or is shared."""
 
     def make(memory: list[Any], leaves: Sequence[Any]) -> Any:
         leaf = leaves[index]
         if type(leaf) is SharedTensor:
-            return another(leaf, layout)
-        state = live(leaf)
+            return clone_shared(leaf, layout)
+        state = live_state(leaf)
         if kind is state.kind:
             return kind(state.with_layout(layout))
-        return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.made, holders=Holders()))
+        return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=Holders()))
 
     return make
 
 
-def _partition(whole: Make, cut: Cut) -> Make:
-    return lambda memory, leaves: Partition(live(whole(memory, leaves)), cut)
+def _partition_builder(whole: ResultBuilder, cut: Cut) -> ResultBuilder:
+    """Return a function that builds a partition of a tensor."""
+    return lambda memory, leaves: Partition(live_state(whole(memory, leaves)), cut)
 
 
-def _storages(handles: Iterable[HandleBase]) -> set[Storage]:
-    """The memory of those handles that have not been moved."""
+def _storages_of(handles: Iterable[HandleBase]) -> set[Storage]:
+    """Return the memory of those handles that have not been moved."""
     return {state.storage for state in map(state_of, handles) if state is not None}

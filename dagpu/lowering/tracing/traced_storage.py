@@ -1,4 +1,4 @@
-"""`TracedStorage`: a block of memory that a run makes, and its place in the program that is being traced."""
+"""`TracedStorage`: a block of memory that a run makes, and its buffer in the program that is being traced."""
 
 from typing import final
 
@@ -10,9 +10,9 @@ from dagpu.handles.storage import Storage
 class TracedStorage(Storage):
     """A block of memory that a run makes.
 
-    Handles refer to it from the trace on, so the same object has the memory once the stage is complete.
+    Handles refer to it from the trace on. The same object has the memory once the stage is complete.
 
-    Invariant: builder is None  <=>  the stage that makes it is complete, or has failed.
+    Invariant: `builder is None` exactly when the stage that makes it is complete, or has failed.
     """
 
     __slots__ = ("buffer", "builder", "mark")
@@ -20,16 +20,16 @@ class TracedStorage(Storage):
     def __init__(self, device: Device, nbytes: int, builder: object, buffer: int, mark: object) -> None:
         super().__init__(device, nbytes)
         self.builder: object = builder
-        """The `ProgramBuilder` of the stage that makes it; it is compared by identity alone."""
+        """The `ProgramBuilder` of the stage that makes it. It is compared by identity alone."""
         self.buffer = buffer
-        """Its number in the program of that stage."""
+        """The index of its buffer in the program of that stage."""
         self.mark = mark
         """The mark of the run that makes it: see `Loans`."""
 
     def settle(self, memory: object) -> None:
-        """Set the memory: the stage that makes it is complete."""
+        """Set the memory when the stage that makes it is complete."""
         self.memory, self.builder = memory, None
 
     def lose(self, reason: str) -> None:
-        """Record why there will be no memory: the stage that makes it has failed."""
+        """Record why there will be no memory, when the stage that makes it has failed."""
         self.lost, self.builder = reason, None

@@ -1,14 +1,15 @@
-"""The tracer: an op becomes a `Program`, stage by stage.
+"""The tracer, which lowers an op to a `Program`, stage by stage.
 
-It walks the DAG (dagpu.lowering.tracing.evaluate) and calls closures once, with handles. What depends on host data is
-suspended (`Deferred`); when the stage has run, the tracer goes on from there.
+It evaluates the DAG (dagpu.lowering.tracing.evaluate), and calls each closure once, with handles. Work that depends on
+host data is suspended (`Deferred`). When the stage has run, the tracer resumes that work.
 
     while not tracer.finished:
-        stage = tracer.stage()            # trace as far as it goes
+        stage = tracer.stage()            # trace as far as possible
         ... run stage.program ...         # unless it is empty
-        tracer.settle(memory)             # here is what the stage made
+        tracer.settle(memory)             # the memory that the stage made
 
-What a run takes (handles out of ops, claims on `Shared` and `Unzip`) it can give back until something was submitted.
+A run takes handles out of ops, and claims `Shared` and `Unzip` values. It can put both back until something was
+submitted.
 """
 
 import weakref
@@ -21,17 +22,17 @@ from dagpu.handles import HandleState, Lender
 from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.storage import Storage
-from dagpu.handles.symbolic import without_standins
+from dagpu.handles.symbolic import replace_standins
 from dagpu.lowering.arguments.cache_key import Flattened
 from dagpu.lowering.arguments.traced_arguments import TracedArguments, storage_of_leaf
 from dagpu.lowering.program import Program
-from dagpu.lowering.tracing.deferred import PENDING, Deferred, ForeignSuspension, FromCell, FromItems, resolved
+from dagpu.lowering.tracing.deferred import PENDING, Deferred, ForeignSuspension, FromCell, FromItems, resolve
 from dagpu.lowering.tracing.evaluate import AnyOp, Evaluation
 from dagpu.lowering.tracing.loans import Loans
 from dagpu.lowering.tracing.placements import Placements
-from dagpu.lowering.tracing.program_builder import ProgramBuilder, waits_for_host
-from dagpu.lowering.tracing.run_memo import once_of, own_result
-from dagpu.lowering.tracing.signature import Signature, repeat_of
+from dagpu.lowering.tracing.program_builder import ProgramBuilder, waits_for_host_error
+from dagpu.lowering.tracing.run_memo import once_of, own_result_error
+from dagpu.lowering.tracing.signature import Signature, make_signature
 from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.lowering.tracing.undo_log import UndoLog
 from dagpu.ops.compose import Unzip
@@ -42,7 +43,7 @@ _T = TypeVar("_T")
 
 @final
 class Stage:
-    """The result of one call of `Tracer.stage`: a program, its inputs, and the memory that it must lock."""
+    """The result of one call of `Tracer.stage`: a program, its inputs, and the memory that its run must lock."""
 
     __slots__ = ("graphs", "inputs", "locks", "program")
 
@@ -57,8 +58,9 @@ class Stage:
 class Tracer:
     """The trace of one run of one op.
 
-    `find` finds a device by its name; `policy` and `device` place what no `On` places. `inputs` are the leaves of the
-    op, where its plan may serve runs with others. `after` is the trace of an op whose program this one continues.
+    `find` finds a device by its name. `policy` and `device` place the instructions that no `On` places. `inputs` are
+    the leaves of the op, if its plan may serve runs with other leaves. `after` is the trace of an op whose program this
+    one continues.
     """
 
     def __init__(
@@ -78,187 +80,192 @@ class Tracer:
         if after is None:
             builder = self._new_builder()
         else:
-            builder = after.continued_by(self._places, self._loans)
-        takings = UndoLog(leaves, self._loans, self._origin)
-        self._walk: Evaluation = Evaluation(op, self._places, builder, leaves, takings, self._origin)
+            builder = after.continue_with(self._places, self._loans)
+        undo_log = UndoLog(leaves, self._loans, self._origin)
+        self._evaluation: Evaluation = Evaluation(op, self._places, builder, leaves, undo_log, self._origin)
         self._root: Any = PENDING
-        self._made: list[weakref.ref[TracedStorage]] = []
-        """The memory that stages of this run have made and that it alone disposes of."""
+        self._stage_storages: list[weakref.ref[TracedStorage]] = []
+        """The memory that stages of this run have made and that no other run can reach."""
 
     def _new_builder(self) -> ProgramBuilder:
+        """Return the builder of a new stage."""
         return ProgramBuilder(self._places.policies, self._loans, self._leaves.reads)
 
-    def continued_by(self, places: Placements, loans: Loans) -> ProgramBuilder:
-        """The builder of this trace, for the trace of a further op whose instructions follow in the same program."""
-        places.follow(self._places)
-        self._walk.builder.lend_anew(loans)
-        return self._walk.builder
+    def continue_with(self, places: Placements, loans: Loans) -> ProgramBuilder:
+        """Return the builder of this trace, for the trace of a further op whose instructions follow in the same
+        program."""
+        places.share_policies(self._places)
+        self._evaluation.builder.start_next_op(loans)
+        return self._evaluation.builder
 
     @property
     def reads(self) -> set[int]:
-        """The numbers among the leaves that something needed the value of: the trace holds for that alone."""
+        """The indices of the leaves whose values the trace has read. The plan holds for these values alone."""
         return self._leaves.reads
 
     # ---- stages
 
     @property
     def finished(self) -> bool:
-        """True once the result exists, and the run has completed all that it has begun.
+        """True once the result exists, and the run has completed everything that it has begun.
 
-        An `Unzip` may ask for a component that comes before the others. The others are made all the same: otherwise the
-        source would be left to a run that has ended.
+        The result may need only one component of an `Unzip`, which exists before the others. The run makes the others
+        all the same: otherwise a run that has ended would still own the source.
         """
-        self._root = resolved(self._root)
-        return self._root is not PENDING and type(self._root) is not Deferred and not self._walk.suspended
+        self._root = resolve(self._root)
+        return self._root is not PENDING and type(self._root) is not Deferred and not self._evaluation.suspended
 
     @property
     def result(self) -> Any:
         """The value of the op, once `finished`."""
-        return self._leaves.given_back(without_standins(self._root)) if self._leaves.pure else self._root
+        return self._leaves.restore_arguments(replace_standins(self._root)) if self._leaves.pure else self._root
 
     def stage(self) -> Stage:
-        """Trace as far as it goes without running anything."""
-        return _at_once(self.in_turns(_never))
+        """Trace as far as possible without running anything."""
+        return _run_to_end(self.stage_in_turns(_never_due))
 
-    def in_turns(self, due: Callable[[], bool]) -> Generator[None, None, Stage]:
-        """`stage()` as a generator, for a driver that has other work too: it yields before a call of a closure if
+    def stage_in_turns(self, due: Callable[[], bool]) -> Generator[None, None, Stage]:
+        """Trace a stage, as a generator, for a driver that has other work too. It yields before a call of a closure if
         `due()` is true then."""
-        walk = self._walk
+        evaluation = self._evaluation
         if self._root is PENDING:
-            yield from walk.run(due)
-            self._root = walk.done.pop()
-        yield from walk.resume(due)
-        if not walk.suspended:
-            walk.seen.clear()  # ops that closures have built hold borrows, which would pass for outputs
-        self._walk.memory.forget_unreachable()
-        program = self._walk.builder.program()
-        return Stage(program, self._walk.builder)
+            yield from evaluation.run(due)
+            self._root = evaluation.done.pop()
+        yield from evaluation.resume(due)
+        if not evaluation.suspended:
+            evaluation.seen.clear()  # ops that closures have built hold borrows, whose memory would count as an output
+        self._evaluation.memo.forget_unreachable()
+        program = self._evaluation.builder.program()
+        return Stage(program, self._evaluation.builder)
 
-    def repeat(self) -> Signature | None:
-        """Between the first stage's trace and its end: what spares later runs of the same op their trace.
+    def make_signature(self) -> Signature | None:
+        """Return the record that lets later runs of the same op skip their trace. Call this after the trace of the
+        first stage and before `settle`.
 
-        None where that cannot be; the rules are those of dagpu.lowering.tracing.signature.
+        None if later runs need a trace; the rules are those of dagpu.lowering.tracing.signature.
         """
-        if self._leaves.given is None:
+        if self._leaves.fixed_handles is None:
             return None
-        for later in self._walk.suspended:
-            if type(later.cause) is not FromItems:
+        for deferred in self._evaluation.suspended:
+            if type(deferred.cause) is not FromItems:
                 return None
-        repeat = repeat_of(self._root, self._leaves, self._walk.builder)
-        self._leaves.forbid()
-        return repeat
+        signature = make_signature(self._root, self._leaves, self._evaluation.builder)
+        self._leaves.forbid_reuse()
+        return signature
 
     @property
     def ends_here(self) -> bool:
         """True if the result will exist once the traced stage has run."""
-        return all(type(later.cause) is FromItems for later in self._walk.suspended)
+        return all(type(deferred.cause) is FromItems for deferred in self._evaluation.suspended)
 
-    def left_over(self) -> Unzip[Any] | None:
-        """An op outside this one that might ask for a part of what the stage makes."""
-        return self._walk.memory.left_over()
+    def find_untaken(self) -> Unzip[Any] | None:
+        """Return an op outside this one that might ask for a component that the stage makes; None if there is none."""
+        return self._evaluation.memo.find_untaken()
 
     def outputs(self) -> dict[Storage, bool]:
-        """The memory that the stage makes and that handles refer to, as storages to lock exclusively."""
-        return {storage: True for _, storage in self._walk.builder.outputs()}
+        """Return the memory that the stage makes and that handles refer to, as storages to lock exclusively."""
+        return {storage: True for _, storage in self._evaluation.builder.outputs()}
 
     @property
-    def lent(self) -> list[tuple[HandleState, Lender]]:
+    def lent_handles(self) -> list[tuple[HandleState, Lender]]:
         """The borrows and shared tensors from outside that the stage uses, each with the tensor that must not move."""
-        return list(self._walk.builder.lent.items())
+        return list(self._evaluation.builder.lent.items())
 
     @property
-    def owned(self) -> list[Storage]:
-        """The memory from outside that the stage may write and that is not lent: it has moved into the op."""
+    def owned_storages(self) -> list[Storage]:
+        """The memory from outside that the stage may write and that is not lent, because it has moved into the op."""
         owned = self._loans.owned
-        return [storage for storage, exclusive in self._walk.builder.locks.items() if exclusive and storage in owned]
+        return [
+            storage for storage, exclusive in self._evaluation.builder.locks.items() if exclusive and storage in owned
+        ]
 
     def record(self, how: str) -> Any:
-        """Trace the op into the builder that it shares with earlier ones, and give its value. It must be there at once:
-        handles to memory from outside, plain values. `how` says to the user where the op was put.
+        """Trace the op into the builder that it shares with earlier ops, and return its value. The value must exist at
+        once: handles to memory from outside, and plain values. `how` tells the user where the op was put.
 
         Raises:
             CaptureError: the op makes memory, or waits for the host.
         """
-        mark = self._walk.builder.mark()
+        mark = self._evaluation.builder.mark()
         try:
-            _at_once(self._walk.run(_never))
-            value = self._walk.done.pop()
-            self._walk.builder.refuse_made(mark, how, self._origin)
-            if type(resolved(value)) is Deferred or self._walk.suspended:
-                raise waits_for_host(how, self._origin)
+            _run_to_end(self._evaluation.run(_never_due))
+            value = self._evaluation.done.pop()
+            self._evaluation.builder.refuse_new_memory(mark, how, self._origin)
+            if type(resolve(value)) is Deferred or self._evaluation.suspended:
+                raise waits_for_host_error(how, self._origin)
         except BaseException:
-            self._walk.builder.roll_back(mark)
+            self._evaluation.builder.roll_back(mark)
             raise
-        self._walk.memory.abandon()
+        self._evaluation.memo.abandon()
         self._root = value
         return value
 
-    def submitted(self) -> None:
-        """From now on nothing that was taken can be given back."""
-        self._walk.takings.submitted()
+    def discard_undo_log(self) -> None:
+        """Discard the undo log: from now on nothing that was taken can be put back."""
+        self._evaluation.undo_log.discard()
 
     def settle(self, memory: list[Any], *, publish: bool = True) -> None:
-        """Complete the stage; `memory[i]` is the memory or value of buffer i. The values of `Shared` and `Unzip` ops
+        """Complete the stage. `memory[i]` is the memory or value of buffer i. The values of `Shared` and `Unzip` ops
         become visible to other runs, unless `publish` is false: then the caller calls `publish` later."""
-        for index, storage in self._walk.builder.outputs():
+        for index, storage in self._evaluation.builder.outputs():
             storage.settle(memory[index])
-            self._made.append(weakref.ref(storage))
-        for later in self._walk.cells:
-            cause = later.cause
+            self._stage_storages.append(weakref.ref(storage))
+        for deferred in self._evaluation.cells:
+            cause = deferred.cause
             if type(cause) is FromCell:
-                later.value = memory[cause.buffer]
-        self._walk.cells.clear()
-        self._walk.builder = self._new_builder()
+                deferred.value = memory[cause.buffer]
+        self._evaluation.cells.clear()
+        self._evaluation.builder = self._new_builder()
         if publish:
             self.publish()
 
     def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> None:
         """Make the values of `Shared` and `Unzip` ops visible to other runs. `constant` maps the value of a `Shared` to
         the value that is published."""
-        published = list(handles_in(self._walk.memory.publish(constant)))
+        published = list(handles_in(self._evaluation.memo.publish(constant)))
         if published:
             others = {id(storage_of_leaf(handle)) for handle in published}
-            self._made = [made for made in self._made if id(made()) not in others]
+            self._stage_storages = [reference for reference in self._stage_storages if id(reference()) not in others]
 
-    def remembered(self) -> list[Any]:
-        """The handles in values of `Shared` ops that are complete and not published yet."""
-        return self._walk.memory.handles()
+    def unpublished_handles(self) -> list[Any]:
+        """Return the handles in values of `Shared` and `Unzip` ops that exist and are not published yet."""
+        return self._evaluation.memo.unpublished_handles()
 
-    def waits_for(self) -> list[Once]:
-        """The values that other runs are making and that this run needs to go on."""
-        causes = [later.cause for later in self._walk.suspended]
+    def awaited_values(self) -> list[Once]:
+        """Return the values that other runs are making and that this run needs to continue."""
+        causes = [deferred.cause for deferred in self._evaluation.suspended]
         onces = [once_of(cause.node) for cause in causes if type(cause) is ForeignSuspension]
-        return [once for once in onces if once.owner is not self._walk]
+        return [once for once in onces if once.owner is not self._evaluation]
 
-    def stuck(self) -> NestedRunError:
-        """The error for a run that has no result, nothing left to run and nothing to wait for."""
-        return own_result(self._origin)
+    def stuck_error(self) -> NestedRunError:
+        """Return the error for a run that has no result, nothing left to run and nothing to wait for."""
+        return own_result_error(self._origin)
 
     def abandon(self, reason: str) -> None:
-        """The run failed or was cancelled: give back what can be given back, and forget the claims.
+        """Put back what can be put back, and give up the claims, because the run failed or was cancelled.
 
-        Handles that closures have put aside, or that an error's traceback leads to, have no contents any more: they
-        would keep the run's memory.
+        Handles that closures have stored, or that an error's traceback refers to, lose their contents: they would keep
+        the run's memory alive.
         """
-        for made in self._made:
-            storage = made()
+        for reference in self._stage_storages:
+            storage = reference()
             if storage is not None:
                 storage.lost, storage.memory = reason, None
-        self._walk.builder.lose(reason)
-        self._walk.takings.give_back()
-        self._walk.memory.abandon()
-        self._walk.todo.clear()
-        self._walk.done.clear()
-        self._walk.suspended.clear()
+        self._evaluation.builder.lose(reason)
+        self._evaluation.undo_log.put_back()
+        self._evaluation.memo.abandon()
+        self._evaluation.todo.clear()
+        self._evaluation.done.clear()
+        self._evaluation.suspended.clear()
 
 
-def _never() -> bool:
-    """The `due` of a trace that is not left before its end."""
+def _never_due() -> bool:
+    """Return false: the `due` of a trace that runs to its end without a pause."""
     return False
 
 
-def _at_once(turns: Generator[None, None, _T]) -> _T:
-    """Drive a generator to its end."""
+def _run_to_end(turns: Generator[None, None, _T]) -> _T:
+    """Run a generator to its end, and return its result."""
     while True:
         try:
             next(turns)

@@ -1,14 +1,14 @@
-"""The undo log of a run: the handles that it takes out of its op, and gives back if it fails before the first
-submission."""
+"""The undo log of a run: the handles that the run takes out of its op. They are put back if the run fails before its
+first submission."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 from dagpu.common.containers import is_container
 from dagpu.common.origin import Origin
-from dagpu.handles import HANDLES, OWNING, HandleBase, Tensor, live, move_in
+from dagpu.handles import HANDLES, OWNING, HandleBase, Tensor, live_state, move_handle
 from dagpu.handles.handle_trees import Undo, map_handles
-from dagpu.lowering.arguments.traced_arguments import Given, TracedArguments
+from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.tracing.loans import Loans
 from dagpu.ops.base import DeviceOp
 
@@ -17,7 +17,7 @@ AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 
 @final
 class UndoLog:
-    """The handles of one run. It tells `leaves` what a later run would have to take as well."""
+    """The undo log of one run. It also records in `leaves` which handles a later run of the op needs."""
 
     __slots__ = ("_leaves", "_loans", "_origin", "_undo")
 
@@ -27,60 +27,63 @@ class UndoLog:
         self._origin = origin
         self._undo: list[Undo | Callable[[], None]] | None = []
 
-    def take(self, held: Any, node: AnyOp) -> Any:
+    def take_handles(self, value: Any, node: AnyOp) -> Any:
         """Move handles out of the op that owns them, so that the next run of the op finds them moved. `node` is the op
         that holds them.
 
         Raises:
             MovedError: they have been moved before.
         """
-        kind = type(held)
+        kind = type(value)
         if kind in OWNING:
-            if not self._is_leaf(held, node) and not self._ours(held):
-                self._leaves.forbid()
-            # Handles that the run itself has made are not given back: in the log their memory would pass for an output.
-            state = live(held)
-            undo = None if self._loans.made(state.storage) else Undo(held)
-            taken = move_in(held, "a run of the op that owned it, started", self._origin)
+            if not self._is_leaf(value, node) and not self._is_made_or_derived(value):
+                self._leaves.forbid_reuse()
+            # The log holds no handles that the run itself has made: a reference from the log would make their memory an
+            # output.
+            state = live_state(value)
+            undo = None if self._loans.made_by_run(state.storage) else Undo(value)
+            taken = move_handle(value, "a run of the op that owned it, started", self._origin)
             if undo is not None and state.kind is Tensor:
                 self._loans.owned.add(state.storage)
-            if undo is not None:  # only now: a handle that was gone before keeps its note of where it went
-                self.may_undo(undo)
+            if undo is not None:  # after `move_in`: an error there must leave the note of an earlier move as it was
+                self.add_undo(undo)
             return taken
-        if is_container(held):
-            return map_handles(lambda handle: self.take(handle, node), held)
+        if is_container(value):
+            return map_handles(lambda handle: self.take_handles(handle, node), value)
         if kind in HANDLES:
-            self.keep(held, node)
-        return held
+            self.record_handle(value, node)
+        return value
 
-    def keep(self, handle: Given, node: AnyOp) -> None:
-        """Record a handle of the op that does not move: later runs need it too, unless it is a leaf, or each run makes
+    def record_handle(self, handle: FixedHandle, node: AnyOp) -> None:
+        """Record a handle of the op that does not move. Later runs need it too, unless it is a leaf, or each run makes
         it."""
-        storage = live(handle).storage
-        if not self._loans.made(storage) and not self._is_leaf(handle, node):
-            self._leaves.keeps(handle)
+        storage = live_state(handle).storage
+        if not self._loans.made_by_run(storage) and not self._is_leaf(handle, node):
+            self._leaves.record_handle(handle)
 
     def _is_leaf(self, handle: Any, node: AnyOp) -> bool:
-        """True for a leaf in one of the ops that hold leaves. Closures may build other ops around the same handles."""
+        """Return true for a leaf in one of the ops that hold leaves. Closures may build other ops around the same
+        handles."""
         inputs = self._leaves.inputs
         return inputs is not None and node in inputs.nodes and self._leaves.index_of(handle) is not None
 
-    def _ours(self, handle: HandleBase) -> bool:
-        """True for a handle that moves whose memory this run made, or that derives from a leaf."""
+    def _is_made_or_derived(self, handle: HandleBase) -> bool:
+        """Return true for a handle that moves and that this run made, or that derives from a leaf."""
         if self._leaves.inputs is None:
             return False
-        return self._loans.made(live(handle).storage) or self._leaves.derived(handle)
+        return self._loans.made_by_run(live_state(handle).storage) or self._leaves.is_derived(handle)
 
-    def may_undo(self, undo: Undo | Callable[[], None]) -> None:
-        """Something was taken; this puts it back."""
+    def add_undo(self, undo: Undo | Callable[[], None]) -> None:
+        """Add an entry that puts back a handle or component that was taken."""
         if self._undo is not None:
             self._undo.append(undo)
 
-    def submitted(self) -> None:
-        """From now on nothing can be given back."""
+    def discard(self) -> None:
+        """Discard the log: from now on nothing can be put back."""
         self._undo = None
 
-    def give_back(self) -> None:
-        """The run failed or was cancelled: what was taken goes back, if nothing was submitted."""
+    def put_back(self) -> None:
+        """Put back everything that was taken, because the run failed or was cancelled. After `discard` this does
+        nothing."""
         for undo in reversed(self._undo or ()):
             undo.undo() if isinstance(undo, Undo) else undo()

@@ -1,4 +1,4 @@
-"""Calling the user's functions in a trace, and what that says of later traces."""
+"""Calls of the user's functions in a trace, and the record of whether later runs may skip the trace."""
 
 from typing import Any, final
 
@@ -7,7 +7,7 @@ from dagpu.common.env_vars import MAX_CLOSURES
 from dagpu.common.errors import DagpuError
 from dagpu.common.origin import describe
 from dagpu.common.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
-from dagpu.handles.symbolic import without_standins
+from dagpu.handles.symbolic import replace_standins
 from dagpu.lowering.arguments.cache_key import is_fixed
 from dagpu.lowering.arguments.stateless_functions import is_stateless
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
@@ -18,7 +18,7 @@ from dagpu.ops.compose import HostCall, Inspect, Pure, Then
 
 @final
 class Closures:
-    """Calls closures, for a trace with these leaves."""
+    """Calls closures in the trace of an op with these leaves."""
 
     __slots__ = ("_called", "_leaves", "_limit")
 
@@ -28,7 +28,7 @@ class Closures:
         self._limit = MAX_CLOSURES.get()
 
     def call(self, node: DeviceOp[Any, Any, Any], f: Any, argument: Any) -> Any:
-        """Call a closure. An exception keeps its type, and gets a note with the owner of the closure.
+        """Call a closure. An exception keeps its type, and gets a note that names the closure.
 
         Raises:
             DagpuError: the run has called more closures than its limit.
@@ -36,60 +36,63 @@ class Closures:
             TypeError: the closure returned a coroutine or a generator, which would never run.
         """
         if not self._leaves.pure:
-            self._leaves.forbid()
+            self._leaves.forbid_reuse()
         self._called += 1
         if self._called > self._limit:
-            raise self._endless(node, f)
+            raise self._endless_error(node, f)
         if type(f) is Pure:
             f.owner.plans.called()
         function = f.f if type(f) is Inspect else f
         try:
-            made = call_user(function, argument)
+            result = call_user(function, argument)
         except StopIteration as error:
-            refuse_stop_iteration(error, whose(node, f))
+            refuse_stop_iteration(error, describe_closure(node, f))
         except Exception as error:
-            error.add_note(f"dagpu: in {whose(node, f)}")
+            error.add_note(f"dagpu: in {describe_closure(node, f)}")
             raise
-        if type(made) in SUSPENDED:
-            refuse_suspended(made, whose(node, f), _call_of(node, f))
-        return made if function is f else argument
+        if type(result) in SUSPENDED:
+            refuse_suspended(result, describe_closure(node, f), _method_name(node, f))
+        return result if function is f else argument
 
-    def _endless(self, node: DeviceOp[Any, Any, Any], f: Any) -> DagpuError:
+    def _endless_error(self, node: DeviceOp[Any, Any, Any], f: Any) -> DagpuError:
+        """Return the error for a run that has called more closures than its limit."""
         return DagpuError(
-            f"{whose(node, f)} would be closure number {self._called:,} of one run, which seems to have no end: each "
-            "closure gives an op with a further one. Let the last one return an op without .then; or where there is an "
-            f"end, set {MAX_CLOSURES.name}={10 * self._limit}."
+            f"{describe_closure(node, f)} would be closure number {self._called:,} of one run, which seems to have no "
+            "end: each closure returns an op with a further one. Let the last one return an op without .then; or where "
+            f"there is an end, set {MAX_CLOSURES.name}={10 * self._limit}."
         )
 
     def host_argument(self, node: HostCall[Any], argument: Any) -> Any:
-        """The argument of a function of `host_map`. Every run of the plan calls the function with this very object. So
-        each run needs a trace, unless the object is immutable and has nothing in it that belongs to one run."""
+        """Return the argument for a function of `host_map`. Every run of the plan passes this same object. So each run
+        needs a trace, unless the object is immutable and contains nothing that belongs to one run."""
         if not self._leaves.pure:
-            self._leaves.forbid()
+            self._leaves.forbid_reuse()
             return argument
         assert self._leaves.inputs is not None
         if not is_stateless(node.f):
-            self._leaves.forbid()
-        self._leaves.reads.update(self._leaves.inputs.numbers())  # the function may have any of them in its closure
-        return self._kept(argument)
+            self._leaves.forbid_reuse()
+        self._leaves.reads.update(self._leaves.inputs.numbers())  # the function may close over any of them
+        return self._checked_argument(argument)
 
-    def _kept(self, argument: Any) -> Any:
+    def _checked_argument(self, argument: Any) -> Any:
+        """Return the argument without stand-ins. If the argument can be changed in place, record that each run needs a
+        trace."""
         if type(argument) is Items:
-            return Items(tuple(map(self._kept, argument.items)))
+            return Items(tuple(map(self._checked_argument, argument.items)))
         if type(argument) is Cell:
             return argument
-        argument = without_standins(argument)
+        argument = replace_standins(argument)
         if not is_fixed(argument):
-            self._leaves.forbid()
+            self._leaves.forbid_reuse()
         return argument
 
 
-def whose(node: DeviceOp[Any, Any, Any], f: Any) -> str:
-    """A closure in words, with its place."""
-    called = f"pipeline {f.owner!r}, called" if type(f) is Pure else f"the closure of .{_call_of(node, f)}"
+def describe_closure(node: DeviceOp[Any, Any, Any], f: Any) -> str:
+    """Return a description of a closure with the place of its op."""
+    called = f"pipeline {f.owner!r}, called" if type(f) is Pure else f"the closure of .{_method_name(node, f)}"
     return f"{called} at {describe(node.origin)}"
 
 
-def _call_of(node: DeviceOp[Any, Any, Any], f: Any) -> str:
-    """The method that was given a closure."""
+def _method_name(node: DeviceOp[Any, Any, Any], f: Any) -> str:
+    """Return the name of the method that received a closure."""
     return "then" if isinstance(node, Then) else "inspect" if isinstance(f, Inspect) else "map"

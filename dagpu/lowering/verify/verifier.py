@@ -145,7 +145,7 @@ class _Walk:
                 f"{name_of(self._plan, at)} belongs on device {instruction.device}, but its lane is on device "
                 f"{self._plan.lanes[lane].device}. {CURE}"
             )
-        clock, group, count = self._clocks.of[lane], self._groups[lane], len(state)
+        clock, group, count = self._clocks.current[lane], self._groups[lane], len(state)
         for buffer in instruction.reads:
             if not 0 <= buffer < count or state[buffer] != _DEFINED:
                 raise self._no_access(at, "reads", buffer)
@@ -177,7 +177,7 @@ class _Walk:
         The reads since the last write happen after it, so if there are any, only they are checked. A wait that covers
         one of them also covers the write. So checking the reads alone settles the same waits.
         """
-        lane_of, clock, group = self._lane_of, self._clocks.of[lane], self._groups[lane]
+        lane_of, clock, group = self._lane_of, self._clocks.current[lane], self._groups[lane]
         for earlier in self._readers[buffer] or (self._writer[buffer],):
             if earlier >= 0 and (other := lane_of[earlier]) != lane:
                 if clock[other] < earlier:
@@ -195,7 +195,7 @@ class _Walk:
                 f"event {step.event} is recorded twice: by {name_of(self._plan, before[1])} and by "
                 f"{name_of(self._plan, at)}. {CURE}"
             )
-        self._events[step.event] = (step.lane, at, self._clocks.of[step.lane])
+        self._events[step.event] = (step.lane, at, self._clocks.current[step.lane])
 
     def _wait(self, at: int, step: Wait) -> None:
         """Join the clock of an event, and add the wait to the group of its lane."""
@@ -206,7 +206,7 @@ class _Walk:
         other, recorded, clock = moment
         group = self._groups[lane]
         if group is None or not group.unsettled:
-            self._groups[lane] = WaitGroup(self._clocks.of[lane], {at: moment}, {at})
+            self._groups[lane] = WaitGroup(self._clocks.current[lane], {at: moment}, {at})
         else:
             group.waits[at] = moment
             group.unsettled.add(at)
@@ -231,7 +231,7 @@ class _Walk:
 
     def _take_over(self, at: int, step: Allocate, before: list[tuple[int, bool]]) -> None:
         """Check that the last holders of a temporary's bytes are released before, or may be written over in place."""
-        state, clock = self._state, self._clocks.of[step.lane]
+        state, clock = self._state, self._clocks.current[step.lane]
         for other, whole in before:
             if state[other] == _RELEASED:
                 released = self._writer[other]
@@ -289,7 +289,7 @@ class _Walk:
         other = self._under.pop(buffer, -1)
         if other >= 0:
             released = self._writer[other]
-            known = self._clocks.of[step.lane][self._lane_of[released]]
+            known = self._clocks.current[step.lane][self._lane_of[released]]
             if self._state[other] != _RELEASED or known < released:
                 raise PlanError(
                     f"{name_of(self._plan, at)} gives back bytes of buffer {other}, which it was written over, and "

@@ -1,8 +1,8 @@
 """The checks of `dagpu-output-partition` that need shapes: tiles that do not divide, wrong ranks, and aliases.
 
 `kernel_calls` checks that an output is a partition, while mypy types the call. The checks here need the values of
-variables (`shape_flow`), so they run after type checking. Their messages use the words of `dagpu.common.layout.tiling`
-and `dagpu.kernels.call_arguments`.
+variables (`shape_flow`), so they run after type checking. Their messages use the words of
+`dagpu.common.layout.check_tiling` and `dagpu.kernels.call_arguments`.
 """
 
 from collections.abc import Callable, Mapping
@@ -103,7 +103,7 @@ def _describe_alias(names: list[str | None], outputs: list[bool], first: int, se
 
 
 def _tiling_problem(shape: Extents, tile: Extents, *, exact: bool) -> str:
-    """Return the message that `dagpu.common.layout.tiling` would raise; empty if no error is certain."""
+    """Return the message that `dagpu.common.layout.check_tiling` would raise; empty if no error is certain."""
     if len(tile) != len(shape):
         problem = f"tile {_format_shape(tile)} has {len(tile)} axes, the tensor {_format_shape(shape)} has {len(shape)}"
         return f"{problem}. Give one tile extent for each axis."
@@ -114,7 +114,7 @@ def _tiling_problem(shape: Extents, tile: Extents, *, exact: bool) -> str:
         if exact and step is not None and extent is not None and extent % step:
             cuts = f"tile {_format_shape(tile)} does not cut shape {_format_shape(shape)}"
             cure = "Choose a tile that divides it, or say partial=True to allow smaller tiles at the edge"
-            return f"{cuts}: axis {axis} has {extent} elements, no multiple of {step}. {cure}."
+            return f"{cuts}: axis {axis} has {extent} elements, which is not a multiple of {step}. {cure}."
     return ""
 
 

@@ -99,7 +99,7 @@ def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> N
         context.api.fail(f"{where}: got {got}, but elements of {element} are wanted. {cure}.", place, code=ARG_TYPE)
         return
     wanted = "a Partition" if form == "out" else "a Tensor, SharedTensor, TensorRef or TensorMut"
-    what = f"got {got}, but {wanted} of {element}, or an op that yields one, is wanted"
+    what = f"got {got}, but {wanted} of {element}, or an op whose result is one, is wanted"
     code = codes.OUTPUT_PARTITION if form == "out" else ARG_TYPE
     context.api.fail(f"{where}: {what}. {_cure(actual, form, element)}.", place, code=code)
 

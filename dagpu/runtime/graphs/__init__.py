@@ -1,1 +1,1 @@
-"""Captured graphs: capture, scopes, and updates between launches."""
+"""Captures graphs from ops and scopes, and updates their memory between launches."""

@@ -1,4 +1,4 @@
-"""From an op, or several, to a captured graph."""
+"""Captures one op, or the ops of a scope, as a graph."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any, final
 
 from dagpu.backends.protocol import Bindings, Prepared
-from dagpu.common.critical import leave, pause
+from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.errors import CaptureError
 from dagpu.common.origin import Origin, describe
-from dagpu.handles import HandleState, Lender, SharedTensor, live
+from dagpu.handles import HandleState, Lender, SharedTensor, live_state
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.storage import Locks, Storage
@@ -20,50 +20,58 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Unzip, zip_ops
 from dagpu.ops.creation import dup
 from dagpu.ops.graph import Captured
-from dagpu.runtime.device_lookup import backend, find
-from dagpu.runtime.execute import execute, kind_of, plan_program, quiet_collector, settled, submit, tell
+from dagpu.runtime.device_lookup import backend, find_device
+from dagpu.runtime.execute import (
+    call_on_plan,
+    device_kind_of,
+    execute,
+    plan_program,
+    quiet_collector,
+    submit_stage,
+    wait_for_run,
+)
 from dagpu.runtime.graphs.graph_updates import GraphUpdates
 from dagpu.runtime.plan_cache import PlanCache
 from dagpu.runtime.settings import Settings
 from dagpu.runtime.waiting import BlockingWaits, drive
 
 _LAUNCHERS = 16
-"""For how many structures of ops around its launch, and of updates, a graph keeps plans."""
+"""The most structures of updates, and of ops that launch it, for which a graph keeps plans."""
 
 
 def capture(
     op: DeviceOp[Any, Any, Any], stream: Stream | None, settings: Settings, origin: Origin
 ) -> tuple[Captured, Any]:
-    """Run an op, and make a graph of the plan, on the memory of that run. Returns the graph and the op's result.
+    """Run an op, and make a graph of its plan, on the memory of that run. Returns the graph and the op's result.
 
-    A value that a `shared()` op had remembered before is a constant. A value that the capture makes first is part of
-    the graph: each launch makes it again, in the graph's memory. So the `shared()` op remembers a copy of it; the op
-    has run, and does not run a second time.
+    A value that a `shared()` op remembered before is a constant. A value that the capture computes first is part of the
+    graph: each launch computes it again, in the graph's memory. So the `shared()` op, which does not run a second time,
+    remembers a copy of the value.
 
     Raises:
-        CaptureError: part of it cannot be in a graph. Nothing has run then.
+        CaptureError: part of the op cannot be in a graph. Nothing has run then.
     """
     waits = BlockingWaits()
-    tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, find)
+    tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, find_device)
     locks = Locks(origin)
     try:
         with quiet_collector():
             stage = tracer.stage()
-        while others := tracer.waits_for():  # what another run is making just now will be a constant
-            drive(waits.once(others))
+        while others := tracer.awaited_values():  # a value that another run is computing now becomes a constant
+            drive(waits.wait_for_any(others))
             stage = tracer.stage()
         with quiet_collector():
             where = _one_device(stage.program, origin)
             _refuse(tracer, stage.program, origin)
             plan = plan_program(stage.program, settings.verify)
-        tell(settings, op, plan)
+        call_on_plan(settings, op, plan)
         locks.acquire(stage.locks)
-        under_way = drive(submit(plan, stage, tracer, waits))
-        outputs, lent, owned = tracer.outputs(), tracer.lent, tracer.owned
-        drive(settled(under_way, settings, waits))
+        under_way = drive(submit_stage(plan, stage, tracer, waits))
+        outputs, lent, owned = tracer.outputs(), tracer.lent_handles, tracer.owned_storages
+        drive(wait_for_run(under_way, settings, waits))
         memory = under_way.bindings.memory
         tracer.settle(memory, publish=False)
-        tracer.stage()  # no more of the program: tuples get the arrays that have come
+        tracer.stage()  # adds no instructions: tuples get their arrays, which are complete now
         assert tracer.finished
         bindings = _bindings(plan.buffers, stage.inputs)
         for index, buffer in enumerate(plan.buffers):
@@ -71,32 +79,34 @@ def capture(
                 bindings.memory[index] = memory[index]
         frozen = under_way.prepared.freeze(bindings)
         locks.release()
-        tracer.publish(_constants(tracer.remembered(), {*outputs, *owned}, settings))
+        tracer.publish(_replace_by_copies(tracer.unpublished_handles(), {*outputs, *owned}, settings))
     except BaseException:
         tracer.abandon("the capture that was to make them failed")
         raise
     finally:
         locks.release()
-    found = _captured(frozen, plan, stream or _own_stream(where), {**stage.locks, **outputs}, lent, origin, settings)
-    _writes(found, (*outputs, *owned))
+    found = _new_captured(
+        frozen, plan, stream or _own_stream(where), {**stage.locks, **outputs}, lent, origin, settings
+    )
+    _mark_written_by(found, (*outputs, *owned))
     return found, tracer.result
 
 
 def _own_stream(where: Device) -> Stream:
-    """A new stream for a graph, by the call that users make."""
-    before = pause()
+    """Return a new stream of a device for a graph, by the public call `stream()`."""
+    before = pause_section()
     try:
         return where.stream()
     finally:
-        leave(before)
+        restore_section(before)
 
 
-def _constants(remembered: list[Any], written: set[Storage], settings: Settings) -> Callable[[Any], Any]:
-    """A function that replaces the handles in a remembered value whose memory the launches write, by copies.
+def _replace_by_copies(remembered: list[Any], written: set[Storage], settings: Settings) -> Callable[[Any], Any]:
+    """Return a function that replaces handles in a remembered value by copies, if launches write their memory.
 
-    All copies are made here, in one run.
+    This call makes all the copies, in one run.
     """
-    changing = [handle for handle in remembered if live(handle).storage in written]
+    changing = [handle for handle in remembered if live_state(handle).storage in written]
     if not changing:
         return lambda value: value
     quiet = replace(settings, graph_from=None, on_plan=None)
@@ -108,15 +118,18 @@ def _constants(remembered: list[Any], written: set[Storage], settings: Settings)
     return lambda value: map_handles(lambda handle: constants.get(id(handle), handle), value)
 
 
-def _writes(graph: object, storages: Iterable[Storage]) -> None:
-    """Say of memory that a graph writes it as its own: what moved into it may come back in its result, to be shared."""
+def _mark_written_by(graph: object, storages: Iterable[Storage]) -> None:
+    """Record in each storage that launches of `graph` write to it. `Tensor.share` checks this.
+
+    A tensor that moved into the graph may come back in its result, where the user could share it.
+    """
     for storage in storages:
         storage.graph = weakref.ref(graph)
 
 
 @final
 class ScopeRecording:
-    """The ops of a scope, on their way to a graph. Nothing runs."""
+    """Records the ops of a scope, to make one graph of them. Nothing runs."""
 
     __slots__ = ("__weakref__", "_origin", "_settings", "_stream", "_tracers")
 
@@ -126,25 +139,25 @@ class ScopeRecording:
         self._origin = origin
         self._tracers: list[Tracer] = []
 
-    def add(self, op: DeviceOp[Any, Any, Any]) -> Any:
-        """One more op, after those before it as far as it reads or writes what they do. Gives its value."""
+    def record(self, op: DeviceOp[Any, Any, Any]) -> Any:
+        """Record one more op, which comes after earlier ops that use the same memory. Returns its result."""
         last = self._tracers[-1] if self._tracers else None
-        tracer = Tracer(op, self._stream.device, self._settings.policy, find, after=last)
+        tracer = Tracer(op, self._stream.device, self._settings.policy, find_device, after=last)
         value = tracer.record("recorded")
         self._tracers.append(tracer)
-        _writes(self, tracer.owned)
+        _mark_written_by(self, tracer.owned_storages)
         return value
 
     def abandon(self) -> None:
-        """The scope has failed: the ops have their handles back."""
+        """Return the handles to the recorded ops, because the scope has failed."""
         for tracer in reversed(self._tracers):
             tracer.abandon("the scope that recorded them failed")
 
-    def captured(self) -> Captured:
-        """The graph of all of them.
+    def finish(self) -> Captured:
+        """Make the graph of all recorded ops, and return it.
 
         Raises:
-            CaptureError: they use several devices, or there is nothing to launch.
+            CaptureError: the ops use several devices, or there is nothing to launch.
         """
         if not self._tracers:
             raise CaptureError(f"the scope at {describe(self._origin)} has recorded nothing. Call scope.record(op).")
@@ -159,9 +172,9 @@ class ScopeRecording:
         plan = plan_program(stage.program, self._settings.verify)
         frozen = prepared_for(plan).freeze(_bindings(plan.buffers, stage.inputs))
         for tracer in self._tracers:
-            tracer.submitted()
-        found = _captured(frozen, plan, self._stream, stage.locks, last.lent, self._origin, self._settings)
-        _writes(found, [storage for tracer in self._tracers for storage in tracer.owned])
+            tracer.discard_undo_log()
+        found = _new_captured(frozen, plan, self._stream, stage.locks, last.lent_handles, self._origin, self._settings)
+        _mark_written_by(found, [storage for tracer in self._tracers for storage in tracer.owned_storages])
         return found
 
     def __repr__(self) -> str:
@@ -169,14 +182,14 @@ class ScopeRecording:
 
 
 def prepared_for(plan: Plan) -> Prepared:
-    """A plan, made ready by its backend, kernels compiled."""
-    prepared = backend(kind_of(plan)).prepare(plan)
+    """Have the backend prepare a plan, and compile its kernels. Returns the prepared plan."""
+    prepared = backend(device_kind_of(plan)).prepare(plan)
     if prepared.before_first is not None:
         prepared.before_first()
     return prepared
 
 
-def _captured(
+def _new_captured(
     frozen: object,
     plan: Plan,
     stream: Stream,
@@ -210,7 +223,7 @@ def _one_device(program: Program, origin: Origin) -> Device:
             f"the op captured at {describe(origin)} uses {', '.join(program.devices)}: a graph is launched on one "
             "device. Capture what runs on each by itself, and compose the launches."
         )
-    return find(first)
+    return find_device(first)
 
 
 def _refuse(tracer: Tracer, program: Program, origin: Origin) -> None:
@@ -218,8 +231,8 @@ def _refuse(tracer: Tracer, program: Program, origin: Origin) -> None:
     for instruction in program.instructions:
         if isinstance(instruction, HostCall):
             raise CaptureError(
-                f"{captured} calls a function of the host, by host_map at {describe(instruction.origin)}, which no "
-                "graph can. Capture what comes before it and what comes after it."
+                f"{captured} calls a function of the host, by host_map at {describe(instruction.origin)}, which a "
+                "graph cannot. Capture what comes before it and what comes after it."
             )
         if isinstance(instruction, GraphLaunch):
             raise CaptureError(
@@ -231,9 +244,9 @@ def _refuse(tracer: Tracer, program: Program, origin: Origin) -> None:
             f"{captured} goes on only when data has come to the host, or another run is done. Capture what comes "
             "before that and what comes after it. A shared() op that has run before the capture is a constant in it."
         )
-    left: Unzip[Any] | None = tracer.left_over()
+    left: Unzip[Any] | None = tracer.find_untaken()
     if left is not None:
         raise CaptureError(
-            f"{captured} makes one component of {left!r} that it has no use for, and whoever holds that op may still "
-            "ask for it, while every launch of the graph would write it anew. Let go of it (del), or capture it too."
+            f"{captured} makes one component of {left!r} that it does not use. The owner of that op may still take the "
+            "component, while every launch of the graph would overwrite it. Delete that op (del), or capture it too."
         )

@@ -1,4 +1,4 @@
-"""Work that is enqueued for the next launch of a graph."""
+"""Keeps the work that `CudaGraph.update` has enqueued for the next launch of a graph."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from dagpu.handles.storage import Locks, Storage
 
 @final
 class EnqueuedUpdate:
-    """The updates that a launch has taken over: replays to wait for, and failures so far."""
+    """The updates that a launch takes over: the replays that it waits for, and the failures so far."""
 
     __slots__ = ("failures", "replays")
 
@@ -22,10 +22,10 @@ class EnqueuedUpdate:
 
 @final
 class GraphUpdates:
-    """The work that `CudaGraph.update` has put into the graph's stream, and its locks.
+    """The work that `CudaGraph.update` has enqueued on the graph's stream, with its locks.
 
-    The next launch takes both over: it comes after them in the stream, and waits for them. If none comes, the locks go
-    back when the work is done.
+    The next launch takes both over: it comes after the work in the stream, and waits for it. Without a launch, the
+    locks are released when the work is done.
     """
 
     __slots__ = ("_enqueued", "_gate", "_locks")
@@ -35,11 +35,11 @@ class GraphUpdates:
         self._locks: Locks | None = None
         self._enqueued = EnqueuedUpdate()
 
-    def add(self, wanted: dict[Storage, bool], origin: Origin, submit: Callable[[], Replay]) -> None:
-        """Lock, and start.
+    def enqueue(self, wanted: dict[Storage, bool], origin: Origin, submit: Callable[[], Replay]) -> None:
+        """Lock the `wanted` memory, and start an update by `submit()`.
 
         Raises:
-            BorrowError: a run is in the way.
+            BorrowError: a run uses that memory.
         """
         with self._gate:
             locks = self._locks
@@ -54,10 +54,10 @@ class GraphUpdates:
                 raise
             self._locks = locks
             self._enqueued.replays.append(replay)
-        replay.when_done(self._give_back)
+        replay.when_done(self._release_when_done)
 
-    def hand_over(self, locks: Locks, to: EnqueuedUpdate) -> None:
-        """Let a launch have what was enqueued, and its locks."""
+    def transfer(self, locks: Locks, to: EnqueuedUpdate) -> None:
+        """Transfer the enqueued work to the launch's `to`, and its locks to the launch's `locks`."""
         with self._gate:
             enqueued, self._enqueued = self._enqueued, EnqueuedUpdate()
             if self._locks is not None:
@@ -66,9 +66,12 @@ class GraphUpdates:
         to.replays += enqueued.replays
         to.failures += enqueued.failures
 
-    def _give_back(self) -> None:
-        """A replay is done: keep its failures only. So updates that no launch follows take no memory. (An error that
-        stayed in its replay would keep the tensors of both alive.)"""
+    def _release_when_done(self) -> None:
+        """Drop the replays that are done, except their failures, and release the locks if none is left.
+
+        So updates without a later launch keep no memory. An error that stayed in its replay would keep the tensors of
+        both alive.
+        """
         with self._gate:
             enqueued, going = self._enqueued, list[Replay]()
             for replay in enqueued.replays:

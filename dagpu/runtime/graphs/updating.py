@@ -1,10 +1,10 @@
-"""Capturing graphs, and starting the updates of captured ones.
+"""Captures graphs, and starts the updates of captured graphs.
 
-A graph is made of a plan that was scheduled and verified, not of the work that a stream happened to be given:
-independent branches stay independent. On a device without graphs a launch replays the plan.
+A graph is made from a scheduled and verified plan, not by recording a stream, so independent branches stay independent.
+On a device without graphs a launch replays the plan.
 
-Why a launch is safe: it is a run. It locks the memory that was lent when the graph was captured, its outputs, and the
-graph itself; and it comes after the updates, which are in the same stream.
+A launch is safe because it is a run. It locks the memory that the capture borrowed, the graph's outputs, and the graph
+itself; and it comes after the updates, which are in the same stream.
 """
 
 import weakref
@@ -17,13 +17,13 @@ from dagpu.backends.protocol import Bindings, Replay
 from dagpu.common.critical import Section
 from dagpu.common.origin import Origin, here
 from dagpu.handles.device_handles import Stream
-from dagpu.lowering.arguments.cache_key import Flattened, inputs_of
+from dagpu.lowering.arguments.cache_key import Flattened, flatten_op
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope, ScopeState
-from dagpu.runtime.device_lookup import backend, find
-from dagpu.runtime.execute import kind_of, plan_program
+from dagpu.runtime.device_lookup import backend, find_device
+from dagpu.runtime.execute import device_kind_of, plan_program
 from dagpu.runtime.graphs.capture import ScopeRecording, capture, prepared_for
 from dagpu.runtime.nesting import RecordingBlock, enter_recording, leave_recording, refuse_nested
 from dagpu.runtime.plan_cache import CachedPlan
@@ -35,7 +35,7 @@ _U = TypeVar("_U")
 
 @final
 class ScopeBlock(AbstractContextManager[Scope]):
-    """The `with` block of `CudaGraph.scope(stream)`."""
+    """The context manager that `CudaGraph.scope(stream)` returns."""
 
     def __init__(self, stream: Stream, settings: Settings, origin: Origin) -> None:
         self._state = ScopeState(ScopeRecording(stream, settings, origin))
@@ -55,7 +55,7 @@ class ScopeBlock(AbstractContextManager[Scope]):
             return
         try:
             with Section("a scope ended"):
-                captured = recording.captured()
+                captured = recording.finish()
         except BaseException:
             recording.abandon()
             raise
@@ -63,7 +63,7 @@ class ScopeBlock(AbstractContextManager[Scope]):
 
 
 def graph_of(op: DeviceOp[_T, Any, Any], stream: Stream | None, settings: Settings) -> CudaGraph[_T]:
-    """`op.graph()` and `op.graph_on(stream)`."""
+    """Capture an op, for `op.graph()` and `op.graph_on(stream)`."""
     origin = here()
     with Section("an op was captured"):
         captured, output = capture(op, stream, settings, origin)
@@ -71,7 +71,7 @@ def graph_of(op: DeviceOp[_T, Any, Any], stream: Stream | None, settings: Settin
 
 
 def update(captured: Captured, op: DeviceOp[_U, Any, Any]) -> _U:
-    """`graph.update(op)`: start an op on a graph's stream, before its next launch."""
+    """Start an op on a graph's stream, before its next launch, for `graph.update(op)`."""
     refuse_nested(op)
     origin = here()
     with Section("update() was called"):
@@ -80,28 +80,28 @@ def update(captured: Captured, op: DeviceOp[_U, Any, Any]) -> _U:
 
 
 def _enqueue(op: DeviceOp[Any, Any, Any], captured: Captured, settings: Settings, origin: Origin) -> Any:
-    """Start an op on a graph's stream, by the plan of an earlier update where there is one."""
+    """Start an op on a graph's stream, with the plan of an earlier update if there is one. Returns the op's result."""
     placed: On[Any] = On(op, captured.stream, origin)
-    inputs = inputs_of(placed)
+    inputs = flatten_op(placed)
     kept = captured.plans.find(inputs, settings) if inputs is not None else None
     if inputs is not None and kept is not None:
-        bindings = Bindings(kept.repeat.buffers)
-        bound = kept.repeat.bind(bindings.memory, inputs.leaves)
+        bindings = Bindings(kept.signature.buffers)
+        bound = kept.signature.bind(bindings.memory, inputs.leaves)
         if bound is not None:
-            bound.take(origin)
+            bound.take_leaves(origin)
             try:
-                captured.updates.add(bound.locks, origin, lambda: kept.prepared.submit(bindings))
+                captured.updates.enqueue(bound.locks, origin, lambda: kept.prepared.submit(bindings))
             except BaseException:
-                bound.undo()
+                bound.return_leaves()
                 raise
-            return kept.repeat.result(bindings.memory, bound.leaves)
-    return _enqueue_anew(placed, inputs, captured, settings, origin)
+            return kept.signature.result(bindings.memory, bound.leaves)
+    return _enqueue_traced(placed, inputs, captured, settings, origin)
 
 
-def _enqueue_anew(
+def _enqueue_traced(
     placed: On[Any], inputs: Flattened | None, captured: Captured, settings: Settings, origin: Origin
 ) -> Any:
-    tracer = Tracer(placed, captured.stream.device, settings.policy, find, inputs)
+    tracer = Tracer(placed, captured.stream.device, settings.policy, find_device, inputs)
     try:
         tracer.record("given to update()")
         stage = tracer.stage()
@@ -114,15 +114,15 @@ def _enqueue_anew(
 
             def begin() -> Replay:
                 replay = prepared.submit(bindings)
-                tracer.submitted()
+                tracer.discard_undo_log()
                 return replay
 
-            captured.updates.add(stage.locks, origin, begin)
-            repeat = tracer.repeat()
+            captured.updates.enqueue(stage.locks, origin, begin)
+            repeat = tracer.make_signature()
             if inputs is not None and repeat is not None:
-                new = CachedPlan(settings, repeat, backend(kind_of(plan)), prepared, tracer.reads)
-                new.of(inputs, None)
-                captured.plans.keep(inputs, new, settings)
+                new = CachedPlan(settings, repeat, backend(device_kind_of(plan)), prepared, tracer.reads)
+                new.specialize(inputs, None)
+                captured.plans.store(inputs, new, settings)
         return tracer.result
     except BaseException:
         tracer.abandon("the update that was to write them failed")

@@ -32,7 +32,7 @@ def name(case: Case) -> str:
 
 
 def message(case: Case) -> str:
-    """What the wrong program is told."""
+    """Return the message that the wrong program gets."""
     with place(case):
         try:
             case.wrong()

@@ -88,7 +88,7 @@ def test_a_policy_is_an_object() -> None:
 
 
 def test_explain_takes_the_costs_of_the_ops_own_policy() -> None:
-    """What was declared for a kernel is what the makespan is made of."""
+    """The makespan uses the cost that was declared for a kernel in the op's own policy."""
     slow = ListSchedule(costs=CostModel().declare({"add": 5e-3}))
     op = add(zeros((4,)).partition((2,)), ones((4,)))
     assert "Makespan, predicted: 5.0" in op.schedule(slow).explain()

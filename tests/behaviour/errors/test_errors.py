@@ -177,7 +177,7 @@ SAYS: list[tuple[Callable[[], object], str, list[str]]] = [
     (used_twice, "MovedError", ["used twice in one run", "built at", ".shared()"]),
     (component_taken_twice, "MovedError", ["was taken before", "built at", ".shared()"]),
     (component_taken_twice_in_one_run, "MovedError", ["built at", ".shared()"]),
-    (escaped, "MovedError", ["its contents were lost", "failed or was cancelled", "Make it anew"]),
+    (escaped, "MovedError", ["its contents were lost", "failed or was cancelled", "Make it again"]),
     (lent_twice, "BorrowError", ["borrowed at", "for writing", "t.borrow_mut()"]),
     (copied_to_itself, "BorrowError", ["memcpy at", "same tensor", "dup(t.borrow()).sync()"]),
     (not_the_last, "OwnershipError", ["made at", "1 more handle", "dup(t)"]),
@@ -197,7 +197,7 @@ SAYS: list[tuple[Callable[[], object], str, list[str]]] = [
     (lambda: value(1).map(lambda _: (1, 2)).unzip(3)[0].sync(), "ShapeError", ["unzip(3) at", "2 components"]),
     (lambda: unknown().unzip(2)[0].sync(), "ShapeError", ["unzip(2) at", "result is str"]),
     (to_host_of_a_partition, "ShapeError", ["to_host() at", "Partition", ".unpartition()"]),
-    (lambda: zeros((2,), object), "ShapeError", ["zeros at", "no element type", "f32"]),  # type: ignore[type-var]  # reason: refused
+    (lambda: zeros((2,), object), "ShapeError", ["zeros at", "not an element type", "f32"]),  # type: ignore[type-var]  # reason: refused
     (lambda: fill(zeros((2,), i32).sync(), 2**31), "ShapeError", ["at", "int32", "-2147483648 to 2147483647"]),
     (
         lambda: loose(tensor().partition((2,)), from_host(np.zeros(4)).sync()),
@@ -213,7 +213,7 @@ ON_HOST: list[tuple[Callable[[], object], str, list[str]]] = [
     (
         out_of_memory,
         "OutOfMemoryError",
-        ["host:0: no room for 4,611,686,018,427,387,904 bytes", "Fill at", "Let go of handles"],
+        ["host:0: no room for 4,611,686,018,427,387,904 bytes", "Fill at", "Drop handles"],
     ),
     (
         lambda: flat(ones((4,)).partition((4,)), ones((4,))).sync(),
@@ -230,7 +230,7 @@ NOWHERE: list[tuple[Callable[[], object], str, list[str]]] = [
     (lambda: device("tpu:0"), "NoDeviceError", ["'tpu'", "Known: ", "entry point group 'dagpu.backends'"]),
     (lambda: zeros((1,)).on("warp").sync(), "NoDeviceError", ["'warp'", "Known: "]),
     (lambda: device("host:99"), "NoDeviceError", ["host:99", "host:0 to host:7", "DAGPU_HOST_DEVICES=100"]),
-    (lambda: device("host:first"), "NoDeviceError", ["'host:first' is no device", "'host:1'"]),
+    (lambda: device("host:first"), "NoDeviceError", ["'host:first' is not a device", "'host:1'"]),
     (lambda: tensor().partition((3,)), "PartitionError", ["tile (3,)", "(4,)", "axis 0", "partial=True"]),
     (lambda: tensor().view((3,)), "ShapeError", ["(4,)", "(3,)", "as many elements"]),
 ]
@@ -266,7 +266,7 @@ def test_what_where_and_the_cure(wrong: Callable[[], object], name: str, parts: 
 
 @pytest.mark.parametrize(("wrong", "name", "parts"), NOWHERE, ids=range(len(NOWHERE)))
 def test_what_and_the_cure(wrong: Callable[[], object], name: str, parts: list[str]) -> None:
-    """What is raised from the user's own line says what is wrong and what to do."""
+    """An error raised from the user's own line says what is wrong and what to do."""
     with pytest.raises(dagpu.DagpuError) as caught:
         wrong()
     assert type(caught.value).__name__ == name
@@ -323,7 +323,9 @@ def test_a_lock_names_both_runs() -> None:
 def test_type_errors_of_the_fluent_methods() -> None:
     """A closure of `then` that gives no op, an argument of `zip_ops` that is none, an op as a truth value."""
     wrong: Any = lambda _: 3  # noqa: E731  # a def would need a name that the message does not have
-    with pytest.raises(TypeError, match=re.escape("gave int, no op. Return an op (value(x) makes one of a value)")):
+    with pytest.raises(
+        TypeError, match=re.escape("returned int, which is not an op. Return an op (value(x) makes one of a value)")
+    ):
         value(1).then(wrong).sync()
     argument: Any = 3
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""What somebody does who comes from NumPy, or from another way of writing kernels: the message names the cure."""
+"""First steps of users who come from NumPy or from another way of writing kernels: the message names the cure."""
 
 import re
 import threading
@@ -36,7 +36,7 @@ ON_OPS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "arithmetic": (lambda: OP + 1, NotReadyError, "Arithmetic on a device is what kernels are for"),
     "reflected": (lambda: 2 * OP, NotReadyError, "a tensor's contents come with op.to_host()"),
     "metadata": (lambda: OP.shape, AttributeError, r".map(lambda t: t.shape)"),
-    "a method of arrays": (lambda: OP.sum(), AttributeError, "The array is what op.to_host().sync() gives"),
+    "a method of arrays": (lambda: OP.sum(), AttributeError, "Get the array with op.to_host().sync()"),
     "unpacking": (lambda: [*OP], TypeError, "Say .unzip()"),
     "indexing": (lambda: OP[0], TypeError, "Say .first() or .unzip()"),
     "no such attribute": (lambda: OP.nonsense, AttributeError, "has no attribute 'nonsense'"),
@@ -72,9 +72,9 @@ def test_what_a_graph_writes_is_not_shared() -> None:
     """Each launch writes its output anew; what is shared nobody writes. Without the graph it may be."""
     graph = scale(zeros((2, 2)).partition((2, 2)), 2.0, ones((2, 2))).first().unpartition().graph()
     out = graph.take_output()
-    with pytest.raises(OwnershipError, match=r"every launch writes it anew.*dup\(t\.borrow\(\)\)"):
+    with pytest.raises(OwnershipError, match=r"every launch writes it again.*dup\(t\.borrow\(\)\)"):
         out.share()
-    with pytest.raises(OwnershipError, match="every launch writes it anew"):
+    with pytest.raises(OwnershipError, match="every launch writes it again"):
         value(out).shared().sync()
     assert graph.plan.devices == (zeros((1,)).sync().device.name,)
 
@@ -84,21 +84,24 @@ def test_what_moved_into_a_graph_is_not_shared_either() -> None:
     given = zeros((2, 2)).sync()
     graph = scale(given.partition((2, 2)), 2.0, ones((2, 2))).first().unpartition().graph()
     out = graph.take_output()
-    with pytest.raises(OwnershipError, match="every launch writes it anew"):
+    with pytest.raises(OwnershipError, match="every launch writes it again"):
         out.share()
     del graph
     assert out.share().shape == (2, 2)
 
 
 def test_what_moved_into_a_scope_is_not_shared() -> None:
-    """Neither while it is recorded, nor while the graph lives; what was only lent stays its owner's."""
+    """A tensor that moved into a scope is not shared, neither while it is recorded nor while the graph lives.
+
+    A borrowed tensor stays its owner's.
+    """
     given, x = zeros((2, 2)).sync(), ones((2, 2)).sync()
     with CudaGraph.scope(current_device().stream()) as scope:
         written = scope.record(scale(given.partition((2, 2)), 2.0, x.borrow()).first()).unpartition()
-        with pytest.raises(OwnershipError, match=r"of what <scope at .*every launch writes it anew"):
+        with pytest.raises(OwnershipError, match=r"of the output of <scope at .*every launch writes it again"):
             written.share()
     graph = scope.graph
-    with pytest.raises(OwnershipError, match=r"of what <graph captured at .*every launch writes it anew"):
+    with pytest.raises(OwnershipError, match=r"of the output of <graph captured at .*every launch writes it again"):
         written.share()
     graph.launch().sync()
     assert (written.borrow().to_host().sync() == 2).all()
@@ -107,8 +110,9 @@ def test_what_moved_into_a_scope_is_not_shared() -> None:
 
 
 def test_a_lock_names_the_place_of_the_spawn() -> None:
-    """Of two runs in each other's way, the other is the one that was spawned, in this file: its task's nearest frame is
-    trio's."""
+    """Of two conflicting runs, the message names the place where the other one was spawned, in this file, because its
+    task's nearest frame is trio's.
+    """
     t = zeros((2, 2)).sync()
     holding, go = trio.Event(), threading.Event()
 

@@ -61,7 +61,7 @@ def somewhere(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
-    """What goes, goes because nobody refers to it."""
+    """Disable the cyclic collector, so that objects are freed only by their reference counts."""
     gc.collect()
     gc.disable()
     yield
@@ -216,7 +216,7 @@ WAYS = (sync, on_a_stream, awaited, spawned, planned, explained, captured)
 
 
 def error_of(way: Callable[[Make], object], make: Make) -> BaseException | None:
-    """What that way of running raises; None if it raises nothing. Keeps nothing but the error."""
+    """Return the error that this way of running raises; None without one. Keeps only the error alive."""
     try:
         way(make)
     except BaseException as error:
@@ -299,7 +299,7 @@ def test_a_defect_of_dagpus_shows_all_frames(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_cause_of_an_error_keeps_no_memory_either() -> None:
-    """What led to an error is let go with it."""
+    """The cause of an error is freed together with the error."""
 
     def wrapped(t: Any) -> Any:
         try:
@@ -315,8 +315,9 @@ def test_the_cause_of_an_error_keeps_no_memory_either() -> None:
 
 
 def test_handles_of_a_run_that_failed_are_void() -> None:
-    """What a closure has put aside of a run that fails later has no contents: a handle leaves its run as part of the
-    result alone. What a `shared()` op has remembered meanwhile stays."""
+    """A handle that a closure keeps from a run that fails later has no contents: a handle leaves its run only as part
+    of the result. The value that a `shared()` op has computed in the meantime stays.
+    """
     aside: list[Any] = []
     remembered = big().shared()
     op = zip_ops(big().inspect(aside.append), remembered, ones((4,)).to_host()).then(fail)
@@ -328,7 +329,7 @@ def test_handles_of_a_run_that_failed_are_void() -> None:
 
 
 def test_runs_by_a_kept_plan_keep_no_memory() -> None:
-    """The same for the later calls of a pipeline, which trace nothing."""
+    """The later calls of a pipeline, which trace nothing, keep no memory after an error either."""
 
     @pipeline
     def failing(x: NDArray[f32], rate: float) -> DeviceOp[Any]:
@@ -346,7 +347,7 @@ def test_runs_by_a_kept_plan_keep_no_memory() -> None:
 
 
 def test_an_update_that_fails_keeps_no_memory() -> None:
-    """The same for what is put into a graph's stream."""
+    """A failed update in a graph's stream keeps no memory."""
     x, y = zeros((N,)).sync(), zeros((N,)).sync()
     graph = add(y.borrow_mut().partition((N,)), x.borrow()).graph()
     before = current_device().memory_used()

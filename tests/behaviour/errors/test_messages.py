@@ -1,4 +1,4 @@
-"""What a new user gets wrong first, and what the message says of it: what, where, and the cure."""
+"""The first mistakes of new users, and their messages: what happened, where, and the cure."""
 
 import re
 from collections.abc import Callable
@@ -136,7 +136,7 @@ def test_a_mutable_borrow_that_was_cut_and_used_again() -> None:
     lent = tensor().borrow_mut()
     lent.partition((2,))
     text = refused(MovedError, lambda: lent.partition((2,)))
-    assert "use what the move gave back, or lend the tensor anew with .borrow_mut()" in text
+    assert "use what the move gave back, or lend the tensor again with .borrow_mut()" in text
     assert ".borrow()," not in text
 
 
@@ -155,7 +155,7 @@ def test_a_shared_tensor_that_was_unwrapped() -> None:
     kept = shared.try_unwrap()
     text = refused(MovedError, lambda: shared.shape)
     assert "moved by try_unwrap()" in text
-    assert "use what the move gave back, or share that anew with .share()" in text
+    assert "use what the move gave back, or share that again with .share()" in text
     assert kept.shape == (4,)
 
 
@@ -253,7 +253,7 @@ def test_the_method_of_a_handle_that_cannot_be_cut(handle: Callable[[], Any], sa
 def test_a_shape_that_is_no_tuple(shape: Any, cure: str) -> None:
     """The cure for a bare number is that number as a shape."""
     text = refused(ShapeError, lambda: zeros(shape))
-    assert f"shape {shape!r} is no tuple of whole numbers." in text
+    assert f"shape {shape!r} is not a tuple of whole numbers." in text
     assert cure in text
 
 

@@ -39,16 +39,16 @@ HERE = re.escape(__file__) + r":\d+"
 def test_a_map_whose_closure_gives_an_op() -> None:
     """Nobody would run it: the cure is `.then`."""
     text = refused(TypeError, lambda: zeros((4,)).map(lambda t: dup(t)).sync())
-    assert re.match(rf"the closure of \.map at {HERE} gave an op, which nobody would run. Use \.then\.", text)
+    assert re.match(rf"the closure of \.map at {HERE} returned an op, which no run would execute. Use \.then\.", text)
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         (lambda op: op, "x is <Alloc built at"),
-        (lambda op: (1, op), "in x there is <Alloc built at"),
-        (lambda op: [[op]], "in x there is <Alloc built at"),
-        (lambda op: {"a": {"b": op}}, "in x there is <Alloc built at"),
+        (lambda op: (1, op), "x contains <Alloc built at"),
+        (lambda op: [[op]], "x contains <Alloc built at"),
+        (lambda op: {"a": {"b": op}}, "x contains <Alloc built at"),
     ],
 )
 def test_an_op_in_a_value(wrong: Callable[[Any], object], says: str) -> None:
@@ -56,18 +56,27 @@ def test_an_op_in_a_value(wrong: Callable[[Any], object], says: str) -> None:
     op = ones((2,))
     text = refused(TypeError, lambda: value(wrong(op)))
     assert re.match(rf"value at {HERE}: {says}", text)
-    assert text.endswith("which nobody would run. Use the op itself; zip_ops(a, b) makes one op of several.")
+    assert text.endswith("which no run would execute. Use the op itself; zip_ops(a, b) makes one op of several.")
     assert zip_ops(op, value(1)).last().sync() == 1
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda: ones((2,)).map(lambda t: (1, dup(t))), "gave a tuple with an op in it, which nobody would run."),
-        (lambda: value(1).map(lambda _: [ones((2,)), ones((2,))]), "gave a list with an op in it, which nobody"),
-        (lambda: value(1).map(lambda _: {"a": ones((2,))}), "gave a dict with an op in it, which nobody would run."),
-        (lambda: value(1).host_map(lambda _: ones((2,))), "gave an op, which nobody would run. Use .then."),
-        (lambda: value(1).host_map(lambda _: (1, ones((2,)))), "gave a tuple with an op in it, which nobody would"),
+        (
+            lambda: ones((2,)).map(lambda t: (1, dup(t))),
+            "returned a tuple that contains an op, which no run would execute.",
+        ),
+        (lambda: value(1).map(lambda _: [ones((2,)), ones((2,))]), "returned a list that contains an op, which no run"),
+        (
+            lambda: value(1).map(lambda _: {"a": ones((2,))}),
+            "returned a dict that contains an op, which no run would execute.",
+        ),
+        (lambda: value(1).host_map(lambda _: ones((2,))), "returned an op, which no run would execute. Use .then."),
+        (
+            lambda: value(1).host_map(lambda _: (1, ones((2,)))),
+            "returned a tuple that contains an op, which no run would",
+        ),
     ],
 )
 def test_an_op_that_a_function_gives(wrong: Callable[[], DeviceOp[Any]], says: str) -> None:
@@ -126,7 +135,10 @@ def test_a_function_whose_call_runs_nothing(call: str, f: Any, gives: str, cure:
     [(waits, "a coroutine"), (yields, "a generator"), (waits_and_yields, "an async generator")],
 )
 def test_a_function_that_hides_what_it_gives(call: str, f: Any, gives: str) -> None:
-    """Where only the call shows it, the run is refused; Python does not warn of a coroutine that was not awaited."""
+    """If only the call shows that a function is asynchronous, the run is refused.
+
+    Python does not warn of a coroutine that was never awaited.
+    """
     hidden: Any = lambda x: f(x)  # noqa: E731  # reason: that is what hides it
     text = refused(TypeError, lambda: getattr(value(1), call)(hidden).sync())
     whose = "the function of the host_map" if call == "host_map" else rf"the closure of \.{call}"
@@ -150,7 +162,7 @@ def test_a_pipeline_of_such_a_function(f: Any) -> None:
     """It is refused where it is declared."""
     text = refused(TypeError, lambda: pipeline(f))
     assert re.match(
-        rf"pipeline at {HERE}: a call of <function (waits|yields) at .*> gives a (coroutine|generator)", text
+        rf"pipeline at {HERE}: a call of <function (waits|yields) at .*> returns a (coroutine|generator)", text
     )
 
 
@@ -208,7 +220,9 @@ def test_a_pipeline_that_gives_no_op() -> None:
 
     wrong: Any = three
     text = refused(TypeError, lambda: pipeline(wrong)(3).sync())
-    assert re.match(rf"pipeline <pipeline three at {HERE}>, called at {HERE} gave int, no op\. Return an op", text)
+    assert re.match(
+        rf"pipeline <pipeline three at {HERE}>, called at {HERE} returned int, which is not an op\. Return an op", text
+    )
 
 
 def test_a_chain_of_closures_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +262,7 @@ def test_a_masked_array() -> None:
     through = pipeline(lambda x: from_host(x).to_host())
     with pytest.warns(RuntimeWarning, match="got a value of type MaskedArray"):
         text = refused(ShapeError, lambda: through(masked).sync())
-    assert "array is a masked array, and its mask would be lost. Say what stands in the masked places" in text
+    assert "array is a masked array, and its mask would be lost. Fill the masked elements first" in text
     for array in (from_host(masked.filled(0)).to_host().sync(), through(masked.filled(0)).sync()):
         assert array.tolist() == [1, 0, 1, 1]
 

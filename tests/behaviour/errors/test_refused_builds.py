@@ -29,8 +29,8 @@ from dagpu import (
     value,
     zip_ops,
 )
-from dagpu.handles import HANDLES, OWNING, last_move, move_in, state_of
-from dagpu.handles.handle_trees import handles_in, moved_in
+from dagpu.handles import HANDLES, OWNING, last_move, move_handle, state_of
+from dagpu.handles.handle_trees import handles_in, move_handles
 from tests.programs.arithmetic import add, axpy
 
 Op = DeviceOp[Any, Any, Any]
@@ -57,9 +57,9 @@ KINDS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def gone(handle: Any) -> Any:
-    """The same handle, after it was moved if it can be."""
+    """Return the same handle, after moving it if it can be moved."""
     if type(handle) in OWNING:
-        move_in(handle, "a test", None)
+        move_handle(handle, "a test", None)
     return handle
 
 
@@ -177,14 +177,16 @@ def test_a_partition_that_was_refused_can_be_used() -> None:
 
 
 def test_a_lost_race_for_one_argument_leaves_the_others() -> None:
-    """Of two threads that pass one tensor each with another to kernels, one is refused, and keeps the other tensor."""
+    """Two threads pass one shared tensor and another of their own to kernels: one thread is refused, and keeps its
+    other tensor.
+    """
     x: Any = ones(S).sync()
     mine: list[Any] = [ones(S).sync().partition(S) for _ in range(2)]
     both = threading.Barrier(2)
 
     def checked_together(value: Any, how: str, where: Any) -> Any:
         both.wait(PATIENCE)
-        return moved_in(value, how, where)
+        return move_handles(value, how, where)
 
     def call(part: Any) -> Any:
         try:
@@ -193,7 +195,7 @@ def test_a_lost_race_for_one_argument_leaves_the_others() -> None:
             return error
 
     with (
-        patch.object(sys.modules["dagpu.kernels.decorator"], "moved_in", checked_together),
+        patch.object(sys.modules["dagpu.kernels.decorator"], "move_handles", checked_together),
         ThreadPoolExecutor(2) as pool,
     ):
         built = list(pool.map(call, mine))

@@ -402,7 +402,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_right_arguments_are_taken(name: str) -> None:
-    """What the table holds to be right is right."""
+    """The arguments that the table lists as right are accepted."""
     public = TABLE[name]
     finished(public.of(**public.right()))
     for parameter, sorts in public.fine.items():
@@ -411,7 +411,7 @@ def test_right_arguments_are_taken(name: str) -> None:
 
 
 def finished(made: object) -> object:
-    """What was built, run."""
+    """Run what was built, and return the result."""
     return made.sync() if isinstance(made, DeviceOp) else made
 
 

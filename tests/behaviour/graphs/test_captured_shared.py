@@ -1,4 +1,4 @@
-"""What is shared, and what a captured graph writes: a launch changes nothing that somebody has been told is constant.
+"""Shared values and captured graphs: a launch never changes a value that is known to be constant.
 
 What a `shared()` op had made before a capture is a constant of the graph. What the capture makes of it for the first
 time, each launch makes anew; and the op remembers what it has made then.
@@ -150,7 +150,7 @@ def test_a_node_of_several_values() -> None:
 
 
 def test_a_node_that_writes_in_place() -> None:
-    """What moves into the graph is the graph's memory, which each launch adds to: the node remembers a copy."""
+    """A tensor that moves into the graph is the graph's memory, and each launch adds to it. The node keeps a copy."""
     shape = (2, 2)
     mine = full(shape, 1).sync()
     node: Any = axpy(value(mine).partition(shape), 1.0, ones(shape)).first().unpartition().shared()
@@ -191,7 +191,10 @@ def test_a_capture_that_fails_is_not_remembered(why: str) -> None:
 
 
 def test_a_node_that_needs_the_host_runs_before() -> None:
-    """What needs the host cannot be in a graph; the message says that what has run is a constant, and so it is."""
+    """A node that needs the host cannot be in a graph.
+
+    The message says that the value of a node that has run is a constant, and a capture after that succeeds.
+    """
     node = value(3.0).host_map(lambda n: np.full(S, n, np.float32)).then(from_host).shared()
     op = marked(1, node, node)
     with pytest.raises(CaptureError, match=r"host_map|shared\(\) op that has run before the capture is a constant"):
@@ -272,7 +275,7 @@ def test_what_a_scope_writes_stays_unshared_when_it_was_lent_on() -> None:
         t = scope.record(fill(mine, 3))
         scope.record(memcpy(t.borrow_mut(), five))
     scope.graph.launch().sync()
-    with pytest.raises(OwnershipError, match="every launch writes it anew"):
+    with pytest.raises(OwnershipError, match="every launch writes it again"):
         t.share()
     assert number_in(t) == 5
 

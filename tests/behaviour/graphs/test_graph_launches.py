@@ -111,7 +111,7 @@ def test_a_launch_on_a_stream_of_ones_own() -> None:
 
 
 def changed(e: Expr, by: int) -> Expr:
-    """The same DAG over other contents of what is lent."""
+    """Return the same DAG over other contents of the borrowed tensors."""
     match e:
         case Call():
             return replace(e, x=changed(e.x, by), y=changed(e.y, by))
@@ -124,7 +124,7 @@ def changed(e: Expr, by: int) -> Expr:
 
 
 def lent(e: Expr) -> list[Make]:
-    """What is lent, in the order in which `build` comes to it."""
+    """The borrowed tensors, in the order in which `build` reaches them."""
     match e:
         case Call():
             return [*lent(e.x), *(() if e.kernel == "scale" else lent(e.y))]

@@ -69,7 +69,7 @@ def _(y: Tile[f32], a: float, x: Any) -> None:
 
 @kernel(cuda=ADDS.replace("adds", "puts"))
 def puts(y: Out[f32], a: float, x: In[f32]) -> None:
-    """Likewise, and never fails."""
+    """Add like `adds`, but never fail."""
 
 
 @puts.host
@@ -89,7 +89,7 @@ def contents(t: Any) -> float:
 
 @pipeline
 def as_pipeline(y: Any, a: float, x: Any) -> Any:
-    """The same as a pipeline."""
+    """Return the same function as a pipeline."""
     return adds(y.partition(S), a, x).map(lambda _: None)
 
 
@@ -150,7 +150,7 @@ class GraphMachine(RuleBasedStateMachine):
         What the launches of a graph write cannot be."""
         tensor, cell = self.tensors.pop(self._index(data, self.tensors))
         if how == "share" and any(graph.zeroed is cell for graph in self.graphs):
-            with pytest.raises(OwnershipError, match="every launch writes it anew"):
+            with pytest.raises(OwnershipError, match="every launch writes it again"):
                 tensor.share()
             self.tensors.append((tensor, cell))
         elif how == "share":
@@ -193,7 +193,7 @@ class GraphMachine(RuleBasedStateMachine):
         self.graphs[-1].launched()
         if take:
             self.tensors.append((graph.take_output(), made))
-            with pytest.raises(MovedError, match="gives it once"):
+            with pytest.raises(MovedError, match="works once"):
                 graph.take_output()
 
     @precondition(lambda self: len(self.tensors) > 1 and len(self.graphs) < 4)
@@ -252,7 +252,7 @@ class GraphMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.graphs)
     @rule(data=st.data(), number=numbers)
     def copy_and_launch(self, data: st.DataObject, number: int) -> None:
-        """As one op."""
+        """Copy the inputs and launch the graph, as one op."""
         graph = self._graph(data)
         source = graph.steps[0][2]
         tensor = next((tensor for tensor, cell in self.tensors if cell is source), None)

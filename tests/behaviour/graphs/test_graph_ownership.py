@@ -211,7 +211,7 @@ def test_a_refused_capture_keeps_its_arguments() -> None:
         op.graph()
     assert number_in(op.sync()) == 1
     left, right = zip_ops(zeros(S), ones(S)).unzip()
-    with pytest.raises(CaptureError, match=r"Let go of it \(del\)"):
+    with pytest.raises(CaptureError, match=r"Delete that op \(del\)"):
         left.graph()
     assert (number_in(left.sync()), number_in(right.sync())) == (0, 1)
 

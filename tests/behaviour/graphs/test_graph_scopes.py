@@ -144,7 +144,7 @@ def test_nothing_runs_inside_a_scope() -> None:
 
 
 def test_nothing_runs_inside_a_closure() -> None:
-    """Neither an update nor a capture, as with `sync`."""
+    """Inside a closure, an update or a capture is refused, as is `sync`."""
     x, new = tensor(1), shared(2)
     graph = ones(S).graph()
 

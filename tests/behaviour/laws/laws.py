@@ -61,7 +61,7 @@ def equal(request: pytest.FixtureRequest, policy: Any) -> Compare:
 
 @st.composite
 def arrows(draw: st.DrawFn, count: int) -> tuple[Make, list[Callable[[Building], Arrow]]]:
-    """Where to begin, and that many functions from a tensor to an op that may use it any number of times."""
+    """Draw a start, and `count` functions from a tensor to an op that may use the tensor any number of times."""
     shape = draw(shapes)
     start = draw(makes(shape))
     found: list[Callable[[Building], Arrow]] = []
@@ -142,7 +142,7 @@ def test_then_is_associative(equal: Compare, drawn: Any) -> None:
 @few
 @given(arrows(2))
 def test_then_is_associative_over_host_data(equal: Compare, drawn: Any) -> None:
-    """The same where each step waits for host data: three stages either way."""
+    """`then` is associative also if each step waits for host data: there are three stages either way."""
     start, (f, g) = drawn
     b = Building()
 

@@ -94,7 +94,7 @@ def test_a_handle_is_not_copied(kind: str, way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", OPS)
 def test_an_op_is_not_copied(kind: str, way: str) -> None:
-    """Neither is an op of any kind: it may own handles, and remembers."""
+    """An op of any kind refuses to be copied: it may own handles, and it keeps results."""
     op = OPS[kind]()
     assert type(op).__name__ == kind
     with pytest.raises(OwnershipError, match=r"was to be copied or pickled at .*Use the op itself") as caught:
@@ -110,7 +110,9 @@ def test_an_op_is_not_changed(kind: str) -> None:
     op: Any = OPS[kind]()
     for name in ("origin", "anything"):
         for change in (partial(setattr, op, name, 1), partial(delattr, op, name)):
-            with pytest.raises(AttributeError, match=rf"'{name}' of <{kind} .* at {__file__}:\d+, .*Build a new one"):
+            with pytest.raises(
+                AttributeError, match=rf"'{name}' of <{kind} .* at {__file__}:\d+, .*Build a new object"
+            ):
                 change()
     op.sync()
 
@@ -128,7 +130,7 @@ OWNERS: dict[str, Callable[[], Any]] = {"CudaGraph": lambda: ones(S).graph(), "S
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", OWNERS)
 def test_what_captures_is_not_copied(kind: str, way: str) -> None:
-    """Neither is a graph, whose output would have two owners, nor a scope; each is as it was."""
+    """A graph refuses to be copied, because its output would have two owners, and so does a scope. Both stay usable."""
     owner = OWNERS[kind]()
     assert type(owner).__name__ == kind
     with pytest.raises(OwnershipError, match=rf"was to be copied or pickled at {__file__}:\d+\. A copy would .*itself"):
@@ -142,7 +144,7 @@ def test_what_captures_is_not_copied(kind: str, way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_pending_is_not_copied(way: str) -> None:
-    """Neither is what `spawn` gives: the result that it will have may own handles."""
+    """The `Pending` that `spawn` returns refuses to be copied: its result may own handles."""
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -234,7 +236,7 @@ def test_an_owner_has_no_sharer_beside_it(more: Callable[[Any], Any]) -> None:
     """While one thread is about to make one more handle, another asks for the tensor back: it waits, and is refused."""
     shared: Any = ones(S).share().sync()
     found_alive, go_on, moved = threading.Event(), threading.Event(), threading.Event()
-    held = SharedTensor._held  # noqa: SLF001  # the test stops a thread there
+    held = SharedTensor._unmoved_state  # noqa: SLF001  # the test stops a thread there
 
     def slowly(handle: Any) -> Any:
         state = held(handle)
@@ -249,7 +251,7 @@ def test_an_owner_has_no_sharer_beside_it(more: Callable[[Any], Any]) -> None:
 
     with (
         patch.object(critical, "BOOKKEEPING", Watched(BOOKKEEPING, told)),
-        patch.object(SharedTensor, "_held", slowly),
+        patch.object(SharedTensor, "_unmoved_state", slowly),
         ThreadPoolExecutor(1, "cloning") as cloning,
         ThreadPoolExecutor(1, "unwrapping") as unwrapping,
     ):
@@ -264,7 +266,7 @@ def test_an_owner_has_no_sharer_beside_it(more: Callable[[Any], Any]) -> None:
 
 
 def test_a_sharer_comes_too_late_for_an_owner() -> None:
-    """Who asks for one more handle while the last one is taken back waits, and gets a `MovedError`."""
+    """A thread that asks for one more handle while the last one is taken back waits, and gets a `MovedError`."""
     shared: Any = ones(S).share().sync()
     at_the_gate = threading.Event()
     watched = Watched(BOOKKEEPING, at_the_gate.set)
@@ -297,7 +299,7 @@ def test_owners_and_sharers_in_many_threads() -> None:
 
 
 def is_read_only(array: Any) -> bool:
-    """Is it, and does its copy take what it refuses?"""
+    """Return True if the array is read-only and its copy is writable."""
     with pytest.raises(ValueError, match="read-only"):
         array[...] = 9
     written = array.copy()
@@ -409,7 +411,7 @@ def test_the_sole_taker_of_a_pending_may_write() -> None:
 
 
 def test_an_array_of_the_users_stays_as_it_was() -> None:
-    """What is remembered is a view: the user goes on writing his own array."""
+    """The kept value is a view, so the user can still write his own array."""
     mine = np.ones(S)
     op = value(mine).shared()
     assert is_read_only(op.sync())

@@ -37,7 +37,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.common.numpy_initializers import write
-from dagpu.lowering.arguments.cache_key import inputs_of
+from dagpu.lowering.arguments.cache_key import flatten_op
 from dagpu.ops.initializers import Normal, Uniform
 from dagpu.runtime.plan_cache import plans
 from tests.programs.expressions import bits
@@ -58,14 +58,14 @@ def no_plans_yet() -> Iterator[None]:
 
 
 def numbers(seed: int, shape: tuple[int, ...] = S, dtype: Any = f32) -> Any:
-    """What `rand` with this seed gives, by the recipe itself."""
+    """Return the numbers that `rand` draws with this seed, computed by the recipe itself."""
     found = np.empty(shape, dtype)
     write(Uniform(seed % 2**64), found)
     return found
 
 
 def normals(seed: int, shape: tuple[int, ...] = S, *, mean: float = 0.0, std: float = 1.0) -> Any:
-    """The same for `randn`."""
+    """Return the numbers that `randn` draws with this seed, computed by the recipe itself."""
     found = np.empty(shape, f32)
     write(Normal(mean, std, seed % 2**64), found)
     return found
@@ -198,7 +198,9 @@ READ: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", READ)
 def test_a_seed_that_is_computed_is_a_constant_of_its_plan(name: str) -> None:
-    """As of any number that is read: a plan for each, and right."""
+    """A computed seed is a constant of its plan, like any number that the host reads: each value has its own plan, with
+    right results.
+    """
     p = pipeline(lambda k: rand(S, seed=READ[name](k)).to_host())
     for k in (1, 2, 1):
         assert bits(p(k).sync()) == bits(numbers(READ[name](k)))
@@ -231,7 +233,7 @@ def test_seeds_in_keys() -> None:
     """A seed is a leaf; whether there is one, and all else of the recipe, stands in the key."""
 
     def key(op: Op) -> Any:
-        found = inputs_of(op)
+        found = flatten_op(op)
         assert found is not None
         return found.key
 

@@ -24,7 +24,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.handles import made_at
+from dagpu.handles import origin_of
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, scaled, shared, tensor
@@ -68,7 +68,7 @@ def test_an_argument_may_be_what_the_function_closes_over(name: str, order: tupl
 
 
 def test_a_tensor_that_the_function_writes() -> None:
-    """Even where an unused argument lends the same one."""
+    """A tensor that the function writes may also be lent by an unused argument: each call writes it."""
     w, z = tensor(0), tensor(0)
     p = pipeline(lambda m: axpy(w.borrow_mut().partition(S), 1.0, ones(S)).map(lambda _: None))
     for argument in (w, z, w, z):
@@ -77,7 +77,7 @@ def test_a_tensor_that_the_function_writes() -> None:
 
 
 def test_an_array_may_be_what_the_function_closes_over() -> None:
-    """As for tensors, copied from or given back."""
+    """An array argument may be the array that the function closes over: copies and results are right."""
     h, other = np.ones(S, f32), np.full(S, 10, f32)
     p = pipeline(lambda x: zip_ops(added(from_host(x), from_host(h)).to_host(), value(None).map(lambda _: h)))
     for x in (h, other, h, other):
@@ -197,9 +197,9 @@ def test_a_result_says_where_it_was_made() -> None:
     places = set()
     for op in (zeros(S), ones(S), full(S, 2)):
         t = op.sync()
-        made = made_at(t)
+        made = origin_of(t)
         found = p(t).sync()
-        assert made_at(found) == made
+        assert origin_of(found) == made
         found.share()
         with pytest.raises(MovedError, match=f"made at {__file__}:") as caught:
             found.borrow()
@@ -221,7 +221,7 @@ def test_a_borrow_that_comes_back_ends_with_its_tensor() -> None:
 
 
 def test_no_result_is_overwritten() -> None:
-    """What a call gave is the caller's, whatever later calls write."""
+    """The result of a call belongs to the caller, and later calls do not overwrite it."""
     p = pipeline(lambda x, a: zip_ops(scaled(a, x), scaled(a, x).share(), scaled(a, x).to_host()))
     results = [p(shared(1), float(k)).sync() for k in range(6)]
     for k, (t, s, h) in enumerate(results):

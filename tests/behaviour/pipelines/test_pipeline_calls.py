@@ -203,8 +203,9 @@ CHANGED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_call_has_its_containers_to_itself(name: str) -> None:
-    """What becomes of a list or dict after the call is of no consequence to any run of it: the call keeps its items, as
-    it keeps what moved into it."""
+    """A change of a list or dict after a call affects no run of it: the call keeps the items, as it keeps the handles
+    that moved into it.
+    """
     p = Calls(lambda held: scaled(2.0, first_in(held)).to_host())
     inner: Any = [shared(1)]
     held = CHANGED[name](inner)
@@ -239,7 +240,7 @@ def test_other_arguments_make_it_a_plain_function() -> None:
 
 @dataclass
 class Setting:
-    """What can be changed in place."""
+    """A mutable object."""
 
     number: float = 2.0
 
@@ -313,7 +314,7 @@ def test_a_bounded_number_of_plans() -> None:
 
 
 def test_another_policy_has_plans_of_its_own() -> None:
-    """As for any op."""
+    """A pipeline under another policy has its own plans, like any op."""
     p = Calls(lambda x: zip_ops(scaled(1.0, x), scaled(2.0, x)))
     for streams in (1, 2, 1, 2):
         with use_interpreter(StreamInterpreter(policy=RoundRobin(streams))):
@@ -384,8 +385,8 @@ def test_the_signature_of_a_callable_object_counts() -> None:
 
 
 def test_what_is_no_function() -> None:
-    """Neither is an op."""
+    """An object that is not a function is refused, and so is a function whose result is not an op."""
     with pytest.raises(TypeError, match="but a function from inputs to an op is wanted"):
         pipeline(zeros(S))  # type: ignore[call-overload]  # reason: wrong on purpose
-    with pytest.raises(TypeError, match="gave int, no op"):
+    with pytest.raises(TypeError, match="returned int, which is not an op"):
         pipeline(lambda: 3)().sync()  # type: ignore[arg-type, return-value]  # reason: wrong on purpose

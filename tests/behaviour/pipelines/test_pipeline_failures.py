@@ -27,7 +27,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.explore import exploring
-from dagpu.handles import move_in
+from dagpu.handles import move_handle
 from dagpu.handles.handle_trees import Undo, storage_of
 from dagpu.handles.storage import Locks
 from dagpu.lowering.tracing.signature import BoundArguments
@@ -119,8 +119,9 @@ def test_a_call_that_is_cancelled_before_keeps_its_arguments(before: int) -> Non
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("how", ["cancelled", "refused"])
 def test_all_arguments_come_back(before: int, how: str) -> None:
-    """Where nothing was submitted, each tensor, partition and loan among the arguments is the op's again, not the first
-    or the last alone: it may run."""
+    """If nothing was submitted, every tensor, partition and loan among the arguments belongs to the op again, not only
+    the first or the last. The op can be run.
+    """
     p = pipeline(
         lambda t, cut, m, u: zip_ops(
             axpy(t.partition(S), 1.0, ones(S)).first(),
@@ -160,16 +161,16 @@ def test_a_lost_race_for_one_argument_gives_back_the_others() -> None:
     p = pipeline(lambda t, u, v: zip_ops(fill(t, 1), fill(u, 2), fill(v, 3)))
     p(tensor(), tensor(), tensor()).sync()
     op = p(tensor(), tensor(), tensor())
-    (held, _) = op.source.held  # type: ignore[attr-defined]  # reason: the call of a pipeline
-    take = BoundArguments.take
+    (held, _) = op.source.content  # type: ignore[attr-defined]  # reason: the call of a pipeline
+    take = BoundArguments.take_leaves
     gone: list[Any] = []
 
     def late(bound: BoundArguments, origin: Any) -> None:
         gone.append(Undo(held[2]))
-        move_in(held[2], "another thread", None)
+        move_handle(held[2], "another thread", None)
         take(bound, origin)
 
-    with patch.object(BoundArguments, "take", late), pytest.raises(MovedError, match="another thread"):
+    with patch.object(BoundArguments, "take_leaves", late), pytest.raises(MovedError, match="another thread"):
         op.sync()
     gone[0].undo()
     assert [number_in(t) for t in op.sync()] == [1, 2, 3]

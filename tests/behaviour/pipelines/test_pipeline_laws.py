@@ -25,7 +25,7 @@ def programs(draw: st.DrawFn) -> tuple[Shape2, Expr]:
 
 
 class Inputs(NamedTuple):
-    """What a call brings: contents of three inputs, a number for a kernel, one for a creation op."""
+    """The inputs of a call: contents of three tensors, a number for a kernel, and one for a creation op."""
 
     contents: tuple[int, int, int]
     a: float
@@ -109,7 +109,7 @@ def test_a_pipeline_within_a_dag() -> None:
 
 
 def test_two_pipelines_in_a_dag_are_right() -> None:
-    """Neither may keep what the other closes over, so such a DAG is traced each time."""
+    """Neither of two pipelines may keep values that the other closes over, so such a DAG is traced each time."""
     p, q = Calls(lambda x: scaled(2.0, x)), Calls(lambda x: scaled(3.0, x))
     for k in range(3):
         first, second = zip_ops(p(shared(k)), q(shared(k))).sync()
@@ -141,7 +141,7 @@ def test_shared_and_unzip_inside() -> None:
 
 
 def test_shared_outside() -> None:
-    """What the function closes over is evaluated once, by whoever comes first."""
+    """A shared op that the function closes over is evaluated once, by the first call that needs it."""
     made: list[Any] = []
     constant = ones(S).inspect(lambda t: made.append(t.shape)).shared()
     p = Calls(lambda x: added(x, constant))
@@ -171,7 +171,7 @@ def test_an_owned_tensor_is_used_up() -> None:
 
 
 def test_host_functions_get_their_own_call() -> None:
-    """What a function for `host_map` closes over may be an argument: it is that of its own call."""
+    """A function for `host_map` may close over an argument: it sees the argument of its own call."""
     h = np.ones(S, f32)
     p = Calls(lambda x, y: from_host(y).to_host().host_map(lambda array: (array, x)))
     for s in (shared(1), shared(2)):

@@ -69,7 +69,10 @@ def test_the_cache_for_all_keeps_nothing_of_the_users() -> None:
 
 
 def test_temporaries_of_closures_are_temporaries() -> None:
-    """What closures lend, or move on, lies in the run's arena: it takes no memory of its own, in a pipeline or not."""
+    """Tensors that closures lend or move on are in the run's arena.
+
+    They take no further memory, in a pipeline or not.
+    """
 
     def f() -> Op:
         lent = ones(S).then(lambda t: scaled(2.0, t.borrow()))

@@ -83,7 +83,7 @@ def interrupt() -> None:
 
 @final
 class State:
-    """What lives longer than one run: tensors that runs borrow, and a node that remembers."""
+    """State that lives longer than one run: tensors that runs borrow, and a node that keeps its result."""
 
     def __init__(self) -> None:
         self.graph: CudaGraph[Any] | None = None

@@ -15,9 +15,12 @@ from tests.behaviour.promises.interrupting import cancelled as cancelled
 
 @pytest.mark.parametrize("updated", [False, True])
 def test_a_run_that_is_dropped_is_drained(cancelled: threading.Event, updated: bool) -> None:
-    """Where an interrupt in the user's own frame drops a run that is under way, that is cancelled and waited for, its
-    locks are released, and the task goes on."""
-    y, new = zeros((4,)).sync(), ones((4,)).sync()
+    """An interrupt in the user's own frame drops a run in progress.
+
+    The run is cancelled and waited for, its locks are released, and the task goes on.
+    """
+    y: Any = zeros((4,)).sync()
+    new = ones((4,)).sync()
     op: DeviceOp[Any, Any, Any] = tiles(y.borrow_mut().partition((1,)), 1)
     graph = op.graph() if updated else None
     began.clear()

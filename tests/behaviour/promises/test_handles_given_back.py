@@ -1,4 +1,4 @@
-"""When a run's result is there, the run holds no handle any more, whatever thread has finished it.
+"""A run whose result is available holds no handle any more, on whatever thread it finished.
 
 `try_unwrap()` says so: it succeeds only where no other handle to the memory is left. The cyclic collector is off, so
 nothing is held in a cycle either.
@@ -138,7 +138,7 @@ PLACES: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
 def test_a_run_that_is_over_holds_no_handle(
     build: Callable[[SharedTensor[f32]], Op], way: Callable[..., None], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As soon as somebody has the result, or has dropped the error, the last handle can be unwrapped."""
+    """Once the result is returned, or the error dropped, the last handle can be unwrapped."""
     monkeypatch.setenv("DAGPU_SPIN_US", "0")
     with PLACES[where]():
         for _ in range(3):

@@ -67,7 +67,7 @@ class Chain:
         return kept.to_host() if self.called >= self.LENGTH else kept.then(self._next)
 
     def check(self, called: int) -> None:
-        """So many closures were called; what the op owns it owns still, and it can be run."""
+        """Check that `calls` closures were called, and that the op still owns its handles and can be run."""
         assert self.called == called
         self._between = lambda _: None
         assert (self.op.sync() == 1).all()

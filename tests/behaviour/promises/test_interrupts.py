@@ -71,7 +71,7 @@ def repeated(state: State) -> DeviceOp[Any, Any, Any]:
 
 
 def again(state: State) -> DeviceOp[Any, Any, Any]:
-    """The same op again, with locks."""
+    """Build the same op again, with locks."""
     op = add(zeros(SHAPE).partition(TILE), state.read.borrow(), state.given).first().unpartition().to_host()
     op.sync()
     return op
@@ -104,7 +104,7 @@ PLACES: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
 
 
 def nothing_under_way(where: str) -> bool:
-    """Has every device done all that it was given?"""
+    """Return True if every device has done all of its work."""
     return where != "cuda" or not any(driver(number).live for number in range(2))
 
 
@@ -234,7 +234,7 @@ def test_a_second_interrupt_does_not_end_the_wait_for_a_descriptor() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(press_twice)
             with pytest.raises(KeyboardInterrupt):
-                await TrioWaits().replay(replay, 0.0)
+                await TrioWaits().wait_for_replay(replay, 0.0)
             events.append("raised")
 
     trio.run(main)

@@ -1,4 +1,4 @@
-"""What a trace refuses, a run that needs no trace refuses as well: with the same error, in the same words.
+"""A run that needs no trace refuses everything that a trace refuses, with the same error in the same words.
 
 Each entry builds an op twice at one place: with inputs that are as they should be, and with others that are not. The
 innocent one runs first, and leaves its plan for all that have its structure.
@@ -160,7 +160,7 @@ def copying(array: Any) -> Op:
 
 @pipeline
 def filling(a: Any, dtype: Any) -> Op:
-    """As many as a tensor of two by two has."""
+    """Return as many elements as a tensor of two by two has."""
     return full(S, a, dtype)
 
 
@@ -279,7 +279,7 @@ def stream_of(name: str) -> Any:
 
 
 def run(name: str, guilty: bool) -> str | None:
-    """What the run says of it; None where it is well."""
+    """Return the error of a run; None if it succeeds."""
     try:
         op = CLASH[name](guilty)
         op = zip_ops(op, zeros((1,)))  # work of its own: a run with none leaves no plan

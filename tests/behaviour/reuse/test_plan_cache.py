@@ -67,7 +67,7 @@ def test_runs_at_once_on_threads() -> None:
         futures = [pool.submit(some) for _ in range(8)]
         found = [result for future in futures for result in future.result(PATIENCE)]
     assert found == [found[0]] * 160
-    assert len(op._kept) == 1  # noqa: SLF001  # no public call shows it
+    assert len(op._plans) == 1  # noqa: SLF001  # no public call shows it
 
 
 FAIL = """
@@ -205,9 +205,9 @@ def test_what_is_kept_dies_with_the_op() -> None:
 
 
 def test_an_op_stays_frozen() -> None:
-    """What runs leave is no field of the op: nobody can set it by mistake."""
+    """The state that runs keep is not in a field of the op, so users cannot set it by mistake."""
     op: Any = zeros((1,))
     op.sync()
     with pytest.raises((FrozenInstanceError, AttributeError, TypeError)):
-        op._kept = ()  # noqa: SLF001  # no public call shows it
-    assert op._kept  # noqa: SLF001  # no public call shows it
+        op._plans = ()  # noqa: SLF001  # no public call shows it
+    assert op._plans  # noqa: SLF001  # no public call shows it

@@ -1,6 +1,6 @@
 """The same op run again: its plan is used again, and nobody can tell but by the clock.
 
-Whether a trace was spared is counted, never timed: `traces` counts the tracers that runs make.
+Avoided traces are counted, never timed: `traces` counts the tracers that runs make.
 """
 
 from collections.abc import Callable
@@ -144,7 +144,7 @@ def test_what_a_second_trace_might_see_otherwise_is_traced(name: str) -> None:
 
 
 def test_closures_are_called_in_each_run() -> None:
-    """What they return may change from run to run."""
+    """Closures are called in each run, because their results may change from run to run."""
     sizes = iter((1, 2, 3))
     op = value(None).then(lambda _: zeros((next(sizes),)))
     assert [op.sync().shape for _ in range(3)] == [(1,), (2,), (3,)]
@@ -169,7 +169,7 @@ def test_a_plain_value_is_the_same_object() -> None:
 
 
 def test_results_of_different_runs_share_no_memory() -> None:
-    """What becomes of one result is of no consequence to the others, nor to later runs."""
+    """A change of one result affects neither the other results nor later runs."""
     op = zip_ops(twice_scaled(), twice_scaled().share(), twice_scaled().partition((1, 3)))
     wanted = contents(op.sync())
     first, second, third = op.sync(), op.sync(), op.sync()
@@ -228,11 +228,11 @@ def forget(*_arguments: object) -> None:
 
 
 def outcomes(e: Expr, *, reuse: bool) -> list[Any]:
-    """What three runs of one op give: bits, or the kind of error; and what they have written."""
+    """Return the outcomes of three runs of one op: bits, or the kind of error, and the contents of written tensors."""
     b = Building()
     op = build(e, b).to_host()
     found: list[Any] = []
-    kept = nullcontext() if reuse else patch.multiple(execute, kept_by=forget, cache_of=forget)
+    kept = nullcontext() if reuse else patch.multiple(execute, find_on_op=forget, cache_of=forget)
     with kept:
         for _ in range(3):
             try:

@@ -120,8 +120,10 @@ def test_a_written_input_is_refused_until_it_is_free() -> None:
 @pytest.mark.parametrize("by", [lambda op: op, lambda op: op.schedule(SingleStream())], ids=["by key", "by itself"])
 @pytest.mark.parametrize("handle", ["borrowed", "shared"])
 def test_a_repeated_run_reads_beside_other_readers(handle: str, by: Callable[[Op], Op]) -> None:
-    """What stands in the op to be read is locked for reading alone, in the second run as in the first, whether the plan
-    was found by the structure of the op or, under a policy of its own, kept by the op itself."""
+    """A tensor that the op reads is locked only for reading, in the second run as in the first.
+
+    This holds if the plan was found by the op's structure, and if the op keeps it under its own policy.
+    """
     tensor: Any = ones((2, 3)).sync() if handle == "borrowed" else ones((2, 3)).share().sync()
     reader = Locks(None)
     reader.acquire({storage_of(tensor): False})
@@ -173,7 +175,7 @@ def test_another_policy_has_a_plan_of_its_own() -> None:
 
 
 def test_a_plan_that_was_not_verified_is_not_taken_for_one_that_was() -> None:
-    """Who asks for proof gets it."""
+    """A run that requires verification never gets a plan that was not verified."""
     op = twice_scaled()
     with traces() as count:
         for check in (False, False, True, True):
@@ -188,4 +190,4 @@ def test_only_the_latest_plans_are_kept() -> None:
     for _ in range(20):
         with use_interpreter(StreamInterpreter(policy=Asked())):
             op.sync()
-    assert len(op._kept) == 8  # noqa: SLF001  # no public call shows it
+    assert len(op._plans) == 8  # noqa: SLF001  # no public call shows it

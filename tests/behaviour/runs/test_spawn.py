@@ -70,7 +70,7 @@ def _open_files() -> int:
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """What a group is made of, to any depth."""
+    """Return the exceptions in a group, at any depth; for any other exception, itself."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for part in error.exceptions for leaf in leaves(part)]
     return [error]
@@ -127,9 +127,11 @@ def test_cancelling_a_thousand_spawns_at_once() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_cancellation_and_exceptions_at_random_points(seed: int) -> None:
-    """Of 250 ops on one lent tensor some fail, some are cancelled between any two checkpoints, the others are right.
+    """Of 250 ops on one borrowed tensor, some fail and some are cancelled between any two checkpoints.
 
-    Locks are given back each time: at the end the tensor may be written.
+    The others are right.
+
+        Locks are given back each time: at the end the tensor may be written.
     """
     rng = random.Random(seed)
     t = from_host(np.arange(8, dtype=np.float32)).sync()
@@ -357,7 +359,7 @@ def test_a_cancelled_pending_raises_operation_cancelled() -> None:
 
 @pytest.mark.parametrize("how", ["pending", "nursery"])
 def test_a_pending_is_cancelled_midway(how: str) -> None:
-    """What is under way is drained first; then it is done, and says it was cancelled."""
+    """Work in progress is drained first. Then the `Pending` is done, and reports that it was cancelled."""
     gate = GATES[0] = Gate()
     pending: list[Pending[Any]] = []
 
@@ -419,7 +421,7 @@ def test_spawn_refuses_an_op_that_borrows(build: Callable[[Any], Any]) -> None:
 
 
 def test_spawn_takes_owned_and_shared_tensors() -> None:
-    """What moves into the op, or is shared, may go with the task."""
+    """A tensor that moves into the op, or is shared, may go with the task."""
 
     async def body() -> None:
         t = await ones((4,))

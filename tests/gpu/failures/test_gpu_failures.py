@@ -1,4 +1,4 @@
-"""What a kernel can do wrong, told before it is launched where that can be, and in the user's words where not."""
+"""Mistakes of kernels, reported before the launch if possible, and otherwise in the user's terms."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +66,7 @@ def bounded(y: Out[i32]) -> None:
 
 
 def refused(op: Any) -> str:
-    """What a run of the op is refused with, before anything is launched."""
+    """Return the error that refuses a run of the op before anything is launched."""
     with pytest.raises(KernelArgumentError) as caught:
         op.sync()
     return digits_of(str(caught.value))
@@ -78,7 +78,9 @@ def works() -> None:
 
 @pytest.mark.parametrize("nbytes", [4 * 256, 48 << 10, 64 << 10, 200 << 10])
 def test_shared_memory(cuda: Device, nbytes: int) -> None:
-    """As much as the device allows, above 48 KiB too, where the driver has to be asked for it."""
+    """A kernel may use as much shared memory as the device allows, also above 48 KiB, where the driver has to be asked
+    for it.
+    """
     tile = nbytes // 4
     x = np.arange(3 * tile, dtype=i32)
     op = reversed.shared_memory(nbytes)(empty((3 * tile,), i32).partition((tile,)), from_host(x))
@@ -213,7 +215,7 @@ __global__ void reach(Tile<float, 2> y, View<const float, 2> x, long long read, 
 
 @kernel(cuda=REACH, checked=True)
 def reach(y: Out[f32], x: In[f32], read: int, write: int) -> None:
-    """Of shape (4, 6): reads column `read` and writes row `write`, by one thread alone."""
+    """An output of shape (4, 6). One thread reads column `read` and writes row `write`."""
 
 
 def reached(read: int, write: int, tile: tuple[int, int] = (2, 3)) -> Any:

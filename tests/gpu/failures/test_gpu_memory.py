@@ -148,7 +148,7 @@ def test_small_blocks_do_not_overlap(gpu: Device) -> None:
 
 
 def test_memory_goes_back_while_the_gpu_works(gpu: Device) -> None:
-    """What is dropped while another run is under way is not given to a later run too early: all contents are right."""
+    """Memory that is dropped while another run is in progress is not reused too early: all contents are right."""
 
     async def main() -> None:
         with trio.fail_after(60):
@@ -184,7 +184,7 @@ async def await_ten_thousand() -> None:
 
 
 def test_ten_thousand_awaits(gpu: Device) -> None:
-    """Neither memory in use nor file descriptors are more than before."""
+    """Ten thousand awaits increase neither the memory in use nor the number of file descriptors."""
     trio.run(await_ten_thousand)
     gc.collect()
     memory, files = gpu.memory_used(), open_files()
@@ -196,7 +196,7 @@ def test_ten_thousand_awaits(gpu: Device) -> None:
 
 @pytest.mark.exclusive
 def test_ten_thousand_awaits_leave_the_gpu_as_it_was(cuda: Device) -> None:
-    """Nor is the memory that is free on the whole GPU less."""
+    """Ten thousand awaits do not reduce the free memory of the whole GPU."""
     trio.run(await_ten_thousand)
     gc.collect()
     free = cuda.memory_info()[0]

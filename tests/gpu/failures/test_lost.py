@@ -1,4 +1,4 @@
-"""How a process ends: after an illegal access, in odd orders of teardown, and in a child that was forked.
+"""The end of a process: after an illegal access, in unusual orders of teardown, and in a forked child.
 
 Each is a script in a Python of its own, which has to end by itself, with the code it asks for and nothing in stderr.
 """

@@ -36,7 +36,7 @@ SUMMARY = re.compile(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)")
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """How one program ended under one tool."""
+    """The outcome of one program under one tool."""
 
     name: str
     tool: str
@@ -56,7 +56,7 @@ def programs(dags: int) -> dict[str, list[str]]:
 
 
 def sanitizer() -> str:
-    """Where compute-sanitizer is."""
+    """Return the path of compute-sanitizer."""
     beside = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "compute-sanitizer"
     found = shutil.which("compute-sanitizer") or (str(beside) if beside.exists() else None)
     if found is None:

@@ -33,7 +33,7 @@ WINDOW: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the process holds, in bytes and descriptors."""
+    """The resources of the process: bytes and descriptors."""
 
     resident: int
     descriptors: int

@@ -67,7 +67,7 @@ def checked(result: Any, wanted: float) -> None:
 
 
 class Stress:
-    """What goes on until the time is up, and how often each of it was done."""
+    """The activities that repeat until the time is up, and the number of times that each was done."""
 
     def __init__(self, seconds: float, device: Device) -> None:
         self.end = time.monotonic() + seconds
@@ -76,7 +76,7 @@ class Stress:
         self._lock = threading.Lock()
 
     def going_on(self, what: str) -> bool:
-        """Is there time for one more?"""
+        """Return True if there is time for one more."""
         with self._lock:
             self.done[what] = self.done.get(what, 0) + 1
         return time.monotonic() < self.end

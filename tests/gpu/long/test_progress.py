@@ -212,7 +212,7 @@ def test_host_maps_in_a_pipeline(gpu: Device) -> None:
 
 
 def test_a_host_map_on_a_handle(gpu: Device) -> None:
-    """What its function is given is complete; other branches overlap with it."""
+    """The argument of the `host_map` function is complete. Other branches overlap with it."""
     met = threading.Barrier(2, timeout=PATIENCE)
 
     def meet(x: Any) -> Any:

@@ -109,7 +109,7 @@ def cuts(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
 @settings(max_examples=150)
 @given(cuts(), st.sampled_from([None, 1, 3, 32, 100, 1024]))
 def test_every_element_of_every_tile_once(cuda: Device, cut: Any, threads: int | None) -> None:
-    """Of any rank, tile and number of threads: each element is met once, by the block whose tile it is in."""
+    """For any rank, tile and number of threads, each element is visited once, by the block of its tile."""
     shape, tile = cut
     np.testing.assert_array_equal(placed(shape, tile, cuda.name, threads), placed(shape, tile, "host"))
 

@@ -1,4 +1,4 @@
-"""What dagpu's own kernels write, against the host backend: recipes, random numbers, conversions."""
+"""Results of dagpu's own kernels compared with the host backend: recipes, random numbers, conversions."""
 
 import math
 from typing import Any
@@ -38,7 +38,7 @@ BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 
 
 def both(op: Any, gpu: Device) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What the op gives on the GPU, and on the host."""
+    """Return the results of the op on the GPU and on the host."""
     with use_device(gpu):
         on_gpu: NDArray[Any] = op.to_host().sync()
     with use_device("host"):

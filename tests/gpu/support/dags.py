@@ -15,7 +15,7 @@ from tests.programs.strategies import descriptions, policies
 
 
 def main(examples: int) -> None:
-    """So many DAGs, the same ones each time."""
+    """Run `examples` random DAGs, the same ones each time."""
     os.environ.setdefault("DAGPU_DEVICE", "cuda:0")
     count = 0
 

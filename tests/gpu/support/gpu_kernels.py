@@ -116,5 +116,5 @@ def wild(y: Out[f32], address: int) -> None:
 
 
 def floats_at(address: int, count: int) -> NDArray[f32]:
-    """So many floats in the memory of the host."""
+    """Return a view of floats in host memory."""
     return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))

@@ -1,4 +1,4 @@
-"""What the tests of the GPU share: its name, the driver's own view of things, other libraries, and subprocesses."""
+"""Shared parts of the GPU tests: the GPU's name, the driver's own figures, other libraries, and subprocesses."""
 
 import ctypes
 import importlib

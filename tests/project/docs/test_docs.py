@@ -80,7 +80,7 @@ def test_a_script_of_the_tutorial_prints_what_its_page_shows(
 
 
 def test_every_script_of_the_tutorial_has_a_page() -> None:
-    """And none has two."""
+    """Every script of the tutorial has exactly one page."""
     shown = sorted(script_of(page) or page for page in TUTORIAL)
     assert sorted((DOCS / "tutorial").glob("[0-9]*.py")) == shown
 

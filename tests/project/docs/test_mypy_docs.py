@@ -23,7 +23,7 @@ def blocks() -> list[tuple[str, str, str]]:
 
 
 def prelude() -> str:
-    """What all programs of the page begin with."""
+    """Return the beginning that all programs of the page share."""
     return next(text for _, mark, text in blocks() if mark)
 
 
@@ -71,7 +71,7 @@ def test_every_code_is_on_the_page() -> None:
 
 
 def test_the_hook_runs_a_command_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """What .pre-commit-hooks.yaml calls is a command of `python -m dagpu`, and the page names its id."""
+    """The hook of .pre-commit-hooks.yaml calls an existing command of `python -m dagpu`, and the page names its id."""
     hook = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
     fields = dict(re.findall(r"^[- ] (\w+): (.*)$", hook, re.MULTILINE))
     assert f"id: {fields['id']}" in PAGE

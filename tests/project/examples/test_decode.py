@@ -12,7 +12,7 @@ from dagpu import bf16, f32, from_host, use_device
 from dagpu.backends.cuda.driver.driver_protocol import Limits
 from dagpu.backends.cuda.kernels.launch_params import macros, pack
 from dagpu.backends.host import host_replay
-from dagpu.backends.host.arrays import writable
+from dagpu.backends.host.arrays import writable_array
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.lowering.program import Instruction, Launch, Tiles, View
 from dagpu.ops.kernel_spec import KernelSpec
@@ -68,7 +68,10 @@ def emulated_text(spec: KernelSpec, element: "np.dtype[Any]") -> str:
 
 
 class Compared(NamedTuple):
-    """How far one output of a launch was from the host body's, at most. `cache` says whether it is the cache."""
+    """The largest difference between one output of a launch and that of the host body.
+
+    `cache` is True for the cache.
+    """
 
     kernel: str
     cache: bool
@@ -106,7 +109,7 @@ class Device:
         for at, number, _ in packed.form.pointers:
             view = launch.args[number].view if isinstance(launch.args[number], Tiles) else launch.args[number]
             assert isinstance(view, View)
-            address = writable(memory[view.buffer], view.layout).ctypes.data
+            address = writable_array(memory[view.buffer], view.layout).ctypes.data
             packed.parameters[at : at + 8] = address.to_bytes(8, "little")
         for at, cell, convert in packed.cells:
             value = convert(memory[cell])
@@ -117,7 +120,7 @@ class Device:
 
 
 def outputs(launch: Launch, memory: list[object]) -> list["np.ndarray[Any, Any]"]:
-    return [writable(memory[a.view.buffer], a.view.layout) for a in launch.args if isinstance(a, Tiles)]
+    return [writable_array(memory[a.view.buffer], a.view.layout) for a in launch.args if isinstance(a, Tiles)]
 
 
 def distance(found: "np.ndarray[Any, Any]", wanted: "np.ndarray[Any, Any]") -> float:
@@ -156,7 +159,7 @@ def test_cuda_and_host_bodies_agree(
 
 @pytest.mark.host_only("it needs no device")
 def test_kernels_compile(decode: Any, tmp_path: Path) -> None:
-    """As nvcc sees them, for bfloat16, and with no registers spilled to memory."""
+    """nvcc compiles the kernels for bfloat16, with no registers spilled to memory."""
     texts: dict[str, list[str]] = {"plain": [], "linear": []}
     for spec in specs_of(model_of(decode, bf16)):
         text = f"namespace {spec.name}_text {{\n{spec.cuda}\n}}\n"
@@ -221,7 +224,7 @@ def test_other_shapes(decode: Any, arguments: str, capsys: pytest.CaptureFixture
 
 
 def test_close_logits_are_no_evidence(decode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where rounding could decide which token is chosen, the reference says so and compares nothing."""
+    """If rounding could decide which token is chosen, the reference says so and compares nothing."""
     monkeypatch.setattr(decode, "logits_of", lambda *_: np.array([0.0, 1.0, 1.0001]))
     with pytest.raises(AssertionError, match="choose another --seed"):
         decode.reference(model_of(decode), 1)

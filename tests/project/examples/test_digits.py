@@ -30,7 +30,7 @@ def loss_of(parameters: Arrays, images: NDArray[np.float64], labels: NDArray[np.
 
 
 def gradients_of(parameters: Arrays, images: NDArray[np.float64], labels: NDArray[np.int32]) -> Arrays:
-    """Of `loss_of`, by backpropagation in double precision."""
+    """Return the gradients of `loss_of`, by backpropagation in double precision."""
     w1, b1, w2, b2 = parameters
     z = images @ w1 + b1
     h = np.maximum(z, 0)
@@ -89,7 +89,7 @@ def test_a_step_is_that_of_numpy(digits: Any) -> None:
 
 
 def test_gradients_are_slopes(digits: Any) -> None:
-    """What a step from rest adds to the velocities is the slope of the loss, by central differences."""
+    """A step from rest adds to the velocities the slope of the loss, compared with central differences."""
     parameters, _, images, labels = problem()
     rest = [np.zeros_like(array) for array in parameters]
     _, speeds, _ = stepped(digits, parameters, rest, images, labels)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import Kernel, f32, f64, from_host, u8, u16
-from dagpu.common.layout import tiling
+from dagpu.common.layout import check_tiling
 from tests.emulation import HERE, Emulation, emulation, shared_folder
 from tests.support.example_scripts import example
 from tests.unit.backends.cuda.kernels.emulated_prelude import in_namespace, nvcc, packed
@@ -57,7 +57,7 @@ def device(kernels: dict[str, Kernel[...]], tmp_path_factory: pytest.TempPathFac
 
 
 def by_host(kernel: Kernel[...], arguments: tuple[Any, ...]) -> Array:
-    """What a launch leaves in its first argument, by the host body."""
+    """Return the first argument of a launch after running the host body."""
     ops = [
         from_host(each.array).partition(each.tile, partial=True)
         if isinstance(each, Cut)
@@ -69,7 +69,7 @@ def by_host(kernel: Kernel[...], arguments: tuple[Any, ...]) -> Array:
 
 
 def by_cuda(device: Emulation, kernel: Kernel[...], arguments: tuple[Any, ...], order: str) -> Array:
-    """The same by the CUDA text, the threads of each block in that order."""
+    """Return the first argument of a launch after running the CUDA text, with the threads of blocks in that order."""
     target: Array = arguments[0].array.copy()
     data = b""
     for number, each in enumerate(arguments):
@@ -82,7 +82,7 @@ def by_cuda(device: Emulation, kernel: Kernel[...], arguments: tuple[Any, ...], 
             part = pack("<?" if isinstance(each, bool) else "<i" if isinstance(each, int) else "<f", each)
         align = min(8, len(part))
         data = data.ljust(-(-len(data) // align) * align, b"\0") + part
-    _, grid = tiling(target.shape, arguments[0].tile, True)
+    _, grid = check_tiling(target.shape, arguments[0].tile, True)
     assert kernel.spec.block is not None
     device.launch(f"{kernel.spec.name}_{order}", (math.prod(grid),), kernel.spec.block, data)
     return target
@@ -198,7 +198,7 @@ def test_the_attention_kernels_agree(
 
 
 def test_kernels_without_a_loop_over_a_tile_compile(kernels: Kernels, tmp_path: Path) -> None:
-    """As nvcc sees them; it finds that a thread's registers hold all that is meant to be in them."""
+    """nvcc compiles these kernels, and keeps all values of a thread that belong in registers there."""
     texts = [each.spec.cuda for each in kernels.values() if "for (auto i :" not in each.spec.cuda]
     assert len(texts) == 4
     (tmp_path / "all.cu").write_text("#include <cstdint>\n" + in_namespace("plain", "".join(texts)))

@@ -1,4 +1,4 @@
-"""What the programs of the corpus share: a few kernels, tensors to begin with, and functions that take them.
+"""Shared parts of the corpus' programs: a few kernels, initial tensors, and functions that take them.
 
 Vectors have 8 elements and are cut by 4, matrices are 4 by 4 and cut by 2.
 """

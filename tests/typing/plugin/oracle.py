@@ -1,4 +1,4 @@
-"""What random programs of moves are made of: calls with drawn outcomes, so that every path can be taken in turn."""
+"""Building blocks of random programs of moves: calls with drawn outcomes, so that every path can be taken in turn."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -56,7 +56,7 @@ ORACLE: Final = Oracle()
 
 
 class Notes:
-    """Where the runs of one program did what is refused, as (line, error code)."""
+    """The places where the runs of one program did something refused, as (line, error code)."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -169,7 +169,7 @@ def pick() -> int:
 
 
 def going() -> bool:
-    """Once more? No, when this path has gone round often enough."""
+    """Return True to go round once more; False if this path has gone round often enough."""
     if not ORACLE.rounds or not ORACLE.draw(2):
         return False
     ORACLE.rounds -= 1

@@ -23,8 +23,8 @@ from dagpu import (
     value,
     zip_ops,
 )
-from dagpu.common.containers import mapped, values_in
-from dagpu.handles.handle_trees import handles_in, moves
+from dagpu.common.containers import map_values, values_in
+from dagpu.handles.handle_trees import handles_in, has_owning_handle
 
 Op = DeviceOp[Any, Any, Any]
 S = (2,)
@@ -77,7 +77,10 @@ def shape_of(value: Any) -> Any:
 
 @given(nested)
 def test_each_value_is_found_and_replaced_in_one_order(value: Any) -> None:
-    """What is found is what is changed, from left to right; containers keep their classes and what else they know."""
+    """Values are found and replaced in the same order, from left to right.
+
+    Containers keep their classes and other state.
+    """
     found = list(values_in(value))
     seen: list[int] = []
 
@@ -85,17 +88,17 @@ def test_each_value_is_found_and_replaced_in_one_order(value: Any) -> None:
         seen.append(item)
         return item + 100
 
-    changed = mapped(noted, value)
+    changed = map_values(noted, value)
     assert seen == found
     assert list(values_in(changed)) == [item + 100 for item in found]
-    assert shape_of(mapped(lambda item: item - 100, changed)) == shape_of(value)
+    assert shape_of(map_values(lambda item: item - 100, changed)) == shape_of(value)
 
 
 @given(nested)
 def test_only_what_may_change_is_copied(value: Any) -> None:
     """With nothing changed a tuple comes back as it was, if no list or dict is in it; each list and dict is a new
     one."""
-    same = mapped(lambda item: item, value)
+    same = map_values(lambda item: item, value)
     assert shape_of(same) == shape_of(value)
     if not has_mutable(value):
         assert same is value
@@ -115,7 +118,7 @@ def test_what_is_no_container_is_not_looked_into() -> None:
 
     tensor: Any = ones(S).sync()
     held = Mine([tensor])
-    assert not moves(held)
+    assert not has_owning_handle(held)
     assert list(handles_in((held, 1))) == []
     assert value(held).sync() is held
     assert tensor.to_host().sync().tolist() == [1, 1]
@@ -133,7 +136,9 @@ def test_a_list_that_holds_itself_is_refused(name: str) -> None:
     """The error says where the value was given; an object around it is the cure, and works."""
     loop: list[Any] = [1]
     loop.append(loop)
-    with pytest.raises(OwnershipError, match=rf"{__file__}:\d+ has a list in it that holds itself.*class of your own"):
+    with pytest.raises(
+        OwnershipError, match=rf"{__file__}:\d+ has a list in it that contains itself.*class of your own"
+    ):
         value(LOOPS[name](loop))
 
     class Box:
@@ -159,7 +164,7 @@ def deep_value(inner: Any) -> Any:
 
 
 def bottom(value: Any) -> Any:
-    """What lies at the end of it."""
+    """Return the innermost value."""
     depth = 0
     while isinstance(value, tuple):
         (value,) = value
@@ -208,7 +213,7 @@ def test_a_result_may_be_nested_as_deep_as_a_program_is_long(name: str) -> None:
 
 @pytest.mark.host_only("they run on devices of their own")
 def test_deep_results_of_the_explore_device() -> None:
-    """The same where nothing runs on threads."""
+    """Deeply nested results also work on the explore device, which runs nothing on threads."""
     with use_device("explore:0"):
         assert bottom(deep_zip(from_host(np.ones(S, np.float32)).to_host()).sync()).tolist() == [1, 1]
 

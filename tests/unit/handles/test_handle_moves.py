@@ -140,7 +140,7 @@ def test_partition_and_back() -> None:
 
 
 def test_a_moved_partition_says_where_it_was_made() -> None:
-    """As any other handle."""
+    """The message for a moved partition says where it was made, as for any other handle."""
     p = zeros((4,)).sync().partition((2,))
     made = line(1)
     p.unpartition()
@@ -197,8 +197,8 @@ def test_tile_is_checked_each_time() -> None:
         ((2,), "tile (2,) has 1 axes, the tensor (4, 6) has 2. Give one tile extent for each axis."),
         ((2, 0), "tile (2, 0) has extent 0 along axis 1 of shape (4, 6). A tile has at least 1."),
         ((2, -3), "tile (2, -3) has a negative extent"),
-        ((2, 1.5), "tile (2, 1.5) is no tuple of whole numbers"),
-        (2, "tile 2 is no tuple of whole numbers"),
+        ((2, 1.5), "tile (2, 1.5) is not a tuple of whole numbers"),
+        (2, "tile 2 is not a tuple of whole numbers"),
     ],
 )
 def test_a_tile_is_a_tuple_of_positive_extents(tile: Any, message: str) -> None:

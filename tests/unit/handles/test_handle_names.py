@@ -1,4 +1,4 @@
-"""What a handle refuses: its contents, names that it lacks, and comparisons."""
+"""Operations that a handle refuses: reading its contents, names that it lacks, and comparisons."""
 
 import operator
 import re
@@ -82,7 +82,9 @@ TOLD = HANDLE_NAMES.keys() | ARRAY_NAMES | OP_NAMES
 
 
 def test_the_tables_have_every_name() -> None:
-    """What ops have and handles lack, and what arrays have, is written down: the tables are as long as the classes."""
+    """The tables list every name that ops have and handles lack, and every name of arrays: they are as long as the
+    classes.
+    """
     assert {name for name in dir(DeviceOp) if name[0] != "_"} - HANDLE_NAMES.keys() == OP_NAMES
     assert all(hasattr(np.ndarray, name) or name in ("cpu", "get", "numpy") for name in ARRAY_NAMES)
     assert all(HANDLE_NAMES[name] == callable(getattr(Tensor, name)) for name in HANDLE_NAMES if hasattr(Tensor, name))
@@ -126,7 +128,7 @@ def test_comparing_a_handle_with_contents_is_refused(kind: Callable[[Tensor[Any]
 
 @pytest.mark.parametrize("kind", KINDS[:4])
 def test_ordering_a_handle_is_refused(kind: Callable[[Tensor[Any]], Any]) -> None:
-    """As its arithmetic is."""
+    """Comparing handles by order is refused, as is arithmetic."""
     for compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.mod, operator.floordiv):
         with pytest.raises(NotReadyError):
             compare(kind(tensor()), 1)

@@ -76,7 +76,7 @@ def test_what_cannot_be_sliced_or_reshaped() -> None:
     t = tensor()
     wrongs: list[tuple[Callable[[], object], str]] = [
         (lambda: t.slice(*[slice(1)] * 3), "3 ranges for a tensor of 2 axes (4, 6). Give at most one for each axis."),
-        (lambda: t.slice(1), "range 1 of axis 0 is no slice. Write slice(start, stop)."),  # type: ignore[arg-type]  # reason: refused
+        (lambda: t.slice(1), "range 1 of axis 0 is not a slice. Write slice(start, stop)."),  # type: ignore[arg-type]  # reason: refused
         (lambda: t.slice(slice(None, None, 0)), "slice step cannot be zero"),
         (lambda: t.slice(slice(None), slice(0, 2)).reshape((8,)), "Make them so with dup(...) first."),
         (lambda: t.view((-1,)), "shape (-1,) leaves an extent open. Write the number itself: (24,)."),
@@ -157,7 +157,7 @@ EMPTY: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", EMPTY)
 def test_an_array_without_elements_has_strides_of_64_bits(name: str) -> None:
     """Extents beside a 0 that no array has are refused where they are written, with the place and the cure."""
-    with pytest.raises(ShapeError, match=rf" at {__file__}:\d+: shape .* Write smaller ones beside the 0\."):
+    with pytest.raises(ShapeError, match=rf" at {__file__}:\d+: shape .* Write smaller extents beside the 0\."):
         EMPTY[name]()
     assert zeros((1 << 40, 0)).to_host().sync().shape == (1 << 40, 0)
 

@@ -42,7 +42,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.handles import made_at
+from dagpu.handles import origin_of
 from dagpu.lowering.plan import Execute
 from dagpu.lowering.program import Launch
 from tests.simulated.cuda import installed
@@ -125,7 +125,7 @@ def contents(t: Tensor[f32]) -> list[float]:
 
 
 def stepped(w: NDArray[f32], steps: int = 1) -> list[float]:
-    """What that many steps make of `w`."""
+    """Return `w` after that number of steps."""
     for _ in range(steps):
         w = w - f32(RATE) * 2 * (w - X)
     found: list[float] = w.tolist()
@@ -239,7 +239,7 @@ def test_contents_by_to_host() -> None:
     assert step(w.borrow_mut(), from_host(X)).to_host().sync().tolist() == stepped(np.ones(N, f32))
     lent = w.borrow_mut()
     assert lent.to_host().sync().tolist() == contents(w)
-    with pytest.raises(MovedError, match=r"was moved by to_host\(\).*lend the tensor anew with \.borrow_mut\(\)"):
+    with pytest.raises(MovedError, match=r"was moved by to_host\(\).*lend the tensor again with \.borrow_mut\(\)"):
         lent.partition(TILE)
 
 
@@ -356,10 +356,10 @@ def test_it_is_alone_in_a_run() -> None:
 
 
 def test_a_conflict_within_one_op_names_both_places() -> None:
-    """Where each of the two borrows was made, the earlier one too."""
+    """The message names the places of both borrows, also of the earlier one."""
     w: Any = new()  # mypy would refuse it
     written = w.borrow_mut()
-    made = made_at(written)
+    made = origin_of(written)
     assert made is not None
     line = made[0].co_firstlineno + 3
     read = w.borrow()
@@ -371,7 +371,7 @@ def test_a_conflict_within_one_op_names_both_places() -> None:
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_writer_beside_it_in_one_call(lazy: bool) -> None:
-    """What a call writes it may not read by another argument."""
+    """A call may not read by one argument a tensor that it writes by another."""
     w = new()
     source: Any = value(w.borrow_mut()) if lazy else w.borrow_mut()
     with pytest.raises(KernelArgumentError, match="output 'y' is on the same memory as input 'x'"):
@@ -394,6 +394,6 @@ def test_using_it_after_it_was_passed_on() -> None:
     w = new()
     lent = w.borrow_mut()
     op = twice(empty((N,)).partition(TILE), lent)
-    with pytest.raises(MovedError, match=r"use what the move gave back, or lend the tensor anew with \.borrow_mut"):
+    with pytest.raises(MovedError, match=r"use what the move gave back, or lend the tensor again with \.borrow_mut"):
         lent.partition(TILE)
     op.last().partition(TILE).sync()

@@ -1,4 +1,6 @@
-"""What belonged to an object comes out of its queue once that is gone, with no Python in between."""
+"""The value that belongs to an object is available in the queue once the object is freed, with no Python code in
+between.
+"""
 
 import gc
 import sys
@@ -44,7 +46,7 @@ def test_owners_in_a_cycle_come_out() -> None:
 
 
 def test_no_line_of_python_runs_when_an_owner_goes() -> None:
-    """So there is no line at which an interrupt could come."""
+    """No line of Python runs when an owner is freed, so there is no line at which an interrupt could occur."""
     queue: ReferenceQueue[int] = ReferenceQueue()
     owners = [Owner()]
     queue.watch(owners[0], 1)

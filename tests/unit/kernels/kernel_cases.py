@@ -69,7 +69,7 @@ def refused(call: Callable[..., object], *args: object, **kwargs: object) -> str
 
 
 def alive(handle: Any) -> bool:
-    """Can the handle still be used?"""
+    """Return True if the handle can still be used."""
     try:
         storage_key(handle)
     except MovedError:

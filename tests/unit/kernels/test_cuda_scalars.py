@@ -1,4 +1,4 @@
-"""What each C type is called, and which values a scalar parameter takes."""
+"""The names of C types, and the values that a scalar parameter accepts."""
 
 from enum import IntEnum
 
@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.kernels.cuda_scalars import check_scalar
-from dagpu.kernels.cuda_signature import CudaParam
+from dagpu.kernels.cuda_scalars import CudaParam, check_scalar
 from tests.support.cuda_text import only
 
 
@@ -58,7 +57,7 @@ def scalar(ctype: str, name: str = "n") -> CudaParam:
     ],
 )  # fmt: skip
 def test_a_scalar_that_fits_becomes_a_plain_number(ctype: str, value: object, expected: float) -> None:
-    """What is passed on is exactly an int, float or bool, of the value that came."""
+    """The passed value is exactly an int, float or bool, equal to the given value."""
     result = check_scalar(value, scalar(ctype), kernel="k")
     assert (type(result), result) == (type(expected), expected)
 

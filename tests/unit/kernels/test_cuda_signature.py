@@ -1,4 +1,4 @@
-"""Which parameters are read out of a kernel's declaration or refused, and how they are held against Python."""
+"""Parameters that are read from a kernel's declaration or refused, and their comparison with Python."""
 
 import subprocess
 import sys
@@ -209,9 +209,9 @@ def test_all_disagreements_come_in_one_message() -> None:
 def test_the_count_is_held_and_the_surplus_is_named() -> None:
     """A parameter too many is named, whichever side it is on."""
     few = disagreement("Tile<float, 1> y, float a", *SAXPY_PYTHON)
-    assert "3 parameters in Python, 2 in CUDA (line 1): nothing stands against 'x: In[float32]'" in few
+    assert "3 parameters in Python, 2 in CUDA (line 1): no counterpart for 'x: In[float32]'" in few
     many = disagreement("int n", abi="pointers")
-    assert "0 parameters in Python, 1 in CUDA (line 1): nothing stands against 'int n'" in many
+    assert "0 parameters in Python, 1 in CUDA (line 1): no counterpart for 'int n'" in many
 
 
 def test_swapped_names_are_noticed() -> None:

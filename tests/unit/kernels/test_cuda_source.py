@@ -1,4 +1,4 @@
-"""Where a kernel is found in CUDA text: past what is no code, through aliases, and what is not guessed at."""
+"""Finding a kernel in CUDA text: past comments and strings, through aliases, and without guesses."""
 
 from contextlib import suppress
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.kernels.cuda_signature import CudaParam
+from dagpu.kernels.cuda_scalars import CudaParam
 from tests.support.cuda_text import Abi, only, parse, refusal
 
 
@@ -168,7 +168,7 @@ def test_a_missing_kernel_lists_those_that_are_there() -> None:
     assert "no '__global__ void saxpy(...)'" in message
     assert "its __global__ functions: 'sax' (line 1), 'saxpi' (line 2)" in message
     assert "__global__ functions: none" in refusal("")
-    assert "Line 2 has 'k(' with no __global__" in refusal("\nvoid k(int n) {}")
+    assert "Line 2 has 'k(' without a visible __global__" in refusal("\nvoid k(int n) {}")
 
 
 @pytest.mark.parametrize("source", ["__global__ void k(int n", "__global__ void k(int n {", "__global__ void k("])

@@ -84,7 +84,7 @@ def test_host_body_refused(body: Callable[..., None]) -> None:
 
 
 def test_host_body_that_is_no_function() -> None:
-    """What cannot be called, or hides its parameters, is no host body."""
+    """An object that cannot be called, or hides its parameters, is refused as a host body."""
     assert "its host body is of type int. Decorate a function" in refused(fresh().host, 3)
     assert "cannot be read. Wrap it in a Python function." in refused(fresh().host, max)
 
@@ -93,7 +93,7 @@ def test_compile() -> None:
     """Compiling needs a backend that can; it is handed the spec."""
     with pytest.raises(NoDeviceError, match=re.escape("kernel 'saxpy', declared at")) as caught:
         saxpy.compile()
-    assert "for there is no CUDA backend here. Leave compile() out on the host" in str(caught.value)
+    assert "because no CUDA backend is loaded here. Leave compile() out on the host" in str(caught.value)
     compiled: list[object] = []
     COMPILER.set(compiled.append)
     try:

@@ -111,7 +111,7 @@ def test_wrong_form_for_an_output(make: Callable[[], object], came: str, cure: s
     """An output takes a partition: anything else is refused with the way to make one."""
     message = refused(saxpy, make(), 2.0, lazy(1))
     assert message.startswith(f"kernel 'saxpy', argument 'y': got {came}")
-    assert "but a Partition of float32, or an op that yields one, is wanted. Called at" in message
+    assert "but a Partition of float32, or an op whose result is one, is wanted. Called at" in message
     assert f"Called at {kernel_cases.__file__}:" in message
     assert f"the kernel is declared at {declared_line(saxpy)}." in message
     assert cure in message
@@ -136,7 +136,8 @@ def test_wrong_form_for_an_input(make: Callable[[], object], came: str, cure: st
     message = refused(saxpy, lazy(1), 2.0, make())
     assert message.startswith(f"kernel 'saxpy', argument 'x': got {came}")
     assert (
-        "but a Tensor, SharedTensor, TensorRef or TensorMut of float32, or an op that yields one, is wanted" in message
+        "but a Tensor, SharedTensor, TensorRef or TensorMut of float32, or an op whose result is one, is wanted"
+        in message
     )
     assert cure in message
 
@@ -185,7 +186,7 @@ def test_lazy_scalar() -> None:
     assert cast(Launch, lazily(lazy(1), 2.0)).args[1] == 2.0
     assert "argument 'a': got str" in refused(lazily, lazy(1), "2")
     message = refused(lazily, cut((4,), (2,)), tensor())
-    assert "but a number, or an op that yields one, is wanted" in message
+    assert "but a number, or an op whose result is one, is wanted" in message
 
 
 def test_element_type() -> None:

@@ -112,9 +112,9 @@ def test_scalar_types(scalar: type) -> None:
 @pytest.mark.parametrize(
     ("annotation", "what"),
     [
-        (str, "parameter 'a' is annotated str, which is no type that a kernel can take"),
+        (str, "parameter 'a' is annotated str, which is not a type that a kernel can take"),
         (complex, "parameter 'a' is annotated complex, which"),
-        (float | None, "parameter 'a' is annotated float | None, which is no type"),
+        (float | None, "parameter 'a' is annotated float | None, which is not a type"),
         (Tensor[f32], "which does not say whether the kernel reads or writes it"),
         (
             Tensor,
@@ -123,9 +123,9 @@ def test_scalar_types(scalar: type) -> None:
         (np.ndarray, "parameter 'a' is annotated ndarray, which does not say"),
         (In, "parameter 'a' is annotated In, which lacks its element type"),
         (Out, "parameter 'a' is annotated Out, which lacks its element type"),
-        (ANY_IN[np.complex64], "parameter 'a' is annotated In[complex64], whose element type is none"),
-        (ANY_IN[np.floating], "parameter 'a' is annotated In[floating], whose element type is none"),
-        (ANY_LAZY[str], "which is no type that a kernel can take"),
+        (ANY_IN[np.complex64], "parameter 'a' is annotated In[complex64], whose element type a tensor cannot have"),
+        (ANY_IN[np.floating], "parameter 'a' is annotated In[floating], whose element type a tensor cannot have"),
+        (ANY_LAZY[str], "which is not a type that a kernel can take"),
         ("Out[nowhere]", "the annotation 'Out[nowhere]' of parameter 'a' cannot be read (name 'nowhere'"),
         ("1 +", "the annotation '1 +' of parameter 'a' cannot be read"),
     ],
@@ -154,7 +154,7 @@ def test_parameters_refused() -> None:
     assert "parameter 'y' has no annotation. Annotate it In[f32]" in refused(declare, bare)
     assert "parameter 'y' is *y. Name every parameter." in refused(declare, many)
     assert "parameter 'y' is a tensor with a default. Leave the default out" in refused(declare, default)
-    assert "is no plain function. Decorate a `def`" in refused(declare, 3)
+    assert "is not a plain function. Decorate a `def`" in refused(declare, 3)
 
 
 def test_signatures_must_agree() -> None:
@@ -238,7 +238,7 @@ def test_settings_of_a_call_are_refused_where_that_stands(call: str) -> None:
 
 
 def test_settings_kept() -> None:
-    """What the declaration says reaches the spec."""
+    """The settings of a declaration are in the spec."""
 
     @kernel(cuda="__global__ void k(float* y) {}", block=(8, 4), abi="pointers", options=["-a"], checked=True)
     def k(y: Out[f32]) -> None: ...

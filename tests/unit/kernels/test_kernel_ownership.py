@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dagpu.common.dtypes import f32, f64
 from dagpu.common.errors import MovedError
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
-from dagpu.kernels.call_arguments import check_arguments, fits
+from dagpu.kernels.call_arguments import arguments_fit, check_arguments
 from dagpu.kernels.decorator import check_launch
 from dagpu.ops.compose import value
 from dagpu.ops.launch import Launch
@@ -81,7 +81,7 @@ def test_dead_borrow() -> None:
 
 
 def test_check_launch() -> None:
-    """What ops yield is checked by the same rules, and an op is no value any more."""
+    """The results of ops are checked by the same rules, and an op is not a value any more."""
     origin = here_origin()
     check_launch(saxpy.spec, (cut(), 2.0, tensor()), origin)
     for args, what in (
@@ -108,7 +108,7 @@ def test_what_fits_is_not_refused() -> None:
             given = iter(tensors)
             args = [{"a": 1.0, "n": 7}[p.name] if p.form == "scalar" else next(given) for p in k.spec.params]
             try:
-                said[yes := fits(k.spec, args)] += 1
+                said[yes := arguments_fit(k.spec, args)] += 1
             except MovedError:
                 with pytest.raises(MovedError):
                     check_arguments(k.spec, args, None, ops=False)
@@ -122,9 +122,9 @@ def test_what_is_usual_fits() -> None:
     """Partitions, tensors, shared tensors and borrows need no more than the quick look."""
     lender = tensor()
     for x in (tensor(), tensor().share(), lender.borrow()):
-        assert fits(saxpy.spec, (cut(), 2.0, x))
-    assert fits(split.spec, (cut((8,), (4,)), cut((4,), (2,)), tensor((4,)), 7))
-    assert not fits(split.spec, (cut((8,), (4,)), cut((4,), (4,)), tensor((4,)), 7))
+        assert arguments_fit(saxpy.spec, (cut(), 2.0, x))
+    assert arguments_fit(split.spec, (cut((8,), (4,)), cut((4,), (2,)), tensor((4,)), 7))
+    assert not arguments_fit(split.spec, (cut((8,), (4,)), cut((4,), (4,)), tensor((4,)), 7))
 
 
 def here_origin() -> Any:

@@ -73,7 +73,7 @@ def counting() -> Any:
 
 
 def counting_within() -> Any:
-    """The same in a function within."""
+    """Return the same counting function, nested in a function."""
     calls = 0
 
     def count(array: Any) -> int:
@@ -200,7 +200,7 @@ STATE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", STATE)
 def test_a_function_with_a_state_is_new_in_each_call(name: str) -> None:
-    """What a function has noted in one call of a pipeline is not there in the next, as it is not without a plan."""
+    """State that a function keeps in one call of a pipeline is not visible in the next call, with or without a plan."""
 
     def f(array: Any) -> Op:
         return from_host(array).to_host().host_map(STATE[name]())

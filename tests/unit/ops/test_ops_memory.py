@@ -51,7 +51,7 @@ shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 
 
 def contents(op: Any) -> NDArray[Any]:
-    """What the op's tensor holds; its metadata is checked on the way."""
+    """Return the contents of the op's tensor, after checking its metadata."""
     t = op.sync()
     assert isinstance(t, Tensor)
     shape, dtype = t.shape, t.dtype
@@ -113,7 +113,7 @@ def test_f32_unless_said() -> None:
 
 
 def test_an_empty_tensor_never_shows_what_lay_there_before() -> None:
-    """What nobody has written reads as zeros, so runs are deterministic."""
+    """Memory that was never written reads as zeros, so runs are deterministic."""
     full((1000,), 7).sync()
     assert not contents(empty((1000,))).any()
 
@@ -267,9 +267,9 @@ def test_memcpy_writes_into_the_lent_tensor(array: NDArray[Any]) -> None:
 @given(shape=shapes, dtype=dtypes, number=st.integers(0, 1))
 def test_fill_is_in_place(shape: tuple[int, ...], dtype: Any, number: int) -> None:
     """It moves the tensor, and gives the same memory back."""
-    t = zeros(shape, dtype).sync()
+    t: Any = zeros(shape, dtype).sync()
     storage = storage_of(t)
-    back = fill(t, number).sync()
+    back: Any = fill(t, number).sync()
     assert storage_of(back) is storage
     with pytest.raises(MovedError, match=re.escape("moved by fill()")):
         t.shape
@@ -300,18 +300,18 @@ def tensor(dtype: Any = f32) -> Tensor[Any]:
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: zeros((-1,)), "shape (-1,) has a negative extent. Extents count elements: 0 or more."),
-    (lambda: zeros((2.0,)), "shape (2.0,) is no tuple of whole numbers. Write it as (rows, columns), or (n,)"),  # type: ignore[arg-type]  # reason: refused
+    (lambda: zeros((2.0,)), "shape (2.0,) is not a tuple of whole numbers. Write it as (rows, columns), or (n,)"),  # type: ignore[arg-type]  # reason: refused
     (
         lambda: zeros(3),  # type: ignore[arg-type]  # reason: refused
-        "shape 3 is no tuple of whole numbers. Write it as (3,), or with all extents in one tuple: (3, ...).",
+        "shape 3 is not a tuple of whole numbers. Write it as (3,), or with all extents in one tuple: (3, ...).",
     ),
     (lambda: arange(-1), "shape (-1,) has a negative extent"),
     (lambda: linspace(0, 1, -1), "shape (-1,) has a negative extent"),
     (lambda: eye(-1), "has a negative extent"),
-    (lambda: ones((2,), np.complex64), "is no element type of a tensor. Use one of f16 bf16 f32"),
-    (lambda: empty((2,), str), "is no element type of a tensor"),  # type: ignore[type-var]  # reason: refused
+    (lambda: ones((2,), np.complex64), "is not an element type of a tensor. Use one of f16 bf16 f32"),
+    (lambda: empty((2,), str), "is not an element type of a tensor"),  # type: ignore[type-var]  # reason: refused
     *(
-        (lambda text=text: ones((2,), text), f"{text!r} is no element type of a tensor")
+        (lambda text=text: ones((2,), text), f"{text!r} is not an element type of a tensor")
         for text in (",", "0(", "a", "f4,", "(")
     ),
     (lambda: rand((2,), i32), "int32: random numbers are fractions. Use f16, bf16, f32 or f64"),

@@ -209,7 +209,7 @@ def test_only_floating_types_are_drawn(dtype: type[np.generic]) -> None:
 
 
 def test_normal_beyond_the_range_is_infinite() -> None:
-    """What is too large for the element type lands on infinity, without a warning."""
+    """Numbers beyond the range of the element type become infinite, without a warning."""
     found = philox.normal(0, 0, 64, np.dtype(np.float16), 0.0, 1e9)
     assert np.isinf(found).any()
     assert not np.isnan(found).any()

@@ -83,7 +83,7 @@ def test_a_plan_of_any_program_is_drawn(source: Program) -> None:
 @settings(max_examples=50)
 @given(programs(25))
 def test_bars_of_a_lane_stand_in_its_row_one_after_the_other(source: Program) -> None:
-    """As time goes from left to right, no bar begins before the one before it in its lane."""
+    """Time goes from left to right, and no bar begins before the end of the one before it in its lane."""
     plan = schedule(source)
     lanes: dict[float, float] = {}
     places = boxes(parsed(plan.to_svg()))
@@ -126,7 +126,7 @@ def test_a_plan_is_drawn_by_the_times_of_a_cost_model() -> None:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_named_dags_and_their_plans_are_drawn(name: str, tmp_path: Path) -> None:
-    """As files, and in a notebook."""
+    """The named DAGs and their plans are drawn, as files and in a notebook."""
     op = NAMED[name]()
     for drawn in (op, plan_of(op)):
         path = tmp_path / "picture.svg"

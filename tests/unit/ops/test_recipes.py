@@ -15,7 +15,7 @@ from dagpu.backends.common import numpy_initializers, philox
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.common.dtypes import SUPPORTED, bf16
 from dagpu.common.errors import ShapeError
-from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
+from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check_recipe
 
 DType: TypeAlias = np.dtype[Any]
 FLOATS = [np.dtype(t) for t in (np.float16, bf16, np.float32, np.float64)]
@@ -100,12 +100,12 @@ def test_complex_constants_need_a_complex_type() -> None:
     [
         (math.inf, np.int32, ValueError, "value = inf. Give a finite"),
         (math.nan, np.uint8, ValueError, "value = nan. Give a finite"),
-        (10**400, np.float32, OverflowError, "has no f64"),
+        (10**400, np.float32, OverflowError, "does not fit an f64"),
         ("text", np.dtype("U4"), TypeError, "no tensor has that element type"),
     ],
 )
 def test_constants_that_no_element_can_be(value: Any, dtype: Any, error: type[Exception], message: str) -> None:
-    """What the element type cannot hold is refused, with the cure."""
+    """A constant that the element type cannot represent is refused, with the cure."""
     with pytest.raises(error, match=message):
         write(Constant(value), np.empty(2, dtype))
 
@@ -128,7 +128,7 @@ def test_arange_of_integers_is_exact(dtype: DType, data: st.DataObject) -> None:
         assert written(Arange(start, step), count, dtype).tolist() == expected
     else:
         with pytest.raises(OverflowError, match="outside the range"):
-            check(Arange(start, step), dtype, (count,))
+            check_recipe(Arange(start, step), dtype, (count,))
 
 
 @given(finite, finite, st.integers(0, 40), st.sampled_from(FLOATS))
@@ -186,7 +186,7 @@ def test_linspace_across_chunks() -> None:
     [
         (Linspace(0.0, 1.0, 5), np.float32, ShapeError, "Linspace of 5 elements into shape"),
         (Linspace(0.0, math.inf, 6), np.float32, ValueError, "stop = inf"),
-        (Linspace(-1e308, 1e308, 6), np.float64, OverflowError, "distance"),
+        (Linspace(-1e308, 1e308, 6), np.float64, OverflowError, "the difference overflows"),
         (Linspace(0.0, 300.0, 6), np.uint8, OverflowError, "300 is outside the range of uint8"),
         (Linspace(0.0, 1.0, 6), np.complex64, TypeError, "Linspace into complex64"),
         (Arange(0, 1), np.complex64, TypeError, "Arange into complex64"),

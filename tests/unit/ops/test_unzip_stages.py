@@ -161,7 +161,7 @@ def test_components_of_any_stages_are_taken_in_any_order(build: Callable[[Op, Op
 @pytest.mark.parametrize("taken", ["right first", "together"])
 @pytest.mark.parametrize("build", BUILT)
 def test_components_of_any_stages_on_other_devices(build: Callable[[Op, Op], tuple[Op, Op]], taken: str) -> None:
-    """The same on the explore device and on a simulated GPU."""
+    """Components of any stages also work on the explore device and on a simulated GPU."""
     with use_device("explore:0"):
         check_all(build, TAKEN[taken])
     with installed(0, 1):
@@ -217,7 +217,7 @@ def test_a_component_that_nobody_can_take_runs_all_the_same() -> None:
 
 
 def test_no_component_is_left_claimed() -> None:
-    """When a run has ended, another thread need not wait for anything that it has begun."""
+    """After a run has ended, another thread does not wait for any component that the run has begun."""
     left, right = plain(marked(1).to_host().then(from_host), marked(2))
     right.sync()
     assert isinstance(left, Unzip)
@@ -233,7 +233,7 @@ def test_the_number_of_components_is_checked_when_they_come(made: Any) -> None:
     for op in (value(0).map(lambda _: made), value(0).host_map(lambda _: made)):
         part, _ = pair(op)
         with pytest.raises(
-            ShapeError, match=r"unzip\(2\).*(Say unzip\([13]\)|Let the op give a tuple of 2)\."
+            ShapeError, match=r"unzip\(2\).*(Say unzip\([13]\)|Let the op return a tuple of 2)\."
         ) as caught:
             part.sync()
         said.append(str(caught.value))

@@ -63,7 +63,7 @@ def test_every_device_is_examined() -> None:
 
 
 def test_a_device_with_wrong_results_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one that raises, whatever it raises: the exit status says so."""
+    """A device with wrong results is found, and one that raises any exception: the exit status is not 0."""
 
     def wrong(*arguments: object) -> None:
         raise RuntimeError("the device is on fire")

@@ -63,9 +63,9 @@ def test_a_device_by_name(asked: str, name: str, index: int) -> None:
     [
         ("tpu", "no backend for devices of kind 'tpu' is installed. Known: "),
         ("", "no backend for devices of kind ''"),
-        ("host:", "'host:' is no device. Write a kind, or a kind and a number: 'host', 'host:1', 'cuda:0'."),
-        ("host:-1", "'host:-1' is no device."),
-        ("host:x", "'host:x' is no device."),
+        ("host:", "'host:' is not a device. Write a kind, or a kind and a number: 'host', 'host:1', 'cuda:0'."),
+        ("host:-1", "'host:-1' is not a device."),
+        ("host:x", "'host:x' is not a device."),
         (
             "host:8",
             "there is no device host:8: the host has host:0 to host:7. Use one of these, or set DAGPU_HOST_DEVICES=9.",
@@ -195,7 +195,7 @@ def test_tensors_of_one_kernel_on_several_devices_are_told_one_by_one() -> None:
     """The error names each tensor's parameter and device, no number's, and the device of the output as the place for
     all of them."""
     op = scale(zeros((4, 4)).on("host:2").partition((4, 4)), 2.0, ones((4, 4)).on("host:1"))
-    with pytest.raises(KernelArgumentError, match=r"lie on several devices: z on host:2, x on host:1\. Copy .*host:2"):
+    with pytest.raises(KernelArgumentError, match=r"are on several devices: z on host:2, x on host:1\. Copy .*host:2"):
         op.sync()
 
 
@@ -251,7 +251,7 @@ def test_the_current_device_belongs_to_the_task() -> None:
 
 
 def test_use_device_ends_with_its_block_even_when_it_raises() -> None:
-    """And gives the device."""
+    """`use_device` returns the device, and ends with its block even if the block raises."""
 
     def fails(given: dagpu.Device) -> None:
         assert given is current_device() is device("host:1")
@@ -308,7 +308,7 @@ def test_host_arrays_die_when_the_last_handle_does() -> None:
     try:
         gc.collect()  # what earlier tests left in cycles
         before = where.memory_used()
-        t = zeros((1024,)).sync()
+        t: Any = zeros((1024,)).sync()
         storage: Any = storage_of(t)
         memory = weakref.ref(storage.memory)
         del storage
@@ -350,7 +350,7 @@ def test_arrays_from_and_to_the_host_are_copies_that_die() -> None:
 
 
 def test_a_shared_op_holds_its_value_as_long_as_it_lives() -> None:
-    """And no longer."""
+    """A shared op holds its value as long as the op lives, and no longer."""
     where = current_device()
     gc.collect()  # what earlier tests left in cycles
     before = where.memory_used()

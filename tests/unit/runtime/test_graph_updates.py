@@ -20,7 +20,7 @@ class ManualReplay:
         self._wakes: list[Callable[[], None]] = []
 
     def itself(self) -> "ManualReplay":
-        """What starts it."""
+        """Return this replay. It is passed as the function that starts the work."""
         return self
 
     def finish(self) -> None:
@@ -57,7 +57,7 @@ def host() -> Device:
 
 
 def refused(storage: Storage) -> bool:
-    """Would a run that writes this tensor be refused now?"""
+    """Return True if a run that writes this tensor would be refused now."""
     locks = Locks(None)
     try:
         locks.acquire({storage: True})
@@ -73,7 +73,7 @@ def test_locks_of_updates_go_back_when_the_last_is_done(where: Device) -> None:
         updates, storages = GraphUpdates(), [Storage(where, 4), Storage(where, 4)]
         replays = [ManualReplay(), ManualReplay()]
         for storage, replay in zip(storages, replays, strict=True):
-            updates.add({storage: True}, None, replay.itself)
+            updates.enqueue({storage: True}, None, replay.itself)
         replays[first_to_end].finish()
         assert [refused(storage) for storage in storages] == [True, True]
         replays[1 - first_to_end].finish()
@@ -83,9 +83,9 @@ def test_locks_of_updates_go_back_when_the_last_is_done(where: Device) -> None:
 def test_locks_of_updates_go_over_to_a_launch(where: Device) -> None:
     """Nobody comes between: the storage stays locked until the launch gives it back, though the update has ended."""
     updates, storage, replay = GraphUpdates(), Storage(where, 4), ManualReplay()
-    updates.add({storage: True}, None, lambda: replay)
+    updates.enqueue({storage: True}, None, lambda: replay)
     launch, taken = Locks(None), EnqueuedUpdate()
-    updates.hand_over(launch, taken)
+    updates.transfer(launch, taken)
     assert taken.replays == [replay]
     replay.finish()
     assert refused(storage)
@@ -94,19 +94,19 @@ def test_locks_of_updates_go_over_to_a_launch(where: Device) -> None:
 
 
 def test_an_update_that_cannot_start_locks_nothing(where: Device) -> None:
-    """And one that is refused leaves those before it as they were."""
+    """An update that cannot start locks nothing, and a refused one leaves earlier updates as they were."""
     updates, storages = GraphUpdates(), [Storage(where, 4), Storage(where, 4)]
 
     def fail() -> ManualReplay:
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        updates.add({storages[0]: True}, None, fail)
+        updates.enqueue({storages[0]: True}, None, fail)
     assert not refused(storages[0])
     replay = ManualReplay()
-    updates.add({storages[0]: True}, None, lambda: replay)
+    updates.enqueue({storages[0]: True}, None, lambda: replay)
     with pytest.raises(ArithmeticError):
-        updates.add({storages[1]: True}, None, fail)
+        updates.enqueue({storages[1]: True}, None, fail)
     assert refused(storages[0])
     replay.finish()
     assert not refused(storages[0])

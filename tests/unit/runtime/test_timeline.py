@@ -82,7 +82,7 @@ def test_each_wait_is_an_arrow_between_two_spans(anywhere: str) -> None:
 
 
 def test_the_timeline_is_written_however_the_block_ends(tmp_path: Path) -> None:
-    """As JSON, with what had run by then."""
+    """The timeline is written as JSON however the block ends, with the work done by then."""
     path = tmp_path / "trace.json"
 
     def run_and_fail() -> None:
@@ -111,7 +111,7 @@ def test_a_plan_that_is_used_again_is_measured_only_within_the_block(anywhere: s
 
 
 def test_predictions_are_by_the_cost_model_that_is_given() -> None:
-    """As `explain` makes them."""
+    """Predictions use the given cost model, like those of `explain`."""
     with trace(costs=CostModel(launch=0.5, bandwidth=1e30)) as found:
         zeros((4,)).sync()
     assert found.runs[0].predicted.makespan == pytest.approx(0.5)
@@ -220,7 +220,7 @@ def test_what_fails_or_is_skipped_is_no_span(anywhere: str) -> None:
 
 
 def test_a_trace_keeps_nothing_of_the_users_alive(anywhere: str) -> None:
-    """When a run is over, its memory and its functions go, though the trace goes on."""
+    """When a run is done, its memory and its functions are freed, even if the trace goes on."""
 
     class Function:
         def __call__(self, x: int) -> int:

@@ -1,4 +1,4 @@
-"""Violations of bounds: what a kernel compiled with `checked=True` left in its report."""
+"""Bounds violations, read from the reports of kernels that are compiled with `checked=True`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -17,7 +17,7 @@ from dagpu.lowering.program import Launch
 LAYOUT: Final = np.dtype(
     [("state", "i4"), ("argument", "i4"), ("rank", "i4"), ("kind", "i4"), ("index", "i8", (8,)), ("extent", "i8", (8,))]
 )
-"""`Report` of kernels/prelude/dagpu.cuh. `state` is 2 once it is complete."""
+"""Layout of `Report` in kernels/prelude/dagpu.cuh. `state` is 2 once the report is complete."""
 assert LAYOUT.itemsize == REPORT
 
 _KINDS: Final = {
@@ -27,8 +27,9 @@ _KINDS: Final = {
 }
 
 
-def blame(plan: Plan, launches: Sequence[Launch], reports: NDArray[np.uint8], outcome: Outcome) -> None:
-    """Fail the launches that went out of bounds, but for those that only did so on another's wrong results."""
+def fail_violations(plan: Plan, launches: Sequence[Launch], reports: NDArray[np.uint8], outcome: Outcome) -> None:
+    """Fail the launches that went out of bounds. A launch that depends on a failed one is not blamed: its indices may
+    come from wrong results."""
     found = {id(launch): error for launch, error in violations(launches, reports)}
     if not found:
         return
@@ -38,7 +39,7 @@ def blame(plan: Plan, launches: Sequence[Launch], reports: NDArray[np.uint8], ou
 
 
 def violations(launches: Sequence[Launch], reports: NDArray[np.uint8]) -> Iterator[tuple[Launch, KernelBoundsError]]:
-    """Each launch that went out of bounds, with its error."""
+    """Yield each launch that went out of bounds, with its error."""
     for launch, report in zip(launches, reports.view(LAYOUT), strict=True):
         if report["state"]:
             yield launch, _error(launch, report)

@@ -1,4 +1,4 @@
-"""The memory of one run of a plan, out of the pools, and the bases that it gives the plan's addresses."""
+"""The memory of one run of a plan: blocks of the pools, and the bases of the plan's addresses."""
 
 from collections.abc import Sequence
 from typing import Any, Final, final
@@ -23,58 +23,60 @@ _GATHER: Final = "an array that is gathered on its way to the host"
 
 @final
 class RunMemory:
-    """What the buffers of a plan are bound to, the bases, and what is to be kept until the run is over. Implements
+    """The memory of one run: the plan's bound buffers, the bases, and the objects that the run keeps alive. Implements
     `RunBuffers`."""
 
-    __slots__ = ("_compiled", "bases", "bound", "kept", "launched", "locked", "reports", "taken")
+    __slots__ = ("_compiled", "allocated", "bases", "bound", "kept_alive", "launched", "locked", "reports")
 
     def __init__(self, compiled: CompiledPlan, bound: list[object]) -> None:
         self._compiled = compiled
         self.bound = bound
-        """Of each buffer of the plan its block, of each cell its value."""
+        """For each buffer of the plan its block, for each cell its value."""
         self.bases: list[int] = [0] * compiled.bases
-        self.kept: list[object] = []
+        self.kept_alive: list[object] = []
         self.launched: list[Reporting] = []
-        """The frozen plans that the run has launched."""
+        """The captured graphs that the run has launched."""
         self.locked: Sequence[tuple[CopyIn, NDArray[Any]]] = ()
-        """For a graph, what each copy from the host copies from: the array itself, or its bytes elsewhere."""
+        """For a run through a graph: the page-locked source of each copy from the host. It is the user's array itself
+        or a copy of its bytes."""
         self.reports: MemoryBlock | None = None
-        """Where the plan's checked kernels report."""
-        self.taken = False
-        """Has `take` been called?"""
+        """Memory of the bounds reports of the plan's checked kernels; None if it has none."""
+        self.allocated = False
+        """True once `allocate` has been called."""
 
     def address(self, place: BaseOffset) -> int:
-        """The address of a place in this run."""
+        """Return the address of a place in this run."""
         return self.bases[place.base] + place.offset
 
-    def look(self) -> None:
-        """Where what the caller has brought lies."""
+    def bind_given_blocks(self) -> None:
+        """Set the bases of the inputs and outputs whose blocks the caller has given."""
         bases, bound = self.bases, self.bound
         for buffer, base in self._compiled.inputs:
             block = bound[buffer]
-            assert isinstance(block, MemoryBlock), f"{block!r} is no memory of the CUDA backend"
+            assert isinstance(block, MemoryBlock), f"{block!r} is not memory of the CUDA backend"
             bases[base] = block.address
         for buffer, base, _, _ in self._compiled.outputs:
             block = bound[buffer]
             if block is not None:
-                assert isinstance(block, MemoryBlock), f"{block!r} is no memory of the CUDA backend"
+                assert isinstance(block, MemoryBlock), f"{block!r} is not memory of the CUDA backend"
                 bases[base] = block.address
 
-    def take(self, before: Sequence[int]) -> None:
-        """The arenas, a block for each output that has none yet, and one for each copy that gathers. All or nothing.
+    def allocate(self, before: Sequence[int]) -> None:
+        """Allocate the arenas, a block for each output that has none yet, and a block for each copy that gathers.
 
-        Those of an earlier run, whose bases are `before`, where they are free: then nothing has to be written anew.
+        Either all blocks are allocated or none. `before` are the bases of an earlier run. Blocks at these addresses are
+        preferred: no launch parameter changes then.
 
-        The context of the plan's first device is current.
+        The context of the plan's first device must be current.
 
         Raises:
-            OutOfMemoryError: there is too little.
+            OutOfMemoryError: there is too little memory.
         """
         compiled, bases, bound = self._compiled, self.bases, self.bound
-        self.taken = True
+        self.allocated = True
         for number, size in compiled.arenas:
             arena = self._block(number, size, before[number], _ARENA)
-            self.kept.append(arena)
+            self.kept_alive.append(arena)
             bases[number] = arena.address
         for buffer, base, number, nbytes in compiled.outputs:
             if bound[buffer] is None:
@@ -82,7 +84,7 @@ class RunMemory:
                 bases[base] = block.address
         for base, number, nbytes in compiled.gathers:
             block = self._block(number, nbytes, before[base], _GATHER)
-            self.kept.append(block)
+            self.kept_alive.append(block)
             bases[base] = block.address
         if compiled.reports:
             nbytes, wanted = len(compiled.reports) * REPORT, before[compiled.report_base]
@@ -90,21 +92,23 @@ class RunMemory:
             array_over(self.reports, self.reports.nbytes)[...] = 0
             bases[compiled.report_base] = self.reports.address
 
-    def prompt(self) -> bool:
-        """Are all copies from and to the host submitted so quickly that the submitting thread may do it?"""
+    def submits_quickly(self) -> bool:
+        """Return True if every copy from or to the host is submitted without a long wait, so that the starting thread
+        may submit it."""
         compiled = self._compiled
         for copies in (compiled.copies_in, compiled.copies_out):
             for copy in copies:
-                if not copy.prompt(self.bound, compiled.devices[copy.instruction.device]):
+                if not copy.submits_quickly(self.bound, compiled.devices[copy.instruction.device]):
                     return False
         return True
 
-    def take_host_memory(self, before: Sequence[int]) -> None:
-        """Page-locked memory for what is copied from and to the host, with the arrays' contents in it, for a graph.
+    def allocate_host_memory(self, before: Sequence[int]) -> None:
+        """Allocate the page-locked memory of a graph's copies from and to the host, and fill it with the arrays to
+        copy.
 
         Raises:
-            ShapeError: an array is not what it was when it was planned.
-            DeviceError: there is too little (code 2).
+            ShapeError: an array has another shape or element type than in the plan.
+            DeviceError: there is too little page-locked memory (code 2).
         """
         compiled, device = self._compiled, self._compiled.devices[0]
         locked_arrays = self.locked = list[tuple[CopyIn, NDArray[Any]]]()
@@ -118,9 +122,9 @@ class RunMemory:
                 locked_arrays.append((copy_in, source))
                 self.bases[copy_in.host] = _start(source)
 
-    def drop(self) -> None:
-        """The run is over."""
-        self.kept.clear()
+    def release(self) -> None:
+        """Release all memory and objects. The run must be over."""
+        self.kept_alive.clear()
         self.launched.clear()
         self.locked = ()
         self.reports = None

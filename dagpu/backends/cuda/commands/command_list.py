@@ -1,7 +1,7 @@
-"""A script: the actions of a plan's runs, in the order in which they are submitted.
+"""Command lists: the commands of a plan's runs, in the order in which they are submitted.
 
-One run at a time submits a script: its kernel parameters are written for that run, and its events mean what that run
-has recorded. A run that begins meanwhile gets a copy.
+One run at a time submits a command list: its kernel parameters are written for that run, and its events refer to what
+that run has recorded. A run that begins meanwhile gets a copy.
 """
 
 from collections import deque
@@ -17,18 +17,18 @@ from dagpu.lowering.program import Instruction
 
 
 class Reporting(Protocol):
-    """A command that can fail after it was submitted: its errors are known when the run is over."""
+    """A command that can fail after its submission. Its errors are known when the run is over."""
 
     @property
     def instruction(self) -> Instruction: ...
 
     def violations(self) -> Iterator[BaseException]:
-        """The errors of this run. They are forgotten here."""
+        """Return the errors of this run, and reset them."""
         ...
 
 
 class RunBuffers(Protocol):
-    """The part of a run that its commands act on: its buffers, and what must live until the run is over."""
+    """The part of a run that its commands act on: its buffers, and the objects that must live until the run is over."""
 
     @property
     def bound(self) -> list[object]:
@@ -41,63 +41,63 @@ class RunBuffers(Protocol):
         ...
 
     @property
-    def kept(self) -> list[object]:
-        """Objects that live until the run is over."""
+    def kept_alive(self) -> list[object]:
+        """Objects that the run keeps alive until it is over."""
         ...
 
     @property
     def launched(self) -> list[Reporting]:
-        """Commands that are asked for their errors when the run is over."""
+        """Commands whose errors are read when the run is over."""
         ...
 
     def address(self, place: BaseOffset) -> int:
-        """The address of a place in this run."""
+        """Return the address of a place in this run."""
         ...
 
 
 Do: TypeAlias = Callable[[RunBuffers, CudaDevice, Any], None]
-"""A command: acts on a run's buffers, on a device, in a stream."""
+"""A function that acts on a run's buffers, on a device, in a stream."""
 
 
 class Kind(IntEnum):
-    """What an action is. They are told apart thousands of times for each run, hence numbers."""
+    """The kind of a command. Kinds are integers because each run compares thousands of them."""
 
     LAUNCH = 0
     RECORD = 1
     WAIT = 2
     DO = 3
     HOST = 4
-    """As `DO`, but it may take long: a `HostCall`."""
+    """As `DO`, but the command may take long: a `HostCall`."""
     MARK = 5
-    """The lane has got many instructions: see that its queue is not full."""
+    """The lane has received many instructions: check that its queue is not full."""
     SWITCH = 6
-    """What follows is on another device."""
+    """The commands that follow are on another device."""
 
 
 class Command(NamedTuple):
-    """One thing to do, in `lane`. What the operands are is said by `kind`."""
+    """One command in `lane`. `kind` determines the meaning of `a`."""
 
     kind: Kind
     lane: int
     instruction: Instruction | None = None
     a: Any = None
-    """LAUNCH: its number among the launches. RECORD, WAIT: the event's number. DO, HOST: a `Do`. MARK: how many
+    """LAUNCH: its number among the launches. RECORD, WAIT: the event's number. DO, HOST: a `Do`. MARK: the number of
     instructions. SWITCH: the device's number."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What came of a plan's steps."""
+    """The commands, launches and parameters that encode a plan's steps."""
 
     actions: Sequence[Command]
-    """All, in the order in which they are submitted."""
+    """All commands, in the order in which they are submitted."""
     launches: Sequence[tuple[KernelLaunch, int]]
-    """Those of the actions that launch, by number, each with its lane."""
+    """The kernel launches by number, each with its lane."""
     parameters: LaunchParameters
-    """Of these launches."""
-    puts: Sequence[int]
-    """Instructions put into each lane after its last MARK."""
+    """The parameters of these launches."""
+    unmarked: Sequence[int]
+    """For each lane the number of instructions after its last MARK."""
     device_of_event: Sequence[int]
     """The number of the device on which each of the plan's events is recorded."""
 
@@ -105,34 +105,34 @@ class Encoded:
 @final
 @dataclass(slots=True, weakref_slot=True)
 class CommandList:
-    """The actions, with parameters, launches and events of their own."""
+    """A plan's commands, with parameters, launches and events of their own. One run at a time submits them."""
 
-    written: Encoded
+    encoded: Encoded
     parameters: LaunchParameters
-    """What is in them when it is played is what it launches."""
+    """The parameters of the launches. A launch reads them when it is submitted."""
     devices: Sequence[CudaDevice]
     launches: Launches = field(init=False)
-    """To be aimed at the run's streams before it is played."""
+    """The prepared launches. They are aimed at a run's streams before they are submitted."""
     events: list[RawEvent] = field(init=False)
-    """A wait means the record before it, whatever is recorded later."""
+    """The plan's events. A wait refers to the record before it, even if the event is recorded again later."""
 
     def __post_init__(self) -> None:
-        launches = self.written.launches
-        if self.parameters is not self.written.parameters:
+        launches = self.encoded.launches
+        if self.parameters is not self.encoded.parameters:
             texts = self.parameters.texts
             launches = [
                 (launch._replace(parameters=text), lane) for (launch, lane), text in zip(launches, texts, strict=True)
             ]
         self.launches = self.devices[0].gpu.prepare_launches(launches)
         self.events = []
-        for number in self.written.device_of_event:
+        for number in self.encoded.device_of_event:
             device = self.devices[number]
             event = device.new_event()
             self.events.append(event)
             device.streams.abandoned.watch(self, (event,))
 
     def launch(self, number: int) -> None:
-        """Make a launch. Its device's context is current.
+        """Submit the launch of this number. The context of its device must be current.
 
         Raises:
             DeviceError: the driver refuses it.
@@ -141,28 +141,28 @@ class CommandList:
             raise self.devices[0].gpu.refused(LAUNCH, code)
 
     def copy(self) -> "CommandList":
-        """Another one, for a run that is submitted at the same time."""
-        return CommandList(self.written, self.parameters.copy(), self.devices)
+        """Return a copy with its own parameters and events, for a run that is submitted at the same time."""
+        return CommandList(self.encoded, self.parameters.copy(), self.devices)
 
 
 @final
-class ScriptPool:
-    """The scripts of one plan. Any thread may borrow one."""
+class CommandListPool:
+    """The command lists of one plan. Any thread may borrow one."""
 
-    __slots__ = ("_first", "_idle", "written")
+    __slots__ = ("_first", "_idle", "encoded")
 
-    def __init__(self, written: Encoded, devices: Sequence[CudaDevice]) -> None:
-        self.written = written
-        self._first = CommandList(written, written.parameters, devices)
+    def __init__(self, encoded: Encoded, devices: Sequence[CudaDevice]) -> None:
+        self.encoded = encoded
+        self._first = CommandList(encoded, encoded.parameters, devices)
         self._idle: deque[CommandList] = deque((self._first,))
 
     def borrow(self) -> CommandList:
-        """A script for one submission. Give it back when everything has been submitted."""
+        """Return a command list for one submission. Give it back when all its commands are submitted."""
         try:
             return self._idle.popleft()
         except IndexError:
             return self._first.copy()
 
-    def give_back(self, script: CommandList) -> None:
-        """Make it free for the next run."""
-        self._idle.append(script)
+    def give_back(self, command_list: CommandList) -> None:
+        """Return a borrowed command list to the pool."""
+        self._idle.append(command_list)

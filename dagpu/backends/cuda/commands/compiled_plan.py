@@ -21,17 +21,18 @@ class CompiledPlan:
     keys: Sequence[Hashable]
     """The key of each lane's stream."""
     bases: int
-    """Number of bases."""
+    """The number of bases."""
     places: Sequence[BaseOffset | None]
     """For each buffer the place where it begins; None for cells and for buffers that nothing allocates."""
     outputs: Sequence[tuple[int, int, int, int]]
     """For each result: buffer, base, number of the device, bytes."""
     inputs: Sequence[tuple[int, int]]
-    """For each buffer that the caller brings: buffer, base."""
+    """For each input, a buffer that the caller gives: buffer, base."""
     arenas: Sequence[tuple[int, int]]
     """For each arena: number of the device, bytes."""
     gathers: Sequence[tuple[int, int, int]]
-    """For each copy out of a strided source: base of the memory that it is gathered in, number of the device, bytes."""
+    """For each copy out of a strided source: base of the memory in which it is gathered, number of the device,
+    bytes."""
     report_base: int
     """The base of the reports of bounds violations."""
     reports: Sequence[Launch]
@@ -39,4 +40,4 @@ class CompiledPlan:
     copies_in: Sequence[CopyIn]
     copies_out: Sequence[CopyOut]
     blocking: bool
-    """True if submitting a run may take long whatever its inputs are; then worker threads submit it."""
+    """True if the submission of a run may take long for any inputs. Worker threads submit such a run."""

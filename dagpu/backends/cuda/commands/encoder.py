@@ -1,4 +1,4 @@
-"""Writing a plan down as actions, once every kernel that it needs is there."""
+"""Encodes a plan as commands. Every kernel of the plan must be compiled."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias, assert_never, final
 
 from dagpu.backends.cuda.commands.command_list import Command, Do, Encoded, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.interleave import in_turn
+from dagpu.backends.cuda.commands.interleave import round_robin
 from dagpu.backends.cuda.commands.relocation import BaseOffset, LaunchParameters, Relocations
 from dagpu.backends.cuda.driver.driver_protocol import Function, GridExtents, KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, packed_seed
@@ -35,7 +35,7 @@ class SelectedBuiltin(NamedTuple):
     places: Sequence[BaseOffset]
     """The places where the buffers of the output and of the source begin."""
     seed: int | None
-    """The cell of the seed that each run brings."""
+    """The cell of the seed that each run gives; None if the kernel takes no such seed."""
 
 
 @final
@@ -52,51 +52,51 @@ Selected: TypeAlias = SelectedKernel | SelectedBuiltin | SelectedCommand
 """A launch or command that an instruction, or a part of one, becomes."""
 
 
-def write(compiled: CompiledPlan, steps: Sequence[Sequence[Selected]]) -> Encoded:
-    """The actions of all steps of a plan, given what was selected for each step.
+def encode(compiled: CompiledPlan, steps: Sequence[Sequence[Selected]]) -> Encoded:
+    """Encode all steps of a plan, given the launches and commands that were selected for each step.
 
     Raises:
         KernelArgumentError: the device would refuse a launch.
     """
     plan = compiled.plan
-    writer = _Encoder(compiled)
+    encoder = _Encoder(compiled)
     device_of_event = [0] * plan.events
     for step, selected in zip(plan.steps, steps, strict=True):
         match step:
             case Execute(lane=lane):
                 for each in selected:
-                    writer.selected(each, lane)
+                    encoder.selected(each, lane)
             case Record(event=event, lane=lane):
                 device_of_event[event] = plan.lanes[lane].device
-                writer.add(Command(Kind.RECORD, lane, None, event))
+                encoder.add(Command(Kind.RECORD, lane, None, event))
             case Wait(event=event, lane=lane):
-                writer.add(Command(Kind.WAIT, lane, None, event))
+                encoder.add(Command(Kind.WAIT, lane, None, event))
             case _:
-                pass  # where memory lies has been settled
-    parameters = LaunchParameters(writer.texts, writer.patches)
-    return Encoded(writer.script(), writer.launches, parameters, writer.puts, device_of_event)
+                pass  # memory has its place already
+    parameters = LaunchParameters(encoder.texts, encoder.relocations)
+    return Encoded(encoder.ordered_commands(), encoder.launches, parameters, encoder.unmarked, device_of_event)
 
 
 @final
 class _Encoder:
-    """Writes one plan."""
+    """Encodes one plan."""
 
     def __init__(self, compiled: CompiledPlan) -> None:
         self._compiled = compiled
         self.actions: list[Command] = []
         self.texts: list[bytearray] = []
         self.launches: list[tuple[KernelLaunch, int]] = []
-        self.patches = Relocations([[] for _ in range(compiled.bases)])
-        self.puts = [0] * len(compiled.plan.lanes)
+        self.relocations = Relocations([[] for _ in range(compiled.bases)])
+        self.unmarked = [0] * len(compiled.plan.lanes)
 
     def add(self, action: Command) -> None:
-        """Append an action."""
+        """Append a command."""
         self.actions.append(action)
 
-    def script(self) -> list[Command]:
-        """All actions in the order in which they are submitted, with switches between devices."""
+    def ordered_commands(self) -> list[Command]:
+        """Return all commands in the order in which they are submitted, with switches between devices."""
         lanes = self._compiled.plan.lanes
-        actions = in_turn(self.actions, len(lanes)) if len(lanes) > 1 else self.actions
+        actions = round_robin(self.actions, len(lanes)) if len(lanes) > 1 else self.actions
         if len(self._compiled.devices) == 1:
             return actions
         here, found = 0, []
@@ -109,7 +109,7 @@ class _Encoder:
         return found
 
     def selected(self, selected: Selected, lane: int) -> None:
-        """Append the action of a launch or a command."""
+        """Append the command of a selected launch, driver call or host function."""
         match selected:
             case SelectedKernel():
                 self._kernel(selected, lane)
@@ -117,7 +117,7 @@ class _Encoder:
                 self._builtin(selected, lane)
             case SelectedCommand(instruction, command, kind):
                 self.add(Command(kind, lane, instruction, command))
-                if kind is not Kind.HOST:  # a host function puts nothing into the stream
+                if kind is not Kind.HOST:  # a host function adds nothing to the stream
                     self._count(lane)
             case _:
                 assert_never(selected)
@@ -126,13 +126,13 @@ class _Encoder:
         launch, packed, report = selected
         compiled, form, number = self._compiled, packed.form, len(self.texts)
         device, places = compiled.devices[launch.device], compiled.places
-        function = device.library.found(launch.kernel, form.variant)
+        function = device.library.find_kernel(launch.kernel, form.variant)
         assert function is not None
         block = form.block
         if launch.kernel.block is None and prod(block) > function.max_threads:
-            block = max(function.max_threads // 32, 1) * 32, 1, 1  # ours to choose, so no error
+            block = max(function.max_threads // 32, 1) * 32, 1, 1  # dagpu chooses the block: no error
         check_limits(launch, form, block, function, device.gpu.limits, device.name)
-        addresses = self.patches.addresses
+        addresses = self.relocations.addresses
         for at, index, distance in form.pointers:
             argument = launch.args[index]
             place = places[argument.buffer if type(argument) is View else argument.view.buffer]
@@ -145,8 +145,8 @@ class _Encoder:
         self._put(launch, lane, function, form.grid, block, packed.parameters, launch.kernel.shared_bytes)
 
     def _patch(self, cell: int, launch: int, at: int, convert: Callable[[Any], bytes]) -> None:
-        """A number that each run brings goes into these parameters."""
-        self.patches.numbers.setdefault(cell, []).append((launch, at, convert))
+        """Add a relocation of a number that each run gives to the parameters of a launch."""
+        self.relocations.numbers.setdefault(cell, []).append((launch, at, convert))
 
     def _builtin(self, selected: SelectedBuiltin, lane: int) -> None:
         instruction, builtin, places, seed = selected
@@ -154,9 +154,9 @@ class _Encoder:
         if seed is not None and builtin.seed is not None:
             self._patch(seed, number, builtin.seed, packed_seed)
         for at, place in zip(builtin.pointers, places, strict=True):
-            self.patches.addresses[place.base].append((number, at, place.offset))
+            self.relocations.addresses[place.base].append((number, at, place.offset))
         device = self._compiled.devices[self._compiled.plan.lanes[lane].device]
-        function = device.library.builtin(builtin)
+        function = device.library.load_builtin(builtin)
         self._put(instruction, lane, function, builtin.grid, builtin.block, parameters, 0)
 
     def _put(
@@ -175,7 +175,7 @@ class _Encoder:
         self._count(lane)
 
     def _count(self, lane: int) -> None:
-        self.puts[lane] += 1
-        if self.puts[lane] == MARK_EVERY:
-            self.puts[lane] = 0
+        self.unmarked[lane] += 1
+        if self.unmarked[lane] == MARK_EVERY:
+            self.unmarked[lane] = 0
             self.add(Command(Kind.MARK, lane, None, MARK_EVERY))

@@ -1,8 +1,8 @@
-"""The order in which the actions of several lanes are submitted: one of each lane in turn.
+"""Interleaves the commands of several lanes for submission, round robin.
 
-A plan's own order may finish one branch before it begins the next; at some microseconds a launch, the last branch then
-begins late by the launches of all the others. Any order does that keeps each lane's own and has each event recorded
-before anybody waits for it.
+A plan's own order may finish one branch before it begins the next. At some microseconds a launch, the last branch then
+begins late by the launches of all the others. An order is correct if it keeps each lane's own order and records each
+event before any wait for it.
 """
 
 from collections import deque
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dagpu.backends.cuda.commands.command_list import Command, Kind
 
 
-def in_turn(actions: Sequence[Command], lanes: int) -> list[Command]:
-    """The same actions. A lane whose next one waits for an event gets no turn until that is recorded."""
+def round_robin(actions: Sequence[Command], lanes: int) -> list[Command]:
+    """Return the same commands, interleaved. A lane whose next command waits for an event is skipped until the event is
+    recorded."""
     queues: list[deque[Command]] = [deque() for _ in range(lanes)]
     for action in actions:
         queues[action.lane].append(action)
@@ -36,7 +37,10 @@ def _submit_one(
     blocked: dict[int, list[deque[Command]]],
     turns: deque[deque[Command]],
 ) -> int | None:
-    """One instruction of a lane, and the events and marks around it. Gives back the event that it has to wait for."""
+    """Append one instruction of a lane to `found`, and the events and marks around it.
+
+    Return the event for which the lane has to wait, or None.
+    """
     submitted = False
     while queue:
         action = queue[0]

@@ -1,8 +1,9 @@
-"""The kernel parameters of a plan's launches. What in them changes from run to run: addresses, and numbers in cells.
+"""The kernel parameters of a plan's launches, and their relocations: addresses, and numbers in cells, that change from
+run to run.
 
-Each address is counted from a *base*: the start of a device's arena, of a buffer that has a block of its own, of the
-run's bounds reports, of an array on its way to or from the host. `LaunchParameters` remember the bases and numbers that
-they were written for, and write anew only where one has changed: mostly nowhere.
+Each address is counted from a *base*: the start of a device's arena, of a buffer with a block of its own, of the run's
+bounds reports, or of an array on its way to or from the host. `LaunchParameters` store the bases and numbers that they
+were written for. They are rewritten only where one has changed, which is rare.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple, final
 
 NOWHERE: Final = -1
-"""No base: what was written for it is written anew."""
+"""The base of parameters that have not been written yet. It differs from every address."""
 
 _write_address: Final = Struct("<Q").pack_into
 _NO_NUMBER: Final = object()
@@ -19,7 +20,7 @@ _NO_NUMBER: Final = object()
 
 @final
 class BaseOffset(NamedTuple):
-    """Where something lies: so many bytes from a base."""
+    """A place in memory: a base, and the distance from it in bytes."""
 
     base: int
     offset: int
@@ -28,54 +29,55 @@ class BaseOffset(NamedTuple):
 @final
 @dataclass(slots=True)
 class Relocations:
-    """Where the parameters of a plan change. Written once, then shared by all its `LaunchParameters`.
+    """The places in a plan's launch parameters that change from run to run. All `LaunchParameters` of the plan share
+    them.
 
-    Bases, and after them the cells with numbers, are what a change comes from: its *sources*, by number.
+    The *sources* of changes are the bases, followed by the cells with numbers.
     """
 
     addresses: list[list[tuple[int, int, int]]]
     """For each base: number of the launch, byte in its parameters, distance from the base."""
     numbers: dict[int, list[tuple[int, int, Callable[[Any], bytes]]]] = field(default_factory=dict)
-    """For each cell: number of the launch, byte in its parameters, what makes bytes of the cell's value."""
+    """For each cell: number of the launch, byte in its parameters, function that converts the cell's value to bytes."""
 
     def launches(self) -> list[set[int]]:
-        """For each source, the launches whose parameters it is in."""
+        """Return for each source the launches whose parameters depend on it."""
         found = [{launch for launch, _, _ in places} for places in self.addresses]
         return found + [{launch for launch, _, _ in places} for places in self.numbers.values()]
 
 
 @final
 class LaunchParameters:
-    """Those of all launches of a plan, written for certain bases and numbers."""
+    """The kernel parameters of all launches of a plan, written for certain bases and numbers."""
 
-    __slots__ = ("bases", "numbers", "patches", "texts")
+    __slots__ = ("bases", "numbers", "relocations", "texts")
 
-    def __init__(self, texts: Sequence[bytearray], patches: Relocations) -> None:
-        self.patches = patches
+    def __init__(self, texts: Sequence[bytearray], relocations: Relocations) -> None:
+        self.relocations = relocations
         self.texts = texts
-        """Of each launch. They stay where they are."""
-        self.bases = [NOWHERE] * len(patches.addresses)
-        self.numbers = [_NO_NUMBER] * len(patches.numbers)
+        """The packed parameters of each launch. Their addresses do not change."""
+        self.bases = [NOWHERE] * len(relocations.addresses)
+        self.numbers = [_NO_NUMBER] * len(relocations.numbers)
 
-    def aim(self, bases: Sequence[int], memory: Sequence[object]) -> list[int]:
-        """Write them for these bases, and for the numbers that are in the cells of this memory.
+    def relocate(self, bases: Sequence[int], memory: Sequence[object]) -> list[int]:
+        """Write the parameters for these bases, and for the numbers in the cells of this memory.
 
-        Gives back the sources that have changed.
+        Return the sources that have changed.
         """
         changed, mine, texts = [], self.bases, self.texts
         if bases != mine:
-            addresses = self.patches.addresses
+            addresses = self.relocations.addresses
             for source, base in enumerate(bases):
                 if base != mine[source]:
                     changed.append(source)
                     for launch, at, distance in addresses[source]:
                         _write_address(texts[launch], at, base + distance)
-                    mine[source] = base  # last: whoever interrupts this leaves nothing that looks written and is not
+                    mine[source] = base  # last: an interrupt must not leave a base that looks written and is not
         if self.numbers:
-            for index, (cell, patches) in enumerate(self.patches.numbers.items()):
+            for index, (cell, relocations) in enumerate(self.relocations.numbers.items()):
                 number = memory[cell]
                 if number is not self.numbers[index]:  # not by value: 0.0 equals -0.0
-                    for launch, at, convert in patches:
+                    for launch, at, convert in relocations:
                         text = convert(number)
                         texts[launch][at : at + len(text)] = text
                     changed.append(len(mine) + index)
@@ -83,6 +85,6 @@ class LaunchParameters:
         return changed
 
     def copy(self) -> "LaunchParameters":
-        """Others, for a run that is submitted at the same time. They aim at nothing yet: while they are made, another
-        thread may be aiming these."""
-        return LaunchParameters([bytearray(text) for text in self.texts], self.patches)
+        """Return a copy for a run that is submitted at the same time. The copy is not written for any base: another
+        thread may be writing this object meanwhile."""
+        return LaunchParameters([bytearray(text) for text in self.texts], self.relocations)

@@ -1,9 +1,9 @@
-"""Commands that copy between host and device or call the host: each is called with a run's buffers, the device and a
-stream. A copy also gives the node that does the same in a graph.
+"""Commands that copy between host and device, or call a host function. Each is called with a run's buffers, the device
+and a stream. A copy also produces the equivalent node of a graph.
 
-Host memory that the driver reads or writes while Python goes on must be page-locked. An array that is (what `to_host`
-gives, what CuPy or PyTorch pinned) is copied from where it lies; any other goes by way of a block of the pinned pool:
-whole where it is small, in chunks where it is large, several threads copying ahead of the driver.
+Host memory that the driver accesses while Python continues must be page-locked. An array that is page-locked (a result
+of `to_host`, an array that CuPy or PyTorch pinned) is copied directly. Any other array is staged in blocks of the
+pinned pool: a small one whole, a large one in chunks, with several threads that copy ahead of the driver.
 """
 
 from collections.abc import Sequence
@@ -27,24 +27,24 @@ from dagpu.common.origin import describe
 from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall
 
 PROMPT_IN: Final = 256 << 10
-"""Bytes: an array that is not pinned is staged by the thread that submits up to this size: some 20 us."""
+"""Bytes: the submitting thread stages an array that is not pinned up to this size, which takes some 20 us."""
 
 PROMPT_OUT: Final = 8 << 20
-"""Bytes: for larger results page-locking fresh memory may take milliseconds, which a thread of its own waits for."""
+"""Bytes: for a larger result, page-locking fresh memory may take milliseconds. A worker thread waits for that."""
 
 CHUNK: Final = 4 << 20
-"""Bytes staged at a time: long enough that the copy, not its launch, is what takes time."""
+"""Bytes staged at a time: large enough that the copy takes longer than its launch."""
 
 RING: Final = 6
-"""Chunks under way at once."""
+"""Chunks in flight at the same time."""
 
 STAGERS: Final = 4
-"""Threads that copy into the ring: one moves some 10 GB/s, the bus 55."""
+"""Threads that copy into the ring: a thread moves some 10 GB/s, the bus 55."""
 
 
 @final
 class _Exposed:
-    """Page-locked memory, so that NumPy makes an array over it which keeps it alive."""
+    """Page-locked memory with NumPy's array interface. An array over it keeps the block alive."""
 
     __slots__ = ("__array_interface__", "_block")
 
@@ -54,14 +54,15 @@ class _Exposed:
 
 
 def array_over(block: MemoryBlock, nbytes: int) -> NDArray[np.uint8]:
-    """The first bytes of a block of pinned memory. The block lives as long as this or any view of it."""
+    """Return an array over the first bytes of a block of pinned memory. The block lives as long as the array or any
+    view of it."""
     if not nbytes:
-        return np.empty(0, np.uint8)  # NumPy 1 takes an address of 0 for none given
+        return np.empty(0, np.uint8)  # NumPy 1 treats an address of 0 as none
     return np.asarray(_Exposed(block, nbytes))
 
 
 def locked(array: NDArray[Any], device: CudaDevice, wanted: int = 0) -> NDArray[Any]:
-    """The array itself if it is in page-locked memory, in one piece and not small; else a copy that is, at the address
+    """Return the array itself if it is page-locked, contiguous and not small; else a page-locked copy, at the address
     `wanted` if that is free."""
     if array.nbytes > PROMPT_IN // 8 and _is_locked(array, device.gpu):
         return array
@@ -77,7 +78,7 @@ def _is_locked(array: NDArray[Any], gpu: Gpu) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class CopyIn:
-    """`from_host`: from the array that the run finds in the cell."""
+    """Copies to the device the array that the caller has put in the cell (`from_host`)."""
 
     instruction: CopyHtoD
     out: BaseOffset
@@ -91,11 +92,11 @@ class CopyIn:
 
     @property
     def bases(self) -> tuple[int, int]:
-        """The bases of its addresses."""
+        """The bases of the copy's addresses."""
         return self.out.base, self.host
 
     def node(self, bases: Sequence[int]) -> CopyNode:
-        """The node of a graph that does the same, from page-locked memory."""
+        """Return the equivalent node of a graph, which copies from page-locked memory."""
         return CopyNode("in", bases[self.out.base] + self.out.offset, bases[self.host], self.nbytes)
 
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
@@ -105,21 +106,21 @@ class CopyIn:
         elif array.nbytes:
             source = locked(array, device)
             device.gpu.copy_in(address, source, stream)
-            buffers.kept.append(source)
+            buffers.kept_alive.append(source)
 
-    def prompt(self, memory: Sequence[object], device: CudaDevice) -> bool:
-        """Is this copy submitted so quickly that the submitting thread may do it?"""
+    def submits_quickly(self, memory: Sequence[object], device: CudaDevice) -> bool:
+        """Return True if this copy is submitted without a long wait, so that the starting thread may submit it."""
         array = memory[self.instruction.source]
         return not isinstance(array, np.ndarray) or array.nbytes <= PROMPT_IN or _is_locked(array, device.gpu)
 
 
 def _stage(source: NDArray[np.uint8], address: int, device: CudaDevice, stream: RawStream) -> None:
-    """Through a ring of pinned chunks. Returns when all is copied, so that the ring is free again."""
+    """Copy through a ring of pinned chunks. Return when all is copied, so that the ring is free again."""
     gpu, streams = device.gpu, device.streams
     starts = range(0, len(source), CHUNK)
     slots = min(RING, len(starts))
     ring = [array_over(device.pinned.take(CHUNK), CHUNK) for _ in range(slots)]
-    left = [streams.event() for _ in range(slots)]
+    left = [streams.take_event() for _ in range(slots)]
 
     def fill(number: int) -> int:
         part = source[starts[number] : starts[number] + CHUNK]
@@ -133,7 +134,7 @@ def _stage(source: NDArray[np.uint8], address: int, device: CudaDevice, stream: 
             size = copies[slot].result()
             gpu.copy_in(address + start, ring[slot][:size], stream)
             left[slot].record(stream)
-            # The slot before is refilled: its copy is over soonest, and this one follows it without a gap.
+            # The slot before is refilled: its copy ends first, and this one follows it without a gap.
             before = number - 1 + slots
             if number and before < len(starts):
                 left[before % slots].synchronize()
@@ -154,11 +155,11 @@ def _stagers() -> ThreadPoolExecutor:
 @final
 @dataclass(frozen=True, slots=True)
 class CopyOut:
-    """`to_host`: into the array that is in the cell already, or a new one."""
+    """Copies from the device to the array in the cell, or to a new array (`to_host`)."""
 
     instruction: CopyDtoH
     layout: Layout
-    """Of what is copied: contiguous, from `source` on."""
+    """The layout of the copied elements: contiguous, from `source` on."""
     source: BaseOffset
     host: int
     """The base of the page-locked memory that a graph copies to."""
@@ -170,11 +171,11 @@ class CopyOut:
 
     @property
     def bases(self) -> tuple[int, int]:
-        """The bases of its addresses."""
+        """The bases of the copy's addresses."""
         return self.host, self.source.base
 
     def node(self, bases: Sequence[int]) -> CopyNode:
-        """The node of a graph that does the same, to page-locked memory."""
+        """Return the equivalent node of a graph, which copies to page-locked memory."""
         return CopyNode("out", bases[self.host], bases[self.source.base] + self.source.offset, self.nbytes)
 
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
@@ -183,11 +184,13 @@ class CopyOut:
             device.gpu.copy_out(array.reshape(-1).view(np.uint8), buffers.address(self.source), stream)
 
     def result(self, memory: list[object], device: CudaDevice) -> NDArray[Any]:
-        """The array, which is in the cell from now on. A new one is in page-locked memory as far as there is room; to
-        any other the driver copies by way of its own, and the thread that submits waits.
+        """Return the target array, and put a new one into the cell if the cell is empty.
+
+        A new array is in page-locked memory as long as there is room. To ordinary memory the driver copies through a
+        buffer of its own, and the submitting thread waits.
 
         Raises:
-            ShapeError: the one that is there has another shape or element type, or is not in one piece.
+            ShapeError: the array in the cell has another shape or element type, or is not contiguous.
         """
         try:
             return self.locked_result(memory, device)
@@ -198,37 +201,39 @@ class CopyOut:
         return array
 
     def locked_result(self, memory: list[object], device: CudaDevice, wanted: int = 0) -> NDArray[Any]:
-        """The same, but that a new one is in page-locked memory, at the address `wanted` if that is free.
+        """Return the target array. A new one is in page-locked memory, at the address `wanted` if that is free.
 
         Raises:
-            DeviceError: there is no room for it (code 2).
+            ShapeError: the array in the cell has another shape or element type, or is not contiguous.
+            DeviceError: there is too little page-locked memory (code 2).
         """
         given, layout = memory[self.instruction.out], self.layout
         if isinstance(given, np.ndarray):
             if given.shape != layout.shape or given.dtype != layout.dtype or not given.flags.c_contiguous:
                 raise ShapeError(
                     f"to_host at {describe(self.instruction.origin)}: expected a contiguous array of {layout.dtype} "
-                    f"and shape {layout.shape} to copy to, found {given.dtype} and {given.shape}. Give one like that."
+                    f"and shape {layout.shape} to copy to, found {given.dtype} and {given.shape}. Give such an array."
                 )
             return given
         flat = array_over(device.pinned.take(layout.nbytes, device.pinned_room, wanted), layout.nbytes)
         memory[self.instruction.out] = array = flat.view(layout.dtype).reshape(layout.shape)
         return array
 
-    def prompt(self, memory: Sequence[object], device: CudaDevice) -> bool:
-        """Is the result ready to be copied to, or page-locked so quickly that the submitting thread may do it?"""
+    def submits_quickly(self, memory: Sequence[object], device: CudaDevice) -> bool:
+        """Return True if the target is page-locked, or is page-locked so quickly that the starting thread may wait for
+        it."""
         array = memory[self.instruction.out]
         if isinstance(array, np.ndarray):
             return device.gpu.is_pinned(array)
-        return self.layout.nbytes <= PROMPT_OUT or device.pinned.has(self.layout.nbytes)
+        return self.layout.nbytes <= PROMPT_OUT or device.pinned.has_idle(self.layout.nbytes)
 
 
 def host_call(instruction: HostCall) -> Do:
-    """`host_map`: the function, once everything before it in its stream is complete."""
+    """Return the command of a `host_map`: it waits for all previous work of its stream, then calls the function."""
 
     def act(buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
         streams = device.streams
-        event = streams.event()
+        event = streams.take_event()
         event.record(stream)
         event.synchronize()
         streams.give_back(event)

@@ -1,8 +1,8 @@
-"""CUDA C++ source to a cubin: which compiler, compiled once, kept on disk, errors in the user's own terms.
+"""Compiles CUDA C++ to cubins: chooses the compiler, compiles each kernel once, caches cubins on disk, explains errors.
 
-NVRTC is asked first: it runs in this process and is several times quicker than nvcc, which starts half a
-dozen others. nvcc is asked where NVRTC cannot know: a header of the host's, host code beside kernels, an option
-that only nvcc has; and where there is no NVRTC.
+NVRTC is tried first: it runs in this process and is several times quicker than nvcc, which starts half a dozen other
+programs. nvcc is tried where NVRTC cannot succeed: for headers of the host, for host code beside kernels, for options
+that only nvcc has, and where NVRTC is not installed.
 """
 
 import re
@@ -24,59 +24,59 @@ from dagpu.common.errors import CompileError, DeviceError
 from dagpu.kernels.cuda_lexer import scan_declarations, tokenize
 
 PRELUDE = Path(__file__).resolve().parents[1] / "kernels" / "prelude" / "dagpu.cuh"
-"""What defines `Tile` and `View`. The compiler reads it where it lies."""
+"""The header that defines `Tile` and `View`. The compiler reads it from this path."""
 
 
-# ---- what is compiled ---------------------------------------------------------------------------
+# ---- units ----------------------------------------------------------------------------------
 @final
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One kernel's source, and all that decides how it is compiled."""
+    """The source of one kernel, and everything that determines how it is compiled."""
 
     name: str
-    """The `__global__` function that is wanted."""
+    """The name of the `__global__` function."""
     text: str
     file: str
-    """The user's file that has the text, for messages; quoted headers are looked for beside it."""
+    """The user's file that contains the text, for messages. Quoted headers are searched in its folder."""
     line: int
-    """The line of `file` on which the text begins; counts from 1."""
+    """The line of `file` on which the text begins, counted from 1."""
     prelude: bool
-    """Does it use `Tile` and `View`?"""
+    """True if the kernel uses `Tile` and `View`."""
     defines: tuple[str, ...]
     """Macros, as `NAME` or `NAME=value`."""
     options: tuple[str, ...]
-    """The user's; they follow our own, so of two that conflict the user's holds."""
+    """The user's options. They follow dagpu's own, so the user's take precedence."""
     arch: str
-    """A real architecture: `sm_90`, `sm_90a`."""
+    """The real architecture to compile for: `sm_90`, `sm_90a`."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A cubin, and the name under which the driver finds the kernel in it."""
+    """A cubin, and the symbol by which the driver finds the kernel in it."""
 
     cubin: bytes
     symbol: str
 
 
 def split_source_name(source_name: str) -> tuple[str, int]:
-    """File and line of a `KernelSpec.source_name`: `file.py:12` begins on line 12, `path.cu` on line 1."""
+    """Return file and line of a `KernelSpec.source_name`: `file.py:12` begins on line 12, `path.cu` on line 1."""
     file, colon, line = source_name.rpartition(":")
     return (file, int(line)) if colon and line.isascii() and line.isdigit() else (source_name, 1)
 
 
-# ---- how it is handed over ------------------------------------------------------------------------
+# ---- compiler input -------------------------------------------------------------------------------
 _HALF = re.compile(r"\b(?:__)?half2?\b")
 _BFLOAT16 = re.compile(r"\b(?:__)?nv_bfloat16\w*")
 _SHOWS_PLACE = re.compile(r"\b(?:__LINE__|__FILE__|__builtin_(?:LINE|FILE)|source_location|assert)\b")
 _KEEPS_PLACE = re.compile(r"-G|-g|-?-(?:device-debug|debug|lineinfo|generate-line-info|.*src-in-ptx)")
-# NVRTC cannot know what follows; nvcc may: a header, host code, an option.
+# Errors of NVRTC that nvcc may not have: a header of the host, host code, an option.
 _NVCC_MAY = re.compile(r"(?:could not|cannot) open source file|in JIT mode|^nvrtc: error:", re.MULTILINE)
 
 
 @final
 class _Job:
-    """A unit as the compilers get it."""
+    """A unit as the compilers take it: complete text, options, cache key."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
@@ -90,12 +90,13 @@ class _Job:
         defines = [*unit.defines, *(self._element_types() if unit.prelude else ())]
         ours = [f"-arch={unit.arch}", *(f"-D{define}" for define in defines)]
         if not any(option.startswith(("-std", "--std")) for option in unit.options):
-            ours.insert(0, "-std=c++17")  # nvcc and NVRTC would warn of a second one
+            ours.insert(0, "-std=c++17")  # nvcc and NVRTC warn of a second one
         self.key_options = [*ours, *unit.options]
         self.options = [*ours, f"-I{folder}", *unit.options]
 
     def _element_types(self) -> Iterator[str]:
-        """16-bit floats take headers that are slow to compile: the prelude has them only where they are used."""
+        """Yield the macros that enable 16-bit floats in the prelude. Their headers are slow to compile, so the prelude
+        includes them only for code that uses them."""
         code = _code([self.unit.text, *(file.text for file in self.own)])
         if _HALF.search(code):
             yield "DAGPU_HALF"
@@ -104,9 +105,9 @@ class _Job:
 
     @cached_property
     def key(self) -> str:
-        """A digest of all that the cubin depends on but the compiler.
+        """A digest of everything that the cubin depends on, except the compiler.
 
-        Where the text lies does not count unless the cubin shows it: so a kernel in a Python file is not
+        The place of the text is part of the key only if the cubin shows it. Thus a kernel in a Python file is not
         compiled again for every line that is added above it.
         """
         unit, texts = self.unit, [part for file in self.included for part in (file.path.name, file.text)]
@@ -118,13 +119,13 @@ class _Job:
 
     @cached_property
     def source(self) -> Source:
-        """The user's files, for messages."""
+        """The user's files, as messages quote them."""
         unit = self.unit
         return Source(unit.file, unit.line, unit.text, tuple((str(file.path), file.text) for file in self.own))
 
     @property
     def declared(self) -> str:
-        """File and line of the kernel in its source."""
+        """File and line of the kernel's declaration in its source."""
         tokens, macros = tokenize(self.unit.text)
         lines = [d.line for d in scan_declarations(tokens, macros) if d.name == self.unit.name]
         return f"{self.unit.file}:{self.unit.line + (lines[0] - 1 if lines else 0)}"
@@ -142,7 +143,7 @@ def _quoted(text: str) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """No compiler took it; `compiler` is the last that was asked."""
+    """A refusal of every compiler that was tried; `compiler` is the last one."""
 
     compiler: str
     log: str
@@ -153,12 +154,12 @@ _Outcome: TypeAlias = bytes | _Refused
 
 @final
 class Compiler:
-    """Compiles kernels, each once at a time however many threads ask, with a cache on disk.
+    """Compiles kernels, with a cache on disk. Threads that request the same kernel at once share one compilation.
 
     Args:
-        nvrtc: NVRTC, from `load_nvrtc()`; None where there is none.
-        nvcc: the path of nvcc; None has it looked for when it is first needed, "" does without.
-        cache_dir: the folder of the cache; None stands for $DAGPU_CACHE_DIR or the user's cache folder.
+        nvrtc: NVRTC, from `load_nvrtc()`; None if it is not installed.
+        nvcc: the path of nvcc. None searches for it when it is first needed; "" never uses nvcc.
+        cache_dir: the folder of the cache; None means $DAGPU_CACHE_DIR or the user's cache folder.
     """
 
     def __init__(self, nvrtc: Nvrtc | None = None, nvcc: str | None = None, cache_dir: Path | None = None) -> None:
@@ -170,31 +171,31 @@ class Compiler:
         self._flights: dict[str, Future[_Outcome]] = {}
 
     def compile(self, unit: Unit) -> Compiled:
-        """The cubin of `unit`, from the cache or compiled now; blocks until it is there.
+        """Return the cubin of `unit`, from the cache or compiled now. Block until it is ready.
 
         Raises:
-            CompileError: the compiler refused it, or the cubin has no kernel of that name, or several.
-            DeviceError: there is no compiler, or it failed for no fault of the source's.
+            CompileError: the compiler refuses the source, or the cubin has no kernel of that name, or several.
+            DeviceError: no compiler is installed, or the compiler failed for a reason outside the source.
         """
         job = _Job(unit)
         if not self._toolchains:
             raise DeviceError(_NO_COMPILER.format(unit.name, job.declared))
-        # Kernels of one file share its cubin. Place counts here: the log that a failure gives has it.
+        # Kernels of one file share its cubin. The place is part of this key: the log of a failure shows it.
         flight = digest([job.key, unit.file, str(unit.line)])
         try:
             outcome = self._once(flight, lambda: self._build(job))
         except OSError as error:
             what = f"kernel {unit.name!r}, CUDA source at {job.declared}: the compiler cannot be run ({error})"
-            raise DeviceError(f"{what}. See that nvcc can be executed, and that there is room in $TMPDIR.") from error
+            raise DeviceError(f"{what}. Check that nvcc can be executed, and that $TMPDIR has room.") from error
         if isinstance(outcome, _Refused):
             told = explain(unit.name, job.declared, outcome.compiler, outcome.log, job.source)
             raise CompileError(told)
         return Compiled(outcome, _symbol(outcome, job))
 
     def _once(self, key: str, build: Callable[[], _Outcome]) -> _Outcome:
-        """`build()`, or what another thread's `build` for the same key gives that is at it now.
+        """Return `build()`, or the result of another thread that is building for the same key now.
 
-        A thread that is interrupted leaves those that wait for it to try by themselves.
+        If that thread is interrupted, each waiting thread tries by itself.
         """
         while True:
             with self._lock:
@@ -223,7 +224,7 @@ class Compiler:
         return outcome
 
     def _build(self, job: _Job) -> _Outcome:
-        """The cubin from the cache or the first compiler that can tell."""
+        """Return the cubin from the cache or from the first compiler with a definite result."""
         refused = _Refused("", "")
         for toolchain in self._toolchains:
             key = digest([job.key, self._identity(toolchain)])
@@ -249,12 +250,12 @@ class Compiler:
 
     @cached_property
     def _toolchains(self) -> tuple[Toolchain, ...]:
-        """In the order in which they are asked."""
+        """The installed compilers, in the order in which they are tried."""
         return tuple(toolchain for toolchain in (self._nvrtc, self._nvcc) if toolchain is not None)
 
     @cached_property
     def _headers(self) -> Path | None:
-        """The CUDA headers that NVRTC is pointed to; nvcc knows its own."""
+        """The folder of CUDA headers for NVRTC; nvcc knows its own."""
         if self._nvrtc is None:
             return None
         return find_toolkit_headers(None if self._nvcc is None else self._nvcc.path, self._nvrtc.major)
@@ -262,11 +263,12 @@ class Compiler:
     def _options(self, toolchain: Toolchain, options: Sequence[str]) -> Sequence[str]:
         if toolchain is not self._nvrtc or self._headers is None:
             return options
-        # The C++ library for devices (<cuda/std/...>) lies in cccl/ since CUDA 13.
+        # The C++ library for devices (<cuda/std/...>) is in cccl/ since CUDA 13.
         return [*options, f"-I{self._headers}", f"-I{self._headers / 'cccl'}"]
 
     def _identity(self, toolchain: Toolchain) -> str:
-        """For the cache's key; NVRTC's headers count by their place and age, for they are megabytes."""
+        """Return the identity of a compiler for the cache's key. NVRTC's headers are identified by place and age,
+        because their text has megabytes."""
         if toolchain is not self._nvrtc or self._headers is None:
             return toolchain.identity
         try:
@@ -277,24 +279,24 @@ class Compiler:
 
 
 _NO_COMPILER = (
-    "kernel {!r}, CUDA source at {}: there is no CUDA compiler here. Install NVRTC (pip install cuda-bindings "
+    "kernel {!r}, CUDA source at {}: no CUDA compiler was found. Install NVRTC (pip install cuda-bindings "
     "nvidia-cuda-nvrtc nvidia-cuda-runtime) or the CUDA toolkit, and set CUDA_HOME if its nvcc is not on the PATH."
 )
 
 
 def _symbol(cubin: bytes, job: _Job) -> str:
-    """The kernel's symbol in `cubin`.
+    """Return the kernel's symbol in `cubin`.
 
     Raises:
-        CompileError: no kernel is called so, or several are.
+        CompileError: the cubin has no kernel of that name, or several.
     """
     name, symbols = job.unit.name, kernel_symbols(cubin)
     found = [symbol for symbol in symbols if plain_name(symbol) == name]
     if len(found) == 1:
         return found[0]
     if found:
-        what = f"{len(found)} kernels are called so: {', '.join(found)}"
-        cure = "A kernel is launched by name: give each one, in whatever namespace, a name of its own"
+        what = f"{len(found)} kernels have that name: {', '.join(found)}"
+        cure = "A kernel is launched by name: give each kernel a unique name, even in different namespaces"
     else:
         there = ", ".join(sorted(map(plain_name, symbols))) or "none"
         what = f"it compiles, but has no kernel of that name; its kernels: {there}"

@@ -1,8 +1,8 @@
-"""Reads the names of the kernels out of a cubin.
+"""Reads the names of the kernels in a cubin.
 
-A kernel is launched by the name that the linker sees, and a `__global__` function that is not `extern "C"`
-has a mangled one. A cubin is a 64-bit little-endian ELF file (System V ABI, chapter 4); its kernels are the
-function symbols that carry STO_CUDA_ENTRY. Neither cuobjdump nor a demangler is needed.
+A kernel is launched by its symbol, and the symbol of a `__global__` function that is not `extern "C"` is mangled. A
+cubin is a 64-bit little-endian ELF file (System V ABI, chapter 4). Its kernels are the function symbols with the flag
+STO_CUDA_ENTRY. Neither cuobjdump nor a demangler is needed.
 """
 
 import re
@@ -18,15 +18,15 @@ _LENGTH = re.compile(r"L?(\d+)")
 
 
 def is_cubin(data: bytes) -> bool:
-    """Does it begin like one?"""
+    """Return True if `data` begins like a cubin: a 64-bit little-endian ELF file."""
     return data[:6] == b"\x7fELF\x02\x01"
 
 
 def kernel_symbols(cubin: bytes) -> list[str]:
-    """The symbols of all kernels in `cubin`, in the order of its symbol table.
+    """Return the symbols of all kernels in `cubin`, in the order of its symbol table.
 
     Raises:
-        ValueError: it is no ELF file, or one that is cut short.
+        ValueError: `cubin` is not an ELF file, or it is cut short.
     """
     if not is_cubin(cubin):
         raise ValueError("not a 64-bit little-endian ELF file")
@@ -45,7 +45,7 @@ def kernel_symbols(cubin: bytes) -> list[str]:
 
 
 def _sections(elf: bytes) -> list[tuple[int, int, int, int]]:
-    """Type, offset, size and link of each section; offset and size in bytes."""
+    """Return type, offset, size and link of each section; offset and size in bytes."""
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     each, count = struct.unpack_from("<HH", elf, 0x3A)
     found: list[tuple[int, int, int, int]] = []
@@ -60,9 +60,9 @@ def _text(elf: bytes, at: int) -> str:
 
 
 def plain_name(symbol: str) -> str:
-    """The function's own name in a symbol: `_ZN2my5saxpyEPf` is `saxpy`, `saxpy` is itself.
+    """Return the function's own name in a symbol: `saxpy` for `_ZN2my5saxpyEPf` and for `saxpy`.
 
-    Reads names within namespaces (Itanium C++ ABI, 5.1.2); a template's arguments are left out.
+    It parses names within namespaces (Itanium C++ ABI, 5.1.2), and omits a template's arguments.
     """
     start = _NESTED.match(symbol)
     if start is None:

@@ -1,8 +1,8 @@
-"""A CUDA compiler's messages, told against the user's own source.
+"""Translates a CUDA compiler's messages to places in the user's own source.
 
-NVRTC and nvcc share a front end that writes `file(line): error: text`, the line as it saw it and a caret, then
-the chain of template instantiations. Beside it speak nvcc's preprocessor (gcc: `file:line:column: error: text`),
-ptxas and the drivers of both, which give no line of the source. Warnings and notes are left out.
+NVRTC and nvcc share a front end. It writes `file(line): error: text`, the line as it saw it and a caret, then the chain
+of template instantiations. Errors also come from nvcc's preprocessor (gcc: `file:line:column: error: text`), and from
+ptxas and the drivers of both, which give no line of the source. Warnings and notes are omitted.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import final
 
 _SHOWN = 5
-"""Errors in one message: the first ones cause most of those that follow."""
+"""The number of errors that one message shows. The first errors cause most of the others."""
 
 _ERROR = r"(?:catastrophic |internal |fatal |command-line )?error(?: #[\w-]+)?:"
 _FRONT_END = re.compile(rf"(?P<file>.+)\((?P<line>\d+)\): {_ERROR} (?P<text>.*)")
@@ -27,7 +27,7 @@ _PTX_ABORTED = "Ptx assembly aborted due to errors"  # follows the errors themse
 @final
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The user's text, where it begins, and the other files of the user's that it includes, by path."""
+    """The user's text, its file and first line, and the user's files that it includes, by path."""
 
     file: str
     line: int
@@ -35,7 +35,7 @@ class Source:
     included: tuple[tuple[str, str], ...] = ()
 
     def at(self, file: str, line: int) -> str | None:
-        """That line of the user's; None if it is none of the user's files or has no such line."""
+        """Return a line of the user's files; None if `file` is not one of them or has no such line."""
         texts = {**dict(self.included), self.file: self.text}
         lines = texts.get(file, "").split("\n")
         index = line - (self.line if file == self.file else 1)
@@ -45,7 +45,8 @@ class Source:
 @final
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One error. `line` is 0 where the compiler gives none; `after` is what it saw from the caret on."""
+    """One error. `line` is 0 if the compiler gives none; `after` is the compiler's echo of the line, from the caret
+    on."""
 
     text: str
     file: str = ""
@@ -56,7 +57,7 @@ class Problem:
 
 # ---- reading ----------------------------------------------------------------------------------
 def read_log(log: str, source: Source) -> list[Problem]:
-    """The errors in a compiler's log, each once, at a place in the user's files where one can be had."""
+    """Return the errors in a compiler's log, each once. Each has a place in the user's files if one is known."""
     lines = log.splitlines()
     problems: dict[Problem, None] = {}
     for at, line in enumerate(lines):
@@ -71,7 +72,7 @@ def read_log(log: str, source: Source) -> list[Problem]:
 
 
 def _block(lines: Sequence[str], start: int) -> list[str]:
-    """What follows an error's first line, up to the next message."""
+    """Return the lines after an error's first line, up to the next message."""
     end = start
     while end < len(lines) and lines[end].strip() and not _FRONT_END.fullmatch(lines[end]):
         end += 1
@@ -84,10 +85,10 @@ def _front_end(found: re.Match[str], block: Sequence[str], source: Source) -> Pr
     own = block[: notes[0]] if notes else block
     caret = next((i for i, line in enumerate(own) if line.strip() == "^"), 0)
     detected = next((i for i, line in enumerate(own) if line.lstrip().startswith("detected during")), len(own))
-    # Between the message and the echoed line stand details, such as the argument types of a call.
+    # Details, such as the argument types of a call, are between the message and the echoed line.
     text = "; ".join([text, *(line.strip() for line in own[: max(0, (caret or detected) - 1)])])
     after = own[caret - 1][own[caret].index("^") :] if caret else ""
-    if "file" not in found.groupdict():  # At end of source: a note tells where the open bracket is
+    if "file" not in found.groupdict():  # At end of source: a note gives the place of the open bracket
         note = _OTHER.fullmatch(block[notes[0]]) if notes else None
         if note is None or note["file"] is None:
             return Problem(text, source.file, source.line + source.text.rstrip().count("\n"))
@@ -95,7 +96,7 @@ def _front_end(found: re.Match[str], block: Sequence[str], source: Source) -> Pr
     problem = Problem(text, found["file"], int(found["line"]), 0, after)
     if source.at(problem.file, problem.line) is not None:
         return problem
-    # In dagpu's code or the toolkit's: the user's part in it is the innermost line that asked for it.
+    # In dagpu's code or the toolkit's: show the innermost line of the user's that instantiates it.
     for line in block:
         place = _INSTANTIATED.search(line)
         if place and source.at(place["file"], int(place["line"])) is not None:
@@ -104,7 +105,7 @@ def _front_end(found: re.Match[str], block: Sequence[str], source: Source) -> Pr
     return problem
 
 
-# ---- telling ----------------------------------------------------------------------------------
+# ---- explaining -------------------------------------------------------------------------------
 _TOOLKIT = "install the CUDA toolkit, which has nvcc"
 _CURES = (
     (
@@ -136,11 +137,11 @@ _CURES = (
         "Define the function in this source or a header of it: a kernel is not linked to other files.",
     ),
 )
-"""What a message says, case apart, and what to do then; the first that fits."""
+"""Patterns of error texts, matched without regard to case, each with its cure. The first match counts."""
 
 
 def explain(kernel: str, declared: str, compiler: str, log: str, source: Source) -> str:
-    """The message of a `CompileError`: kernel, place, each error against its line, the cure."""
+    """Return the message of a `CompileError`: kernel, place, each error with its line, the cure."""
     problems = read_log(log, source)
     parts = [f"kernel {kernel!r}, CUDA source at {declared}: {compiler} refused it."]
     for problem in problems[:_SHOWN]:
@@ -148,7 +149,7 @@ def explain(kernel: str, declared: str, compiler: str, log: str, source: Source)
     if len(problems) > _SHOWN:
         parts.append(f"  and {len(problems) - _SHOWN} more")
     if not problems:
-        parts += [f"  {line}" for line in log.strip().splitlines()[-10:]] or ["  The compiler says nothing more."]
+        parts += [f"  {line}" for line in log.strip().splitlines()[-10:]] or ["  The compiler gives no further text."]
     told = "\n".join(problem.text for problem in problems) or log
     default = "Correct the lines shown." if any(p.line for p in problems) else "Correct the source, or its options=."
     cure = next((cure for pattern, cure in _CURES if re.search(pattern, told, re.IGNORECASE)), default)
@@ -156,7 +157,7 @@ def explain(kernel: str, declared: str, compiler: str, log: str, source: Source)
 
 
 def _shown(problem: Problem, source: Source) -> list[str]:
-    """An error as lines: place and text, the user's line, a caret."""
+    """Return the lines that show an error: place and text, the user's line, a caret."""
     if not problem.line:
         return [f"  {problem.text}"]
     lines = [f"  {problem.file}:{problem.line}: {problem.text}"]
@@ -165,8 +166,8 @@ def _shown(problem: Problem, source: Source) -> list[str]:
         return lines
     lines.append(f"    {echo}")
     column = problem.column - 1
-    # nvcc shows the line as its preprocessor left it, where __global__ and macros are expanded: what stands
-    # right of the caret is the user's text again.
+    # nvcc echoes the preprocessed line, in which __global__ and macros are expanded. The text right of the caret is the
+    # user's again.
     if column < 0 and problem.after.strip() and echo.rstrip().endswith(problem.after.rstrip()):
         column = len(echo.rstrip()) - len(problem.after.rstrip())
     if 0 <= column <= len(echo):

@@ -1,12 +1,12 @@
-"""Cubins on disk, and the key that says which cubin a source has.
+"""A disk cache of cubins, and the digest that makes their keys.
 
-It stands in for PyCUDA's own cache, which serves nvcc alone, where most kernels here are compiled by NVRTC.
-An entry is written beside its place and moved there, so another process sees a whole one or none; one that
-does not match its checksum is as good as none, and so is a folder that cannot be read or written. Entries are
-never rewritten with anything else: the folder may be deleted at any time.
+It replaces PyCUDA's own cache, which serves nvcc alone: NVRTC compiles most kernels here. An entry is written to a
+temporary file beside its place and then moved, so another process sees a whole entry or none. An entry that does not
+match its checksum counts as missing, and so does a folder that cannot be read or written. An entry is never overwritten
+with other contents, so the folder may be deleted at any time.
 
-What is loaded runs on the GPU, in this process, and a checksum says nothing of who wrote it. So only a folder, and an
-entry, that belongs to this user and that nobody else can write to is trusted.
+A loaded cubin runs on the GPU, in this process, and a checksum does not identify its author. Therefore the cache trusts
+a folder and an entry only if they belong to this user and no other user can write to them.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ from typing import Final, final
 from dagpu.common.env_vars import CACHE_DIR
 
 _FORMAT = b"dagpu cubin 1\n"
-"""Begins every entry, and is part of every key."""
+"""The header of every entry. It is also part of every key."""
 
 
 def default_cache_dir() -> Path | None:
-    """$DAGPU_CACHE_DIR, else `dagpu` in $XDG_CACHE_HOME or ~/.cache; None where there is no home.
+    """Return $DAGPU_CACHE_DIR, else `dagpu` in $XDG_CACHE_HOME or ~/.cache; None if the user has no home directory.
 
     Raises:
         ValueError: $DAGPU_CACHE_DIR is relative.
@@ -34,7 +34,7 @@ def default_cache_dir() -> Path | None:
     if (given := CACHE_DIR.get()) is not None:
         return given
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if base.is_absolute():  # the XDG specification: a relative one is to be ignored
+    if base.is_absolute():  # the XDG specification: ignore a relative path
         return base / "dagpu"
     try:
         return Path.home() / ".cache" / "dagpu"
@@ -43,7 +43,7 @@ def default_cache_dir() -> Path | None:
 
 
 def digest(parts: Iterable[str | bytes]) -> str:
-    """SHA-256 over `parts`, each with its length, so that no two lists run together."""
+    """Return the SHA-256 of `parts`, each with its length, so that different lists never have the same input."""
     total = hashlib.sha256(_FORMAT)
     for part in parts:
         data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
@@ -53,16 +53,16 @@ def digest(parts: Iterable[str | bytes]) -> str:
 
 
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
-"""Writable by the group or by everybody."""
+"""Mode bits of a file that its group or all users can write to."""
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @final
 class DiskCache:
-    """Cubins by key, in one folder; without a folder it is always empty. No method raises OSError.
+    """Cubins by key, in one folder; without a folder the cache is always empty. No method raises OSError.
 
-    Where the folder or an entry is not this user's alone, it is done without, and a RuntimeWarning says so once.
+    The cache does not use a folder or an entry that other users own or can write to. It issues one RuntimeWarning then.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -70,7 +70,7 @@ class DiskCache:
         self._warned = False
 
     def load(self, key: str) -> bytes | None:
-        """The cubin stored under `key`; None if there is none, or it is damaged, or somebody else's."""
+        """Return the cubin stored under `key`; None if it is missing, damaged or not trusted."""
         try:
             with self._opened() as folder:
                 if folder is None:
@@ -86,7 +86,7 @@ class DiskCache:
         return cubin if entry[:head] == _FORMAT + hashlib.sha256(cubin).digest() else None
 
     def store(self, key: str, cubin: bytes) -> None:
-        """Keep `cubin`; where that fails (a read-only or full disk) it is compiled again next time."""
+        """Store `cubin` under `key`. If that fails (a read-only or full disk), it is compiled again next time."""
         name = f"{key[:16]}-{secrets.token_hex(8)}.tmp"
         try:
             if self.folder is not None:
@@ -105,8 +105,8 @@ class DiskCache:
 
     @contextmanager
     def _opened(self) -> Iterator[int | None]:
-        """A descriptor of the folder, by which its files are reached: whatever becomes of its path meanwhile, they are
-        this folder's. None where there is none to be trusted."""
+        """Open the folder and yield its descriptor, or None if it is not trusted. Files are opened relative to the
+        descriptor, so they are in this folder even if its path changes meanwhile."""
         if self.folder is None:
             yield None
             return
@@ -117,7 +117,7 @@ class DiskCache:
             os.close(folder)
 
     def _trusted(self, descriptor: int, path: str) -> bool:
-        """Is what is open this user's, and writable by nobody else?"""
+        """Return True if the open file belongs to this user and no other user can write to it. Warn otherwise."""
         about = os.fstat(descriptor)
         if about.st_uid == os.geteuid() and not about.st_mode & _OTHERS:
             return True
@@ -125,8 +125,8 @@ class DiskCache:
             self._warned = True
             why = "others can write to it" if about.st_uid == os.geteuid() else "it belongs to another user"
             warnings.warn(
-                f"compiled kernels in {path} are not used: {why}, and could have put anything there. Take it from them "
-                "(chown, chmod go-w), or name a folder of your own in DAGPU_CACHE_DIR.",
+                f"compiled kernels in {path} are not used: {why}, so the contents cannot be trusted. Make it yours "
+                "alone (chown, chmod go-w), or set DAGPU_CACHE_DIR to a folder of your own.",
                 RuntimeWarning,
                 stacklevel=2,
             )

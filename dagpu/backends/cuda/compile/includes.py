@@ -1,9 +1,9 @@
-"""Which files a compiler may read for a source: what the key of its cubin has to hold.
+"""Finds the files that a compiler may read for a source; the key of its cubin covers them.
 
-NVRTC tells nobody what it has read, so the text is read here as far as that takes: the phases of translation before
-preprocessing (line splices, comments, literals), then the lines that begin with `#` or `%:`. Nothing is evaluated: what
-stands under `#if 0` counts as included, and a file that lies in two folders counts twice. So too much is found, at the
-cost of compiling once too often, and never too little: of a text that is not understood, this says so.
+NVRTC does not report the files that it reads, so this module scans the text: the phases of translation before
+preprocessing (line splices, comments, literals), then the lines that begin with `#` or `%:`. It evaluates nothing: text
+under `#if 0` counts as included, and a file that is in two folders counts twice. The result may contain too many files,
+which costs a compilation, but never too few: if a text is not understood, the result says so.
 """
 
 import os
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Final, NamedTuple, final
 
 _UNSURE: Final = re.compile(r"\?\?[=/]|\r(?!\n)|\\[ \t\v\f]+\r?\n")
-"""Trigraphs for `#` and `\\`, which a standard may or may not have; a lone return; a backslash before spaces at the end
-of a line, which some compilers take for a splice."""
+"""Text that compilers treat differently: trigraphs for `#` and `\\`, which only some standards have; a lone carriage
+return; a backslash before spaces at the end of a line, which some compilers treat as a splice."""
 _SPLICE: Final = re.compile(r"\\\r?\n")
 _RAW: Final = re.compile(r"R\"")
 _GAP: Final = r"(?:[ \t\v\f]|/\*(?:[^*]|\*(?!/))*\*/)*"
-"""Between two tokens of a line."""
+"""White space and comments between two tokens of a line."""
 _COMMENT: Final = re.compile(r"/\*(?:[^*]|\*(?!/))*\*/")
 _NAME: Final = r"(?:\"(?P<quoted>[^\"\n]*)\"|<(?P<angled>[^>\n]*)>)"
 _LITERAL: Final = (
@@ -41,11 +41,11 @@ _INCLUDING: Final = frozenset(("include", "include_next", "import"))
 _WHEN: Final = re.compile(r"\b(?:__DATE__|__TIME__|__TIMESTAMP__)\b")
 _FOLDER_OPTION: Final = re.compile(r"(?:-I|--include-path|-isystem|--system-include)(?:=)?(.*)", re.DOTALL)
 _OTHER_OPTIONS: Final = re.compile(r"@.*|-optf.*|--options-file.*|-Xcompiler.*|--compiler-options.*", re.DOTALL)
-"""Options that give a compiler more options, which are not looked at here."""
+"""Options that pass further options to a compiler. This module does not parse those."""
 
 
 class Name(NamedTuple):
-    """What stands in an `#include`."""
+    """The name in an `#include`, and its delimiters: quotes or angle brackets."""
 
     text: str
     quoted: bool
@@ -54,19 +54,20 @@ class Name(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One text, read."""
+    """The result of scanning one text."""
 
     code: str
-    """Without comments and line splices."""
+    """The text without comments and line splices."""
     names: tuple[Name, ...]
-    """Of the files that it includes, or asks for with __has_include."""
+    """The names of the files that the text includes or tests with __has_include."""
     understood: bool
-    """Is that all that it depends on? Not where a file is named by a macro, nor where the day of compiling shows."""
+    """True if the text depends on nothing else. False if a macro names a file, or if the text uses the date of
+    compilation."""
 
 
 @lru_cache(maxsize=64)
 def read(text: str) -> Reading:
-    """Read one text; the latest are remembered, as headers are shared."""
+    """Scan one text. The latest results are cached, as sources share headers."""
     spliced = _SPLICE.sub("", text)
     understood = not (_UNSURE.search(text) or (spliced != text and _RAW.search(text)))  # raw literals are not spliced
     parts: list[str] = []
@@ -105,7 +106,7 @@ def _named(quoted: str | None, angled: str | None) -> list[Name]:
 @final
 @dataclass(frozen=True, slots=True)
 class Included:
-    """A file that a source includes, however deep. `text` is what it holds."""
+    """A file that a source includes, directly or through other files, with its text."""
 
     path: Path
     text: str
@@ -114,15 +115,15 @@ class Included:
 @final
 @dataclass(frozen=True, slots=True)
 class Includes:
-    """All that a source may include."""
+    """All files that a source may include."""
 
     files: tuple[Included, ...]
     complete: bool
-    """Is that all? If not, nobody can tell whether a cubin is still the source's."""
+    """True if these are all files. If False, a cached cubin may be out of date."""
 
 
 def include_folders(options: Sequence[str]) -> list[Path]:
-    """The folders that a compiler's options give it to search, in order; relative ones as they stand."""
+    """Return the include folders that a compiler's options name, in order; relative paths stay relative."""
     folders: list[Path] = []
     expected = False
     for option in options:
@@ -136,13 +137,13 @@ def include_folders(options: Sequence[str]) -> list[Path]:
 
 
 def environment_options() -> list[str]:
-    """What nvcc, and the host compiler that it calls, take from the environment."""
+    """Return the options that nvcc, and the host compiler that it calls, read from the environment."""
     options: list[str] = []
     for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"):
         flags = os.environ.get(name, "")
         try:
             options += shlex.split(flags)
-        except ValueError:  # a quotation mark without its other
+        except ValueError:  # an unclosed quotation mark
             options.append(f"@{flags}")
     for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"):
         if folders := os.environ.get(name):
@@ -151,11 +152,12 @@ def environment_options() -> list[str]:
 
 
 def included_files(text: str, folder: Path, options: Sequence[str]) -> Includes:
-    """All files that `text` may include: beside it in `folder`, in the folders of `options` and of the environment,
-    beside whatever includes them; and what these include.
+    """Return all files that `text` may include, directly or through other files.
 
-    Headers found nowhere are the compiler's own, and its version stands for them. Files that the options name
-    (`--pre-include=file`) count as included.
+    The search covers `folder`, the folders of `options` and of the environment, and the folder of each including file.
+
+    Headers that are not found are the compiler's own; the compiler's version identifies them. Files that the options
+    name (`--pre-include=file`) count as included.
     """
     options = [*options, *environment_options()]
     folders = [folder, *include_folders(options)]
@@ -180,7 +182,8 @@ def included_files(text: str, folder: Path, options: Sequence[str]) -> Includes:
 
 
 def _files(folders: Sequence[Path], name: str) -> Iterator[Included]:
-    """Those of this name, in every one of these folders: a file may include the next one that is called as itself."""
+    """Yield the files of this name in all of these folders. With `#include_next` a file may include another of its own
+    name."""
     for path in dict.fromkeys(folder / name for folder in folders):
         try:
             yield Included(path, path.read_text(encoding="utf-8", errors="surrogateescape"))

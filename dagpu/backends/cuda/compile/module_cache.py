@@ -1,4 +1,4 @@
-"""The kernels of one device: compiled when they are first needed, loaded once, kept for the process's life."""
+"""The kernels of one device: compiled when they are first needed, loaded once, never unloaded."""
 
 import threading
 from collections.abc import Callable
@@ -7,15 +7,15 @@ from typing import Final, Protocol, final
 from dagpu.backends.cuda.compile.compiler import Compiled, Unit, split_source_name
 from dagpu.backends.cuda.driver.driver_protocol import Function, Gpu
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
-from dagpu.backends.cuda.kernels.launch_params import entry_of, macros
+from dagpu.backends.cuda.kernels.launch_params import kernel_key, macros
 from dagpu.ops.kernel_spec import KernelSpec
 
 BUILTIN_FILE: Final = "dagpu/builtin.cu"
-"""What the compiler calls the text of dagpu's own kernels."""
+"""The file name under which dagpu's own kernels are compiled."""
 
 
 class CubinCompiler(Protocol):
-    """The part of `Compiler` that a library calls."""
+    """The part of `Compiler` that `Library` calls."""
 
     def compile(self, unit: Unit) -> Compiled:
         """Compile one kernel.
@@ -28,7 +28,8 @@ class CubinCompiler(Protocol):
 
 @final
 class Library:
-    """Functions by what they are compiled from. Of threads that want the same one, the first makes it."""
+    """The loaded kernels of one device, by source and variant. If several threads need the same kernel, the first one
+    loads it."""
 
     def __init__(self, gpu: Gpu, compiler: CubinCompiler) -> None:
         self._gpu = gpu
@@ -37,23 +38,23 @@ class Library:
         self._known: dict[tuple[int, int], tuple[KernelSpec, Function]] = {}
         self._lock = threading.Lock()
 
-    def found(self, spec: KernelSpec, variant: int) -> Function | None:
-        """A kernel, if it has been compiled."""
+    def find_kernel(self, spec: KernelSpec, variant: int) -> Function | None:
+        """Return a user's kernel if it has been compiled, else None."""
         known = self._known.get((id(spec), variant))
         if known is not None:
             return known[1]
-        function = self._functions.get(entry_of(spec, variant))
+        function = self._functions.get(kernel_key(spec, variant))
         if function is not None:
             self._remember(spec, variant, function)
         return function
 
-    def kernel(self, spec: KernelSpec, variant: int) -> Function:
-        """A kernel. Compiles it, if need be; the device's context need not be current.
+    def load_kernel(self, spec: KernelSpec, variant: int) -> Function:
+        """Return a user's kernel. Compile it first if that has not been done. The device's context need not be current.
 
         Raises:
             CompileError: the compiler refuses its source.
         """
-        function = self.found(spec, variant)
+        function = self.find_kernel(spec, variant)
         if function is None:
             file, line = split_source_name(spec.source_name)
             unit = Unit(
@@ -66,17 +67,17 @@ class Library:
                 options=spec.options,
                 arch=self._gpu.arch,
             )
-            function = self._load(entry_of(spec, variant), unit)
+            function = self._load(kernel_key(spec, variant), unit)
             self._remember(spec, variant, function)
         return function
 
-    def builtin_found(self, builtin: BuiltinWork) -> Function | None:
-        """One of dagpu's own kernels, if it has been compiled."""
+    def find_builtin(self, builtin: BuiltinWork) -> Function | None:
+        """Return one of dagpu's own kernels if it has been compiled, else None."""
         return self._functions.get((builtin.source, builtin.name))
 
-    def builtin(self, builtin: BuiltinWork) -> Function:
-        """One of dagpu's own kernels, likewise."""
-        found = self.builtin_found(builtin)
+    def load_builtin(self, builtin: BuiltinWork) -> Function:
+        """Return one of dagpu's own kernels. Compile it first if that has not been done."""
+        found = self.find_builtin(builtin)
         if found is None:
             unit = Unit(builtin.name, builtin.source, BUILTIN_FILE, 1, False, (), (), self._gpu.arch)
             found = self._load((builtin.source, builtin.name), unit)
@@ -99,7 +100,7 @@ class Library:
             return function
 
     def _remember(self, spec: KernelSpec, variant: int, function: Function) -> None:
-        # By identity, which is quick; the spec is kept, so that its id stays its own.
-        if len(self._known) > 4096:  # specs made anew for each call: kernel.grid(...)
+        # By identity, which is quick. The entry keeps the spec alive, so that its id is not reused.
+        if len(self._known) > 4096:  # specs that are new in each call: kernel.grid(...)
             self._known.clear()
         self._known[id(spec), variant] = spec, function

@@ -1,4 +1,4 @@
-"""nvcc as a compiler of kernels: slower than NVRTC, but it knows the host's headers and all options."""
+"""nvcc as a compiler of kernels: slower than NVRTC, but it supports the host's headers and all options."""
 
 import os
 import shutil
@@ -14,17 +14,17 @@ from dagpu.backends.cuda.compile.nvrtc import Refusal
 
 
 def find_nvcc() -> str | None:
-    """nvcc on the PATH, else in $CUDA_HOME, $CUDA_PATH or /usr/local/cuda; None where there is none."""
+    """Return the path of nvcc: on the PATH, else in $CUDA_HOME, $CUDA_PATH or /usr/local/cuda; None if not found."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     places = [str(Path(home, "bin")) for home in homes if home]
     return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(places))
 
 
 def find_toolkit_headers(nvcc: str | None, major: int) -> Path | None:
-    """The folder with `cuda_fp16.h` and its like, which NVRTC does not find by itself; None if there is none.
+    """Return the folder with the CUDA headers (`cuda_fp16.h`), which NVRTC does not find by itself; None if not found.
 
-    Headers installed as Python packages for CUDA `major` come first: they are of NVRTC's own release, where it
-    was installed that way too. Then come the toolkit of $CUDA_HOME or $CUDA_PATH, nvcc's, /usr/local/cuda.
+    Headers installed as Python packages for CUDA `major` come first: they match an NVRTC that is installed as a package
+    too. Next come the toolkit of $CUDA_HOME or $CUDA_PATH, the toolkit of nvcc, and /usr/local/cuda.
     """
     wheels = [Path(folder, "nvidia", f"cu{major}", "include") for folder in sys.path if folder]
     if major == 12:  # packages of CUDA 12 have a folder for each library
@@ -44,12 +44,12 @@ class Nvcc:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The compiler's name in messages."""
         return "nvcc"
 
     @property
     def identity(self) -> str:
-        """The executable, its version and the flags it takes from the environment."""
+        """The executable, its version and the flags that it reads from the environment."""
         flags = [os.environ.get(name, "") for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")]
         return "\n".join(["nvcc", self.path, *flags, self._version])
 
@@ -58,10 +58,10 @@ class Nvcc:
         return self._run(["--version"]).stdout
 
     def compile(self, text: str, file: str, options: Sequence[str]) -> bytes | Refusal:
-        """The cubin of `text`. `file` is not used: a `#line` in the text says where it comes from.
+        """Compile `text` to a cubin. `file` is not used: a `#line` in the text gives its place.
 
         Raises:
-            OSError: nvcc cannot be started, or there is no room for its temporary files.
+            OSError: nvcc cannot be started, or the disk has too little room for its temporary files.
         """
         with tempfile.TemporaryDirectory(prefix="dagpu-") as folder:
             source, cubin = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
@@ -72,7 +72,7 @@ class Nvcc:
             return cubin.read_bytes()
 
     def _run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """What it wrote and how it ended; a failure is for the caller to see."""
+        """Run nvcc, and return its output and exit status. The caller checks for failure."""
         command = [self.path, *arguments]
         return subprocess.run(
             command, check=False, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL

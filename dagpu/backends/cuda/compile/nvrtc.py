@@ -1,6 +1,6 @@
-"""NVRTC, the CUDA compiler as a library: in-process, and many times quicker than nvcc.
+"""NVRTC, the CUDA compiler as a library: it runs in this process, and is many times quicker than nvcc.
 
-It is reached through `cuda.bindings.nvrtc`, which carries no types; `Any` stays inside this module.
+This module calls it through `cuda.bindings.nvrtc`, which has no type annotations; `Any` stays inside this module.
 """
 
 from collections.abc import Sequence
@@ -10,54 +10,55 @@ from typing import Any, Protocol, final
 
 from dagpu.common.errors import DeviceError
 
-_COMPILATION = 6  # nvrtcResult NVRTC_ERROR_COMPILATION: the log says what is wrong with the source
-_INVALID_OPTION = 5  # nvrtcResult NVRTC_ERROR_INVALID_OPTION: the log says which
+_COMPILATION = 6  # nvrtcResult NVRTC_ERROR_COMPILATION: the log has the source's errors
+_INVALID_OPTION = 5  # nvrtcResult NVRTC_ERROR_INVALID_OPTION: the log names the option
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A compiler's refusal of a source; `log` is all that it wrote."""
+    """A compiler's refusal of a source; `log` is the compiler's complete output."""
 
     log: str
 
 
 class Toolchain(Protocol):
-    """A CUDA compiler. Both members and the method may be used from many threads at once."""
+    """A CUDA compiler. Several threads may use it at once."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The compiler's name in messages."""
         ...
 
     @property
     def identity(self) -> str:
-        """All that can make it compile one text differently: its version, where it was found."""
+        """Text that differs between compilers that may compile one text differently: version, path."""
         ...
 
     def compile(self, text: str, file: str, options: Sequence[str]) -> bytes | Refusal:
-        """The cubin of `text`, which comes from `file`; empty if the options ask for something else."""
+        """Compile `text`, which comes from `file`, to a cubin. The result is empty if the options request other
+        output."""
         ...
 
 
 class Nvrtc(Toolchain, Protocol):
-    """NVRTC, or what stands in for it in a test."""
+    """The interface of NVRTC, which tests implement too."""
 
     @property
     def major(self) -> int:
-        """The major number of the CUDA release it comes from."""
+        """The major number of the CUDA release that NVRTC belongs to."""
         ...
 
 
 @final
 class BindingsNvrtc:
-    """NVRTC through `cuda.bindings`; compiling releases the GIL."""
+    """NVRTC through `cuda.bindings`. Compilation releases the GIL."""
 
     def __init__(self, module: Any) -> None:
         """`module` is `cuda.bindings.nvrtc`.
 
         Raises:
-            RuntimeError: the library itself is not installed.
+            RuntimeError: the NVRTC library is not installed.
         """
         self._nvrtc = module
         major, minor = self._call("nvrtcVersion")
@@ -76,10 +77,10 @@ class BindingsNvrtc:
         return self._version[0]
 
     def compile(self, text: str, file: str, options: Sequence[str]) -> bytes | Refusal:
-        """The cubin of `text`.
+        """Compile `text` to a cubin.
 
         Raises:
-            DeviceError: NVRTC failed for another reason than the text and the options.
+            DeviceError: NVRTC failed for a reason outside the text and the options.
         """
         source, name = (part.encode("utf-8", "surrogateescape") for part in (text, file))
         program = self._call("nvrtcCreateProgram", source, name, 0, [], [])
@@ -96,14 +97,14 @@ class BindingsNvrtc:
             self._call("nvrtcDestroyProgram", program)
 
     def _read(self, program: object, size: str, get: str) -> bytes:
-        """A result that NVRTC writes into a buffer of the caller's."""
+        """Return a result that NVRTC writes into a buffer of the caller's."""
         buffer = bytearray(int(self._call(size, program)))
-        # cuda.bindings takes any writable buffer; a bytes object would be changed in place, behind Python's back.
+        # cuda.bindings accepts any writable buffer. It would modify even a bytes object, which must not change.
         self._call(get, program, buffer)
         return bytes(buffer)
 
     def _call(self, function: str, *args: object) -> Any:
-        """The result of a call: nothing, one value, or a tuple of several."""
+        """Call a function of NVRTC and return its result: an empty tuple, one value, or a tuple of several."""
         code, *results = getattr(self._nvrtc, function)(*args)
         if int(code):
             raise DeviceError(f"{function} failed with {self._error(int(code))}.")
@@ -118,9 +119,9 @@ def _text(log: bytes) -> str:
 
 
 def load_nvrtc() -> BindingsNvrtc | None:
-    """NVRTC, if `cuda.bindings` and the library are installed."""
+    """Return NVRTC; None if `cuda.bindings` or the library is not installed."""
     try:
-        # By name: the module has no types, and where CUDA is not installed no type checker finds it at all.
+        # By name: the module has no type annotations, and type checkers do not find it where CUDA is not installed.
         return BindingsNvrtc(import_module("cuda.bindings.nvrtc"))
-    except (ImportError, RuntimeError, DeviceError):  # RuntimeError: the bindings are there, the library is not
+    except (ImportError, RuntimeError, DeviceError):  # RuntimeError: the bindings are installed, the library is not
         return None

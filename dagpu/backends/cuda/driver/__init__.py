@@ -1,1 +1,1 @@
-"""The CUDA driver: a protocol, and its implementation with PyCUDA and cuda.bindings."""
+"""The CUDA driver: its protocol, and the implementation with PyCUDA and cuda.bindings."""

@@ -1,12 +1,12 @@
-"""What the CUDA backend asks of the driver, as types; nothing here imports one.
+"""The part of the CUDA driver that the backend uses, as protocols and data types. This module imports no driver.
 
-`pycuda_driver` is the real one. Every call is made with the device's context current (`Gpu.current`), on any thread.
-A call that fails raises `DeviceError` with the CUresult as its code. A prepared launch, which is made thousands of
-times for each run, returns its CUresult instead, of which `Gpu.refused` makes a `DeviceError`.
+`pycuda_driver` implements it. Every call needs the device's context current (`Gpu.current`), and any thread may make
+it. A call that fails raises `DeviceError` with the CUresult as its code. A prepared launch, which each run makes
+thousands of times, returns its CUresult instead; `Gpu.refused` converts that to a `DeviceError`.
 
-A call that may wait, for the device or for a thread that waits for it, lets go of the GIL, and nothing here takes the
-GIL on a driver's thread: else a kernel under way, or a host function behind it, could never end (`pycuda_driver` has
-the list of all calls).
+A call that may wait, for the device or for a thread that waits for it, releases the GIL, and nothing here acquires the
+GIL on a driver's thread. Otherwise a running kernel, or a host function behind it, could never end. `pycuda_driver`
+lists all calls.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError
 
 GridExtents: TypeAlias = tuple[int, int, int]
-"""x, y, z of a grid or a block."""
+"""Extents of a grid or a block: x, y, z."""
 
 OUT_OF_MEMORY: Final = 2
 NOT_READY: Final = 600
@@ -28,10 +28,10 @@ PEER_ACCESS_ALREADY_ENABLED: Final = 704
 NOT_SUPPORTED: Final = 801
 
 STICKY: Final = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 900, 999))
-"""CUresults after which a context is beyond repair: uncorrectable ECC and NVLink errors, illegal address, launch
+"""CUresults after which a context cannot be used again: uncorrectable ECC and NVLink errors, illegal address, launch
 timeout, destroyed context, assert, hardware stack, illegal instruction, misaligned address, invalid address space,
-invalid program counter, launch failure, contained error, unknown (cuda.h: those whose text says that the process must
-be terminated and relaunched)."""
+invalid program counter, launch failure, contained error, unknown (cuda.h: the results whose text says that the process
+must be terminated and relaunched)."""
 
 CURES: Final = {
     1: "It is a defect in dagpu, or in arguments that the driver alone can check",
@@ -49,8 +49,8 @@ CURES: Final = {
 
 
 def device_error(call: str, code: int, text: str) -> DeviceError:
-    """A failed driver call as an error: `DeviceLostError` where the context does not recover, `OutOfMemoryError` where
-    it was out of memory."""
+    """Return the error of a failed driver call: `DeviceLostError` if the context cannot be used again,
+    `OutOfMemoryError` if memory is short, else `DeviceError`."""
     cure = CURES.get(code)
     message = f"{call} failed: {text} (CUresult {code})"
     if code in STICKY:
@@ -60,7 +60,7 @@ def device_error(call: str, code: int, text: str) -> DeviceError:
 
 
 class RawStream(Protocol):
-    """A CUstream."""
+    """A CUDA stream (CUstream)."""
 
     @property
     def handle(self) -> int: ...
@@ -68,7 +68,7 @@ class RawStream(Protocol):
 
 
 class RawEvent(Protocol):
-    """A CUevent without timing."""
+    """A CUDA event (CUevent) without timing."""
 
     def record(self, stream: Any, /) -> object: ...
     def query(self) -> bool: ...
@@ -76,95 +76,98 @@ class RawEvent(Protocol):
 
 
 class TimingEvent(RawEvent, Protocol):
-    """A CUevent with timing."""
+    """A CUDA event (CUevent) with timing."""
 
     def time_since(self, earlier: Any, /) -> float:
-        """Milliseconds between two events of one device that have happened."""
+        """Return the milliseconds since `earlier`. Both events are of one device and complete."""
         ...
 
 
 LAUNCH: Final = "cuLaunchKernelEx"
-"""The call that a prepared launch makes."""
+"""The driver call that a prepared launch makes."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """A kernel, loaded."""
+    """A loaded kernel."""
 
     handle: Any
-    """What the `Gpu` that loaded it knows it by: for the real one the CUfunction, as a number."""
+    """The handle by which its `Gpu` launches it: for a real GPU the CUfunction, as an integer."""
     max_threads: int
-    """Threads that a block may have, given the registers that the kernel takes."""
+    """The most threads in a block, given the registers that the kernel uses."""
     static_shared: int
-    """Bytes of shared memory that it declares itself."""
+    """Bytes of shared memory that the kernel declares itself."""
     registers: int
     allow_shared: Callable[[int], None]
-    """Let it have so many bytes of dynamic shared memory: needed above 48 KiB."""
+    """Function that allows the kernel this number of bytes of dynamic shared memory. A call is needed above 48 KiB."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Limits:
-    """What a device allows a launch (cuDeviceGetAttribute)."""
+    """Limits of a device on a launch (cuDeviceGetAttribute)."""
 
     threads: int
     block: GridExtents
     grid: GridExtents
     shared: int
-    """Bytes of shared memory for each block, static and dynamic, that a kernel may ask for."""
+    """The most bytes of shared memory for each block, static and dynamic, that a kernel may request."""
     default_shared: int
-    """The same without asking."""
+    """The most bytes of shared memory for each block without a request."""
 
 
 @final
 class KernelLaunch(NamedTuple):
-    """A launch, in a stream or as a node of a graph. A plan may have thousands, and a frozen class takes thrice as long
-    to make."""
+    """A kernel launch, in a stream or as a node of a graph. A plan may have thousands, and a frozen dataclass takes
+    three times as long to create."""
 
     function: Function
     grid: GridExtents
     block: GridExtents
     parameters: bytearray
-    """Packed. It stays where it is. A launch in a stream reads it when it is made; a graph when it is made, and at each
-    `update_kernel`."""
+    """The packed parameters, at a fixed address. A launch in a stream reads them when it is submitted; a graph reads
+    them when it is created, and at each `update_kernel`."""
     shared: int
     """Bytes of dynamic shared memory."""
 
 
 class Launches(Protocol):
-    """Launches that are prepared for streams, so that making one takes a single call without arguments.
+    """Launches that are prepared for streams. Each is submitted by a single call without arguments.
 
-    One thread at a time aims them. Then any thread makes any of them, with the kernel's context current.
+    One thread at a time calls `set_streams`. Then any thread may submit any launch, with the kernel's context current.
     """
 
     @property
     def each(self) -> Sequence[Callable[[], int]]:
-        """What makes each launch, in its lane's stream, with what is in its parameters at that moment. It returns the
-        CUresult: 0 unless the driver has refused. A full queue makes it wait; other threads run meanwhile."""
+        """Functions that submit a launch each, in its lane's stream, with the current contents of its parameters. A
+        call returns the CUresult: 0 unless the driver refuses. It blocks while the queue is full; other threads run
+        meanwhile."""
         ...
 
-    def aim(self, streams: Sequence[RawStream]) -> None:
-        """From now on a launch goes to the stream of its lane. The list is kept: it is not changed afterwards."""
+    def set_streams(self, streams: Sequence[RawStream]) -> None:
+        """Set the stream of each lane. Later launches go to the stream of their lane. `streams` must not change
+        afterwards."""
         ...
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyNode:
-    """A contiguous copy, in a graph: `in` from page-locked memory to the device, `out` the other way, or `within`."""
+    """A contiguous copy in a graph: `in` from page-locked memory to the device, `out` from the device to page-locked
+    memory, or `within` the device."""
 
     kind: Literal["in", "out", "within"]
     target: int
     source: int
     nbytes: int
-    """Not 0."""
+    """Bytes copied; not 0."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class FillNode:
-    """`count` (not 0) elements of `width` (1, 2, 4) bytes, in a graph."""
+    """A memset in a graph: writes `count` (not 0) elements of `width` (1, 2, 4) bytes."""
 
     address: int
     width: int
@@ -176,25 +179,26 @@ GraphNode: TypeAlias = KernelLaunch | CopyNode | FillNode
 
 
 class RawGraph(Protocol):
-    """An executable graph. Nodes are named by their place in what `Gpu.make_graph` got.
+    """An executable graph (CUgraphExec). A node's number is its index in the argument of `Gpu.make_graph`.
 
-    It is changed, launched and destroyed only when none of its launches is under way, but for launches in one stream.
+    The caller changes, launches and destroys it only while none of its launches is under way. Launches in one stream
+    may follow each other.
     """
 
     def update_kernel(self, node: int) -> None:
-        """A kernel's parameters have been written anew: launches from now on take them."""
+        """Copy a kernel's parameters, which have changed, into its node. Later launches use them."""
         ...
 
     def update_copy(self, node: int, to: CopyNode) -> None:
-        """Other addresses. All else is as it was."""
+        """Set the addresses of a copy node. Only the addresses of `to` differ from the node's."""
         ...
 
     def update_fill(self, node: int, to: FillNode) -> None:
-        """Another address, likewise."""
+        """Set the address of a memset node. Only the address of `to` differs from the node's."""
         ...
 
     def upload(self, stream: RawStream) -> None:
-        """Do ahead what the first launch would do else."""
+        """Upload the graph to the device ahead of its first launch."""
         ...
 
     def launch(self, stream: RawStream) -> None: ...
@@ -208,19 +212,20 @@ class Gpu(Protocol):
     index: int
     name: str
     arch: str
-    """As compilers want it: `sm_90`."""
+    """The architecture in the form of compiler options: `sm_90`."""
     limits: Limits
 
     def current(self) -> AbstractContextManager[object]:
-        """Makes the context current on this thread; what was current before is so again afterwards."""
+        """Return a context manager that makes the context current on this thread, and restores the previous one at
+        exit."""
         ...
 
     def refused(self, call: str, code: int) -> DeviceError:
-        """The error of a call that has returned a CUresult other than 0."""
+        """Return the error of a call that has returned a CUresult other than 0."""
         ...
 
     def new_stream(self) -> RawStream:
-        """A non-blocking stream: one that does not order itself with the null stream."""
+        """Create a non-blocking stream: one without implicit synchronization with the null stream."""
         ...
 
     def new_event(self) -> RawEvent: ...
@@ -228,72 +233,78 @@ class Gpu(Protocol):
     def new_timing_event(self) -> TimingEvent: ...
 
     def allocate(self, nbytes: int) -> int:
-        """Device memory; its address, aligned to 256 bytes or more. `DeviceError` with code 2 where there is none."""
+        """Allocate device memory, and return its address, aligned to 256 bytes or more.
+
+        Raises:
+            DeviceError: there is too little memory (code 2).
+        """
         ...
 
     def free(self, address: int) -> None:
-        """Give back what `allocate` gave. Waits for the device."""
+        """Free memory of `allocate`. This waits for the device."""
         ...
 
     def allocate_pinned(self, nbytes: int) -> int:
-        """Page-locked host memory that every device can read and write under the same address."""
+        """Allocate page-locked host memory, and return its address, which is valid on every device."""
         ...
 
     def free_pinned(self, address: int) -> None: ...
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total bytes."""
+        """Return the free and the total bytes of device memory."""
         ...
 
     def synchronize(self) -> None:
-        """Block until the device is idle; other threads run meanwhile."""
+        """Block until the device is idle. Other threads run meanwhile."""
         ...
 
     def load(self, cubin: bytes, symbol: str) -> Function:
-        """A kernel of a cubin, for the process's life. Waits for the device."""
+        """Load a kernel of a cubin for the process's life. This waits for the device."""
         ...
 
     def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> Launches:
-        """Launches, each with its lane, of kernels of any device."""
+        """Prepare launches, each with its lane. Their kernels may be of several devices."""
         ...
 
     def copy_in(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
-        """From contiguous host memory, `source.nbytes` bytes. Asynchronous where `source` is pinned."""
+        """Copy contiguous host memory to the device. The copy is asynchronous if `source` is pinned."""
         ...
 
     def copy_out(self, target: NDArray[Any], address: int, stream: RawStream) -> None:
-        """To contiguous host memory, likewise."""
+        """Copy device memory to contiguous host memory. The copy is asynchronous if `target` is pinned."""
         ...
 
     def copy(self, target: int, source: int, nbytes: int, stream: RawStream) -> None:
-        """Within the device, or from another one to it."""
+        """Copy within the device, or from another device to this one."""
         ...
 
     def copy_pitched(
         self, target: int, source: int, width: int, height: int, pitches: tuple[int, int], stream: RawStream
     ) -> None:
-        """`height` rows of `width` bytes; `pitches` of the target and of the source, bytes."""
+        """Copy `height` rows of `width` bytes. `pitches` are those of the target and of the source, in bytes."""
         ...
 
     def reach_peer(self, peer: "Gpu") -> bool:
-        """Let this device's kernels read the other's memory; False where the hardware cannot."""
+        """Enable this device's kernels to read the peer's memory. Return False if the hardware cannot."""
         ...
 
     def fill(self, address: int, width: int, value: int, count: int, stream: RawStream) -> None:
-        """`count` elements of `width` (1, 2, 4) bytes."""
+        """Write `value` to `count` elements of `width` (1, 2, 4) bytes."""
         ...
 
     def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> RawGraph:
-        """An executable graph of these nodes, each after those of the nodes before it that are named with it.
+        """Instantiate an executable graph of these nodes. Each node comes with the numbers of the earlier nodes on
+        which it depends.
 
-        `DeviceError` where the driver refuses it; then nothing is left of it.
+        Raises:
+            DeviceError: the driver refuses the graph; nothing of it remains.
         """
         ...
 
     def close_when_reached(self, stream: RawStream, descriptor: int) -> None:
-        """Once the stream gets there, have the driver close a file descriptor, with no Python on its thread."""
+        """Enqueue a host function that closes a file descriptor. It runs no Python on the driver's thread."""
         ...
 
     def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
-        """Does the array lie in page-locked memory, whoever allocated it?"""
+        """Return True if the array is in page-locked memory, whichever library allocated it."""
         ...

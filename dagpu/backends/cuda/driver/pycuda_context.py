@@ -1,4 +1,4 @@
-"""Making a device's context current on a thread, and seeing to it that no thread is in the driver when Python ends."""
+"""Makes a device's context current on a thread, and keeps threads out of the driver while the interpreter exits."""
 
 import atexit
 import os
@@ -10,15 +10,16 @@ from typing import Any, Final, final
 from dagpu.backends.cuda.driver.driver_protocol import device_error
 
 EXIT_SECONDS: Final = 2.0
-"""How long the interpreter waits at its end for threads that are in the driver."""
+"""Seconds that the interpreter waits at exit for threads that are in the driver."""
 
 
 @final
 class Context:
-    """A `with` block in which a context is current. One object serves all threads: it holds no state of theirs.
+    """A context manager in which a CUDA context is current. All threads share one object: it stores no state of a
+    thread.
 
-    It is the driver's own stack, not PyCUDA's: that aborts the process if a thread ends with something on it, as
-    daemon threads do when the interpreter ends.
+    It uses the driver's context stack, not PyCUDA's: PyCUDA aborts the process if a thread ends with a context on its
+    stack, as daemon threads do at interpreter exit.
     """
 
     __slots__ = ("_pop", "_push", "context")
@@ -44,15 +45,16 @@ class Context:
 
 @final
 class _Ending:
-    """The end of the interpreter. It ends daemon threads wherever they are, by unwinding their stacks; if that is in
-    the driver, or in PyCUDA's C++, the process crashes. So they are stopped before, where nothing is on the stack."""
+    """Interpreter exit. The interpreter ends daemon threads at any point by unwinding their stacks, and the process
+    crashes if a thread is in the driver or in PyCUDA's C++ then. So threads are stopped earlier, before they enter the
+    driver."""
 
     def __init__(self) -> None:
         self.begun = False
         self.inside: list[None] = []
-        """As long as there are threads within `with gpu.current()`; appending and popping are atomic."""
+        """One element for each thread that is within `with gpu.current()`. Appending and popping are atomic."""
         atexit.register(self._begin)
-        os.register_at_fork(after_in_child=self.inside.clear)  # those threads are the parent's
+        os.register_at_fork(after_in_child=self.inside.clear)  # these threads exist in the parent only
 
     def _begin(self) -> None:
         self.begun = True
@@ -61,7 +63,7 @@ class _Ending:
             time.sleep(1e-3)
 
     def stop_other_threads(self) -> None:
-        """Let the main thread pass, which may have more to do at the end, and nobody else ever again."""
+        """Block the calling thread for ever, unless it is the main thread, which may still have work at exit."""
         if threading.current_thread() is not threading.main_thread():
             threading.Event().wait()
 

@@ -1,12 +1,13 @@
-"""The driver: PyCUDA starts it and describes the devices; all else goes through cuda.bindings or ctypes.
+"""The CUDA driver: PyCUDA initialises it and describes the devices; all other calls use cuda.bindings or ctypes.
 
 PyCUDA holds the GIL in most calls that need a context. A thread that waits in the driver with the GIL held stops all
-others; and if a host function of anybody's that takes the GIL is in a stream, as those of CuPy, Numba and cuda.bindings
-12 do, it waits for ever. So a call that may wait is made through a function that lets go of the GIL, and the driver's
-threads run no Python of ours.
+others. It waits for ever if a stream contains a host function that acquires the GIL, as those of CuPy, Numba and
+cuda.bindings 12 do. So a call that may wait goes through a function that releases the GIL, and dagpu runs no Python on
+the driver's threads.
 
-A call may wait for the device; and it may wait behind a thread, of ours or of any library, that loads a module or frees
-memory: while these wait for the device they hold a lock of the context. These are all the calls that dagpu makes:
+A call may wait for the device. It may also wait behind a thread, of dagpu or of any library, that loads a module or
+frees memory: such a thread holds a lock of the context while it waits for the device. These are all calls that dagpu
+makes:
 
     call                            through                          may wait for      behind a load  GIL
     cuInit                          cuda.init                        -                 -              released
@@ -61,12 +62,13 @@ memory: while these wait for the device they hold a lock of the context. These a
     cuGraphDestroy                  bindings                         -                 unknown        released
     cuGetErrorString                bindings                         -                 -              released
 
-What a call waits for was measured on an H200 (driver 580) while a kernel of 200 ms ran, and behind a load while another
-thread was in cuModuleLoadData or cuMemFree meanwhile: "waits" took as long as these, "-" did not, or needs no context.
-"unknown" was not measured behind a load; such a call is made as if it waited.
+The waits were measured on an H200 (driver 580) while a kernel of 200 ms ran. For the column "behind a load", another
+thread was in cuModuleLoadData or cuMemFree meanwhile: "waits" took as long as these, "-" did not or needs no context,
+and "unknown" was not measured. dagpu assumes that an "unknown" call waits.
 
-Streams are not PyCUDA's, so copies and fills cannot be: PyCUDA's take its own streams alone. Another way would be to
-create PyCUDA's streams only while no thread of ours loads or frees; it would not keep other libraries' threads from it.
+Streams are not PyCUDA's, so copies and fills are not PyCUDA's either: PyCUDA's accept only its own streams. An
+alternative is to create PyCUDA's streams only while no thread of dagpu loads or frees; it does not protect against the
+threads of other libraries.
 """
 
 import ctypes
@@ -102,16 +104,16 @@ from dagpu.common.errors import DeviceError, NoDeviceError
 from dagpu.handles.device_handles import INSTALL_CUDA
 
 if TYPE_CHECKING:
-    # At run time `_Libraries` binds it, when a device is first asked for: where there is no PyCUDA, this module is
-    # imported all the same. A module kept in an attribute would be Any to mypy.
+    # At run time `_Libraries` binds it, when a device is first requested, so this module can be imported without
+    # PyCUDA. A module in an attribute would be Any to mypy.
     import pycuda.driver as cuda  # noqa: TC004 - more than a type, and bound later
 
 
 def open_gpus() -> list[Gpu]:
-    """Every CUDA device that this process may use.
+    """Return every CUDA device that this process may use.
 
     Raises:
-        NoDeviceError: PyCUDA, cuda.bindings, the driver or a device is missing; it says which.
+        NoDeviceError: PyCUDA, cuda.bindings, the driver or a device is missing; the message names it.
     """
     libraries = _Libraries()
     return [PyCudaGpu(libraries, index) for index in range(cuda.Device.count())]
@@ -123,14 +125,14 @@ class _Libraries:
 
     def __init__(self) -> None:
         self.forked = False
-        """Is this a child of the process that initialised them?"""
+        """True in a child process that was forked after the initialisation."""
         _import_pycuda()
         self.bindings: Any = _import_bindings()
         try:
             cuda.init()
         except Exception as error:
             raise NoDeviceError(
-                f"there is no CUDA device here: {error}. See that the NVIDIA driver is loaded (nvidia-smi) and that "
+                f"no CUDA device is available: {error}. Check that the NVIDIA driver is loaded (nvidia-smi) and that "
                 "CUDA_VISIBLE_DEVICES hides no device.",
                 self.code_of(error),
             ) from None
@@ -144,13 +146,13 @@ class _Libraries:
         self.forked = True
 
     def code_of(self, error: BaseException) -> int:
-        """The CUresult of PyCUDA's error, which carries its text alone: `cuInit failed: no CUDA-capable device is
-        detected`. 0 if it is none of the driver's."""
+        """Return the CUresult of an error of PyCUDA's, which contains only its text: `cuInit failed: no CUDA-capable
+        device is detected`. Return 0 if it is not an error of the driver."""
         reason = str(error).partition(" failed: ")[2].partition(" - ")[0]
         return next((int(known) for known in self.bindings.CUresult if self.text_of(int(known)) == reason), 0)
 
     def text_of(self, code: int) -> str:
-        """What the driver says of a CUresult."""
+        """Return the driver's description of a CUresult."""
         try:
             known = self.bindings.CUresult(code)
         except ValueError:  # the driver is newer than cuda.bindings
@@ -169,7 +171,7 @@ def _import_pycuda() -> None:
 
 def _import_bindings() -> Any:
     try:
-        # By name: the module has no types.
+        # By name: the module has no type annotations.
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
         raise _missing("cuda.bindings", error, "comes as a wheel") from None
@@ -177,33 +179,34 @@ def _import_bindings() -> Any:
 
 def _missing(what: str, error: ImportError, how: str) -> NoDeviceError:
     return NoDeviceError(
-        f"{what} cannot be imported ({error}), so there are no CUDA devices here. Install it: {INSTALL_CUDA} ({what} "
+        f"{what} cannot be imported ({error}), so no CUDA device is available. Install it: {INSTALL_CUDA} ({what} "
         f"{how}), on a machine with an NVIDIA driver."
     )
 
 
 def _address_of_close() -> int:
-    """libc's `int close(int)`: as a host function it gets a descriptor for its argument, and needs no GIL."""
+    """Return the address of libc's `int close(int)`. As a host function it takes a file descriptor as its argument, and
+    does not need the GIL."""
     address = ctypes.cast(ctypes.CDLL(None).close, ctypes.c_void_p).value
     assert address is not None
     return address
 
 
 def _function(driver: ctypes.CDLL, name: str) -> Callable[..., int]:
-    """A function of the driver itself; it returns the CUresult. ctypes lets go of the GIL while it runs. Arguments are
-    instances of ctypes' types: of a plain int it would pass on 32 bits."""
+    """Return a function of the driver, which returns the CUresult. ctypes releases the GIL during a call. Arguments
+    must be instances of ctypes' types: ctypes passes only 32 bits of a plain int."""
     try:
         function: Callable[..., int] = getattr(driver, name)
     except AttributeError:
         raise NoDeviceError(
-            f"the NVIDIA driver has no {name}: it is older than CUDA 12. Install a newer one (nvidia-smi names it)."
+            f"the NVIDIA driver has no {name}: it is older than CUDA 12. Update it (nvidia-smi shows its version)."
         ) from None
     return function
 
 
 @final
 class PyCudaGpu:
-    """One device. Implements `dagpu.backends.cuda.driver.driver_protocol.Gpu`."""
+    """One CUDA device. Implements `dagpu.backends.cuda.driver.driver_protocol.Gpu`."""
 
     def __init__(self, libraries: _Libraries, index: int) -> None:
         self._libraries = libraries
@@ -218,8 +221,8 @@ class PyCudaGpu:
         self._gate = threading.Lock()
 
     def current(self) -> Context:
-        """Push the primary context, shared with every other library in the process, and pop it at the end. It is kept
-        for the process's life."""
+        """Return a context manager that makes the primary context current. All libraries in the process share this
+        context. dagpu retains it for the process's life."""
         found = self._context
         if found is None:
             with self._gate:
@@ -230,7 +233,7 @@ class PyCudaGpu:
                     found = self._context = Context(self._bindings, context)
         if self._libraries.forked:
             raise DeviceError(
-                "CUDA was used before this process was forked off, and cannot be used in the child. Start children "
+                "CUDA was used before this process was forked, and cannot be used in the child. Start child processes "
                 "with multiprocessing's 'spawn' method, or fork before the first use of a GPU."
             )
         return found
@@ -239,7 +242,8 @@ class PyCudaGpu:
         return device_error(call, code, self._libraries.text_of(code))
 
     def _checked(self, call: str, returned: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The values that a function of cuda.bindings returned behind its CUresult."""
+        """Return the values after the CUresult in the result of a function of cuda.bindings. Raise the error if there
+        is one."""
         if returned[0]:
             raise self.refused(call, int(returned[0]))
         return returned[1:]
@@ -327,7 +331,7 @@ class PyCudaGpu:
         returned = self._bindings.cuCtxEnablePeerAccess(peer.current().context, 0)
         if returned[0] == NOT_SUPPORTED:
             return False
-        if returned[0] != PEER_ACCESS_ALREADY_ENABLED:  # another library was first
+        if returned[0] != PEER_ACCESS_ALREADY_ENABLED:  # another library has enabled it
             self._checked("cuCtxEnablePeerAccess", returned)
         return True
 

@@ -1,7 +1,7 @@
 """Executable graphs through cuda.bindings.
 
-Of the driver's functions for graphs those are used that take the same arguments in cuda.bindings 12 and 13. A node is
-known by its handle in the graph that the executable one was made from, so that graph lives as long.
+This module uses only functions that take the same arguments in cuda.bindings 12 and 13. A node is identified by its
+handle in the graph from which the executable graph was instantiated, so both graphs live equally long.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from dagpu.backends.cuda.driver.pycuda_streams import Checked
 
 @final
 class PyCudaGraph:
-    """Implements `dagpu.backends.cuda.driver.driver_protocol.RawGraph`."""
+    """An executable graph. Implements `dagpu.backends.cuda.driver.driver_protocol.RawGraph`."""
 
     __slots__ = (
         "_bindings", "_checked", "_context", "_exec", "_extras", "_graph", "_kernels", "_launch", "_nodes",
@@ -36,9 +36,10 @@ class PyCudaGraph:
         self._extras = Extras([node for node, _ in nodes if isinstance(node, KernelLaunch)])
         self._nodes: list[Any] = []
         self._kernels: dict[int, tuple[Any, int]] = {}
-        """Of each kernel's node its CUDA_KERNEL_NODE_PARAMS, and the address of the `extra` to put in."""
+        """For each kernel's node its CUDA_KERNEL_NODE_PARAMS, and the address of its `extra`."""
         self._shapes: dict[tuple[object, ...], Any] = {}
-        """The structs, by all else that is in them: making one takes longer than the driver does for a node."""
+        """The CUDA_KERNEL_NODE_PARAMS by their other fields. To create one takes longer than the driver takes for a
+        node."""
         self._graph: Any = checked("cuGraphCreate", bindings.cuGraphCreate(0))[0]
         try:
             for node, needs in nodes:
@@ -66,7 +67,7 @@ class PyCudaGraph:
             call = "cuGraphAddMemsetNode"
         self._nodes += self._checked(call, added)
 
-    # ---- what a node does ---------------------------------------------------------------------------------------
+    # ---- node parameters ----------------------------------------------------------------------------------------
 
     def _kernel_params(self, node: KernelLaunch) -> Any:
         shape = node.function, node.grid, node.block, node.shared
@@ -80,7 +81,7 @@ class PyCudaGraph:
         return params
 
     def _copy_params(self, node: CopyNode) -> Any:
-        # Pitches and heights of 0: there is one row (as XLA has it, and NVIDIA's own tests).
+        # Pitches and heights of 0 mean one row (as in XLA, and in NVIDIA's own tests).
         kinds, params = self._bindings.CUmemorytype, self._bindings.CUDA_MEMCPY3D()
         if node.kind == "in":
             params.srcMemoryType, params.srcHost = kinds.CU_MEMORYTYPE_HOST, node.source

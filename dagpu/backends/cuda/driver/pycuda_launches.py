@@ -1,9 +1,9 @@
-"""Kernel launches as the driver reads them: structs in memory that stays where it is, written once for many launches.
+"""Prepares kernel launches for the driver: structs at fixed addresses, written once for many launches.
 
 A launch in a stream is one call of the driver's cuLaunchKernelEx with four addresses: 0.35 us on a driver that does
-nothing (CPython 3.12, in a loop like the one that plays a script). Two other ways were tried. PyCUDA's takes 0.38 us,
-and holds the GIL while a full queue makes the launch wait. cuLaunchKernel of cuda.bindings lets go of it, but takes
-eleven arguments apart for each launch: 0.64 us.
+nothing (CPython 3.12, in a loop like the one that submits a command list). Two alternatives were tried. PyCUDA's launch
+takes 0.38 us, and holds the GIL while a full queue blocks it. cuLaunchKernel of cuda.bindings releases the GIL, but it
+unpacks eleven arguments for each launch: 0.64 us.
 """
 
 import ctypes
@@ -17,28 +17,29 @@ from dagpu.backends.cuda.driver.driver_protocol import GridExtents, KernelLaunch
 # cuda.h: CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
 _POINTER, _SIZE, _END = 1, 2, 0
 _EXTRA: Final = Struct("<6Q")
-"""A launch's `extra`: two options, each with its value, and the end. Then the number that the second points to."""
+"""A launch's `extra`: two options, each with its value, and the end; then the size to which the second option
+points."""
 _NUMBER: Final = 40
-"""Where in it that number is."""
+"""Offset of the size in `_EXTRA`."""
 
 _CONFIG: Final = Struct("<7I4xQQI4x")
-"""CUlaunchConfig: x, y, z of the grid and of the block, dynamic shared bytes, the stream, its attributes: none."""
+"""CUlaunchConfig: x, y, z of the grid and of the block, dynamic shared bytes, the stream, no attributes."""
 _STREAM: Final = 32
-"""Where in it the stream is."""
+"""Offset of the stream in `_CONFIG`."""
 
 _write_number: Final = Struct("<Q").pack_into
 
 
 def _address(memory: bytearray) -> tuple[object, int]:
-    """Where a bytearray lies, and a view of it: while there is one, the bytearray stays there."""
+    """Return a view of a bytearray, and its address. The address is fixed as long as the view exists."""
     view = ctypes.c_char.from_buffer(memory)
     return view, ctypes.addressof(view)
 
 
 @final
 class Extras:
-    """Of each launch the `extra`, which says where its parameters are: in one table for all, as an array of ctypes' for
-    each takes longer than the driver does for a node of a graph."""
+    """For each launch the `extra`, which contains the address of its parameters. All are in one table: a ctypes array
+    for each takes longer than the driver takes for a node of a graph."""
 
     __slots__ = ("_held", "_table", "addresses")
 
@@ -47,7 +48,7 @@ class Extras:
         view, start = _address(self._table)
         self._held = [view]
         self.addresses = range(start, start + len(launches) * _EXTRA.size, _EXTRA.size)
-        """For each launch, where its own is."""
+        """For each launch the address of its `extra`."""
         for launch, address in zip(launches, self.addresses, strict=True):
             view, parameters = _address(launch.parameters)
             self._held.append(view)
@@ -59,16 +60,16 @@ class Extras:
 
 @final
 class PyCudaLaunches:
-    """Implements `dagpu.backends.cuda.driver.driver_protocol.Launches`."""
+    """Prepared launches. Implements `dagpu.backends.cuda.driver.driver_protocol.Launches`."""
 
     __slots__ = ("_configs", "_extras", "_held", "_lanes", "_streams", "each")
 
     def __init__(self, launch_kernel: Callable[..., int], launches: Sequence[tuple[KernelLaunch, int]]) -> None:
-        """`launch_kernel` is the driver's cuLaunchKernelEx, of which ctypes knows no argument types: an instance of
-        c_void_p is handed on as it is, where a number would be looked at each time."""
+        """Prepare launches for `launch_kernel`, the driver's cuLaunchKernelEx. Its arguments are instances of c_void_p:
+        ctypes passes these on directly, and converts an int at each call."""
         self._extras = Extras([launch for launch, _ in launches])
         shapes: dict[tuple[GridExtents, GridExtents, int, int], int] = {}
-        """Most launches of a plan have a few configurations between them: these are numbered."""
+        """The distinct configurations, by number. Most launches of a plan share a few."""
         numbers = [
             shapes.setdefault((launch.grid, launch.block, launch.shared, lane), len(shapes))
             for launch, lane in launches
@@ -89,10 +90,10 @@ class PyCudaLaunches:
             self.each.append(partial(launch_kernel, configs[number], function, None, ctypes.c_void_p(extra)))
         self._streams: Sequence[RawStream] = ()
 
-    def aim(self, streams: Sequence[RawStream]) -> None:
+    def set_streams(self, streams: Sequence[RawStream]) -> None:
         if streams == self._streams:
             return
-        self._streams = ()  # whoever interrupts this leaves nothing that looks written and is not
+        self._streams = ()  # an interrupt must not leave streams that look written and are not
         for number, lane in enumerate(self._lanes):
             _write_number(self._configs, number * _CONFIG.size + _STREAM, streams[lane].handle)
         self._streams = streams

@@ -1,10 +1,11 @@
-"""Streams and events through cuda.bindings, which lets go of the GIL in each of their calls.
+"""Streams and events through cuda.bindings, which releases the GIL in each of their calls.
 
-PyCUDA holds it. The driver makes whoever creates a stream, or creates or records an event, wait while another thread
-loads a module or frees memory; with the GIL held, that stops every Python thread. A record takes 0.2 us longer than
-PyCUDA's, and so does a query, on a driver that does nothing (CPython 3.12). ctypes is no quicker.
+PyCUDA holds the GIL. A thread that creates a stream, or creates or records an event, waits in the driver while another
+thread loads a module or frees memory; with the GIL held, that stops every Python thread. A record or a query takes 0.2
+us longer than PyCUDA's on a driver that does nothing (CPython 3.12). ctypes is not quicker.
 
-Nothing here is ever destroyed: `dagpu.backends.cuda.resources.streams` pools streams and events for the process's life.
+Streams and events are never destroyed: `dagpu.backends.cuda.resources.streams` pools streams and events for the
+process's life.
 """
 
 from collections.abc import Callable
@@ -13,12 +14,12 @@ from typing import Any, TypeAlias, final
 from dagpu.backends.cuda.driver.driver_protocol import NOT_READY
 
 Checked: TypeAlias = Callable[[str, tuple[Any, ...]], tuple[Any, ...]]
-"""Gives the values behind the CUresult that a call, whose name is given, has returned; or raises what it says."""
+"""Function that returns the values after the CUresult in the result of a named call, or raises the call's error."""
 
 
 @final
 class PyCudaStream:
-    """Implements `dagpu.backends.cuda.driver.driver_protocol.RawStream`."""
+    """A CUDA stream. Implements `dagpu.backends.cuda.driver.driver_protocol.RawStream`."""
 
     __slots__ = ("_bindings", "_checked", "cu", "handle")
 
@@ -26,7 +27,7 @@ class PyCudaStream:
         self._bindings = bindings
         self._checked = checked
         self.cu = cu
-        """The CUstream of cuda.bindings: its functions take a number as well, but for longer."""
+        """The CUstream of cuda.bindings. Its functions accept an integer too, but are slower then."""
         self.handle = int(cu)
 
     def wait_for_event(self, event: Any, /) -> None:
@@ -37,8 +38,8 @@ class PyCudaStream:
 
 @final
 class PyCudaEvent:
-    """Implements `dagpu.backends.cuda.driver.driver_protocol.RawEvent`, and `TimingEvent` if it was created with
-    timing.
+    """A CUDA event. Implements `dagpu.backends.cuda.driver.driver_protocol.RawEvent`, and `TimingEvent` if it was
+    created with timing.
     """
 
     __slots__ = ("_bindings", "_checked", "cu")

@@ -1,1 +1,1 @@
-"""Plans as CUDA graphs: nodes, executable graphs that runs borrow, captured graphs with memory of their own."""
+"""Plans as CUDA graphs: graph nodes, executable graphs that runs borrow, captured graphs with memory of their own."""

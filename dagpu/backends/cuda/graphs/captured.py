@@ -1,4 +1,4 @@
-"""A plan with memory of its own, as a graph that other plans launch."""
+"""Captured graphs: a plan with memory of its own, which other plans launch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dagpu.backends.common.failures import Outcome
 from dagpu.backends.common.host_instructions import source_array
-from dagpu.backends.cuda.commands.bounds_reports import blame
+from dagpu.backends.cuda.commands.bounds_reports import fail_violations
 from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import Encoded, RunBuffers
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
@@ -26,9 +26,10 @@ from dagpu.lowering.program import GraphLaunch, Launch
 
 @final
 class CapturedGraph:
-    """A graph whose nodes are written once, but for seeds that nobody has chosen, and all that they refer to.
+    """An executable graph with all memory that its nodes refer to. Its nodes are written once, except seeds that dagpu
+    draws for each launch.
 
-    One launch of it at a time.
+    Only one launch may be under way at a time.
     """
 
     __slots__ = ("_drawn", "_instance", "_launches", "_memory", "_plan", "_staged", "device", "staged_bytes")
@@ -36,7 +37,7 @@ class CapturedGraph:
     def __init__(self, compiled: CompiledPlan, instance: GraphExec, memory: RunMemory, staged: "Staged") -> None:
         self.device: CudaDevice = compiled.devices[0]
         self.staged_bytes = sum(target.nbytes for _, target in staged)
-        """What each launch copies on the host."""
+        """Bytes that each launch copies on the host."""
         self._plan: Plan = compiled.plan
         self._drawn = drawn_cells(self._plan)
         self._launches: Sequence[Launch] = compiled.reports
@@ -45,36 +46,43 @@ class CapturedGraph:
         self._staged = staged
 
     def launch(self, stream: RawStream) -> None:
-        """Take what is in the arrays of the host now, and launch it. The context is current."""
+        """Copy the current contents of the host's arrays to page-locked memory, and launch the graph. The context must
+        be current."""
         bound = self._memory.bound
         for copy, target in self._staged:
             np.copyto(target, source_array(copy.instruction, bound))
         if self._drawn:
             for cell in self._drawn:
                 bound[cell] = fresh_seed()
-            self._instance.aim(self._memory.bases, bound)
+            self._instance.update_nodes(self._memory.bases, bound)
         assert self._instance.raw is not None
         self._instance.raw.launch(stream)
 
     def violations(self) -> Iterator[BaseException]:
-        """Once a launch is over: of each kernel that it is to be blamed for, the error. They are forgotten here."""
+        """Yield the errors of the last launch's checked kernels, and reset the reports. The launch must be over."""
         block = self._memory.reports
         if block is None:
             return
         reports, outcome = array_over(block, block.nbytes), Outcome()
-        blame(self._plan, self._launches, reports, outcome)
+        fail_violations(self._plan, self._launches, reports, outcome)
         reports[...] = 0
         for failure in outcome.failures():
             yield failure.error
 
 
 Staged = list[tuple[CopyIn, NDArray[Any]]]
-"""Copies from arrays that are not page-locked, each with the array that is, of the same shape and element type."""
+"""Copies from arrays that are not page-locked, each with its page-locked staging array of the same shape and element
+type."""
 
 
-def freeze(compiled: CompiledPlan, written: Encoded, graphs: GraphInstances, bound: list[object]) -> CapturedGraph:
-    """The plan with the memory of these buffers and cells for good; see `Prepared.freeze`. Outputs and results that are
-    not there yet are put in."""
+def capture(compiled: CompiledPlan, encoded: Encoded, graphs: GraphInstances, bound: list[object]) -> CapturedGraph:
+    """Instantiate a plan as a graph that is bound to these buffers and cells permanently; see `Prepared.freeze`.
+
+    It allocates missing outputs and results, and puts them into `bound`.
+
+    Raises:
+        CaptureError: the plan cannot be a CUDA graph.
+    """
     if graphs.obstacle is not None:
         instruction, why = graphs.obstacle
         where = f" at {describe(instruction.origin)}" if instruction is not None else ""
@@ -84,22 +92,22 @@ def freeze(compiled: CompiledPlan, written: Encoded, graphs: GraphInstances, bou
     device.refuse_if_lost()
     with device.gpu.current():
         device.destroy_retired()
-        instance = GraphExec(device, graphs.draw(compiled, written))
+        instance = GraphExec(device, graphs.find_topology(compiled, encoded))
         memory = RunMemory(compiled, bound)
-        memory.look()
-        memory.take(instance.bases)
-        memory.take_host_memory(instance.bases)
+        memory.bind_given_blocks()
+        memory.allocate(instance.bases)
+        memory.allocate_host_memory(instance.bases)
         for copy_out in compiled.copies_out:
             array = bound[copy_out.instruction.out]
             assert isinstance(array, np.ndarray)
             if array.nbytes and not device.gpu.is_pinned(array):
                 raise CaptureError(
                     f"to_host at {describe(copy_out.instruction.origin)}: its result is in ordinary memory, and a CUDA "
-                    "graph copies to page-locked memory alone. Allow for more of that (DAGPU_PINNED_BYTES), or take "
-                    "the to_host out of what is captured."
+                    "graph copies only to page-locked memory. Allow more of it (DAGPU_PINNED_BYTES), or take the "
+                    "to_host out of the captured op."
                 )
-        instance.aim(memory.bases, bound)
-    memory.bound = list(bound)  # the caller's list is the caller's
+        instance.update_nodes(memory.bases, bound)
+    memory.bound = list(bound)  # the caller may change its own list
     return CapturedGraph(compiled, instance, memory, _staged(memory))
 
 
@@ -115,15 +123,15 @@ def _staged(memory: RunMemory) -> Staged:
 @final
 @dataclass(frozen=True, slots=True)
 class LaunchGraph:
-    """Launches a frozen plan as part of a run."""
+    """Launches a captured graph as part of a run."""
 
     instruction: GraphLaunch
     frozen: CapturedGraph
 
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
-        buffers.launched.append(self)  # it lives until the run is over, which then looks at its reports
+        buffers.launched.append(self)  # the run keeps it alive, and reads its reports at the end
         self.frozen.launch(stream)
 
     def violations(self) -> Iterator[BaseException]:
-        """Once the run is over: the errors of the graph's checked kernels. They are forgotten here."""
+        """Return the errors of the graph's checked kernels, and reset the reports. The run must be over."""
         return self.frozen.violations()

@@ -1,11 +1,11 @@
-"""The CUDA graphs of one plan: executable graphs that its runs borrow, so that one call of the driver launches a run.
+"""The executable CUDA graphs of one plan. A run borrows one, and then a single driver call launches the run.
 
-A graph owns no memory of the run: that comes out of the pools for every run, as it does for a run through streams. What
-lies elsewhere than in the graph's last run is written into the nodes concerned; as the pools are asked for what it had
-then, that is mostly nothing.
+A graph owns no memory of the run: each run allocates from the pools, as a run through streams does. Nodes whose
+addresses differ from the graph's last run are updated. Such updates are rare, because a run requests the addresses of
+the graph's last run from the pools.
 
-An executable graph is neither changed nor launched while it runs. So a run keeps the one it borrowed until it is over,
-and runs that are under way at once have one each.
+An executable graph must not be changed or launched while it runs. So a run keeps its graph until the run is over, and
+concurrent runs have one graph each.
 """
 
 import threading
@@ -17,54 +17,55 @@ from typing import Final, final
 from dagpu.backends.cuda.commands.command_list import Encoded
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, CopyNode, FillNode, GraphNode, RawGraph, RawStream
-from dagpu.backends.cuda.graphs.topology import GraphCommand, GraphTopology, LaunchTemplate, Node, blueprint
+from dagpu.backends.cuda.graphs.topology import GraphCommand, GraphTopology, LaunchTemplate, Node, build_topology
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.errors import DagpuError, DeviceError, DeviceLostError
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Instruction
 
 INSTANCES: Final = 4
-"""Executable graphs of one plan: runs that are under way at once beyond these go through streams. On a busy GPU a few
-keep it busy, and each takes the driver some microseconds and some KB for every node."""
+"""The most executable graphs of one plan. Further concurrent runs go through streams. A few graphs are enough to keep a
+busy GPU busy, and the driver takes some microseconds and some KB for every node of each."""
 
 PROMPT_NODES: Final = 100
-"""A larger graph is not instantiated by a thread that must not be held up: the driver takes 2 to 4 us for each node."""
+"""The most nodes of a graph that the thread of an event loop instantiates: the driver takes 2 to 4 us for each node."""
 
 
 @final
 class GraphExec:
-    """An executable graph, and what its nodes are written for. One run at a time has it."""
+    """An executable graph, and the bases and numbers for which its nodes are written. One run at a time owns it."""
 
-    __slots__ = ("__weakref__", "_blueprint", "_device", "_parameters", "_retired", "broken", "raw", "touched")
+    __slots__ = ("__weakref__", "_device", "_parameters", "_retired", "_topology", "broken", "failed_node", "raw")
 
-    def __init__(self, device: CudaDevice, drawn: GraphTopology) -> None:
+    def __init__(self, device: CudaDevice, topology: GraphTopology) -> None:
         self._device = device
-        self._blueprint = drawn
-        self._parameters = drawn.parameters.copy()
+        self._topology = topology
+        self._parameters = topology.parameters.copy()
         self.raw: RawGraph | None = None
-        """None until it is instantiated."""
+        """The driver's graph; None until it is instantiated."""
         self._retired = device.retired.watch(self, None)
-        """Whoever launched it has let go of it, so it does not run: the raw graph may be destroyed."""
+        """Registration with the device's queue of retired graphs. When this object is dropped, no run uses the raw
+        graph any more, and it may be destroyed."""
         self.broken = False
-        """Did something fail while it was written, or launched?"""
-        self.touched: Node | None = None
-        """The node that could not be written."""
+        """True if an update or a launch has failed."""
+        self.failed_node: Node | None = None
+        """The node whose update failed, if any."""
 
-    def aim(self, bases: Sequence[int], memory: Sequence[object]) -> None:
-        """Write these addresses, and the numbers in the cells of this memory, into the nodes where they differ.
-        Instantiates it if that has not been done. The context is current."""
-        drawn, raw = self._blueprint, self.raw
-        changed = self._parameters.aim(bases, memory)
+    def update_nodes(self, bases: Sequence[int], memory: Sequence[object]) -> None:
+        """Update the nodes whose addresses, or numbers in the cells of this memory, differ. Instantiate the graph first
+        if that has not been done. The context must be current."""
+        topology, raw = self._topology, self.raw
+        changed = self._parameters.relocate(bases, memory)
         if raw is None:
-            self.raw = self._retired.belongs = self._instantiated(lambda command: command.node(bases))
+            self.raw = self._retired.resource = self._instantiated(lambda command: command.node(bases))
             return
         if not changed:
             return
-        concerned = drawn.concerned
-        numbers: Sequence[int] = concerned[changed[0]]
+        dependents = topology.dependents
+        numbers: Sequence[int] = dependents[changed[0]]
         if len(changed) > 1:
-            numbers = sorted(set().union(*[concerned[source] for source in changed]))
-        nodes, update_kernel, number = drawn.nodes, raw.update_kernel, 0
+            numbers = sorted(set().union(*[dependents[source] for source in changed]))
+        nodes, update_kernel, number = topology.nodes, raw.update_kernel, 0
         try:
             for number in numbers:
                 node = nodes[number]
@@ -77,25 +78,25 @@ class GraphExec:
                 else:
                     raw.update_fill(number, made)
         except BaseException:
-            self.touched = nodes[number]
+            self.failed_node = nodes[number]
             raise
 
     def launch(self, stream: RawStream) -> None:
-        """Launch it. The context is current."""
+        """Launch the graph. It must be instantiated, and the context current."""
         assert self.raw is not None
         self.raw.launch(stream)
 
     def prepare(self) -> None:
-        """Instantiate it before there is a run to aim it at. The context is current."""
-        device, nodes = self._device, self._blueprint.nodes
+        """Instantiate the graph before its first run, with placeholder addresses. The context must be current."""
+        device, nodes = self._device, self._topology.nodes
         sizes = [node.command.nbytes for node in nodes if not isinstance(node, LaunchTemplate)]
-        # The driver looks up what the addresses of copies belong to: they have to be real ones.
+        # The driver looks up the memory of a copy's addresses: they have to be real ones.
         here, there = device.memory.take(max(sizes, default=0)), device.pinned.take(max(sizes, default=0))
 
         def placeholder(command: GraphCommand) -> GraphNode:
             return _moved(command.node(self._parameters.bases), here.address, there.address)
 
-        self.raw = self._retired.belongs = self._instantiated(placeholder)
+        self.raw = self._retired.resource = self._instantiated(placeholder)
         idle = device.streams.take_notifier()
         try:
             self.raw.upload(idle.raw)
@@ -103,27 +104,28 @@ class GraphExec:
             device.streams.give_back_notifier(idle)
 
     def _instantiated(self, with_addresses: Callable[[GraphCommand], GraphNode]) -> RawGraph:
-        drawn, texts = self._blueprint, self._parameters.texts
+        topology, texts = self._topology, self._parameters.texts
 
         def made(node: Node) -> GraphNode:
             if isinstance(node, LaunchTemplate):
                 return node.node(texts[node.launch])
             return with_addresses(node.command)
 
-        return self._device.gpu.make_graph(list(zip(map(made, drawn.nodes), drawn.needs, strict=True)))
+        return self._device.gpu.make_graph(list(zip(map(made, topology.nodes), topology.needs, strict=True)))
 
-    def far(self, bases: Sequence[int]) -> int:
-        """How many of these bases, where they are known, are others than its nodes were written for."""
+    def count_changed_bases(self, bases: Sequence[int]) -> int:
+        """Return the number of these bases that differ from the nodes' bases. A base of 0 is not known yet, and does
+        not count."""
         return sum(base != 0 and base != mine for base, mine in zip(bases, self._parameters.bases, strict=False))
 
     @property
     def bases(self) -> Sequence[int]:
-        """What its nodes are written for."""
+        """The bases for which its nodes are written."""
         return self._parameters.bases
 
 
 def _moved(node: CopyNode | FillNode, device: int, host: int) -> GraphNode:
-    """The same node on other memory: at these addresses of device memory and of page-locked memory."""
+    """Return the same node at these addresses of device memory and of page-locked memory."""
     if isinstance(node, FillNode):
         return replace(node, address=device)
     target, source = host if node.kind == "out" else device, host if node.kind == "in" else device
@@ -131,12 +133,13 @@ def _moved(node: CopyNode | FillNode, device: int, host: int) -> GraphNode:
 
 
 def obstacle(plan: Plan) -> tuple[Instruction | None, str] | None:
-    """Why a plan cannot be one graph: the instruction in the way, if it is one, and what to do. None if it can."""
+    """Return the reason why a plan cannot be one graph: the instruction that prevents it, if there is one, and the
+    cause with its cure. None if the plan can be one graph."""
     for step in plan.steps:
         if isinstance(step, Execute):
             instruction = step.instruction
             if isinstance(instruction, HostCall):
-                return instruction, "it calls a function of the host. Take the host_map out of what is captured"
+                return instruction, "it calls a function of the host. Take the host_map out of the captured op"
             if isinstance(instruction, GraphLaunch):
                 return instruction, "it launches a graph itself. Launch both, one after the other"
             if len(plan.devices) > 1 and plan.lanes[step.lane].device:
@@ -145,26 +148,27 @@ def obstacle(plan: Plan) -> tuple[Instruction | None, str] | None:
     if len(plan.devices) > 1:
         return None, f"it uses memory of {len(plan.devices)} devices. Use one"
     if len({lane.key for lane in plan.lanes if not isinstance(lane.key, int)}) > 1:
-        return None, "it is on several streams of your own, and a graph is launched on one. Use one of them"
+        return None, "it is on several streams of your own, and a graph is launched on one stream. Use only one of them"
     return None
 
 
 @final
 class GraphInstances:
-    """The instances of one plan. Any thread may borrow one.
+    """The executable graphs of one plan. Any thread may borrow one.
 
-    Invariant: _count == len(_idle) + those that runs have + those that are being made  <=  INSTANCES
+    Invariant: _count == len(_idle) + borrowed ones + ones under construction <= INSTANCES
     """
 
     def __init__(self, plan: Plan, devices: Sequence[CudaDevice]) -> None:
         self.refused: str | None = None
-        """Why the driver instantiates no graph of this plan: then all its runs go through streams."""
+        """The driver's error if it refused to instantiate a graph of this plan. All its runs go through streams
+        then."""
         own = (number for number, lane in enumerate(plan.lanes) if not isinstance(lane.key, int))
         self.lane = next(own, 0)
-        """The lane on whose stream a graph is launched."""
+        """The lane on whose stream the graphs are launched."""
         self._plan = plan
         self._device = devices[0]
-        self._blueprint: GraphTopology | None = None
+        self._topology: GraphTopology | None = None
         self._lock = threading.Lock()
         self._idle: list[GraphExec] = []
         self._count = 0
@@ -172,37 +176,38 @@ class GraphInstances:
 
     @cached_property
     def obstacle(self) -> tuple[Instruction | None, str] | None:
-        """Why the plan cannot be one graph."""
+        """The reason why the plan cannot be one graph; see the function `obstacle`."""
         return obstacle(self._plan)
 
     @property
-    def slow(self) -> bool:
-        """Would the next run with a graph take long to instantiate it?"""
+    def first_is_slow(self) -> bool:
+        """True if the next run would have to instantiate the first graph, and that takes long."""
         if self._count or self._prepared_first or self.refused or self.obstacle:
             return False
         return sum(isinstance(step, Execute) for step in self._plan.steps) > PROMPT_NODES
 
     @property
     def instances(self) -> int:
-        """How many there are."""
+        """The number of existing executable graphs."""
         return self._count
 
     @property
-    def left(self) -> bool:
-        """Is there an instance for one more run, or may there be?"""
+    def can_lend(self) -> bool:
+        """True if `borrow` may succeed: a graph is idle, or another may be created."""
         return bool(self._idle) or not (self._count >= INSTANCES or self.refused or self.obstacle)
 
-    def draw(self, compiled: CompiledPlan, written: Encoded) -> GraphTopology:
-        """The nodes of the plan. Two threads that come at once may do this twice."""
-        if self._blueprint is None:
-            self._blueprint = blueprint(compiled, written)
-        return self._blueprint
+    def find_topology(self, compiled: CompiledPlan, encoded: Encoded) -> GraphTopology:
+        """Return the topology of the plan's graph. It is computed once, or twice if two threads call at the same
+        time."""
+        if self._topology is None:
+            self._topology = build_topology(compiled, encoded)
+        return self._topology
 
-    def prepare_first(self, compiled: CompiledPlan, written: Encoded) -> None:
-        """Instantiate the first one ahead."""
+    def prepare_first(self, compiled: CompiledPlan, encoded: Encoded) -> None:
+        """Instantiate the first graph ahead of its run."""
         self._prepared_first = True
         with self._device.gpu.current():
-            instance = self.borrow(compiled, written, ())
+            instance = self.borrow(compiled, encoded, ())
             if instance is not None:
                 try:
                     if instance.raw is None:
@@ -210,19 +215,21 @@ class GraphInstances:
                 finally:
                     self.give_back(instance)
 
-    def borrow(self, compiled: CompiledPlan, written: Encoded, bases: Sequence[int]) -> GraphExec | None:
-        """An instance for a run: the idle one that is nearest, or a new one, not instantiated yet; None where the
-        run has to do without. Give it back."""
+    def borrow(self, compiled: CompiledPlan, encoded: Encoded, bases: Sequence[int]) -> GraphExec | None:
+        """Return a graph for a run: the idle one with the fewest changed bases, or a new one, not instantiated yet.
+        Return None if none is available. Pass the graph to `give_back` after the run."""
         with self._lock:
             idle = self._idle
             if idle:
-                nearest = min(range(len(idle)), key=lambda n: idle[n].far(bases)) if len(idle) > 1 else 0
+                nearest = (
+                    min(range(len(idle)), key=lambda n: idle[n].count_changed_bases(bases)) if len(idle) > 1 else 0
+                )
                 return idle.pop(nearest)
-            if not self.left:
+            if not self.can_lend:
                 return None
             self._count += 1
         try:
-            return GraphExec(self._device, self.draw(compiled, written))
+            return GraphExec(self._device, self.find_topology(compiled, encoded))
         except BaseException as error:
             with self._lock:
                 self._count -= 1
@@ -232,10 +239,10 @@ class GraphInstances:
             return None
 
     def instantiated(self, instance: GraphExec, make: Callable[[GraphExec], None]) -> bool:
-        """Have `make` instantiate it. False if the driver refuses, or has no room.
+        """Call `make` to instantiate a graph. Return False if the driver refuses, or memory is short.
 
         Raises:
-            DeviceLostError: the device was lost meanwhile.
+            DeviceLostError: the device is lost.
         """
         try:
             make(instance)
@@ -248,10 +255,10 @@ class GraphInstances:
         if isinstance(error, DeviceLostError):
             raise error
         if not (isinstance(error, DeviceError) and error.code == OUT_OF_MEMORY):
-            self.refused = str(error)  # an error would keep the frames that it came through, and their memory
+            self.refused = str(error)  # the error itself would keep its frames and their memory alive
 
     def give_back(self, instance: GraphExec) -> None:
-        """Whoever had it is done with it. If it is good for nothing there may be another in its place."""
+        """Return a borrowed graph. A broken one is discarded, so that another may be created in its place."""
         with self._lock:
             if instance.raw is None or instance.broken:
                 self._count -= 1

@@ -1,8 +1,8 @@
-"""The nodes of a plan's CUDA graph: what each does, and after which others.
+"""The topology of a plan's CUDA graph: its nodes and their dependencies.
 
-They are read off the plan's actions and not captured from streams: so nothing is submitted, any number of threads may
-make graphs, and each node is known by its instruction. A node comes after the last one of its lane, and after what the
-events that its lane has waited for had recorded.
+It is derived from the plan's commands, not captured from streams. So nothing is submitted, several threads may create
+graphs at once, and the instruction of each node is known. A node depends on the previous node of its lane, and on the
+nodes before the records of the events for which its lane has waited.
 """
 
 from collections.abc import Sequence
@@ -21,27 +21,27 @@ from dagpu.lowering.program import Instruction
 @final
 @dataclass(frozen=True, slots=True)
 class LaunchTemplate:
-    """A launch."""
+    """A kernel's node, without its parameters: each graph has its own."""
 
     instruction: Instruction
     made: KernelLaunch
-    """But for the parameters: each graph has its own."""
+    """The launch. Its parameters are replaced by those of a graph."""
     launch: int
-    """Which of the parameters are its own."""
+    """The number of the launch, which is the index of its parameters."""
 
     def node(self, parameters: bytearray) -> KernelLaunch:
-        """With its parameters."""
+        """Return the launch with these parameters."""
         return self.made._replace(parameters=parameters)
 
 
 GraphCommand: TypeAlias = CopyIn | CopyOut | Memcpy | Memset
-"""A command that a graph may have as a node: it gives that node."""
+"""A command that has an equivalent node in a graph."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class MemoryNode:
-    """A contiguous copy, or a constant that is written."""
+    """A contiguous copy or a memset."""
 
     instruction: Instruction
     command: GraphCommand
@@ -53,49 +53,49 @@ Node: TypeAlias = LaunchTemplate | MemoryNode
 @final
 @dataclass(frozen=True, slots=True)
 class GraphTopology:
-    """All nodes of a plan's graph."""
+    """All nodes of a plan's graph, and their dependencies."""
 
     nodes: list[Node]
     needs: list[tuple[int, ...]]
-    """For each node, those that it comes after: all of them stand before it."""
+    """For each node the numbers of the nodes on which it depends. All are smaller than its own."""
     parameters: LaunchParameters
-    """To be copied for each graph. They aim at nothing."""
-    concerned: list[tuple[int, ...]]
-    """For each source of changes, the nodes that it is in."""
+    """The launch parameters, which each graph copies. They are not written for any base."""
+    dependents: list[tuple[int, ...]]
+    """For each source of changes the nodes that depend on it; see `Relocations`."""
 
 
-def blueprint(compiled: CompiledPlan, written: Encoded) -> GraphTopology:
-    """The nodes of a plan.
+def build_topology(compiled: CompiledPlan, encoded: Encoded) -> GraphTopology:
+    """Return the topology of a plan's graph.
 
-    May compile: rows at a pitch are copied by a kernel in a graph, for the driver changes the addresses of
-    one-dimensional copies alone (cuGraphExecMemcpyNodeSetParams).
+    It may compile a kernel: in a graph, a kernel copies pitched rows, because the driver can update the addresses only
+    of one-dimensional copies (cuGraphExecMemcpyNodeSetParams).
     """
-    drawing = _TopologyBuilder(compiled, written)
-    for action in written.actions:
+    drawing = _TopologyBuilder(compiled, encoded)
+    for action in encoded.actions:
         drawing.add(action)
     return drawing.finished()
 
 
 @final
 class _TopologyBuilder:
-    """A blueprint that is being made."""
+    """Builds the topology of one plan's graph."""
 
-    def __init__(self, compiled: CompiledPlan, written: Encoded) -> None:
+    def __init__(self, compiled: CompiledPlan, encoded: Encoded) -> None:
         self._device = compiled.devices[0]
-        self._launches = written.launches
-        parameters = written.parameters
+        self._launches = encoded.launches
+        parameters = encoded.parameters
         self._texts = list(parameters.copy().texts)
-        before = parameters.patches
-        self._patches = Relocations([list(places) for places in before.addresses], before.numbers)
+        before = parameters.relocations
+        self._relocations = Relocations([list(places) for places in before.addresses], before.numbers)
         self._nodes: list[Node] = []
         self._needs: list[tuple[int, ...]] = []
         self._tails: list[frozenset[int]] = [frozenset()] * len(compiled.plan.lanes)
-        """Of each lane, the nodes that the next one comes after."""
+        """For each lane the nodes on which its next node depends."""
         self._recorded: dict[int, frozenset[int]] = {}
-        """Of each event, what had to be done for it."""
+        """For each event the nodes on which its record depends."""
 
     def add(self, action: Command) -> None:
-        """What an action becomes."""
+        """Add a command: its node, or its effect on later dependencies."""
         if action.kind is Kind.RECORD:
             self._recorded[action.a] = self._tails[action.lane]
         elif action.kind is Kind.WAIT:
@@ -108,7 +108,7 @@ class _TopologyBuilder:
                 self._nodes.append(node)
 
     def _node(self, action: Command, instruction: Instruction) -> Node | None:
-        """None where there is nothing to do."""
+        """Return the node of a command; None if it copies or writes no bytes."""
         if action.kind is Kind.LAUNCH:
             return LaunchTemplate(instruction, self._launches[action.a][0], action.a)
         match action.a:
@@ -123,24 +123,24 @@ class _TopologyBuilder:
     def _rows(
         self, instruction: Instruction, builtin: BuiltinWork, places: Sequence[tuple[int, int]]
     ) -> LaunchTemplate:
-        launch, function = len(self._texts), self._device.library.builtin(builtin)
+        launch, function = len(self._texts), self._device.library.load_builtin(builtin)
         text = bytearray(builtin.arguments)
         self._texts.append(text)
         for at, (base, offset) in zip(builtin.pointers, places, strict=True):
-            self._patches.addresses[base].append((launch, at, offset))
+            self._relocations.addresses[base].append((launch, at, offset))
         return LaunchTemplate(instruction, KernelLaunch(function, builtin.grid, builtin.block, text, 0), launch)
 
     def finished(self) -> GraphTopology:
-        """All of it."""
+        """Return the topology. All commands must have been added."""
         node_of = {node.launch: number for number, node in enumerate(self._nodes) if isinstance(node, LaunchTemplate)}
-        concerned = [{node_of[launch] for launch in launches} for launches in self._patches.launches()]
+        dependents = [{node_of[launch] for launch in launches} for launches in self._relocations.launches()]
         for number, node in enumerate(self._nodes):
             if isinstance(node, MemoryNode):
                 for base in node.command.bases:
-                    concerned[base].add(number)
+                    dependents[base].add(number)
         return GraphTopology(
             self._nodes,
             self._needs,
-            LaunchParameters(self._texts, self._patches),
-            [tuple(sorted(nodes)) for nodes in concerned],
+            LaunchParameters(self._texts, self._relocations),
+            [tuple(sorted(nodes)) for nodes in dependents],
         )

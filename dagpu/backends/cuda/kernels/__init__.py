@@ -1,1 +1,1 @@
-"""Kernels as the driver takes them: packed parameters, dagpu's own fill and copy kernels, the CUDA prelude."""
+"""Kernel launches for the driver: packed parameters, dagpu's own fill and copy kernels, the CUDA prelude."""

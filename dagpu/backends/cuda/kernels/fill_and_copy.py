@@ -1,7 +1,7 @@
-"""Fills and copies on the device: which driver call or which kernel does one, and with what parameters.
+"""Fills and copies on the device: chooses a driver call or a kernel, and packs its parameters.
 
-Nothing here needs a GPU. A kernel's text is put together from prelude/*.cuh and depends on the kind of work and the
-element types alone, so that few modules are ever compiled; all else is in its parameters.
+Nothing here needs a GPU. A kernel's source is assembled from prelude/*.cuh. It depends only on the kind of work and the
+element types, so that few modules are ever compiled; everything else is a parameter.
 """
 
 from collections.abc import Sequence
@@ -15,20 +15,21 @@ import numpy as np
 
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, Gpu, RawStream
-from dagpu.backends.cuda.kernels.strided_loop import Start, StridedLoop, packed, reduced, room_for
+from dagpu.backends.cuda.kernels.strided_loop import Start, StridedLoop, choose_kernel, packed, reduce_loop
 from dagpu.common.dtypes import strides_of
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout
-from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check
+from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check_recipe
 
 THREADS: Final = 256
 MAX_BLOCKS: Final = 1 << 14
-"""A thread does several shares of what is larger: 15 or more rounds on an H200, so that the last is a small part."""
+"""The most blocks of a grid. In larger work each thread loops: 15 or more rounds on an H200, so that an incomplete last
+round costs little."""
 
 MIN_ROW: Final = 64
-"""Bytes: rows shorter than two memory transactions are copied by a kernel, not by `cuMemcpy2D`."""
+"""Bytes: a kernel, not `cuMemcpy2D`, copies rows that are shorter than two memory transactions."""
 MAX_PITCH: Final = (1 << 31) - 1
-"""The driver's limit (CU_DEVICE_ATTRIBUTE_MAX_PITCH)."""
+"""The driver's limit on a pitch in bytes (CU_DEVICE_ATTRIBUTE_MAX_PITCH)."""
 
 _DType: TypeAlias = "np.dtype[Any]"
 
@@ -36,7 +37,7 @@ _DType: TypeAlias = "np.dtype[Any]"
 @final
 @dataclass(frozen=True, slots=True)
 class BuiltinWork:
-    """A launch of one of our own kernels."""
+    """A launch of one of dagpu's own kernels."""
 
     source: str
     """Complete CUDA C++, for NVRTC and nvcc alike."""
@@ -45,12 +46,12 @@ class BuiltinWork:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     arguments: bytes
-    """The parameters, packed, with 0 for addresses."""
+    """The packed parameters, with 0 for addresses."""
     pointers: tuple[int, ...]
-    """Where in `arguments` the addresses (8 bytes each) go: of the output's memory, and of the source's. They are those
-    of the blocks of memory: the layouts' offsets are among the other parameters."""
+    """The offsets in `arguments` of the addresses (8 bytes each): that of the output's memory, then that of the
+    source's. Each is the start of a block of memory; the layouts' own offsets are other parameters."""
     seed: int | None = None
-    """Where in `arguments` the seed (8 bytes) goes that each run brings; None where there is none."""
+    """The offset in `arguments` of the seed (8 bytes) that each run gives; None if there is none."""
 
 
 class HasBases(Protocol):
@@ -70,15 +71,16 @@ class HasGpu(Protocol):
 
 
 UNPLACED: Final = -1
-"""The base of a memset or memcpy whose offsets are counted from the start of its buffer."""
+"""The base of a memset or memcpy that has no place yet: its offsets are relative to the start of its buffer."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Memset:
-    """`count` times the `width` (1, 2 or 4) bytes of `value`, from `offset` on. `count` may be 0: nothing to do.
+    """Writes the `width` (1, 2 or 4) bytes of `value` to `count` elements, from `offset` on. With a `count` of 0 it
+    does nothing.
 
-    A placed one is a command: call it with the run's buffers, the device and a stream.
+    A placed memset is a command: call it with the run's buffers, the device and a stream.
     """
 
     width: int
@@ -88,7 +90,7 @@ class Memset:
     base: int = UNPLACED
 
     def placed(self, out: tuple[int, int]) -> "Memset":
-        """The same memset in a buffer that begins at `out`: a base and a distance from it in bytes."""
+        """Return the same memset in a buffer that begins at `out`: a base and a distance from it in bytes."""
         base, offset = out
         return Memset(self.width, self.value, self.count, offset + self.offset, base)
 
@@ -99,7 +101,7 @@ class Memset:
 
     @property
     def bases(self) -> tuple[int]:
-        """The base of its address."""
+        """The base of the memset's address."""
         return (self.base,)
 
     def __call__(self, buffers: HasBases, device: HasGpu, stream: RawStream) -> None:
@@ -107,16 +109,17 @@ class Memset:
             device.gpu.fill(buffers.bases[self.base] + self.offset, self.width, self.value, self.count, stream)
 
     def node(self, bases: Sequence[int]) -> FillNode:
-        """The node of a graph that does the same."""
+        """Return the equivalent node of a graph."""
         return FillNode(bases[self.base] + self.offset, self.width, self.value, self.count)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Memcpy:
-    """`nbytes` bytes, from and to these offsets. `nbytes` may be 0: nothing to do.
+    """Copies `nbytes` bytes from and to these offsets. With 0 bytes it does nothing.
 
-    A placed one is a command, within a device or between two: the driver tells by the addresses.
+    A placed memcpy is a command. It copies within a device or between two, which the driver determines from the
+    addresses.
     """
 
     nbytes: int
@@ -126,12 +129,13 @@ class Memcpy:
     source_base: int = UNPLACED
 
     def placed(self, out: tuple[int, int], source: tuple[int, int]) -> "Memcpy":
-        """The same memcpy in buffers that begin there: each a base and a distance from it in bytes."""
+        """Return the same memcpy in buffers that begin at `out` and `source`: each a base and a distance from it in
+        bytes."""
         return Memcpy(self.nbytes, out[1] + self.out_offset, source[1] + self.source_offset, out[0], source[0])
 
     @property
     def bases(self) -> tuple[int, int]:
-        """The bases of its addresses."""
+        """The bases of the memcpy's addresses."""
         return self.out_base, self.source_base
 
     def __call__(self, buffers: HasBases, device: HasGpu, stream: RawStream) -> None:
@@ -141,7 +145,7 @@ class Memcpy:
             device.gpu.copy(target, origin, self.nbytes, stream)
 
     def node(self, bases: Sequence[int]) -> CopyNode:
-        """The node of a graph that does the same."""
+        """Return the equivalent node of a graph."""
         target, origin = bases[self.out_base] + self.out_offset, bases[self.source_base] + self.source_offset
         return CopyNode("within", target, origin, self.nbytes)
 
@@ -149,9 +153,9 @@ class Memcpy:
 @final
 @dataclass(frozen=True, slots=True)
 class Memcpy2D:
-    """`height` rows of `width` bytes, whose starts lie a pitch of at least `width` bytes apart.
+    """Copies `height` rows of `width` bytes. The starts of rows are a pitch of at least `width` bytes apart.
 
-    A placed one is a command.
+    A placed memcpy is a command: call it with the run's buffers, the device and a stream.
     """
 
     width: int
@@ -161,13 +165,14 @@ class Memcpy2D:
     out_offset: int
     source_offset: int
     out: tuple[int, int] = (UNPLACED, 0)
-    """The start of the output's buffer, from which `out_offset` is counted: a base and a distance from it in bytes."""
+    """The start of the output's buffer: a base and a distance from it in bytes. `out_offset` is relative to it."""
     source: tuple[int, int] = (UNPLACED, 0)
     by_kernel: BuiltinWork | None = None
-    """A kernel that does the same, for graphs."""
+    """The equivalent kernel, for graphs."""
 
     def placed(self, out: tuple[int, int], source: tuple[int, int], by_kernel: BuiltinWork) -> "Memcpy2D":
-        """The same memcpy in buffers that begin there: each a base and a distance from it in bytes."""
+        """Return the same memcpy in buffers that begin at `out` and `source`: each a base and a distance from it in
+        bytes."""
         return replace(self, out=out, source=source, by_kernel=by_kernel)
 
     def __call__(self, buffers: HasBases, device: HasGpu, stream: RawStream) -> None:
@@ -179,32 +184,34 @@ class Memcpy2D:
 
 
 def fill(recipe: Recipe, layout: Layout) -> BuiltinWork | Memset:
-    """What writes every element of `layout` by `recipe`: the host's bits, save for `Normal` (see there).
+    """Choose a kernel or a memset that initialises every element of `layout` by `recipe`. The bits are those of the
+    host backend, except for `Normal` (see there).
 
     Raises:
-        TypeError, OverflowError, ValueError, ShapeError: as `dagpu.ops.initializers.check`.
+        TypeError, OverflowError, ValueError, ShapeError: as `dagpu.ops.initializers.check_recipe`.
         ShapeError: more than `MAX_AXES` axes that cannot be merged.
     """
-    # Equal recipes may differ in a sign of zero, and whole numbers from fractions: their text tells them apart.
+    # Equal recipes may differ in the sign of zero, or in int against float: their repr distinguishes them.
     return _fill(repr(recipe), recipe, layout)
 
 
 @lru_cache(maxsize=1024)
 def copy(out: Layout, source: Layout, *, rows: bool = True) -> BuiltinWork | Memcpy | Memcpy2D:
-    """What copies `source` to `out`, of the same shape, and converts its elements as NumPy's `casting="unsafe"` does.
+    """Choose a kernel or a memcpy that copies `source` to `out`, of the same shape, and converts elements as NumPy does
+    with `casting="unsafe"`.
 
-    Two things are open, as in C: a floating number outside the range of an integer type (the GPU gives the nearest end
-    of the range, of NaN 0 or the least), and the sign and payload of a NaN. The layouts share no memory. With `rows`
-    False a kernel does what `Memcpy2D` would.
+    Two results are unspecified, as in C: a floating-point number outside the range of an integer type (the GPU gives
+    the nearest end of the range, and 0 or the least integer for NaN), and the sign and payload of a NaN. The layouts
+    must not share memory. If `rows` is False, the choice is a kernel instead of a `Memcpy2D`.
 
     Raises:
-        ShapeError: other shapes, or more than `MAX_AXES` axes that cannot be merged.
+        ShapeError: the shapes differ, or more than `MAX_AXES` axes cannot be merged.
     """
     if out.shape != source.shape:
         raise ShapeError(f"cannot copy {source.shape} to {out.shape}. Give both the same shape.")
     if out.size == 0:
         return Memcpy(0, out.offset, source.offset)
-    walk = reduced(out.shape, Start(out.offset, source.offset), out.strides, source.strides)
+    walk = reduce_loop(out.shape, Start(out.offset, source.offset), out.strides, source.strides)
     types = _c_type(out.dtype), _c_type(source.dtype)
     dense = walk.dense(out.dtype.itemsize, source.dtype.itemsize)
     if _same_bits(out.dtype, source.dtype):
@@ -218,19 +225,19 @@ def copy(out: Layout, source: Layout, *, rows: bool = True) -> BuiltinWork | Mem
         lanes = 16 // max(out.dtype.itemsize, source.dtype.itemsize)
         arguments = pack("<QQqqQ", 0, 0, *walk.start, walk.size)
         return BuiltinWork(text, "dagpu_copy_dense", _grid(walk.size, lanes), (THREADS, 1, 1), arguments, (0, 8))
-    room, name = room_for(walk, "dagpu_copy")
+    room, name = choose_kernel(walk, "dagpu_copy")
     return BuiltinWork(text, name, _grid(walk.size, 1), (THREADS, 1, 1), pack("<QQ", 0, 0) + packed(walk, room), (0, 8))
 
 
 @lru_cache(maxsize=1024)
 def _fill(_exact: str, recipe: Recipe, layout: Layout) -> BuiltinWork | Memset:
-    check(recipe, layout.dtype, layout.shape)
+    check_recipe(recipe, layout.dtype, layout.shape)
     itemsize = layout.dtype.itemsize
     if layout.size == 0:
         return Memset(min(itemsize, 4), 0, 0, layout.offset)
-    # Equal elements have no order: instead of by their numbers, axes are merged by the output alone.
+    # The elements of a constant are equal, so axes are merged by the output's strides alone.
     numbers = layout.strides if isinstance(recipe, Constant) else strides_of(layout.shape, 1)
-    walk = reduced(layout.shape, Start(layout.offset, 0), layout.strides, numbers)
+    walk = reduce_loop(layout.shape, Start(layout.offset, 0), layout.strides, numbers)
     if isinstance(recipe, Constant):
         bits, dense = _bits(recipe, layout.dtype), walk.dense(itemsize, itemsize)
         if dense and itemsize < 8:
@@ -250,7 +257,7 @@ def _fill(_exact: str, recipe: Recipe, layout: Layout) -> BuiltinWork | Memset:
         arguments = pack("<QqQ", 0, walk.start.out, walk.size) + formula.packed
         name, grid = "dagpu_fill_dense", _grid(walk.size, formula.lanes)
     else:
-        room, name = room_for(walk, "dagpu_fill")
+        room, name = choose_kernel(walk, "dagpu_fill")
         arguments, grid = pack("<Q", 0) + packed(walk, room) + formula.packed, _grid(walk.size, 1)
     seed = len(arguments) - 8 if without_seed else None  # the last field of either formula
     return BuiltinWork(text, name, grid, (THREADS, 1, 1), arguments, (0,), seed)
@@ -258,7 +265,8 @@ def _fill(_exact: str, recipe: Recipe, layout: Layout) -> BuiltinWork | Memset:
 
 # ---- formulas -----------------------------------------------------------------------------------
 class _Formula(NamedTuple):
-    """A struct of fill.cuh or philox.cuh: its C++ type, its elements to a thread at a time, its fields."""
+    """A struct of fill.cuh or philox.cuh: its C++ type, the elements that a thread writes at a time, its packed
+    fields."""
 
     c_type: str
     lanes: int
@@ -292,7 +300,7 @@ def _formula(recipe: Arange | Linspace | Eye | Uniform | Normal, layout: Layout)
 
 
 def packed_seed(seed: int) -> bytes:
-    """A seed as the formulas have it."""
+    """Return a seed as the 8 bytes that the formulas take."""
     return pack("<Q", seed % _MODULUS)
 
 
@@ -321,7 +329,7 @@ def _c_type(dtype: _DType) -> str:
 
 
 def _same_bits(out: _DType, source: _DType) -> bool:
-    """Does the conversion leave every bit as it is?"""
+    """Return True if the conversion changes no bit."""
     if out == source:
         return True
     return out.itemsize == source.itemsize and out.kind in "iu" and source.kind in "iub"
@@ -329,7 +337,7 @@ def _same_bits(out: _DType, source: _DType) -> bool:
 
 # ---- copies of rows, grids ----------------------------------------------------------------------
 def _rows(walk: StridedLoop, itemsize: int) -> Memcpy2D | None:
-    """The walk as rows that lie a pitch apart, if it is that."""
+    """Return the loop as a copy of pitched rows; None if it is not one."""
     if len(walk.axes) != 2 or walk.axes[0][1:] != (itemsize, itemsize):
         return None
     width, (height, out_pitch, source_pitch) = walk.axes[0].extent * itemsize, walk.axes[1]
@@ -385,6 +393,6 @@ extern "C" __global__ void dagpu_copy_many(
 
 @lru_cache(maxsize=8)
 def _text(*parts: str) -> str:
-    """These files of the prelude, one after the other; each is there once, so none includes another."""
+    """Return these files of the prelude, concatenated. Each occurs once, so none includes another."""
     texts = ((_PRELUDE / f"{part}.cuh").read_text(encoding="utf-8") for part in parts)
     return "\n".join(text.replace("#pragma once\n", "") for text in texts)

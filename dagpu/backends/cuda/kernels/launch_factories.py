@@ -1,4 +1,5 @@
-"""The functions that choose a kernel launch or a driver call for an instruction, as one argument of the backend."""
+"""The functions that choose a kernel launch or a driver call for an instruction, bundled as one argument of the
+backend."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dagpu.ops.initializers import Recipe
 
 
 class CopyFactory(Protocol):
-    """The type of `builtin.copy`."""
+    """The type of `fill_and_copy.copy`."""
 
     def __call__(self, out: Layout, source: Layout, *, rows: bool = True) -> BuiltinWork | Memcpy | Memcpy2D: ...
 
@@ -22,7 +23,7 @@ class CopyFactory(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class LaunchFactories:
-    """One function for each kind of instruction. The defaults launch real kernels; a simulated GPU brings others."""
+    """One function for each kind of instruction. The defaults launch real kernels; a simulated GPU has its own."""
 
     pack: Callable[[Launch, Limits], PackedLaunch | None] = launch_params.pack
     """Packs the parameters of a user's kernel; returns None if its grid is empty."""

@@ -1,7 +1,7 @@
-"""Launches as the driver wants them: which variant of the kernel, the grid, and the parameters as bytes.
+"""Prepares kernel launches: chooses the kernel's variant and the grid, and packs the parameters.
 
-The parameters' layout is the other half of `kernels/prelude/dagpu.cuh`, and of C's rules of alignment: a struct of ours
-begins at a multiple of 8 and its size is one; a scalar begins at a multiple of its own size.
+The layout of the parameters matches `kernels/prelude/dagpu.cuh` and C's alignment rules. Offset and size of a dagpu
+struct are multiples of 8; the offset of a scalar is a multiple of its size.
 """
 
 import struct
@@ -23,14 +23,14 @@ from dagpu.lowering.program import Cell, Launch, Tiles, View
 from dagpu.ops.kernel_spec import KernelSpec
 
 NARROW: Final = 2**31 - 2048
-"""From so many elements on, or so far from the first one, an `int` does not reach: a block steps up to 1,024 past the
-end of its tile."""
+"""Indices of this many elements or more need 64 bits. The limit is below 2**31 because a block steps up to 1,024 past
+the end of its tile."""
 
 THREADS: Final = 256
-"""Threads in a block where nobody says how many, unless the tile is smaller."""
+"""The default number of threads in a block. A smaller tile has fewer."""
 
 REPORT: Final = 4 * 4 + 8 * 8 + 8 * 8
-"""Bytes of the prelude's `Report`: state, argument, rank, kind; index[8]; extent[8]."""
+"""The size of the prelude's `Report` in bytes: state, argument, rank, kind; index[8]; extent[8]."""
 
 
 STRIDED: Final = 1
@@ -43,46 +43,48 @@ _MACROS: Final = {
 
 
 def macros(variant: int) -> tuple[str, ...]:
-    """How a kernel is compiled for a launch: the prelude's macros for a sum of the numbers above."""
+    """Return the prelude's macros for a variant, which is a sum of the flags above."""
     return tuple(name for bit, name in _MACROS.items() if variant & bit)
 
 
 @final
 @dataclass(slots=True, eq=False)
 class LaunchForm:
-    """What launches of one kernel on arguments of the same layouts have in common: all but addresses and numbers."""
+    """The common part of launches of one kernel on arguments of the same layouts: everything except addresses and
+    numbers."""
 
     variant: int
     grid: GridExtents
     block: GridExtents
     template: bytes
     pointers: tuple[tuple[int, int, int], ...]
-    """Where addresses go: byte in the parameters, number of the argument, bytes beyond the buffer's first."""
+    """The places of addresses: byte in the parameters, number of the argument, offset from the start of its buffer."""
     scalars: tuple[tuple[int, int, "Callable[[Any], bytes]"], ...]
-    """Where numbers go: byte in the parameters, number of the argument, what makes bytes of it."""
+    """The places of numbers: byte in the parameters, number of the argument, function that converts it to bytes."""
     reports: tuple[int, ...]
-    """Where the address of a launch's `Report` goes."""
+    """The places of the address of a launch's `Report`: bytes in the parameters."""
     accepted: set[Function] = field(default_factory=set)
-    """Functions whose limits it keeps."""
+    """Functions for which `check_limits` has accepted this form."""
 
 
 @final
 @dataclass(slots=True, eq=False)
 class PackedLaunch:
-    """One launch."""
+    """One launch, packed: its form, its parameters, and the numbers that each run gives."""
 
     form: LaunchForm
     parameters: bytearray
     cells: list[tuple[int, int, "Callable[[Any], bytes]"]]
-    """Numbers that each run brings: byte in the parameters, the cell, what makes bytes of its value."""
+    """The numbers that each run gives: byte in the parameters, cell, function that converts the cell's value to
+    bytes."""
 
 
 def pack(launch: Launch, limits: Limits) -> PackedLaunch | None:
-    """A launch, but for its addresses and for numbers that are in cells. None where its grid is empty, so that there is
-    nothing to launch.
+    """Pack the parameters of a launch, without addresses and numbers in cells. Return None if its grid is empty: there
+    is nothing to launch.
 
     Raises:
-        KernelArgumentError: plain pointers are wanted of a strided view.
+        KernelArgumentError: the kernel takes a plain pointer, and the view is strided.
     """
     arguments = launch.args
     form = _find_form(launch, limits)
@@ -101,14 +103,14 @@ def pack(launch: Launch, limits: Limits) -> PackedLaunch | None:
 
 
 _forms: dict[tuple[object, ...], LaunchForm] = {}
-_kept: list[object] = []
-"""What `_forms` names by identity, so that those ids stay theirs."""
+_kept_alive: list[object] = []
+"""The objects whose ids are keys of `_forms`, kept alive so that their ids are not reused."""
 
 
 def _find_form(launch: Launch, limits: Limits) -> LaunchForm | None:
-    """The form of a launch, kept: launches of one form follow each other by the thousand.
+    """Return the form of a launch, cached: launches of one form follow each other by the thousand.
 
-    Layouts are told apart by identity, which takes no hashing of shapes: a chain hands one layout on.
+    Layouts are compared by identity, without hashing their shapes: the launches of a chain share one layout.
     """
     if 0 in launch.grid:
         return None
@@ -128,12 +130,12 @@ def _find_form(launch: Launch, limits: Limits) -> LaunchForm | None:
 
 
 def _form_by_value(launch: Launch, limits: Limits) -> LaunchForm:
-    """The same for layouts that are equal, but not those that were seen before."""
+    """Return the form of a launch, cached by the values of its layouts."""
     if len(_forms) > 4096:
         _forms.clear()
-        _kept.clear()
+        _kept_alive.clear()
     arguments = [argument for argument in launch.args if type(argument) is View or type(argument) is Tiles]
-    _kept.append(arguments)
+    _kept_alive.append(arguments)
     shapes = [
         argument.layout if type(argument) is View else (argument.view.layout, argument.tile, argument.grid)
         for argument in arguments
@@ -179,10 +181,10 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
 def check_limits(
     launch: Launch, form: LaunchForm, block: GridExtents, function: Function, limits: Limits, device: str
 ) -> None:
-    """Refuse a launch that the device would refuse.
+    """Raise if the device cannot run a launch. Allow the kernel more dynamic shared memory if it needs that.
 
     Raises:
-        KernelArgumentError: too large a block or grid, or too much shared memory; with the device's limit.
+        KernelArgumentError: the block, the grid or the shared memory exceeds the device's limit.
     """
     if function in form.accepted:
         return
@@ -219,8 +221,8 @@ def _refusal(launch: Launch, what: str, most: str, device: str, why: str, method
 
 
 def _grid(launch: Launch, limits: Limits) -> tuple[GridExtents, bool]:
-    """The grid, and whether it is linear: where the tiles' grid has more than three axes, or too many blocks along one
-    of them, all its blocks lie along x."""
+    """Return the grid, and True if it is linear. In a linear grid all blocks are along x: the tiles' grid has more than
+    three axes, or too many blocks along one of them."""
     grid = launch.grid
     given = launch.kernel.grid is not None
     if given or (len(grid) <= 3 and all(n <= most for n, most in zip(grid, limits.grid, strict=False))):
@@ -259,14 +261,14 @@ def _variant(launch: Launch, linear: bool) -> int:
 
 
 def _reach(layout: Layout) -> int:
-    """The largest number that is computed for one of its indices, or stands in its struct."""
+    """Return the largest number that is computed for an index of a layout, or is a field of its struct."""
     size = layout.dtype.itemsize
     steps = [abs(stride) // size for stride in layout.strides]
     return max(layout.size, sum(map(int.__mul__, layout.shape, steps)), *layout.shape, *steps, 0)
 
 
 def _struct(layout: Layout, tiles: Tiles | None, variant: int, argument: int) -> bytes:
-    """A `View` or `Tile` with null pointers."""
+    """Return the packed `View` or `Tile` of an argument, with null pointers."""
     numbers: list[int] = list(layout.shape)
     if variant & STRIDED:
         size = layout.dtype.itemsize
@@ -292,7 +294,7 @@ _BFLOAT16: Final = np.dtype(bf16)
 
 @cache
 def _converter(dtype: "np.dtype[Any]") -> Callable[[Any], bytes]:
-    """What makes the bytes of a C type of a number. Its range has been checked."""
+    """Return the function that packs a number as a C type. The number's range has been checked."""
 
     def by_numpy(value: Any) -> bytes:
         return np.array(value, dtype).tobytes()
@@ -304,7 +306,7 @@ def _converter(dtype: "np.dtype[Any]") -> Callable[[Any], bytes]:
     def by_struct(value: Any) -> bytes:
         try:
             return packer.pack(value)
-        except OverflowError:  # struct refuses what rounds up to infinity, and NumPy rounds it
+        except OverflowError:  # struct rejects a number that rounds to infinity; NumPy rounds it
             return by_numpy(value)
 
     return by_struct
@@ -321,6 +323,6 @@ def _refuse_strides(launch: Launch, number: int, layout: Layout) -> None:
     )
 
 
-def entry_of(spec: KernelSpec, variant: int) -> tuple[object, ...]:
-    """What a compiled kernel depends on."""
+def kernel_key(spec: KernelSpec, variant: int) -> tuple[object, ...]:
+    """Return the key of a compiled kernel: everything in its spec that the compilation depends on, and the variant."""
     return spec.cuda, spec.name, spec.options, spec.abi, variant

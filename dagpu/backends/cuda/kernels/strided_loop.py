@@ -1,8 +1,8 @@
-"""Walks through two arrays of one shape, as the kernels of walk.cuh take them.
+"""Strided loops over two arrays of one shape, in the form that the kernels of walk.cuh take.
 
-The two arrays of a walk, the output and the source (of a fill: the elements' numbers), are reduced on the host first:
-axes of extent 1 go, all steps in the output are made positive, the axes are put in the order of the output's memory,
-and neighbours that lie alike in both become one. Most of what is left has one or two axes.
+The arrays are the output and the source (of a fill: the elements' numbers). The host reduces the loop first: it drops
+axes of extent 1, makes all strides in the output positive, sorts the axes in the order of the output's memory, and
+merges neighbours that are contiguous in both arrays. Most loops have one or two axes then.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,14 @@ from typing import Final, NamedTuple, final
 from dagpu.common.errors import ShapeError
 
 FEW_AXES: Final = 4
-"""With so many, and fewer than 2**31 elements, places are found by multiplication instead of division."""
+"""The most axes of a small loop. With fewer than 2**31 elements, its kernel computes indices by multiplication instead
+of division."""
 MAX_AXES: Final = 32
 
 
 @final
 class Start(NamedTuple):
-    """Where a walk starts, in bytes (of a fill's numbers: in elements)."""
+    """The start of a loop in both arrays, in bytes (of a fill's numbers: in elements)."""
 
     out: int
     source: int
@@ -27,7 +28,7 @@ class Start(NamedTuple):
 
 @final
 class Axis(NamedTuple):
-    """So many elements, each this far from the one before in the output and in the source."""
+    """One axis of a loop: its extent, and its strides in the output and in the source."""
 
     extent: int
     out: int
@@ -36,19 +37,23 @@ class Axis(NamedTuple):
 
 @final
 class StridedLoop(NamedTuple):
-    """`StridedLoop` in walk.cuh; the axis with the smallest step in the output comes first."""
+    """A loop over two arrays: `Walk` in walk.cuh. The axis with the smallest stride in the output comes first."""
 
     size: int
     start: Start
     axes: tuple[Axis, ...]
 
     def dense(self, out_size: int, source_size: int) -> bool:
-        """Do both arrays lie in one piece, in the same order?"""
+        """Return True if both arrays are contiguous and in the same order."""
         return not self.axes or (len(self.axes) == 1 and self.axes[0][1:] == (out_size, source_size))
 
 
-def reduced(shape: Sequence[int], start: Start, out: Sequence[int], source: Sequence[int]) -> StridedLoop:
-    """The walk through two arrays of this shape, none of its extents 0, by their strides."""
+def reduce_loop(shape: Sequence[int], start: Start, out: Sequence[int], source: Sequence[int]) -> StridedLoop:
+    """Return the reduced loop over two arrays of this shape with these strides. No extent may be 0.
+
+    Raises:
+        ShapeError: more than `MAX_AXES` axes cannot be merged.
+    """
     out_start, source_start = start
     axes: list[Axis] = []
     for extent, a, b in zip(shape, out, source, strict=True):
@@ -66,20 +71,20 @@ def reduced(shape: Sequence[int], start: Start, out: Sequence[int], source: Sequ
             merged.append(axis)
     if len(merged) > MAX_AXES:
         raise ShapeError(
-            f"{len(merged)} axes that cannot be merged, in shape {tuple(shape)}. At most {MAX_AXES} can be walked "
-            "through: copy or fill it in parts."
+            f"{len(merged)} axes of shape {tuple(shape)} cannot be merged, but a kernel takes at most {MAX_AXES}. Copy "
+            "or fill the array in parts."
         )
     return StridedLoop(prod(shape), Start(out_start, source_start), tuple(merged))
 
 
-def room_for(walk: StridedLoop, name: str) -> tuple[int, str]:
-    """For how many axes the kernel's parameter has room, and the kernel."""
+def choose_kernel(walk: StridedLoop, name: str) -> tuple[int, str]:
+    """Return the number of axes that the kernel's parameter can hold, and the kernel's name."""
     few = len(walk.axes) <= FEW_AXES and walk.size < 1 << 31
     return (FEW_AXES, f"{name}_few") if few else (MAX_AXES, f"{name}_many")
 
 
 def packed(walk: StridedLoop, room: int) -> bytes:
-    """The kernel's parameter, with room for so many axes."""
+    """Pack a loop as the kernel's parameter, with room for `room` axes."""
     parts = [pack("<QqqQ", walk.size, *walk.start, len(walk.axes))]
     for axis in walk.axes:
         # Granlund and Montgomery's multiplier for a 32-bit division, less its top bit; see walk.cuh.

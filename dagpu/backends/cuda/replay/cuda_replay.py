@@ -1,7 +1,7 @@
-"""One run of a prepared plan: what it holds, how it completes, how it fails.
+"""One run of a prepared plan: its resources, its completion, its failures.
 
-It is over when the last event of each lane has happened. Then everything that it held goes back: its memory to the
-pools, its streams and events to the next run.
+The run is over when the last event of each lane is complete. Then it returns its memory, streams and events to the
+pools.
 """
 
 import os
@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from dagpu.backends.common.failures import Outcome
-from dagpu.backends.cuda.commands.bounds_reports import blame
+from dagpu.backends.cuda.commands.bounds_reports import fail_violations
 from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import Command, CommandList
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.error_context import instructions_of, what
+from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
 from dagpu.backends.cuda.commands.transfers import array_over
 from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
 from dagpu.backends.cuda.graphs.instances import GraphExec
 from dagpu.backends.cuda.replay.timing import EventTiming
-from dagpu.backends.cuda.replay.wakeup import open_bell, ring
+from dagpu.backends.cuda.replay.wakeup import open_wakeup_pipe, signal_when_done
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import Bindings, Failure
@@ -28,76 +28,79 @@ from dagpu.common.errors import DeviceError, DeviceLostError
 from dagpu.common.tracebacks import without_our_frames
 
 NAP: Final = 50e-6
-"""Seconds between two looks where there is nothing to block on."""
+"""Seconds between two polls while the run has no event to wait for."""
 
 
 @final
 class CudaReplay:
-    """Implements `dagpu.backends.protocol.Replay`; the rest is for those who submit it.
+    """One run of a prepared plan. Implements `dagpu.backends.protocol.Replay`; the other methods are for submission.
 
     Invariants, under `lock` where more than one thread may write:
-        played       =>  nothing more is submitted, and each lane has ended with its event in `ends`
-        finishing    =>  the devices are done with all of it
-        finished     =>  what the run held has been given back, and all its failures are known
+        submitted    =>  everything is submitted, and each lane ends with its event in `ends`
+        finishing    =>  the devices have completed the run
+        finished     =>  the run's resources have been returned, and all its failures are known
     """
 
     __slots__ = (
-        "__weakref__", "_release_graph", "_release_script", "actions", "bell", "compiled", "devices", "ends",
-        "finished", "finishing", "graph", "held", "lock", "notifier", "outcome", "played", "puts", "raw", "script",
-        "streams", "timing",
+        "__weakref__", "_release_command_list", "_release_graph", "actions", "buffers", "command_list", "compiled",
+        "devices", "ends", "finished", "finishing", "graph", "lock", "notifier", "outcome", "raw", "streams",
+        "submitted", "timing", "unmarked", "wakeup_fd",
     )  # fmt: skip
 
     def __init__(
         self,
         compiled: CompiledPlan,
         bindings: Bindings,
-        release_script: Callable[[CommandList], None],
+        release_command_list: Callable[[CommandList], None],
         release_graph: Callable[[GraphExec], None],
     ) -> None:
         self.compiled = compiled
         self.devices = compiled.devices
-        self._release_script = release_script
-        """Gives a script back to its pool. It keeps the pool, and so the events in it, alive until the run is over."""
+        self._release_command_list = release_command_list
+        """Returns a command list to its pool. This reference keeps the pool, and so its events, alive until the run is
+        over."""
         self._release_graph = release_graph
-        self.held = RunMemory(compiled, bindings.memory)
+        self.buffers = RunMemory(compiled, bindings.memory)
         self.outcome = Outcome()
-        self.script: CommandList | None = None
+        self.command_list: CommandList | None = None
         self.actions: Sequence[Command] = ()
-        """The script's, or where the run is measured, those that measure them."""
+        """The commands to submit: the command list's own, or measuring ones if the run is measured."""
         self.graph: GraphExec | None = None
-        """What is launched instead of a script. The run has it until it is over."""
+        """The graph that is launched instead of a command list. The run owns it until it is over."""
         self.timing: EventTiming | None = None
-        self.puts: Sequence[int] = ()
-        """What has been put into each lane after its last MARK."""
+        self.unmarked: Sequence[int] = ()
+        """For each lane the number of instructions after its last MARK."""
         self.streams: list[CudaStream] = []
         self.raw: list[RawStream] = []
         self.ends: list[tuple[int, RawEvent]] = []
-        """The event at the end of each lane, and its device's number; once played, of those that have not ended."""
+        """The event at the end of each lane, and its device's number. Once `submitted`, only those of lanes that
+        have not ended."""
         self.lock = threading.Lock()
-        self.played = False
-        """Has all been submitted?"""
+        self.submitted = False
+        """True once everything is submitted."""
         self.finishing = False
         self.finished = False
-        self.bell: int | None = None
-        """The writing end of a pipe that somebody sleeps on, until the driver is told to close it."""
+        self.wakeup_fd: int | None = None
+        """The write end of a pipe on which a task sleeps; None once the driver has been told to close it."""
         self.notifier: CudaStream | None = None
-        """The stream in which the driver closes it, if that is none of the run's own."""
+        """The stream in which the driver closes the pipe, if it is not a stream of the run."""
 
-    # ---- while it is submitted ----------------------------------------------------------------------------------
+    # ---- submission ---------------------------------------------------------------------------------------------
 
     def congested(self) -> bool:
-        """Might the first launch block, or overtake what came before?"""
+        """Return True if the first launch might block, or overtake an earlier run."""
         for stream in self.streams:  # noqa: SIM110  # `any` of a generator takes twice as long
             if stream.congested():
                 return True
         return False
 
-    def begin_elsewhere(self, begin: "Callable[[CudaReplay], None]") -> None:
-        """Have threads submit it. If they cannot be started, the run is over, and nothing of it has begun."""
+    def submit_elsewhere(self, begin: "Callable[[CudaReplay], None]") -> None:
+        """Call `begin` to have worker threads submit the run. If they cannot be started, end the run; nothing was
+        submitted."""
         try:
             begin(self)
         except BaseException:
-            self.let_go_of_script()
+            self.return_command_list()
             for number, event in self.ends:
                 self.devices[number].streams.give_back(event)
             self.ends.clear()
@@ -105,18 +108,19 @@ class CudaReplay:
             self._finish()
             raise
 
-    def all_played(self) -> None:
-        """Nothing more will be submitted."""
-        self.let_go_of_script()
+    def finish_submission(self) -> None:
+        """Mark the run as submitted, and have the driver wake a task that sleeps on it."""
+        self.return_command_list()
         with self.lock:
-            self.played = True
-            awaited = self.bell is not None
+            self.submitted = True
+            awaited = self.wakeup_fd is not None
         if awaited:
             with self.devices[0].gpu.current():
-                ring(self)
+                signal_when_done(self)
 
     def failed(self, action: Command, error: BaseException) -> bool:
-        """An action raised this. Is it to be done again, because it was only interrupted and the run relies on it?"""
+        """Record the error that a command raised. Return True if the command must be repeated: it was interrupted, and
+        the run depends on it."""
         instruction = action.instruction
         again = instruction is None and isinstance(error, KeyboardInterrupt)
         ours = error if isinstance(error, DeviceError) else None
@@ -127,53 +131,53 @@ class CudaReplay:
         if ours is None or isinstance(ours, DeviceLostError) or instruction is None:
             self._lose(action.lane, ours or DeviceError(str(error)))
         else:
-            self.outcome.fail(instruction, type(ours)(f"{what(instruction)}: {ours}", ours.code))
+            self.outcome.fail(instruction, type(ours)(f"{describe_instruction(instruction)}: {ours}", ours.code))
         return False
 
     def graph_failed(self, graph: GraphExec, error: BaseException) -> None:
-        """Writing a node of its graph, or launching it, has raised this: the graph is not used again."""
+        """Record the error that an update or a launch of the run's graph raised. The graph is not used again."""
         graph.broken = True
-        node, instructions = graph.touched, instructions_of(self.compiled.plan)
+        node, instructions = graph.failed_node, instructions_of(self.compiled.plan)
         blamed = instructions[0] if node is None else node.instruction
         if not isinstance(error, DeviceError):
             self.outcome.fail(blamed, without_our_frames(error))
         elif isinstance(error, DeviceLostError):
             self._lose(0, error)
         else:
-            whole = f"the CUDA graph of {len(instructions)} instructions, of them {what(blamed)}"
+            whole = f"the CUDA graph of {len(instructions)} instructions, among them {describe_instruction(blamed)}"
             self.outcome.fail(blamed, type(error)(f"{whole}: {error}", error.code))
 
     def device_of_lane(self, lane: int) -> CudaDevice:
-        """The device that a lane is on."""
+        """Return the device of a lane."""
         return self.devices[self.compiled.plan.lanes[lane].device]
 
-    # ---- for those who wait ---------------------------------------------------------------------------------------
+    # ---- waiting --------------------------------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Has everything happened?"""
+        """Poll the run, and return True if it is over."""
         if self.finished:
             return True
-        if not self.played:
+        if not self.submitted:
             return False
         with self.devices[0].gpu.current():
-            return self._look()
+            return self._poll_ends()
 
     def poll(self, seconds: float) -> bool:
-        """Look for the end for at most so long."""
+        """Poll the run for at most this number of seconds. Return True if it is over."""
         if self.finished:
             return True
         with self.devices[0].gpu.current():
-            return self.look_for(seconds)
+            return self.poll_in_context(seconds)
 
-    def look_for(self, seconds: float) -> bool:
-        """The same, with the context current."""
+    def poll_in_context(self, seconds: float) -> bool:
+        """Poll the run for at most this number of seconds. Return True if it is over. The context must be current."""
         deadline = time.perf_counter() + seconds
-        while not (self.played and self._look()):
+        while not (self.submitted and self._poll_ends()):
             if time.perf_counter() >= deadline:
                 return self.finished
         return True
 
-    def _look(self) -> bool:
+    def _poll_ends(self) -> bool:
         happened = []
         try:
             with self.lock:
@@ -183,7 +187,7 @@ class CudaReplay:
                 if ends:
                     return self.finished
         except BaseException as error:
-            if not self.lost_in(error, relied_on=True):
+            if not self.mark_lost(error, required=True):
                 raise
         finally:
             for number, event in happened:
@@ -192,12 +196,13 @@ class CudaReplay:
         return self.finished
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until done, at most `timeout` seconds. Other threads run meanwhile."""
+        """Block until the run is over, at most `timeout` seconds. Return True if it is over. Other threads run
+        meanwhile."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.done():
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            if self.played and deadline is None:
+            if self.submitted and deadline is None:
                 self._synchronize()
             else:
                 time.sleep(NAP)
@@ -212,46 +217,50 @@ class CudaReplay:
             try:
                 end.synchronize()
             except BaseException as error:
-                if not self.lost_in(error, relied_on=True):
+                if not self.mark_lost(error, required=True):
                     raise
 
     def readable(self) -> int | None:
-        """The reading end of a pipe whose other end the driver closes; None where there are many already."""
-        return open_bell(self)
+        """Return the read end of a pipe whose write end the driver closes when the run is over; None if there are too
+        many pipes."""
+        return open_wakeup_pipe(self)
 
     def when_done(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called once done, up to some milliseconds late: for those who get no descriptor."""
+        """Call `wake` when the run is over, up to some milliseconds late. It is the alternative to `readable`."""
         if self.done():
             wake()
         else:
-            self.devices[0].watch.call(self, wake)
+            self.devices[0].watchdog.call(self, wake)
 
     def cancel(self) -> None:
-        """Skip what has not been submitted."""
+        """Skip all instructions that are not submitted yet."""
         self.outcome.cancel()
 
     def failures(self) -> list[Failure]:
-        """Once done: what failed, in the order of the plan's steps."""
+        """Return the failures of the run, in the order of the plan's steps. The run must be over."""
         if not self.finished:
-            self.wait()  # it is done, but nobody has looked, or somebody is just looking
+            self.wait()  # it is over, but not polled yet, or another thread is polling it
         return self.outcome.failures()
 
-    # ---- its end --------------------------------------------------------------------------------------------------
+    # ---- end ------------------------------------------------------------------------------------------------------
 
     def lose(self, error: DeviceLostError) -> None:
-        """A device of it was lost: it ends here."""
+        """End the run with this error, because one of its devices is lost."""
         instructions = instructions_of(self.compiled.plan)
         if instructions and not self.finished:
-            self.outcome.fail(instructions[0], DeviceLostError(str(error), error.code))  # its own: it gets a traceback
+            self.outcome.fail(instructions[0], DeviceLostError(str(error), error.code))  # own traceback
         self.outcome.cancel()
         self._finish()
 
-    def lost_in(self, error: BaseException, *, relied_on: bool = False) -> bool:
-        """If this says that a device is lost, end every run on it. Of what a run relies on to end, any failure does."""
-        if not isinstance(error, DeviceError) or not (relied_on or isinstance(error, DeviceLostError)):
+    def mark_lost(self, error: BaseException, *, required: bool = False) -> bool:
+        """Mark a device as lost, and end every run on it, if `error` says that it is lost. Return True then.
+
+        With `required`, the run cannot end without the call that failed: any DeviceError counts as a loss.
+        """
+        if not isinstance(error, DeviceError) or not (required or isinstance(error, DeviceLostError)):
             return False
         for device in self.devices if len(self.devices) > 1 else ():
-            try:  # which of them it is: a lost one refuses every call
+            try:  # find the lost device: it refuses every call
                 with device.gpu.current():
                     device.gpu.memory_info()
             except DeviceLostError as its_own:
@@ -261,7 +270,7 @@ class CudaReplay:
         return True
 
     def _names(self) -> list[str]:
-        return [what(each) for each in instructions_of(self.compiled.plan)]
+        return [describe_instruction(each) for each in instructions_of(self.compiled.plan)]
 
     def _lose(self, lane: int, error: DeviceError) -> None:
         self.device_of_lane(lane).lose(error, self._names())
@@ -271,49 +280,53 @@ class CudaReplay:
             if self.finishing:
                 return
             self.finishing = True
-            bell, self.bell = self.bell, None
+            wakeup_fd, self.wakeup_fd = self.wakeup_fd, None
         try:
-            self._look_at_reports()
+            self._read_reports()
             if self.outcome.abnormal:
                 self.outcome.sort(self.compiled.plan)
             if self.timing is not None:
                 self.timing.collect()
-        finally:  # whoever looked gets what was raised; whoever waits must not wait for ever
-            self._give_back(bell)
+        finally:  # the polling thread gets the error; waiting threads must not wait for ever
+            self._give_back(wakeup_fd)
 
-    def _give_back(self, bell: int | None) -> None:
+    def _give_back(self, wakeup_fd: int | None) -> None:
         for stream in self.streams:
             stream.users.discard(self)
-        self.let_go_of_graph()
-        self.held.drop()
-        if bell is not None:
-            os.close(bell)  # before it counts as finished: then the watch may close what the driver has left open
+        self.return_graph()
+        self.buffers.release()
+        if wakeup_fd is not None:
+            os.close(
+                wakeup_fd
+            )  # before `finished`: after that, the watchdog may close a pipe that the driver has left open
         with self.lock:
             self.finished = True
             notifier = self.notifier
-        for device in self.devices:  # last: who waits for the memory of what is live waits for this run too
+        for device in self.devices:  # last: a thread that waits for the memory of live runs waits for this run too
             device.live.discard(self)
         if notifier is not None:
             self.devices[0].streams.give_back_notifier(notifier)
 
-    def let_go_of_graph(self) -> None:
-        """It runs no more, or has not been launched."""
+    def return_graph(self) -> None:
+        """Return the run's graph. It must be complete, or not launched."""
         instance, self.graph = self.graph, None
         if instance is not None:
             self._release_graph(instance)
 
-    def let_go_of_script(self) -> None:
-        """Nothing more of it is submitted."""
-        script, self.script = self.script, None
-        if script is not None:
-            self._release_script(script)
+    def return_command_list(self) -> None:
+        """Return the run's command list. Nothing more of it may be submitted."""
+        command_list, self.command_list = self.command_list, None
+        if command_list is not None:
+            self._release_command_list(command_list)
 
-    def _look_at_reports(self) -> None:
+    def _read_reports(self) -> None:
         """Fail the launches that went out of bounds."""
-        reports, cancelled = self.held.reports, self.outcome.cancelled
+        reports, cancelled = self.buffers.reports, self.outcome.cancelled
         if reports is not None and not cancelled:
-            blame(self.compiled.plan, self.compiled.reports, array_over(reports, reports.nbytes), self.outcome)
-        for launch in self.held.launched:
+            fail_violations(
+                self.compiled.plan, self.compiled.reports, array_over(reports, reports.nbytes), self.outcome
+            )
+        for launch in self.buffers.launched:
             for error in launch.violations():
                 if not cancelled:
                     self.outcome.fail(launch.instruction, error)

@@ -1,4 +1,4 @@
-"""Beginning a run: its memory, its streams, and whether it is launched as a graph or played from a script."""
+"""Starts a run: takes memory and streams, chooses between a graph and a command list, and submits."""
 
 from collections.abc import Hashable, Sequence
 from functools import partial
@@ -6,11 +6,11 @@ from typing import Final
 
 from dagpu.backends.common.lanes import streams_by_device
 from dagpu.backends.common.measuring import recording
-from dagpu.backends.cuda.commands.command_list import ScriptPool
+from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
-from dagpu.backends.cuda.replay.submit import hand_over, play, play_graph, play_on_threads
+from dagpu.backends.cuda.replay.submit import submit_commands, submit_graph, submit_on_threads, submit_rest_on_thread
 from dagpu.backends.cuda.replay.timing import EventTiming
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import Bindings
@@ -18,44 +18,49 @@ from dagpu.common.errors import DagpuError, DeviceLostError
 
 
 def start(
-    compiled: CompiledPlan, scripts: ScriptPool, graphs: GraphInstances, bindings: Bindings, spin: float, graph: bool
+    compiled: CompiledPlan,
+    command_lists: CommandListPool,
+    graphs: GraphInstances,
+    bindings: Bindings,
+    spin: float,
+    graph: bool,
 ) -> CudaReplay:
-    """Take memory, streams and events, submit, and look for the end for at most `spin` seconds.
+    """Take memory, streams and events, submit the run, and poll it for at most `spin` seconds.
 
     Raises:
         OutOfMemoryError: there is too little memory; nothing has been submitted.
-        DeviceLostError: a device was lost before.
+        DeviceLostError: a device is lost.
     """
     devices = compiled.devices
     for device in devices:
         if device.lost is not None:
             device.refuse_if_lost()
     with devices[0].gpu.current():
-        run = CudaReplay(compiled, bindings, scripts.give_back, graphs.give_back)
+        run = CudaReplay(compiled, bindings, command_lists.give_back, graphs.give_back)
         try:
             if devices[0].retired:
                 devices[0].destroy_retired()
-            run.held.look()
+            run.buffers.bind_given_blocks()
             _take_streams(run)
-            if not (graph and _take_graph(run, graphs, scripts)):
-                _take_script(run, scripts)
+            if not (graph and _take_graph(run, graphs, command_lists)):
+                _take_command_list(run, command_lists)
             _take_ends(run)
         except BaseException as error:
-            run.let_go_of_graph()
-            run.let_go_of_script()
+            run.return_graph()
+            run.return_command_list()
             if run.timing is not None:
-                run.timing.collect()  # nothing, but whoever measures waits for it
-            run.lost_in(error)
+                run.timing.collect()  # no times, but the recording waits for this run
+            run.mark_lost(error)
             raise
         for stream in run.streams:  # from here on the run has to end
             stream.users.add(run)
         for device in devices:
             device.live.add(run)
         _submit(run)
-        if spin and run.played:
+        if spin and run.submitted:
             try:
-                run.look_for(spin)
-            except BaseException:  # an interrupt: nobody else could wait for the run
+                run.poll_in_context(spin)
+            except BaseException:  # an interrupt: no caller has the run to wait for it
                 run.cancel()
                 run.wait()
                 raise
@@ -63,18 +68,18 @@ def start(
 
 
 def _submit(run: CudaReplay) -> None:
-    if run.graph is None and (run.compiled.blocking or not run.held.prompt()):
-        run.begin_elsewhere(play_on_threads)
+    if run.graph is None and (run.compiled.blocking or not run.buffers.submits_quickly()):
+        run.submit_elsewhere(submit_on_threads)
     elif run.congested():
-        run.begin_elsewhere(partial(hand_over, begin=0))
+        run.submit_elsewhere(partial(submit_rest_on_thread, begin=0))
     elif run.graph is not None:
-        play_graph(run)
+        submit_graph(run)
     else:
-        play(run, 0)
+        submit_commands(run, 0)
 
 
 def _take_streams(run: CudaReplay) -> None:
-    """A stream for each lane; if somebody measures the run, what it takes for that."""
+    """Take a stream for each lane. If the run is measured, take its timing events too."""
     compiled, devices, lanes = run.compiled, run.devices, run.compiled.plan.lanes
     if len(devices) == 1:
         run.streams = devices[0].streams.take(compiled.keys)
@@ -90,56 +95,60 @@ def _take_streams(run: CudaReplay) -> None:
         run.timing = EventTiming(measured, devices, [lane.device for lane in lanes])
 
 
-def _take_graph(run: CudaReplay, graphs: GraphInstances, scripts: ScriptPool) -> bool:
-    """A graph for the run, with memory where it had some before, and one stream in the place of all.
+def _take_graph(run: CudaReplay, graphs: GraphInstances, command_lists: CommandListPool) -> bool:
+    """Take a graph and memory for the run, and keep one of its streams. Return False if the run must use a command
+    list.
 
-    Not where each instruction is measured, nor where a copy from or to the host would hold up whoever submits it: then
-    what can be under way meanwhile had better be.
+    A graph is not used if each instruction is measured, or if a copy from or to the host would delay the submitting
+    thread: with a command list, other work starts meanwhile.
     """
-    held = run.held
-    if not graphs.left or run.timing is not None or not run.streams or not held.prompt():
+    buffers = run.buffers
+    if not graphs.can_lend or run.timing is not None or not run.streams or not buffers.submits_quickly():
         return False
-    run.graph = graph = graphs.borrow(run.compiled, scripts.written, held.bases)
+    run.graph = graph = graphs.borrow(run.compiled, command_lists.encoded, buffers.bases)
     if graph is None:
         return False
-    held.take(graph.bases)
+    buffers.allocate(graph.bases)
     try:
-        held.take_host_memory(graph.bases)
-        ready = graph.raw is not None or graphs.instantiated(graph, lambda new: new.aim(held.bases, held.bound))
+        buffers.allocate_host_memory(graph.bases)
+        ready = graph.raw is not None or graphs.instantiated(
+            graph, lambda new: new.update_nodes(buffers.bases, buffers.bound)
+        )
     except DeviceLostError:
         raise
     except DagpuError:
-        ready = False  # as a script the run fails where it has to, and no further
+        ready = False  # through a command list, only the instructions that depend on the failure fail
     if not ready:
-        run.let_go_of_graph()
+        run.return_graph()
         return False
     run.streams = [run.streams[graphs.lane]]
-    run.puts = _ONE
+    run.unmarked = _ONE
     return True
 
 
 _ONE: Final = (1,)
-"""What a graph puts into its stream."""
+"""The entries that a graph adds to its stream."""
 
 
-def _take_script(run: CudaReplay, scripts: ScriptPool) -> None:
-    """A script with this run's addresses, and memory unless it was taken for a graph that came to nothing."""
-    run.script = script = scripts.borrow()
-    if not run.held.taken:
-        run.held.take(script.parameters.bases)
-    script.parameters.aim(run.held.bases, run.held.bound)
-    run.actions, run.puts = script.written.actions, script.written.puts
+def _take_command_list(run: CudaReplay, command_lists: CommandListPool) -> None:
+    """Take a command list, and write this run's addresses into it. Take memory first, unless a failed attempt at a
+    graph has taken it."""
+    run.command_list = command_list = command_lists.borrow()
+    if not run.buffers.allocated:
+        run.buffers.allocate(command_list.parameters.bases)
+    command_list.parameters.relocate(run.buffers.bases, run.buffers.bound)
+    run.actions, run.unmarked = command_list.encoded.actions, command_list.encoded.unmarked
     if run.timing is not None:
-        run.actions, run.puts = run.timing.actions(run.actions, script.launch), run.timing.puts
+        run.actions, run.unmarked = run.timing.actions(run.actions, command_list.launch), run.timing.unmarked
 
 
 def _take_ends(run: CudaReplay) -> None:
-    """The streams as the driver knows them, and an event for each lane's end."""
+    """Take an event for each lane's end, and pass the raw streams to the launches."""
     run.raw = [stream.raw for stream in run.streams]
-    if run.script is not None:
-        run.script.launches.aim(run.raw)
+    if run.command_list is not None:
+        run.command_list.launches.set_streams(run.raw)
     if len(run.devices) == 1:
         streams = run.devices[0].streams
-        run.ends = [(0, streams.event()) for _ in run.streams]
+        run.ends = [(0, streams.take_event()) for _ in run.streams]
     else:
         run.ends = [(lane.device, run.devices[lane.device].new_event()) for lane in run.compiled.plan.lanes]

@@ -1,11 +1,12 @@
-"""Submitting a run: its graph is launched, or its actions go to the driver one by one, in the plan's order.
+"""Submits a run: launches its graph, or passes its commands to the driver one by one, in the plan's order.
 
-Mostly the thread that starts the run does it all. Two things can hold that thread up, and then others go on:
+Usually the thread that starts the run submits all of it. In two cases that thread might block, and worker threads
+continue:
 
-- A stream's queue is full (the driver would block): one thread submits the rest, in the plan's order, and waits where
-  it has to.
-- The plan calls functions of the host, or stages large arrays: each lane is played by a thread of its own, and a lane
-  that waits for another's event first waits for that to be recorded.
+- A stream's queue is full (the driver would block): one thread submits the rest, in the plan's order, and blocks when
+necessary.
+- The plan calls functions of the host, or stages large arrays: a thread of its own submits each lane. Before a lane
+waits for the event of another lane, its thread waits until that event is recorded.
 """
 
 import threading
@@ -21,7 +22,7 @@ from dagpu.backends.cuda.driver.driver_protocol import LAUNCH
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 
-# As names of this module they cost one look-up each, in a loop that runs for every launch.
+# As names of this module they cost one look-up each in the loop over all launches.
 _LAUNCH: Final = Kind.LAUNCH
 _RECORD: Final = Kind.RECORD
 _WAIT: Final = Kind.WAIT
@@ -30,11 +31,12 @@ _HOST: Final = Kind.HOST
 _MARK: Final = Kind.MARK
 
 
-def play(run: CudaReplay, begin: int, patient: bool = False) -> None:
-    """Submit all from an action on. `patient` says that this thread may wait. The first device's context is current."""
-    assert run.script is not None
-    actions, launches, events = run.actions, run.script.launches.each, run.script.events
-    raw, outcome, buffers = run.raw, run.outcome, run.held
+def submit_commands(run: CudaReplay, begin: int, may_block: bool = False) -> None:
+    """Submit all commands from number `begin` on. With `may_block`, this thread may block. The first device's context
+    must be current."""
+    assert run.command_list is not None
+    actions, launches, events = run.actions, run.command_list.launches.each, run.command_list.events
+    raw, outcome, buffers = run.raw, run.outcome, run.buffers
     here = _device_before(run, begin)
     entered: AbstractContextManager[object] | None = None
     number = begin
@@ -54,8 +56,8 @@ def play(run: CudaReplay, begin: int, patient: bool = False) -> None:
                 elif kind is _DO or kind is _HOST:
                     a(buffers, here, raw[lane])
                 elif kind is _MARK:
-                    run.streams[lane].put(a)
-                    if _handed_over(run, lane, number + 1, patient):
+                    run.streams[lane].count_entries(a)
+                    if _rest_is_submitted_elsewhere(run, lane, number + 1, may_block):
                         _leave(entered)
                         return
                 else:
@@ -70,21 +72,21 @@ def play(run: CudaReplay, begin: int, patient: bool = False) -> None:
             begin = number if run.failed(actions[number], error) else number + 1
     _leave(entered)
     _end_lanes(run, range(len(raw)))
-    run.all_played()
+    run.finish_submission()
 
 
-def play_graph(run: CudaReplay) -> None:
-    """Launch the run's graph. The context is current."""
+def submit_graph(run: CudaReplay) -> None:
+    """Submit the run by launching its graph. The context must be current."""
     graph = run.graph
     assert graph is not None
     try:
         if not run.outcome.abnormal:
-            graph.aim(run.held.bases, run.held.bound)
+            graph.update_nodes(run.buffers.bases, run.buffers.bound)
             graph.launch(run.raw[0])
     except BaseException as error:
         run.graph_failed(graph, error)
     _end_lanes(run, (0,))
-    run.all_played()
+    run.finish_submission()
 
 
 def _leave(entered: AbstractContextManager[object] | None) -> None:
@@ -92,15 +94,16 @@ def _leave(entered: AbstractContextManager[object] | None) -> None:
         entered.__exit__(None, None, None)
 
 
-def _handed_over(run: CudaReplay, lane: int, begin: int, patient: bool) -> bool:
-    """See that a lane's stream is not full: by waiting, or where this thread may not, by handing over the rest."""
+def _rest_is_submitted_elsewhere(run: CudaReplay, lane: int, begin: int, may_block: bool) -> bool:
+    """Wait until a lane's stream is not full, or have another thread submit the rest if this thread must not block.
+    Return True in the second case."""
     stream = run.streams[lane]
-    if not patient:
+    if not may_block:
         if not stream.full():
             return False
         try:
-            hand_over(run, begin)
-        except RuntimeError:  # no thread can be started: better late than not at all
+            submit_rest_on_thread(run, begin)
+        except RuntimeError:  # no thread can be started: block instead
             pass
         else:
             return True
@@ -109,16 +112,16 @@ def _handed_over(run: CudaReplay, lane: int, begin: int, patient: bool) -> bool:
 
 
 def _device_before(run: CudaReplay, begin: int) -> CudaDevice:
-    """The device that the actions before this one have switched to."""
+    """Return the device that is current before the command of number `begin`."""
     switches = [action.a for action in islice(run.actions, begin) if action.kind is Kind.SWITCH] if begin else ()
     return run.devices[switches[-1] if switches else 0]
 
 
-def hand_over(run: CudaReplay, begin: int) -> None:
-    """Have another thread submit the rest: here the next launch might block the loop."""
+def submit_rest_on_thread(run: CudaReplay, begin: int) -> None:
+    """Have another thread submit the rest: the next launch might block this thread, which may run an event loop."""
     device = _device_before(run, begin)
 
-    def go_on() -> None:
+    def submit_rest() -> None:
         try:
             with run.devices[0].gpu.current(), device.gpu.current():
                 try:
@@ -127,50 +130,50 @@ def hand_over(run: CudaReplay, begin: int) -> None:
                 except BaseException as error:
                     run.failed(Command(_RECORD, 0), error)
                 if run.graph is not None:
-                    play_graph(run)
+                    submit_graph(run)
                 else:
-                    play(run, begin, patient=True)
+                    submit_commands(run, begin, may_block=True)
         finally:
-            let_others_pass()
+            release_streams()
 
-    def let_others_pass() -> None:
+    def release_streams() -> None:
         for stream in run.streams:
-            stream.behind.discard(run)
+            stream.still_submitting.discard(run)
 
     for stream in run.streams:
-        stream.behind.add(run)
+        stream.still_submitting.add(run)
     try:
-        enqueue({run.streams[0].worker: _Work(go_on)})
-    except BaseException:  # there is no thread for it
-        let_others_pass()
+        enqueue({run.streams[0].worker: _Work(submit_rest)})
+    except BaseException:  # no thread can be started
+        release_streams()
         raise
 
 
-def play_on_threads(run: CudaReplay) -> None:
-    """Each lane on the thread of its stream. All are enqueued at once, in one order for all runs, so that two runs that
-    share streams cannot wait for each other."""
-    assert run.script is not None
+def submit_on_threads(run: CudaReplay) -> None:
+    """Submit each lane on the worker thread of its stream. The work is enqueued at once, in one order for all runs, so
+    that two runs with common streams cannot deadlock."""
+    assert run.command_list is not None
     lanes: dict[Any, list[int]] = {}
     for lane, stream in enumerate(run.streams):
         lanes.setdefault(stream.worker, []).append(lane)
     threads = _Threads(run, len(lanes))
-    enqueue({worker: _Work(partial(threads.play, mine)) for worker, mine in lanes.items()})
+    enqueue({worker: _Work(partial(threads.submit_commands, mine)) for worker, mine in lanes.items()})
 
 
 @final
 class _Threads:
-    """The threads that play one run."""
+    """The threads that submit one run."""
 
     def __init__(self, run: CudaReplay, count: int) -> None:
-        assert run.script is not None
+        assert run.command_list is not None
         self._run = run
-        self._script = run.script
-        self._recorded = [threading.Event() for _ in run.script.events]
+        self._command_list = run.command_list
+        self._recorded = [threading.Event() for _ in run.command_list.events]
         self._left = count
         self._lock = threading.Lock()
 
-    def play(self, lanes: list[int]) -> None:
-        """The part of the plan that one thread plays."""
+    def submit_commands(self, lanes: list[int]) -> None:
+        """Submit the commands of these lanes, on one thread."""
         run, mine = self._run, set(lanes)
         actions = [action for action in run.actions if action.lane in mine and action.kind is not Kind.SWITCH]
         try:
@@ -184,21 +187,22 @@ class _Threads:
                         except BaseException as error:
                             again = run.failed(action, error)
                     if action.kind is _RECORD:
-                        # Even where it failed: a lane that waits for it may be one that this one waits for later.
+                        # Even if the record failed: a lane that waits for it may be one for which this lane waits
+                        # later.
                         self._recorded[action.a].set()
                 _end_lanes(run, lanes)
         finally:
             for action in actions:
                 if action.kind is _RECORD:
-                    self._recorded[action.a].set()  # whatever came of it: the others go on
+                    self._recorded[action.a].set()  # even after an error: the other threads go on
             with self._lock:
                 self._left -= 1
                 last = not self._left
             if last:
-                run.all_played()
+                run.finish_submission()
 
     def _act(self, action: Command) -> None:
-        run, events = self._run, self._script.events
+        run, events = self._run, self._command_list.events
         raw, kind, instruction = run.raw[action.lane], action.kind, action.instruction
         if kind is _RECORD:
             events[action.a].record(raw)
@@ -207,18 +211,18 @@ class _Threads:
             raw.wait_for_event(events[action.a])
         elif kind is _MARK:
             stream = run.streams[action.lane]
-            stream.put(action.a)
+            stream.count_entries(action.a)
             stream.drain()
         elif run.outcome.abnormal and instruction is not None and run.outcome.skips(instruction):
             return
         elif kind is _LAUNCH:
-            self._script.launch(action.a)
+            self._command_list.launch(action.a)
         else:
-            action.a(run.held, run.device_of_lane(action.lane), raw)
+            action.a(run.buffers, run.device_of_lane(action.lane), raw)
 
 
 def _end_lanes(run: CudaReplay, lanes: Sequence[int]) -> None:
-    """Put an event at the end of each of these lanes."""
+    """Record an event at the end of each of these lanes."""
     for lane in lanes:
         number, event = run.ends[lane]
         again = True
@@ -227,7 +231,7 @@ def _end_lanes(run: CudaReplay, lanes: Sequence[int]) -> None:
             try:
                 with run.devices[number].gpu.current() if number else _nothing:
                     event.record(run.raw[lane])
-                    run.streams[lane].put(run.puts[lane])
+                    run.streams[lane].count_entries(run.unmarked[lane])
             except BaseException as error:
                 again = run.failed(Command(_RECORD, lane), error)
 
@@ -237,7 +241,7 @@ _nothing: Final = nullcontext()
 
 @final
 class _Work:
-    """A function, as work for a stream's thread."""
+    """A function as work for a worker thread. It runs once."""
 
     __slots__ = ("_function",)
 
@@ -245,7 +249,7 @@ class _Work:
         self._function: Callable[[], None] | None = function
 
     def run(self) -> None:
-        """Call it, and let go of it."""
+        """Call the function, and release it."""
         function, self._function = self._function, None
         assert function is not None
         function()

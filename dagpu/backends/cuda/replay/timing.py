@@ -1,8 +1,8 @@
-"""Measuring a run on GPUs: an event with timing before and after each instruction, in its stream.
+"""Measures a run on GPUs, with a timing event before and after each instruction in its stream.
 
-The run's actions are replaced by ones that record them; the script itself stays as it is, for runs that nobody
-measures. Times are counted from an event that is recorded in an idle stream before the run, where the host's clock is
-read as well. A GPU's clock ticks every half microsecond or so (cuEventElapsedTime).
+The run's commands are replaced by ones that record the events. The command list itself does not change, so other runs
+are not measured. Times are relative to an event that is recorded in an idle stream before the run, when the host's
+clock is read as well. A GPU's clock has a resolution of about half a microsecond (cuEventElapsedTime).
 """
 
 import time
@@ -19,12 +19,13 @@ from dagpu.common.errors import DeviceError
 from dagpu.lowering.program import Instruction
 
 ENTRIES = 3
-"""What a measured instruction puts into its stream: itself, and two events. It counts towards a full queue."""
+"""The entries that a measured instruction adds to its stream: itself, and two events. They count towards a full
+queue."""
 
 
 @final
 class EventTiming:
-    """The events of one run. Its threads may add to it at once."""
+    """The timing events of one run. The run's threads may add events at the same time."""
 
     def __init__(self, recording: MeasuredRun, devices: Sequence[CudaDevice], device_of_lane: Sequence[int]) -> None:
         self._recording = recording
@@ -33,15 +34,15 @@ class EventTiming:
         self._taken: list[tuple[CudaDevice, TimingEvent]] = []
         self._spans: list[tuple[Instruction, int, TimingEvent, TimingEvent]] = []
         self._starts: list[tuple[TimingEvent, float]] = []
-        """Of each device an event that has happened, and when: seconds of `time.perf_counter`."""
+        """For each device a complete event, and its time in seconds of `time.perf_counter`."""
         try:
             for device in devices:
                 self._starts.append(self._start(device))
         except BaseException:
-            self._let_go()
+            self._release_events()
             raise
-        self.puts = [0] * len(device_of_lane)
-        """Entries put into each lane after its last MARK."""
+        self.unmarked = [0] * len(device_of_lane)
+        """For each lane the number of entries after its last MARK."""
 
     def _start(self, device: CudaDevice) -> tuple[TimingEvent, float]:
         with device.gpu.current():
@@ -55,13 +56,13 @@ class EventTiming:
                 device.streams.give_back_notifier(idle)
 
     def _take(self, device: CudaDevice) -> TimingEvent:
-        event = device.streams.timing_event()
+        event = device.streams.take_timing_event()
         self._taken.append((device, event))
         return event
 
     def actions(self, plain: Sequence[Command], launch: Callable[[int], None]) -> list[Command]:
-        """The same actions, measured, and with a MARK wherever so many entries have come together. `launch` makes the
-        launch of a number."""
+        """Return measuring versions of the commands, with a MARK after every `MARK_EVERY` entries of a lane. `launch`
+        submits the launch of a number."""
         found: list[Command] = []
         for action in plain:
             if action.kind is Kind.MARK:
@@ -72,14 +73,14 @@ class EventTiming:
             kind = Kind.DO if action.kind is Kind.LAUNCH else action.kind
             measured = self._measured(action, action.instruction, launch)
             found.append(Command(kind, action.lane, action.instruction, measured))
-            self.puts[action.lane] += ENTRIES
-            if self.puts[action.lane] >= MARK_EVERY:
-                found.append(Command(Kind.MARK, action.lane, None, self.puts[action.lane]))
-                self.puts[action.lane] = 0
+            self.unmarked[action.lane] += ENTRIES
+            if self.unmarked[action.lane] >= MARK_EVERY:
+                found.append(Command(Kind.MARK, action.lane, None, self.unmarked[action.lane]))
+                self.unmarked[action.lane] = 0
         return found
 
     def _measured(self, action: Command, instruction: Instruction, launch: Callable[[int], None]) -> Do:
-        """What the action does, between two events. The device's context is current."""
+        """Return a function that submits a command between two timing events. The device's context must be current."""
         do, number = action.a, self._device_of_lane[action.lane]
         mark, name = self._recording.mark, self._recording.name_of(instruction)
 
@@ -97,8 +98,8 @@ class EventTiming:
         return measured
 
     def collect(self) -> None:
-        """The devices are done: tell the recording, and give the events back. On a lost device there is nothing to
-        tell."""
+        """Pass the times to the recording, and return the events to the pool. The devices must have completed the run.
+        A lost device has no times."""
         if all(device.lost is None for device in self._devices):
             try:
                 for instruction, number, begin, end in self._spans:
@@ -107,11 +108,11 @@ class EventTiming:
                         times = begin.time_since(base), end.time_since(base)
                     self._recording.add(instruction, when + times[0] * 1e-3, when + times[1] * 1e-3)
             except DeviceError:
-                pass  # a driver that fails here has failed the run as well
-        self._let_go()
+                pass  # a driver error here has failed the run as well
+        self._release_events()
 
-    def _let_go(self) -> None:
-        """The events are free, unless their device is lost, and the recording has all that it will get."""
+    def _release_events(self) -> None:
+        """Return the events, except those of a lost device, and end the recording."""
         for device, event in self._taken:
             if device.lost is None:
                 device.streams.give_back_timing(event)

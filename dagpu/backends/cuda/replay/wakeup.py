@@ -1,4 +1,4 @@
-"""Waking whoever sleeps until a run is over: a pipe whose writing end, the run's *bell*, the driver closes then."""
+"""Wakes a task that sleeps until a run is over: the driver closes the write end of a pipe then."""
 
 import os
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from dagpu.common.errors import DeviceError
 
 
 class WakingRun(Protocol):
-    """The part of a run that wakes the task sleeping on it. Its fields are those of `CudaRun`."""
+    """The part of a run that wakes the task sleeping on it. Its fields are those of `CudaReplay`."""
 
     lock: Lock
-    bell: int | None
+    wakeup_fd: int | None
     notifier: CudaStream | None
 
     @property
@@ -28,18 +28,19 @@ class WakingRun(Protocol):
     @property
     def ends(self) -> Sequence[tuple[int, RawEvent]]: ...
     @property
-    def played(self) -> bool: ...
+    def submitted(self) -> bool: ...
     @property
     def finishing(self) -> bool: ...
     @property
     def finished(self) -> bool: ...
     def done(self) -> bool: ...
-    def lost_in(self, error: BaseException) -> bool: ...
+    def mark_lost(self, error: BaseException) -> bool: ...
 
 
-def open_bell(run: WakingRun) -> int | None:
-    """The reading end of a pipe whose other end is closed when the run is over; None where there are many already."""
-    if run.devices[0].watch.crowded:
+def open_wakeup_pipe(run: WakingRun) -> int | None:
+    """Return the read end of a pipe whose write end is closed when the run is over; None if there are too many
+    pipes."""
+    if run.devices[0].watchdog.pipes_exhausted:
         return None
     try:
         read, write = os.pipe()
@@ -48,45 +49,47 @@ def open_bell(run: WakingRun) -> int | None:
     pipe = identity(write)
     assert pipe is not None
     with run.lock:
-        finishing, played = run.finishing, run.played
+        finishing, submitted = run.finishing, run.submitted
         if not finishing:
-            run.bell = write
+            run.wakeup_fd = write
     if finishing:
         os.close(write)
         return read
     try:
-        if played:
+        if submitted:
             with run.devices[0].gpu.current():
-                ring(run)
+                signal_when_done(run)
     except BaseException:
         os.close(read)
         raise
-    run.devices[0].watch.add(run, write, pipe)
+    run.devices[0].watchdog.add(run, write, pipe)
     return read
 
 
-def ring(run: WakingRun) -> None:
-    """Have the driver close the pipe when all lanes are at their end: in the stream itself where the run has one to
-    itself, else on a stream that waits for its ends alone. Nothing more of the run will be submitted."""
+def signal_when_done(run: WakingRun) -> None:
+    """Have the driver close the pipe when all lanes have ended. Everything must be submitted.
+
+    The driver closes it in the run's stream if the run alone uses one, else in a stream that waits for all ends.
+    """
     device = run.devices[0]
-    with run.lock:  # of the driver and the run's end one closes it
-        bell, run.bell = run.bell, None
+    with run.lock:  # either the driver or the run's end closes it
+        wakeup_fd, run.wakeup_fd = run.wakeup_fd, None
         events = [event for _, event in run.ends]
-    if bell is None:
+    if wakeup_fd is None:
         return
     try:
         if len(run.streams) == 1 and len(run.streams[0].users) == 1:
-            device.gpu.close_when_reached(run.raw[0], bell)
+            device.gpu.close_when_reached(run.raw[0], wakeup_fd)
             return
         notifier = device.streams.take_notifier()
         for event in events:
             notifier.raw.wait_for_event(event)
-        device.gpu.close_when_reached(notifier.raw, bell)
+        device.gpu.close_when_reached(notifier.raw, wakeup_fd)
     except BaseException as error:
-        os.close(bell)  # whoever sleeps on it waits for the run himself
+        os.close(wakeup_fd)  # this wakes the task, which waits for the run itself
         if not isinstance(error, DeviceError):
             raise
-        run.lost_in(error)
+        run.mark_lost(error)
         return
     with run.lock:
         late = run.finished

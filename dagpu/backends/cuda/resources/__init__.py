@@ -1,1 +1,1 @@
-"""The resources of a CUDA device: memory pools, streams, watchdog."""
+"""The resources of a CUDA device: memory pools, streams, events, watchdog."""

@@ -20,7 +20,7 @@ from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import CopyDtoD
 
 NAMED: Final = 3
-"""Launches under way that a lost device's message names."""
+"""The number of launches under way that the message of a lost device names."""
 
 
 class LiveRun(Protocol):
@@ -28,25 +28,25 @@ class LiveRun(Protocol):
 
     @property
     def finishing(self) -> bool:
-        """True once the devices are done with all of it."""
+        """True once the devices have completed the run."""
         ...
 
     def done(self) -> bool:
-        """Look whether everything has happened."""
+        """Poll the run, and return True if it is over."""
         ...
 
     def wait(self) -> object:
-        """Block until it is done."""
+        """Block until the run is over."""
         ...
 
     def lose(self, error: DeviceLostError) -> None:
-        """End it, because a device of it was lost."""
+        """End the run with this error: one of its devices is lost."""
         ...
 
 
 @final
 class CudaDevice:
-    """Implements `dagpu.handles.device_handles.Driver`."""
+    """One CUDA device. Implements `dagpu.handles.device_handles.Driver`."""
 
     def __init__(self, gpu: Gpu, compiler: CubinCompiler) -> None:
         self.gpu = gpu
@@ -54,13 +54,13 @@ class CudaDevice:
         slabs = Slabs(gpu.allocate_pinned, gpu.free_pinned)
         self.pinned = Pool(slabs.allocate, slabs.free)
         self.pinned_room = pinned_room()
-        """Bytes that results of `to_host` may lock together; further ones are in ordinary memory."""
+        """The most page-locked bytes for results of `to_host`. Further results are in ordinary memory."""
         self.streams = Streams(gpu)
         self.library = Library(gpu, compiler)
-        self.watch = Watchdog()
+        self.watchdog = Watchdog()
         self.live: set[LiveRun] = set()
         self.retired: ReferenceQueue[RawGraph | None] = ReferenceQueue()
-        """Graphs that nobody has any more, to be destroyed by the next who calls the driver anyway."""
+        """Graphs that are no longer referenced. The next thread that starts a run destroys them."""
         self.lost: DeviceLostError | None = None
         self._peers: dict[int, bool] = {}
         self._lock = threading.Lock()
@@ -72,45 +72,45 @@ class CudaDevice:
     # ---- the Driver ---------------------------------------------------------------------------------------------
 
     def open_stream(self) -> Hashable:
-        """A stream of one's own."""
+        """Return a new stream for a user. It goes back to the pool when its last reference is dropped."""
         self.refuse_if_lost()
         with self.gpu.current():
             return self.streams.open()
 
     def stream_handle(self, lane: Hashable) -> int:
-        """The CUstream of such a stream."""
+        """Return the CUstream of a stream of `open_stream`, as an integer."""
         assert isinstance(lane, OwnedStream)
         return lane.stream.raw.handle
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total memory, bytes. What idles in dagpu's pool is not free to others."""
+        """Return the free and the total memory in bytes. Idle memory in dagpu's pool does not count as free."""
         self.refuse_if_lost()
         with self.gpu.current():
             return self.gpu.memory_info()
 
     def memory_used(self) -> int:
-        """Bytes that handles and runs hold."""
+        """Return the number of bytes that handles and runs hold."""
         return self.memory.used
 
     # ---- for runs -----------------------------------------------------------------------------------------------
 
     def new_event(self) -> RawEvent:
-        """An event of the pool, whatever context is current."""
+        """Return an event of the pool. Any context may be current."""
         with self.gpu.current():
-            return self.streams.event()
+            return self.streams.take_event()
 
     def reclaim(self) -> None:
-        """Wait for the runs under way, so that the pool gets their memory back, and empty the pool."""
+        """Wait for the runs under way, so that their memory goes back to the pool, and free the pool's idle memory."""
         self.gpu.synchronize()
         for run in list(self.live):
             if not run.done() and run.finishing:
-                run.wait()  # another thread has seen its end, and is giving back what it held
+                run.wait()  # another thread is returning its memory
         self.destroy_retired()
         self.memory.trim()
 
     def out_of_memory(self, plan: Plan, number: int, nbytes: int, purpose: str) -> OutOfMemoryError:
-        """The error of a run of a plan, in which this device has the given number, that finds no room for something.
-        The context is current."""
+        """Return the error of a run that cannot allocate `nbytes` bytes for `purpose`. `number` is this device's number
+        in the plan. The context must be current."""
         free, total = self.gpu.memory_info()
         return out_of_memory(
             f"{no_room(self.name, nbytes)} for {purpose}. A run takes {plan.peak_bytes:,}; alive at the peak: "
@@ -120,7 +120,7 @@ class CudaDevice:
         )
 
     def destroy_retired(self) -> None:
-        """Give the driver back the graphs that nobody has any more. None of them runs. The context is current."""
+        """Destroy the graphs that are no longer referenced. None of them runs. The context must be current."""
         while self.retired:
             try:
                 graph = self.retired.pop()
@@ -132,10 +132,10 @@ class CudaDevice:
                 except DeviceLostError:
                     raise
                 except DeviceError:
-                    pass  # whatever it still is, nobody can use it
+                    pass  # nothing refers to the graph
 
     def reach(self, peer: "CudaDevice", instruction: CopyDtoD) -> None:
-        """Let kernels of this device read the peer's memory.
+        """Enable kernels of this device to read the peer's memory.
 
         Raises:
             DeviceError: the hardware cannot.
@@ -155,20 +155,21 @@ class CudaDevice:
     # ---- when it is lost ----------------------------------------------------------------------------------------
 
     def refuse_if_lost(self) -> None:
-        """Raise if the device was lost."""
+        """Raise DeviceLostError if the device is lost."""
         if self.lost is not None:
             raise DeviceLostError(f"{self.name} cannot be used any more by this process. {self.lost}", self.lost.code)
 
     def lose(self, error: DeviceError, under_way: Sequence[str]) -> None:
-        """The context is beyond repair: fail every run under way, and every later one."""
+        """Mark the device as lost, because its context cannot be used again. Fail every run under way and every later
+        run."""
         with self._lock:
             first = self.lost is None
             if first:
                 named = ", ".join(dict.fromkeys(under_way[:NAMED])) or "nothing of dagpu's"
                 more = f" and {len(under_way) - NAMED} more" if len(under_way) > NAMED else ""
                 self.lost = DeviceLostError(
-                    f"{self.name} was lost while a run was under way that has {named}{more}: {error} Start the process "
-                    "anew; results that were not copied to the host are gone.",
+                    f"{self.name} was lost while a run was under way with {named}{more}: {error} Restart the process; "
+                    "results that were not copied to the host are lost.",
                     error.code,
                 )
         assert self.lost is not None
@@ -177,7 +178,7 @@ class CudaDevice:
 
 
 def pinned_room() -> int:
-    """The most page-locked memory to take, in bytes: DAGPU_PINNED_BYTES, or a quarter of the machine's memory."""
+    """Return the most page-locked memory to use, in bytes: DAGPU_PINNED_BYTES, or a quarter of the machine's memory."""
     said = PINNED_BYTES.get()
     if said is not None:
         return said

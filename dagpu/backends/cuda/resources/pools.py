@@ -1,10 +1,11 @@
 """Pools of device memory and of page-locked host memory.
 
-Streams are none of a pool's business: a run takes all of its memory when it is submitted and gives it back when it is
-complete, and a handle's memory is complete before anybody has it. So what is in a pool is idle, on every stream.
+A pool does not track streams. A run allocates all of its memory when it is submitted and returns it when it is
+complete, and a handle's memory is complete before a caller gets the handle. So idle memory of a pool is unused on every
+stream.
 
-A block may be dropped on any thread, in the middle of anything, while that thread holds the pool's lock. So what it had
-only goes into a queue then (dagpu.common.reference_queue), and is sorted in when the pool is next asked.
+A block may be dropped on any thread at any point, even while that thread holds the pool's lock. So a dropped block only
+enters a queue (dagpu.common.reference_queue), and the next call of the pool makes it idle.
 """
 
 import threading
@@ -17,30 +18,31 @@ from dagpu.common.errors import DeviceError
 from dagpu.common.reference_queue import ReferenceQueue
 
 GRAIN: Final = 512
-"""Bytes: small blocks are multiples of this. Wider than any alignment that a kernel can want (cuMemAlloc: 256)."""
+"""Bytes: the sizes of small blocks are multiples of this. It exceeds any alignment that a kernel needs (cuMemAlloc:
+256)."""
 
 LARGE: Final = 2 << 20
-"""Bytes: the driver maps memory in pages of 2 MiB, so larger blocks are multiples of that."""
+"""Bytes: the sizes of larger blocks are multiples of this, because the driver maps memory in pages of 2 MiB."""
 
 SLAB: Final = 2 << 20
-"""Bytes of page-locked memory that small blocks are cut out of."""
+"""Bytes of page-locked memory in a slab, which is divided into small blocks."""
 
 WASTE: Final = 8
-"""A block of the pool is given out if it is larger than what is wanted by at most an eighth."""
+"""An idle block serves a request if it is larger by at most the request divided by this."""
 
 
 @final
 class MemoryBlock:
-    """Memory in use, from `address` on. It goes back to its pool when the last reference to it goes."""
+    """A block of memory in use. It goes back to its pool when its last reference is dropped."""
 
     __slots__ = ("__weakref__", "address", "nbytes", "size")
 
     def __init__(self, pool: "Pool", address: int, nbytes: int, size: int) -> None:
         self.address = address
         self.nbytes = nbytes
-        """What was asked for; it counts as used."""
+        """The bytes that were requested. They count as used."""
         self.size = size
-        """What it takes up."""
+        """The bytes that the block occupies."""
         pool.dropped.watch(self, (address, nbytes, size))
 
     def __repr__(self) -> str:
@@ -48,18 +50,18 @@ class MemoryBlock:
 
 
 def rounded(nbytes: int) -> int:
-    """The size of the block that serves a request."""
+    """Return the size of the block that serves a request."""
     grain = GRAIN if nbytes <= LARGE // 2 else LARGE
     return -(-nbytes // grain) * grain
 
 
 @final
 class Slabs:
-    """Small pieces, cut out of large ones that `allocate` gives: to lock a page of host memory takes the kernel longer
-    than it takes the bus to fill it.
+    """An allocator that divides slabs into small pieces. Fewer calls lock larger memory: to lock a page of host memory
+    takes the operating system longer than the bus takes to fill it.
 
-    A piece that was freed is not cut again: its slab goes back when all its pieces are free. Pools free blocks only
-    when they are trimmed, so slabs come and go rarely. Its functions are called under the pool's lock.
+    A freed piece is not reused: its slab is freed when all its pieces are free. Pools free blocks only when they are
+    trimmed, so slabs are created and freed rarely. The pool calls the methods under its lock.
     """
 
     def __init__(self, allocate: Callable[[int], int], free: Callable[[int], None]) -> None:
@@ -67,12 +69,12 @@ class Slabs:
         self._free = free
         self._starts: list[int] = []
         self._pieces: dict[int, int] = {}
-        """Pieces in use, by the start of their slab."""
+        """The number of pieces in use, by the start of their slab."""
         self._current = 0
         self._cut = SLAB
 
     def allocate(self, nbytes: int) -> int:
-        """Memory; its address."""
+        """Allocate memory, and return its address."""
         if nbytes > SLAB // 8:
             return self._allocate(nbytes)
         if self._cut + nbytes > SLAB:
@@ -85,7 +87,7 @@ class Slabs:
         return address
 
     def free(self, address: int) -> None:
-        """Give back what `allocate` gave."""
+        """Free memory of `allocate`."""
         at = bisect_right(self._starts, address) - 1
         if at < 0 or address >= self._starts[at] + SLAB:
             self._free(address)
@@ -101,11 +103,11 @@ class Slabs:
 
 @final
 class Pool:
-    """Blocks from `allocate`, kept when they are idle.
+    """A pool of blocks from `allocate`. It caches idle blocks.
 
     Invariants, under `_lock`:
-        each address is in use (a `MemoryBlock` has it), in `dropped`, or idle
-        `_idle[size]` has the idle addresses of that size, the latest last; `_sizes` has its keys in order
+        each address is in use (by a `MemoryBlock`), in `dropped`, or idle
+        `_idle[size]` has the idle addresses of that size, the latest last; `_sizes` has the keys of `_idle` in order
     """
 
     def __init__(self, allocate: Callable[[int], int], free: Callable[[int], None]) -> None:
@@ -117,13 +119,13 @@ class Pool:
         self._used = 0
         self._held = 0
         self.dropped: ReferenceQueue[tuple[int, int, int]] = ReferenceQueue()
-        """Address, bytes asked for, size: of blocks that were dropped and are not sorted in yet."""
+        """The dropped blocks that are not idle yet: address, requested bytes, size."""
 
     def take(self, nbytes: int, room: int | None = None, wanted: int = 0) -> MemoryBlock:
-        """A block of at least `nbytes`: the one at the address `wanted` if it is idle and fits, else the one that came
-        back last. Trims the pool before it gives up.
+        """Return a block of at least `nbytes`. Prefer the idle block at the address `wanted`, else the one that was
+        returned last. Trim the pool before failing.
 
-        With `room`, the pool may hold at most so many bytes together, in use and idle.
+        If `room` is given, the pool may hold at most this number of bytes in all, in use and idle.
 
         Raises:
             DeviceError: there is too little memory (code 2).
@@ -139,8 +141,8 @@ class Pool:
             self._used += nbytes
         return MemoryBlock(self, found[0], nbytes, found[1])
 
-    def has(self, nbytes: int) -> bool:
-        """Would it serve this from what is idle?"""
+    def has_idle(self, nbytes: int) -> bool:
+        """Return True if an idle block would serve this request."""
         with self._lock:
             self._sort_in()
             size = rounded(nbytes)
@@ -148,21 +150,21 @@ class Pool:
             return at < len(self._sizes) and self._sizes[at] - size <= size // WASTE
 
     def trim(self) -> None:
-        """Give all that is idle back to the driver."""
+        """Free all idle blocks."""
         with self._lock:
             self._sort_in()
             self._trim()
 
     @property
     def used(self) -> int:
-        """Bytes asked for by blocks in use."""
+        """The requested bytes of all blocks in use."""
         with self._lock:
             self._sort_in()
             return self._used
 
     @property
     def held(self) -> int:
-        """Bytes that came from the driver, in use or idle."""
+        """The bytes that the pool holds of the driver's memory, in use or idle."""
         with self._lock:
             return self._held
 

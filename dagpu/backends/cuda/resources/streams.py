@@ -1,4 +1,4 @@
-"""Streams and events of one device, pooled: none is ever destroyed."""
+"""Pools of one device's streams and events, which are never destroyed."""
 
 import itertools
 import threading
@@ -12,25 +12,25 @@ from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawEvent, RawStream,
 from dagpu.common.reference_queue import ReferenceQueue
 
 SPREAD: Final = 8
-"""Streams over which runs spread that are under way at once: as many as the driver has hardware queues, unless
-CUDA_DEVICE_MAX_CONNECTIONS says otherwise. A plan of more lanes gets more."""
+"""The number of streams over which concurrent runs are spread: the driver's number of hardware queues, unless
+CUDA_DEVICE_MAX_CONNECTIONS is set. A plan with more lanes gets more."""
 
 POOL: Final = 64
-"""How many streams the pool may have: of a plan with more lanes, some share a stream."""
+"""The most streams in the pool. Some lanes of a plan with more lanes share a stream."""
 
 MARK_EVERY: Final = 192
-"""Instructions put into a stream between two marks."""
+"""The number of instructions in a stream between two marks."""
 
 MARKS: Final = 4
-"""Unfinished marks at which a stream counts as full. A driver's queue takes about 1,024 launches; one more blocks the
-thread that launches."""
+"""The number of incomplete marks at which a stream counts as full. The driver's queue holds about 1,024 launches, and a
+further launch blocks the thread."""
 
 
 @final
 class CudaStream:
-    """One stream. As the key of a lane it stands for itself; equal to itself alone."""
+    """One CUDA stream. It may be the key of a lane: it equals only itself."""
 
-    __slots__ = ("_gpu", "_lock", "_marks", "_owner", "_since", "behind", "raw", "users", "worker")
+    __slots__ = ("_gpu", "_lock", "_marks", "_owner", "_since", "raw", "still_submitting", "users", "worker")
 
     def __init__(self, gpu: Gpu, raw: RawStream, owner: "Streams", worker: WorkerStream) -> None:
         self._gpu = gpu
@@ -40,32 +40,36 @@ class CudaStream:
         self._since = 0
         self.raw = raw
         self.users: set[object] = set()
-        """The runs under way that use it; adding and discarding are atomic."""
-        self.behind: set[object] = set()
-        """Those of them that a thread is submitting: whoever comes next has to come after them."""
+        """The runs under way that use the stream. Adding and discarding are atomic."""
+        self.still_submitting: set[object] = set()
+        """The runs that a worker thread is still submitting. A later run must queue behind them to keep stream
+        order."""
         self.worker = worker
-        """The thread that plays this stream's part of a run where that may block; it starts with its first work."""
+        """The thread that submits this stream's part of a run if that may block. It starts with its first work."""
 
     @property
     def device(self) -> int:
-        """Index of its device."""
+        """Index of the stream's device."""
         return self._gpu.index
 
-    def put(self, count: int) -> None:
-        """So many instructions have been put in: mark the place where they are many. The context is current."""
+    def count_entries(self, count: int) -> None:
+        """Count newly enqueued instructions, and record a mark event after every `MARK_EVERY` of them. The context must
+        be current."""
         self._since += count
         if self._since >= MARK_EVERY:
             self._since = 0
-            event = self._owner.event()
+            event = self._owner.take_event()
             event.record(self.raw)
             self._marks.append(event)
 
     def congested(self) -> bool:
-        """Is it full, or would what is put in now overtake a run that is being submitted? The context is current."""
-        return bool(self.behind) or (len(self._marks) >= MARKS and self.full())
+        """Return True if the stream is full, or if new work would overtake a run that a worker thread is submitting.
+        The context must be current."""
+        return bool(self.still_submitting) or (len(self._marks) >= MARKS and self.full())
 
     def full(self) -> bool:
-        """Is so much waiting in it that the next launch might block? The context is current."""
+        """Return True if the stream has so much pending work that the next launch might block. The context must be
+        current."""
         marks = self._marks
         if not marks:
             return False
@@ -79,7 +83,7 @@ class CudaStream:
         return full
 
     def drain(self) -> None:
-        """Block until it is not full. Other threads run meanwhile. The context is current."""
+        """Block until the stream is not full. Other threads run meanwhile. The context must be current."""
         while self.full():
             with self._lock:
                 oldest = self._marks[0] if self._marks else None
@@ -92,7 +96,8 @@ class CudaStream:
 
 @final
 class OwnedStream:
-    """A stream that a user asked for. Its stream goes back to the pool when the last reference to this goes."""
+    """A stream that a user has opened. The CUDA stream goes back to the pool when the last reference to this object is
+    dropped."""
 
     __slots__ = ("__weakref__", "stream")
 
@@ -120,19 +125,20 @@ class Streams:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self.returned: ReferenceQueue[CudaStream] = ReferenceQueue()
-        """Streams of users that are nobody's any more; whatever was put into them still runs, in order."""
+        """Streams that users have dropped, for reuse. Their pending work still runs, in order."""
         self.abandoned: ReferenceQueue[Sequence[RawEvent]] = ReferenceQueue()
-        """Events of scripts that are gone. Their runs are over: these refer to the plan, which has its scripts."""
+        """Events of dropped command lists. Their runs are over, because a run keeps its command list's pool alive."""
 
     def open(self) -> OwnedStream:
-        """A stream of one's own. The context is current."""
+        """Return a stream for a user. The context must be current."""
         try:
             return OwnedStream(self, self.returned.pop())
         except IndexError:
             return OwnedStream(self, self._new())
 
     def take(self, keys: Sequence[Hashable]) -> list[CudaStream]:
-        """A stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`. The context is current."""
+        """Return a stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`. The context must be
+        current."""
         if len(keys) == 1 and isinstance(keys[0], int):  # most plans
             pool = self._pool
             for stream in pool:
@@ -156,18 +162,19 @@ class Streams:
         return CudaStream(self._gpu, self._gpu.new_stream(), self, WorkerStream(self._gpu.index, name))
 
     def take_notifier(self) -> CudaStream:
-        """A stream that is no lane's: it may wait for a run without holding up others. The context is current."""
+        """Return a stream that no lane uses. It may wait for a run without delaying others. The context must be
+        current."""
         try:
             return self._notifiers.pop()
         except IndexError:
             return self._new()
 
     def give_back_notifier(self, stream: CudaStream) -> None:
-        """Its run is done."""
+        """Return a notifier to the pool. The run for which it waits must be over."""
         self._notifiers.append(stream)
 
-    def event(self) -> RawEvent:
-        """An event that nobody uses. The context is current."""
+    def take_event(self) -> RawEvent:
+        """Return an unused event. The context must be current."""
         if self.abandoned:
             self.collect()
         try:
@@ -176,7 +183,7 @@ class Streams:
             return self._gpu.new_event()
 
     def collect(self) -> None:
-        """Take back the events of scripts that are gone."""
+        """Return the events of dropped command lists to the pool."""
         while self.abandoned:
             try:
                 self._events += self.abandoned.pop()
@@ -184,16 +191,16 @@ class Streams:
                 return
 
     def give_back(self, event: RawEvent) -> None:
-        """It has happened, and nobody waits for it any more."""
+        """Return an event to the pool. It must be complete, and no stream or thread may wait for it."""
         self._events.append(event)
 
-    def timing_event(self) -> TimingEvent:
-        """The same, with timing. The context is current."""
+    def take_timing_event(self) -> TimingEvent:
+        """Return an unused event with timing. The context must be current."""
         try:
             return self._timing_events.pop()
         except IndexError:
             return self._gpu.new_timing_event()
 
     def give_back_timing(self, event: TimingEvent) -> None:
-        """Nobody wants its time any more."""
+        """Return a timing event to the pool. Its time must not be read afterwards."""
         self._timing_events.append(event)

@@ -1,7 +1,8 @@
-"""A look now and then at the runs that somebody sleeps on.
+"""A watchdog thread that polls the runs for which tasks sleep.
 
-The driver calls no host function once a context is lost, so whoever sleeps on a pipe would sleep for ever. And where
-very many runs are slept on at once, there are not pipes and streams enough: then this wakes the sleepers.
+The driver calls no host function once a context is lost, so a task that sleeps on a pipe would sleep for ever. The
+watchdog closes the pipe then. If very many tasks sleep at once, there are not enough pipes and streams; the watchdog
+wakes the tasks without a pipe.
 """
 
 import os
@@ -13,86 +14,89 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
-from dagpu.common.critical import enter
+from dagpu.common.critical import enter_section
 
 PERIOD: Final = 0.1
-"""Seconds: how late a lost device is noticed."""
+"""Seconds between two polls of the runs with a pipe: the delay until a lost device is noticed."""
 
 PATIENCE: Final = 5.0
 """Seconds without a sleeper after which the thread ends."""
 
 PIPES: Final = 64
-"""Sleepers that have a pipe, which takes two descriptors and a stream; a process may have 1,024 descriptors."""
+"""The most sleepers with a pipe, which takes two descriptors and a stream. A process may have 1,024 descriptors."""
 
 CROWDED_PERIOD: Final = 1e-3
-"""Seconds between two looks while there are sleepers without one."""
+"""Seconds between two polls while there are sleepers without a pipe."""
 
-GLANCE: Final = 32
-"""How many of those are looked at each time, in turn: some 100 us."""
+POLL_SIZE: Final = 32
+"""The number of sleepers without a pipe that one poll covers, in turn: some 100 us."""
 
 
 class MayBeLost(Protocol):
-    """The part of a device that a watch looks at."""
+    """The part of a device that the watchdog reads."""
 
     @property
     def lost(self) -> object:
-        """The error with which it was lost; None while it is well."""
+        """The error with which the device was lost; None while it works."""
         ...
 
 
 class SleptOn(Protocol):
-    """The part of a run that a watch looks at."""
+    """The part of a run that the watchdog polls."""
 
     @property
     def devices(self) -> Sequence[MayBeLost]: ...
 
     def done(self) -> bool:
-        """Look whether everything has happened."""
+        """Poll the run, and return True if it is over."""
         ...
 
 
 @final
 @dataclass(slots=True)
 class _Sleeper:
-    """A run that somebody sleeps on until a pipe's writing end is closed: by the run, by the driver, or here."""
+    """A run for which a task sleeps until the write end of a pipe is closed: by the run, by the driver, or by the
+    watchdog."""
 
     run: weakref.ref[SleptOn]
-    """Whoever sleeps keeps it: its errors hold on to all that the run has made."""
+    """The run. The reference is weak, because the run's errors keep all its results alive; the sleeping task has a
+    strong one."""
     devices: Sequence[MayBeLost]
     pipe: tuple[int, int]
-    """Device and inode of the pipe, which tell whether the descriptor is still its end."""
+    """Device and inode of the pipe. They show whether the descriptor is still the pipe's end."""
 
 
 @final
 class Watchdog:
-    """The runs of one device that are slept on, and a thread while there are any."""
+    """The runs of one device for which tasks sleep, and a thread while there are any."""
 
     def __init__(self) -> None:
         self._sleepers: dict[int, _Sleeper] = {}
-        """By descriptor: one that comes again has been closed before."""
-        self._crowd: deque[tuple[SleptOn, Callable[[], None]]] = deque()
+        """The sleepers with a pipe, by the descriptor of its write end. A descriptor is reused only after it was
+        closed."""
+        self._without_pipe: deque[tuple[SleptOn, Callable[[], None]]] = deque()
         self._lock = threading.Lock()
-        self.looking = threading.Lock()
-        """One thread looks at a time: a look holds on to a run, and may close its pipe."""
+        self.polling = threading.Lock()
+        """Held while a thread polls: a poll keeps a run alive, and may close its pipe."""
         self._thread: threading.Thread | None = None
 
     @property
-    def crowded(self) -> bool:
-        """Are there as many sleepers with pipes as there may be?"""
+    def pipes_exhausted(self) -> bool:
+        """True if there are as many sleepers with pipes as are allowed."""
         return len(self._sleepers) >= PIPES
 
     def call(self, run: SleptOn, wake: Callable[[], None]) -> None:
-        """Call `wake` when the run is done."""
+        """Call `wake` when the run is over."""
         with self._lock:
-            self._crowd.append((run, wake))
+            self._without_pipe.append((run, wake))
             self._start()
 
-    def add(self, run: SleptOn, bell: int, pipe: tuple[int, int]) -> None:
-        """Look at this run until the writing end of its pipe is closed. If it is already, there may be a sleeper of
-        another run under that number, which stays."""
+    def add(self, run: SleptOn, wakeup_fd: int, pipe: tuple[int, int]) -> None:
+        """Poll this run until the write end of its pipe is closed. If it is closed already, do nothing: the descriptor
+        may belong to a sleeper of another run."""
         with self._lock:
-            if identity(bell) == pipe:
-                self._sleepers[bell] = _Sleeper(weakref.ref(run), run.devices, pipe)
+            if identity(wakeup_fd) == pipe:
+                self._sleepers[wakeup_fd] = _Sleeper(weakref.ref(run), run.devices, pipe)
                 self._start()
 
     def _start(self) -> None:
@@ -100,46 +104,46 @@ class Watchdog:
             self._thread = threading.Thread(target=self._serve, name="dagpu-watch", daemon=True)
             self._thread.start()
 
-    def look(self) -> None:
-        """Look at each of them once."""
-        with self.looking:
-            for bell, sleeper in list(self._sleepers.items()):
-                self._look_at(bell, sleeper)
+    def poll_all(self) -> None:
+        """Poll each run with a pipe once."""
+        with self.polling:
+            for wakeup_fd, sleeper in list(self._sleepers.items()):
+                self._poll_sleeper(wakeup_fd, sleeper)
 
-    def _look_at(self, bell: int, sleeper: _Sleeper) -> None:
+    def _poll_sleeper(self, wakeup_fd: int, sleeper: _Sleeper) -> None:
         run = sleeper.run()
         if run is not None and not _ended(run):
             return
-        # The driver is about to close its pipe, unless a device was lost.
-        is_open = identity(bell) == sleeper.pipe
+        # The driver is about to close the pipe, unless a device is lost.
+        is_open = identity(wakeup_fd) == sleeper.pipe
         if is_open and any(device.lost is not None for device in sleeper.devices):
-            os.close(bell)
+            os.close(wakeup_fd)
             is_open = False
         with self._lock:
-            if not is_open and self._sleepers.get(bell) is sleeper:
-                del self._sleepers[bell]
+            if not is_open and self._sleepers.get(wakeup_fd) is sleeper:
+                del self._sleepers[wakeup_fd]
 
-    def glance(self) -> None:
-        """Look at some of those that have no pipe."""
-        for _ in range(min(len(self._crowd), GLANCE)):
-            run, wake = self._crowd.popleft()
+    def poll_some(self) -> None:
+        """Poll some of the runs without a pipe, and wake the tasks of those that are over."""
+        for _ in range(min(len(self._without_pipe), POLL_SIZE)):
+            run, wake = self._without_pipe.popleft()
             if _ended(run):
                 wake()
             else:
-                self._crowd.append((run, wake))
+                self._without_pipe.append((run, wake))
 
     def _serve(self) -> None:
-        enter("an op was run")  # all that this thread does is dagpu's, for good
+        enter_section("an op was run")  # this thread runs only dagpu's code
         looked = busy = time.monotonic()
         while True:
-            time.sleep(CROWDED_PERIOD if self._crowd else PERIOD)
-            self.glance()
+            time.sleep(CROWDED_PERIOD if self._without_pipe else PERIOD)
+            self.poll_some()
             now = time.monotonic()
             if now - looked >= PERIOD:
                 looked = now
-                self.look()
+                self.poll_all()
             with self._lock:
-                if self._sleepers or self._crowd:
+                if self._sleepers or self._without_pipe:
                     busy = now
                 elif now - busy > PATIENCE:
                     self._thread = None
@@ -147,15 +151,16 @@ class Watchdog:
 
 
 def _ended(run: SleptOn) -> bool:
-    """Is it done, or in such a state that whoever waits for it had better look for himself?"""
+    """Return True if the run is over, or if polling it raises: the waiting task then polls it and receives the
+    error."""
     try:
         return run.done()
-    except Exception:  # he gets it too, and can raise it where it belongs
+    except Exception:  # the waiting task gets the same error
         return True
 
 
 def identity(descriptor: int) -> tuple[int, int] | None:
-    """What an open descriptor stands for."""
+    """Return device and inode of an open descriptor; None if it is closed."""
     try:
         about = os.fstat(descriptor)
     except OSError:

@@ -82,7 +82,7 @@ def awaited_by(taker: Program) -> None:
 
 case(
     lambda: setattr(ones((N,)), "shape", (3,)),
-    ("Build a new one as you want it", lambda: ones((3,)).sync()),
+    ("Build a new object with the value that you want", lambda: ones((3,)).sync()),
 )
 case(recorded_copy, ("Use the scope itself", recorded_itself))
 case(
@@ -125,7 +125,7 @@ case(
 )
 case(
     lambda: value(in_itself()),
-    ("Put an object of a class of your own around it", lambda: value(Around(in_itself())).sync()),
+    ("Wrap it in an object of a class of your own", lambda: value(Around(in_itself())).sync()),
 )
 
 
@@ -160,7 +160,7 @@ def at_once(do: Program, during: Callable[[Program], object]) -> None:
 
 
 def noted_down(do: Program, during: Callable[[Program], object]) -> None:
-    """The same, done later."""
+    """Return a case for the same operation, done later."""
     noted: SimpleQueue[Program] = SimpleQueue()
     during(lambda: noted.put(do))
     noted.get_nowait()()
@@ -174,7 +174,7 @@ def in_a_scope(how: Callable[[Program, Callable[[Program], object]], None]) -> N
         how(late, lambda late: scope.record(zip_ops(scale(t.borrow_mut().partition(TILE), 2.0), dropping(late))))
 
 
-OUTSIDE = "note down what is to be done, in a queue.SimpleQueue, and do it outside"
+OUTSIDE = "put the work into a queue.SimpleQueue, and do it outside"
 
 
 # ---- finalisers

@@ -319,7 +319,7 @@ def with_pending(use: Callable[[Any], object], *, first: bool) -> object:
 
 
 def pending_case(use: Callable[[Any], object], says: str = "pass await x in place of x") -> None:
-    """What is refused of a pending run is welcome once that was awaited."""
+    """An operation that a pending run refuses is accepted once the run has been awaited."""
     case(partial(with_pending, use, first=False), (says, partial(with_pending, use, first=True)))
 
 

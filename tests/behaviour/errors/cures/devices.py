@@ -106,7 +106,7 @@ def explored_out_of_memory() -> object:
 
 case(
     explored_out_of_memory,
-    ("Let go of handles that are no longer needed", explored),
+    ("Drop handles that are no longer needed", explored),
     ("cut the work into smaller pieces", explored),
 )
 case(
@@ -212,7 +212,7 @@ on_gpus = partial(case, simulated=True)
 on_gpus(lambda: device("cuda:5"), ("Use one of these", lambda: (device("cuda:0"), device("cuda:1"))))
 on_gpus(
     lambda: ones((1 << 40,)).sync(),
-    ("Let go of handles that are no longer needed", lambda: ones((1 << 5,)).sync()),
+    ("Drop handles that are no longer needed", lambda: ones((1 << 5,)).sync()),
     ("cut the work into smaller pieces", lambda: ones((1 << 5,)).sync()),
 )
 on_gpus(
@@ -264,7 +264,7 @@ def on_two_streams(*, same: bool) -> object:
     return zip_ops(ones((2,)).on(anything(first)), ones((2,)).on(anything(second))).graph()
 
 
-on_gpus(lambda: on_two_streams(same=False), ("Use one of them", lambda: on_two_streams(same=True)))
+on_gpus(lambda: on_two_streams(same=False), ("Use only one of them", lambda: on_two_streams(same=True)))
 
 
 @kernel(cuda="__global__ void stray(Tile<float, 1> y, int by) {}", checked=True)

@@ -98,7 +98,7 @@ def components_captured() -> object:
 
 case(
     left_over_component,
-    ("Let go of it (del)", component_let_go),
+    ("Delete that op (del)", component_let_go),
     ("capture it too", components_captured),
 )
 
@@ -116,7 +116,7 @@ def output_kept() -> None:
     t.borrow().to_host().sync()
 
 
-case(output_taken_twice, ("keep what that gave", output_kept))
+case(output_taken_twice, ("keep the value that the first call returned", output_kept))
 
 
 def moved_since() -> None:

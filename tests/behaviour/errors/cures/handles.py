@@ -126,7 +126,7 @@ def loan_taken_back() -> None:
 case(
     loan_used_twice,
     ("use what the move gave back", loan_taken_back),
-    ("lend the tensor anew with .borrow_mut()", lent_for_writing_twice),
+    ("lend the tensor again with .borrow_mut()", lent_for_writing_twice),
 )
 
 
@@ -148,7 +148,7 @@ def unwrapped_and_shared() -> None:
 case(
     unwrapped_and_used,
     ("use what the move gave back", unwrapped_and_taken),
-    ("share that anew with .share()", unwrapped_and_shared),
+    ("share that again with .share()", unwrapped_and_shared),
 )
 
 

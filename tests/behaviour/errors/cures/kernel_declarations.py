@@ -185,7 +185,7 @@ for source, says, better in (
     ),
     (
         "void k(Tile<float, 1> y, float by) {}",
-        "has 'k(' with no __global__ to be seen before it: write it there",
+        "has 'k(' without a visible __global__ before it: write it there",
         SCALE,
     ),
     (cuda(f"{ONE}"), "2 parameters in Python, 1 in CUDA", SCALE),
@@ -210,7 +210,7 @@ DISAGREE: Final[list[tuple[Any, str, str]]] = [
     (swapped, SCALE, "the Python parameter 'y' is number 2"),
     (by_array, SCALE, "a scalar against an array"),
     (by_int, SCALE, "Declare 'int by'"),
-    (two_numbers, SCALE, "nothing stands against"),
+    (two_numbers, SCALE, "no counterpart for"),
 ]
 for wrong_function, declared_source, says in DISAGREE:
     case(

@@ -67,13 +67,13 @@ case(
 )
 case(
     lambda: anything(ones((2,))).sum(),
-    ("The array is what op.to_host().sync() gives", lambda: ones((2,)).to_host().sync().sum()),
+    ("Get the array with op.to_host().sync()", lambda: ones((2,)).to_host().sync().sum()),
     ("await op.to_host() in a trio task", lambda: awaited(ones((2,)).to_host())),
-    ("on a device kernels compute", lambda: add(out(), ones((N,))).sync()),
+    ("Compute on a device with a kernel", lambda: add(out(), ones((N,))).sync()),
 )
 case(
     lambda: anything(ones((2,)).to_host().shared()).sum(),
-    ("The array is what op.sync() gives", lambda: ones((2,)).to_host().shared().sync().sum()),
+    ("Get the array with op.sync()", lambda: ones((2,)).to_host().shared().sync().sum()),
     ("await op in a trio task", lambda: awaited(ones((2,)).to_host())),
 )
 case(
@@ -87,10 +87,10 @@ case(
 )
 case(
     lambda: anything(ones((2,))).unzip(),
-    ("and no tuple. Leave", lambda: ones((2,)).sync()),
+    ("not a tuple. Leave", lambda: ones((2,)).sync()),
     ("zip_ops(a, b)", lambda: [op.sync() for op in zip_ops(ones((2,)), ones((2,))).unzip()]),
 )
-case(lambda: anything(ones((2,))).first().sync(), ("and no tuple. Leave", lambda: ones((2,)).sync()))
+case(lambda: anything(ones((2,))).first().sync(), ("not a tuple. Leave", lambda: ones((2,)).sync()))
 case(
     lambda: value(ones((2,))),
     ("Use the op itself", lambda: ones((2,)).sync()),
@@ -273,7 +273,7 @@ def pipeline_of_an_object() -> object:
 
 case(
     lambda: unwrapped(pipeline_as_a_method),
-    ("Make it of a function", lambda: pipeline(lambda: ones((2,)))().sync()),
+    ("Decorate a function", lambda: pipeline(lambda: ones((2,)))().sync()),
     ("self.step = pipeline(self._step) in __init__", pipeline_of_an_object),
 )
 

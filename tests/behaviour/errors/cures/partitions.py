@@ -91,7 +91,7 @@ case(
 
 case(lambda: zeros(anything(4)), ("Write it as (4,)", lambda: zeros((4,)).sync()))
 case(lambda: zeros(anything(2.5)), ("(rows, columns), or (n,) for one axis", lambda: zeros((2, 3)).sync()))
-case(lambda: zeros((1 << 70, 0)), ("Write smaller ones beside the 0", lambda: zeros((1 << 40, 0)).sync()))
+case(lambda: zeros((1 << 70, 0)), ("Write smaller extents beside the 0", lambda: zeros((1 << 40, 0)).sync()))
 case(lambda: zeros((-1,)), ("Extents count elements: 0 or more", lambda: zeros((0,)).sync()))
 case(lambda: new().reshape((3, 3)), ("Give a shape with as many elements", lambda: new().reshape((2, 4))))
 
@@ -249,7 +249,7 @@ def lent_for_reading() -> None:
 for cut in (False, True):
     case(
         partial(run_shared, cut),
-        ("pass on what each call gives back", passed_on),
+        ("pass on the value that each call returns", passed_on),
         ("lend the tensor for reading, t.borrow(), as often as it is read", lent_for_reading),
     )
 case(
@@ -258,11 +258,11 @@ case(
 )
 case(
     lambda: value(1).map(lambda _: ()).unzip(2)[0].sync(),
-    ("Let the op give a tuple of 2", lambda: value(1).map(lambda x: (x, str(x))).unzip(2)[0].sync()),
+    ("Let the op return a tuple of 2", lambda: value(1).map(lambda x: (x, str(x))).unzip(2)[0].sync()),
 )
 case(
     lambda: anything(value(1).map(str)).unzip(2)[0].sync(),
-    ("Let the op give a tuple of 2", lambda: value(1).map(lambda x: (x, str(x))).unzip(2)[0].sync()),
+    ("Let the op return a tuple of 2", lambda: value(1).map(lambda x: (x, str(x))).unzip(2)[0].sync()),
 )
 case(
     lambda: anything(value(1).map(str)).unzip(),

@@ -162,7 +162,7 @@ def escaped() -> object:
     return add(out(), aside[0]).sync()
 
 
-case(escaped, ("Make it anew", lambda: add(out(), ones((N,)).sync()).sync()))
+case(escaped, ("Make it again", lambda: add(out(), ones((N,)).sync()).sync()))
 
 
 def used_in_another_run() -> object:
@@ -276,7 +276,7 @@ def under(interpreter: Interpreter, program: Program) -> object:
 
 case(
     lambda: under(OnlyRuns(), lambda: plan_of(ones((2,)))),
-    ("Write it", lambda: under(StreamInterpreter(), lambda: plan_of(ones((2,))))),
+    ("Add that method", lambda: under(StreamInterpreter(), lambda: plan_of(ones((2,))))),
     (
         "use_interpreter(StreamInterpreter())",
         lambda: under(OnlyRuns(), lambda: under(StreamInterpreter(), lambda: plan_of(ones((2,))))),
@@ -311,7 +311,7 @@ case(
     lambda: ones((2,)).schedule(Gives(lambda n: ["a"] * n)).sync(),
     ("Use a number", lambda: ones((2,)).schedule(Gives(lambda n: [0] * n)).sync()),
     (
-        "a stream that device.stream() of the same device gave",
+        "a stream returned by device.stream() of the same device",
         lambda: ones((2,)).sync_on(device("host:0").stream()),
     ),
 )
@@ -364,7 +364,7 @@ def out_of_memory() -> object:
 
 case(
     out_of_memory,
-    ("Let go of handles that are no longer needed", lambda: ones((1 << 5,)).sync()),
+    ("Drop handles that are no longer needed", lambda: ones((1 << 5,)).sync()),
     ("cut the work into smaller pieces", lambda: ones((1 << 5,)).sync()),
 )
 case(lambda: record_origins(anything(3)), ("Say record_origins(True)", lambda: record_origins(True)))

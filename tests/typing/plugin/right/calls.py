@@ -1,4 +1,4 @@
-"""What a call may change behind one's back, when arguments move, and attributes that are computed anew."""
+"""Changes that a call may make to variables, the time at which arguments move, and attributes computed again."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -23,7 +23,7 @@ from tests.typing.plugin.kernels import async_total, async_vector, eat, saxpy, t
 
 
 class Model:
-    """What it lends it owns."""
+    """A model that owns the tensors that it lends."""
 
     def __init__(self) -> None:
         self.weights = vector()

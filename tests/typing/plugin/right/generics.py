@@ -195,7 +195,7 @@ def without_annotations_of_locals() -> None:
 
 
 class Mode(Enum):
-    """How to read a tensor."""
+    """A way to read a tensor."""
 
     LEND = "lend"
     COPY = "copy"

@@ -1,4 +1,4 @@
-"""What is lent for writing is read by kernels too: it moves into the call, comes back, and is written after that."""
+"""A tensor borrowed for writing is also read by kernels: it moves into the call, comes back, and is then written."""
 
 import numpy as np
 

@@ -41,7 +41,7 @@ def data(count: int = 3) -> Iterator[Floats]:
 
 
 def gradient(w: TensorRef[f32], x: TensorRef[f32]) -> DeviceOp[Tensor[f32], Borrowed]:
-    """What to go down by: the sum of both, for want of a model."""
+    """Return the gradient: the sum of both, in place of a real model."""
     return add(empty((8,)).partition((4,)), w, x).first().unpartition()
 
 

@@ -37,7 +37,7 @@ def spend_in_a_closure(t: Tensor[f32]) -> SharedTensor[f32]:
 
 
 def give_back(t: Tensor[f32]) -> Tensor[f32]:
-    """The same handle, for another name."""
+    """Return the same handle, for another name."""
     return t
 
 

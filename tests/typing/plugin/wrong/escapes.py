@@ -1,4 +1,4 @@
-"""What borrows a local tensor leaves the function. A run never fails for it: a borrow keeps its tensor alive."""
+"""Borrows of a local tensor that leave the function. A run never fails for it: a borrow keeps its tensor alive."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

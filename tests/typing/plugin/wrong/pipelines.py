@@ -1,4 +1,4 @@
-"""What goes into a pipeline has moved into it, as into a kernel; and what it is lent it holds."""
+"""An argument moves into a pipeline as into a kernel, and the pipeline keeps its borrows."""
 
 from typing import Any
 

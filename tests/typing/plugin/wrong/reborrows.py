@@ -1,4 +1,4 @@
-"""What is lent for writing is used after a kernel took it as an input, or is lent to two at once."""
+"""A tensor borrowed for writing is used after a kernel took it as an input, or is lent to two ops at once."""
 
 from dagpu import Borrowed, DeviceOp, TensorMut, TensorRef, dup, empty, f32, fill, value, zip_ops
 from tests.typing.plugin.kernels import add, eat, saxpy, scale, total, vector, yes

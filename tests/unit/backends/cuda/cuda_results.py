@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu import u64
-from dagpu.common.layout import contiguous
+from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.program import HOST, Buffer, Launch, Program, Tiles, View
 from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
 
@@ -14,8 +14,10 @@ WORD = np.dtype(u64)
 
 
 def mixed(number: int, inputs: list[NDArray[u64]], outputs: list[NDArray[u64]], fresh: set[int]) -> None:
-    """What one launch does: every output depends on its old contents (unless it is `fresh`), on all inputs and on which
-    launch it is."""
+    """Return the results of one launch.
+
+    Every output depends on its old contents (unless it is `fresh`), on all inputs and on the launch.
+    """
     total = (sum(int(x.sum(dtype=u64)) * (2 * place + 3) for place, x in enumerate(inputs)) + number) % 2**62
     for place, y in enumerate(outputs):
         old = np.zeros_like(y) if place in fresh else y
@@ -33,7 +35,7 @@ def mixing(number: int, launch: Launch, buffers: tuple[Buffer, ...], written: se
         mixed(number, list(arrays[: len(reads)]), list(arrays[len(reads) :]), fresh)
 
     def view(buffer: int) -> View:
-        return View(buffer, contiguous((buffers[buffer].nbytes // 8,), WORD))
+        return View(buffer, contiguous_layout((buffers[buffer].nbytes // 8,), WORD))
 
     params = [Param(f"x{b}", "in", WORD, 1, None, False) for b in reads]
     params += [Param(f"y{b}", "out", WORD, 1, None, False) for b in writes]
@@ -43,7 +45,10 @@ def mixing(number: int, launch: Launch, buffers: tuple[Buffer, ...], written: se
 
 
 def in_order(program: Program) -> list[NDArray[u64]]:
-    """What the buffers hold when every launch is run after the one before it; at first buffer n holds n, n + 1, ..."""
+    """Return the contents of the buffers if the launches run one after the other.
+
+    Initially, buffer n holds n, n + 1, ...
+    """
     memory = [np.arange(b.nbytes // 8, dtype=u64) + u64(n) for n, b in enumerate(program.buffers)]
     for launch in program.instructions:
         assert isinstance(launch, Launch)

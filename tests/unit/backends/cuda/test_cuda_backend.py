@@ -107,7 +107,7 @@ def test_a_run_gives_what_numpy_gives(e: Expr, policy: SchedulingPolicy, seed: i
 @settings(max_examples=30)
 @given(descriptions, seeds)
 def test_sleeping_tasks_get_what_numpy_gives(e: Expr, seed: int) -> None:
-    """The same where every wait is a sleep on a descriptor that the driver closes."""
+    """Results equal NumPy's if every wait sleeps on a descriptor that the driver closes."""
     with pytest.MonkeyPatch.context() as patch, installed(seed):
         patch.setenv("DAGPU_SPIN_US", "0")
         assert run(e, RoundRobin(), under_trio=True) == expected(e)
@@ -116,7 +116,7 @@ def test_sleeping_tasks_get_what_numpy_gives(e: Expr, seed: int) -> None:
 @settings(max_examples=40)
 @given(descriptions, policies, seeds)
 def test_linear_grids_give_what_numpy_gives(e: Expr, policy: SchedulingPolicy, seed: int) -> None:
-    """Where the driver takes too few blocks along an axis, all of them lie along x, and nothing else changes."""
+    """If the driver allows too few blocks along an axis, all blocks are along x, and results stay the same."""
     with installed(seed, limits=FEW_BLOCKS):
         assert run(e, policy) == expected(e)
 
@@ -159,7 +159,7 @@ def test_any_plan_gives_what_running_it_in_order_gives(drawn: Program, seed: int
 
 
 def bytes_of(machine: Machine, block: MemoryBlock) -> bytes:
-    """What a block of device memory holds."""
+    """Return the contents of a block of device memory."""
     place = machine.find(block.address, block.nbytes)
     return b"" if place is None else place[0].block[place[1] : place[1] + block.nbytes].tobytes()
 
@@ -209,7 +209,7 @@ def test_fills_and_conversions_give_the_hosts_bits(dtype: Any) -> None:
 
 
 def there_and_back(make: Callable[[], Any], dtype: Any) -> Any:
-    """What it makes, and the same by way of f64."""
+    """Return an op for the array of `make`, and for the same array converted to f64 and back."""
     through = make().then(lambda t: convert(t, f64)).then(lambda t: convert(t, dtype))
     return zip_ops(make().to_host(), through.to_host())
 

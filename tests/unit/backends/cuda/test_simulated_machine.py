@@ -40,7 +40,7 @@ def test_an_event_is_seen_after_its_work_and_in_order(seed: int, count: int) -> 
 
 
 def outcomes(gpu: Any) -> set[str]:
-    """What the host sees of a run whose end is an event, and a descriptor that is closed behind it."""
+    """Return the outcomes that the host sees of a run that ends with an event and a descriptor closed after it."""
     done, found = list[str](), set[str]()
     stream: Any = gpu.new_stream()
     stream.put(lambda: done.append("work"))

@@ -48,7 +48,7 @@ def _(y: Tile[i32], x: NDArray[i32]) -> None:
 
 @kernel(cuda=FLIPPED, in_place=True)
 def flipped(y: Out[bool_], x: In[bool_]) -> None:
-    """The same of bool."""
+    """y = x in reverse order, for elements of type bool."""
 
 
 @flipped.host

@@ -41,7 +41,7 @@ def outcome(found: Trial, seed: int) -> object:
 
 
 def shows(wrong: Plan, inputs: dict[int, object], right: Bits, seeds: int = 300) -> bool:
-    """Does one of the first seeds give anything but the right bits?"""
+    """Return True if one of the first seeds gives wrong bits."""
     found = Trial(wrong, inputs)
     return any(outcome(found, seed) != right for seed in range(seeds))
 
@@ -222,8 +222,9 @@ def test_unordered_updates_lose_one() -> None:
 
 
 def test_work_in_place_is_explored() -> None:
-    """Where an output takes the bytes of an input, neither its start nor the input's end poisons them; and all orders
-    of such plans are right."""
+    """If an output takes the bytes of an input, neither the output's start nor the input's end poisons them, and all
+    orders of such plans are right.
+    """
     taken = 0
     for plan, inputs, right in small_plans():
         found = Trial(plan, inputs)
@@ -249,7 +250,7 @@ def test_choices_are_held_against_the_plan() -> None:
 
 
 def test_a_trial_leaves_written_inputs_as_they_were() -> None:
-    """What an op writes into a tensor of the caller's starts from the same contents in every execution."""
+    """A tensor of the caller that an op writes has the same initial contents in every execution."""
     with use_device("explore:0"):
         total, more = arange(8, i32).sync(), arange(8, i32).sync()
         op = gather(total.borrow_mut().partition((8,)), more.borrow()).last().map(lambda _: None)
@@ -273,7 +274,7 @@ def submitted() -> Replay:
 
 
 def late_looks(**order: Any) -> int:
-    """How many looks see a run under way that is over, where nobody waits for it."""
+    """Return the number of polls that see a finished run as in progress, if no caller waits for it."""
     with exploring(**order) as found:
         replay, late = submitted(), 0
         while not replay.done():
@@ -284,8 +285,10 @@ def late_looks(**order: Any) -> int:
 
 
 def test_the_end_of_a_run_may_be_seen_late() -> None:
-    """As on a device: for some seeds a run that is over counts as under way for a few looks more; the same seed, the
-    same looks. Listed choices are about steps alone."""
+    """As on a device, for some seeds a finished run counts as in progress for a few more polls.
+
+    The same seed gives the same number. Listed choices contain steps only.
+    """
     found = [late_looks(seed=seed) for seed in range(30)]
     assert set(found) == {0, 1, 3}
     assert found == [late_looks(seed=seed) for seed in range(30)]

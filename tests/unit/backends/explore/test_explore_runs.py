@@ -79,7 +79,7 @@ def test_a_run_gives_what_numpy_gives(e: Expr, policy: SchedulingPolicy, seed: i
 @settings(max_examples=25)
 @given(descriptions, policies, st.integers(0, 2**32))
 def test_await_gives_what_numpy_gives(e: Expr, policy: SchedulingPolicy, seed: int) -> None:
-    """The same in a trio task."""
+    """The result of `await` in a trio task equals NumPy's."""
     with explored(seed):
         assert run(e, policy, under_trio=True) == expected(e)
 
@@ -118,7 +118,7 @@ def test_no_run_inside_a_run() -> None:
 
 
 def test_a_seed_replays_exactly() -> None:
-    """The same seed gives the same steps, and so do its choices; another seed gives others."""
+    """The same seed gives the same steps, and so do its choices. Another seed gives others."""
     taken = []
     with use_device(HERE), use_interpreter(StreamInterpreter(HERE, RoundRobin(4))):
         for how in ({"seed": 5}, {"seed": 5}, {"seed": 6}):
@@ -218,7 +218,10 @@ def test_a_failure_at_any_step_is_raised_and_leaves_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_an_interrupt_at_any_step_leaves_nothing(seed: int) -> None:
-    """As by Ctrl-C in `sync()`: what has not begun is skipped, and when it is raised nothing is held any more."""
+    """At an interrupt, as by Ctrl-C in `sync()`, instructions that have not begun are skipped.
+
+    When it is raised, no resource is held any more.
+    """
     with explored(seed):
         total = zeros((8,), i32).sync()
     before = used()
@@ -310,7 +313,7 @@ def fragile_dag(failing: frozenset[int]) -> Op:
 
 
 def failures(place: str, failing: frozenset[int]) -> object:
-    """What a run of it raises, or its result."""
+    """Return the error of a run, or its result."""
     with use_device(place), use_interpreter(StreamInterpreter(place, RoundRobin(4))):
         try:
             result: NDArray[Any] = fragile_dag(failing).sync()
@@ -324,7 +327,7 @@ def failures(place: str, failing: frozenset[int]) -> object:
 @settings(max_examples=40)
 @given(st.frozensets(st.integers(0, 14), max_size=5), st.integers(0, 2**32))
 def test_what_fails_is_what_fails_on_the_host(failing: frozenset[int], seed: int) -> None:
-    """Which instructions fail, and in which order they are told, depends on the data flow and on no order of steps."""
+    """The set and the order of failed instructions depend on the data flow, and not on the order of steps."""
     with exploring(seed=seed):
         assert failures("host:0", failing) == failures(HERE, failing)
 

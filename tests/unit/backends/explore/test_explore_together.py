@@ -30,7 +30,7 @@ from tests.unit.backends.explore.explored_runs import HERE, used
 
 
 async def together(*ops: Op) -> list[Any]:
-    """What each gives when every one is awaited in a task of its own: its result, or the error it raises."""
+    """Await each op in a separate task. Return for each its result, or the error that it raises."""
     found: list[Any] = [None] * len(ops)
 
     async def one(number: int, op: Op) -> None:
@@ -46,7 +46,7 @@ async def together(*ops: Op) -> list[Any]:
 
 
 def changes_of_run(taken: list[int], lanes: int) -> int:
-    """How often two equal runs, each of so many lanes, have taken turns, while both were under way."""
+    """Return how often two equal runs with the same number of lanes have taken turns while both were in progress."""
     second = [lane >= lanes for lane in taken]
     return sum(one != other for one, other in pairwise(second))
 
@@ -87,7 +87,7 @@ def adding_to(total: TensorMut[i32]) -> Op:
 
 
 def totals(seed: int) -> tuple[int, int]:
-    """What two runs that add 1 to one tensor at the same time leave there, and how many of them were refused."""
+    """Run two ops at once that add 1 to one tensor. Return the final contents, and the number of refused runs."""
 
     async def main() -> tuple[int, int]:
         total = await zeros((8,), i32)

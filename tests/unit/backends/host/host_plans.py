@@ -9,7 +9,7 @@ import pytest
 
 from dagpu.backends.host import HostBackend, HostMemory
 from dagpu.backends.protocol import Bindings, Replay
-from dagpu.common.layout import Layout, contiguous, tiling
+from dagpu.common.layout import Layout, check_tiling, contiguous_layout
 from dagpu.common.origin import Origin, here
 from dagpu.kernels.tile import Tile
 from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
@@ -79,8 +79,10 @@ class Builder:
         whole: bool = False,
     ) -> Instruction:
         """A launch that writes buffer `out` and reads `inputs`, all of the same layout."""
-        layout = layout or contiguous((16,), F32)
-        cut, own = tiling(layout.shape, tile or layout.shape, True) if layout.size else (tile or (1,), grid or (0,))
+        layout = layout or contiguous_layout((16,), F32)
+        cut, own = (
+            check_tiling(layout.shape, tile or layout.shape, True) if layout.size else (tile or (1,), grid or (0,))
+        )
         views = tuple(View(i, layout) for i in inputs)
         args = (Tiles(View(out, layout), cut, own), *views)
         spec = kernel(body, whole=whole)
@@ -90,7 +92,7 @@ class Builder:
         self.put(HostCall(function, argument, out, reads, (out,), 0, origin()), lane)
 
     def after(self, first: int, then: int) -> None:
-        """What comes next in lane `then` waits for all before in lane `first`."""
+        """Make the next step of lane `then` wait for all steps so far in lane `first`."""
         self.steps += [Record(self.events, first), Wait(self.events, then)]
         self.events += 1
 

@@ -45,7 +45,7 @@ def test_errors_of_host_calls(backend: HostBackend) -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_no_exception_ends_a_worker(backend: HostBackend, kind: type[BaseException]) -> None:
-    """What would end a program is a failure like any, and the lane goes on with the next plan."""
+    """An exception that would end a program is a failure like any other, and the lane goes on with the next plan."""
 
     def body(y: Tile[Any]) -> None:
         raise kind
@@ -59,8 +59,8 @@ def test_no_exception_ends_a_worker(backend: HostBackend, kind: type[BaseExcepti
 
 
 def test_failures_follow_the_data(backend: HostBackend) -> None:
-    """What depends on a failed launch is skipped, across lanes; all else runs; failures come in the plan's
-    order.
+    """Instructions that depend on a failed launch are skipped, across lanes. All others run. Failures are in the
+    plan's order.
 
     a (fails) -> b -> c      d -> e      f (fails); b also overwrites d's input after d has read it
     """
@@ -106,7 +106,7 @@ def test_running_out_of_memory(backend: HostBackend) -> None:
         assert "host:0: no room for 1,152,921,504,606,846,976 bytes" in said
         assert f"alive at the peak: Launch step at {host_plans.__file__}" in said
         assert "(64 bytes)" in said
-        assert "Let go of handles" in said
+        assert "Drop handles" in said
         assert ran == []
     del caught
     assert used(backend) == 0

@@ -8,7 +8,7 @@ import pytest
 from dagpu.backends.host import HostBackend, HostMemory
 from dagpu.common.dtypes import bf16
 from dagpu.common.errors import DagpuError
-from dagpu.common.layout import contiguous
+from dagpu.common.layout import contiguous_layout
 from dagpu.handles.device_handles import driver_of
 from dagpu.kernels.tile import Tile
 from dagpu.lowering.program import Launch, Tiles, View
@@ -29,7 +29,7 @@ def test_a_body_is_called_for_each_tile(backend: HostBackend) -> None:
         y[...] = x[y.at] * 10
 
     build = Builder()
-    layout = contiguous((3, 5), F32)
+    layout = contiguous_layout((3, 5), F32)
     x = HostMemory(driver_of(backend.device(0)).account, 60)  # type: ignore[attr-defined]  # reason: the host's driver
     bytes_of(x)[:] = range(15)
     out = build.buffer(60)
@@ -48,7 +48,7 @@ def test_scalars_are_passed_as_they_are(backend: HostBackend) -> None:
     """A number among the arguments reaches the body in its position."""
     build = Builder()
     out = build.buffer()
-    layout = contiguous((16,), F32)
+    layout = contiguous_layout((16,), F32)
     spec = kernel(lambda y, a: y.fill(a))
     build.put(Launch(spec, (Tiles(View(out, layout), (4,), (4,)), 2.5), (4,), (), (out,), 0, None))
     assert bytes_of(build.run(backend)[out]).tolist() == [2.5] * 16
@@ -58,7 +58,7 @@ def test_a_whole_body_is_called_once(backend: HostBackend) -> None:
     """Its tile is all of the output, at index zero, whatever the partition."""
     seen: list[object] = []
     build = Builder()
-    layout = contiguous((4, 4), F32)
+    layout = contiguous_layout((4, 4), F32)
     build.launch(lambda y: seen.append((y.at, y.index)), build.buffer(), layout=layout, tile=(2, 2), whole=True)
     build.run(backend)
     assert seen == [((slice(0, 4), slice(0, 4)), (0, 0))]
@@ -77,7 +77,9 @@ def test_a_grid_of_its_own(backend: HostBackend, grid: tuple[int, ...], shapes: 
     """An index outside the output's grid gets an empty tile; axes that the grid lacks count as 0."""
     seen: list[object] = []
     build = Builder()
-    build.launch(lambda y: seen.append(y.shape), build.buffer(), layout=contiguous((4, 4), F32), tile=(2, 4), grid=grid)
+    build.launch(
+        lambda y: seen.append(y.shape), build.buffer(), layout=contiguous_layout((4, 4), F32), tile=(2, 4), grid=grid
+    )
     build.run(backend)
     assert seen == shapes
 
@@ -92,7 +94,7 @@ def test_a_grid_of_its_own_over_no_axes(backend: HostBackend) -> None:
     calls: list[int] = []
     build = Builder()
     out = build.buffer(4)
-    build.launch(body, out, layout=contiguous((), F32), tile=(), grid=(3,))
+    build.launch(body, out, layout=contiguous_layout((), F32), tile=(), grid=(3,))
     assert bytes_of(build.run(backend)[out]).tolist() == [1.0]
     assert calls == [1, 0, 0]
 
@@ -105,7 +107,7 @@ def test_more_tiles_than_are_kept_in_tables(backend: HostBackend) -> None:
     def body(y: Tile[Any]) -> None:
         y[...] = y.index[0]
 
-    build.launch(body, out, layout=contiguous((1000,), F32), tile=(2,))
+    build.launch(body, out, layout=contiguous_layout((1000,), F32), tile=(2,))
     assert bytes_of(build.run(backend)[out]).tolist() == [i // 2 for i in range(1000)]
 
 
@@ -113,7 +115,7 @@ def test_nothing_is_called_for_no_elements(backend: HostBackend) -> None:
     """A tensor of no elements has no tiles, whole body or not."""
     for whole in (False, True):
         build = Builder()
-        layout = contiguous((0, 4), F32)
+        layout = contiguous_layout((0, 4), F32)
         build.launch(lambda y: 1 / 0, build.buffer(0), layout=layout, tile=(1, 4), grid=(0, 1), whole=whole)
         build.run(backend)
 
@@ -122,7 +124,7 @@ def test_bfloat16(backend: HostBackend) -> None:
     """Elements that NumPy itself does not know are views of their bytes like any."""
     build = Builder()
     out = build.buffer(8)
-    build.launch(adding(1.5), out, layout=contiguous((4,), np.dtype(bf16)), tile=(2,))
+    build.launch(adding(1.5), out, layout=contiguous_layout((4,), np.dtype(bf16)), tile=(2,))
     assert bytes_of(build.run(backend)[out], bf16).astype(float).tolist() == [1.5] * 4
 
 

@@ -14,7 +14,7 @@ from dagpu.backends.host import HostBackend, HostMemory
 from dagpu.backends.host.backend import SPREAD
 from dagpu.backends.protocol import Backend, Bindings
 from dagpu.common.errors import NoDeviceError, PlanError
-from dagpu.common.layout import contiguous
+from dagpu.common.layout import contiguous_layout
 from dagpu.handles.device_handles import Driver, driver_of
 from dagpu.kernels.tile import Tile
 from dagpu.lowering.program import Cell, CopyHtoD, Instruction, View
@@ -59,7 +59,7 @@ def test_a_plan_for_another_kind_is_refused(backend: HostBackend) -> None:
 
 def test_a_lane_of_another_device_is_refused(backend: HostBackend) -> None:
     """A user's stream works on its own device only."""
-    with pytest.raises(PlanError, match="no stream of that device"):
+    with pytest.raises(PlanError, match="not a stream of that device"):
         backend.prepare(Builder(backend.device(1).stream().lane).plan()).submit(Bindings(0))
 
 
@@ -96,7 +96,7 @@ def test_a_finished_replay_holds_nothing(backend: HostBackend) -> None:
     watched: list[weakref.ref[Any]] = [weakref.ref(array), weakref.ref(function)]
     build = Builder(0, 1)
     source, device, out = build.cell(array), build.buffer(), build.cell()
-    build.put(CopyHtoD(View(device, contiguous((16,), F32)), source, (source,), (device,), 0, None))
+    build.put(CopyHtoD(View(device, contiguous_layout((16,), F32)), source, (source,), (device,), 0, None))
     build.after(0, 1)
     build.call(function, Cell(source), out, source, lane=1)
     replay, bindings = build.start(backend)

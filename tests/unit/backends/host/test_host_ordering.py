@@ -112,7 +112,10 @@ def test_when_done_calls_back_once(backend: HostBackend) -> None:
 
 
 def test_cancelling_skips_what_has_not_begun(backend: HostBackend) -> None:
-    """What runs goes on to its end, and only then is the replay done; lanes that wait for it do not hang."""
+    """After `cancel`, an instruction that runs goes on to its end, and only then is the replay done.
+
+    Lanes that wait for it do not hang.
+    """
     began, go = threading.Event(), threading.Event()
     ran: list[str] = []
 

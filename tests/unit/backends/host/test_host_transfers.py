@@ -10,7 +10,7 @@ from dagpu.backends.host import HostBackend
 from dagpu.common.critical import in_user_code
 from dagpu.common.dtypes import bf16
 from dagpu.common.errors import ShapeError
-from dagpu.common.layout import contiguous, sliced
+from dagpu.common.layout import contiguous_layout, slice_layout
 from dagpu.lowering.program import Cell, CopyDtoD, CopyDtoH, CopyHtoD, Fill, Items, View
 from dagpu.ops.initializers import Constant
 from tests.unit.backends.host.host_plans import F32, Builder, origin, used
@@ -19,9 +19,9 @@ from tests.unit.backends.host.host_plans import backend as backend
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
 def test_host_to_device_and_back(backend: HostBackend, shape: tuple[int, ...]) -> None:
-    """What goes in comes out, as a new writable contiguous array that shares nothing with the first."""
+    """The data come back as a new writable contiguous array that shares no memory with the first."""
     array = np.array(np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape), order="F")
-    layout = contiguous(shape, F32)
+    layout = contiguous_layout(shape, F32)
     build = Builder()
     source, device, out = build.cell(array), build.buffer(layout.nbytes), build.cell()
     build.put(CopyHtoD(View(device, layout), source, (source,), (device,), 0, None))
@@ -40,7 +40,7 @@ def test_a_host_array_that_does_not_fit(backend: HostBackend, wrong: object) -> 
     """Another shape or element type than the trace saw is an error, not a conversion."""
     build = Builder()
     source, device = build.cell(wrong), build.buffer(16)
-    build.put(CopyHtoD(View(device, contiguous((4,), F32)), source, (source,), (device,), 0, origin()))
+    build.put(CopyHtoD(View(device, contiguous_layout((4,), F32)), source, (source,), (device,), 0, origin()))
     error = build.fail(backend)
     assert isinstance(error, ShapeError)
     assert "expected an array of float32 and shape (4,), found" in str(error)
@@ -49,7 +49,7 @@ def test_a_host_array_that_does_not_fit(backend: HostBackend, wrong: object) -> 
 
 def test_strided_copies(backend: HostBackend) -> None:
     """Views with steps, negative ones too, are read and written where their strides say."""
-    layout = contiguous((8,), F32)
+    layout = contiguous_layout((8,), F32)
     build = Builder()
     source, a, b, out = (
         build.cell(np.arange(8, dtype=np.float32)),
@@ -57,10 +57,10 @@ def test_strided_copies(backend: HostBackend) -> None:
         build.buffer(32),
         build.cell(),
     )
-    backwards = sliced(layout, (slice(None, None, -2),))
+    backwards = slice_layout(layout, (slice(None, None, -2),))
     build.put(CopyHtoD(View(a, layout), source, (source,), (a,), 0, None))
     build.put(Fill(View(b, layout), Constant(-1.0), (), (b,), 0, None))
-    build.put(CopyDtoD(View(b, sliced(layout, (slice(0, 8, 2),))), View(a, backwards), (a,), (b,), 0, None))
+    build.put(CopyDtoD(View(b, slice_layout(layout, (slice(0, 8, 2),))), View(a, backwards), (a,), (b,), 0, None))
     build.put(CopyDtoH(out, View(b, layout), (b,), (out,), 0, None))
     result = build.run(backend)[out]
     assert isinstance(result, np.ndarray)
@@ -73,7 +73,7 @@ def test_converting_copies_warn_of_nothing(backend: HostBackend, target: Any) ->
     values = np.array([0.0, 1.5, -3.0, 1e30, np.nan], np.float32)
     with np.errstate(all="ignore"):
         expected = values.astype(target)
-    layout, there = contiguous((5,), F32), contiguous((5,), np.dtype(target))
+    layout, there = contiguous_layout((5,), F32), contiguous_layout((5,), np.dtype(target))
     build = Builder()
     source, a, b, out = build.cell(values), build.buffer(20), build.buffer(there.nbytes), build.cell()
     build.put(CopyHtoD(View(a, layout), source, (source,), (a,), 0, None))
@@ -88,7 +88,7 @@ def test_copies_between_devices(backend: HostBackend) -> None:
     """A buffer counts on its own device; a copy reaches across."""
     build = Builder(devices=("host:0", "host:1"))
     a, b, out = build.buffer(64), build.buffer(64, device=1), build.cell()
-    layout = contiguous((16,), F32)
+    layout = contiguous_layout((16,), F32)
     build.put(Fill(View(a, layout), Constant(4.0), (), (a,), 0, None))
     build.put(CopyDtoD(View(b, layout), View(a, layout), (a,), (b,), 1, None))
     build.put(CopyDtoH(out, View(b, layout), (b,), (out,), 1, None))

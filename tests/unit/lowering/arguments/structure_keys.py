@@ -4,7 +4,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from dagpu import Out, empty, f32, full, kernel
-from dagpu.lowering.arguments.cache_key import inputs_of
+from dagpu.lowering.arguments.cache_key import flatten_op
 from tests.programs.expressions import Op
 
 S = (2, 2)
@@ -12,7 +12,7 @@ S = (2, 2)
 
 def key(op: Op) -> object:
     """The key of an op; None where it has none."""
-    inputs = inputs_of(op)
+    inputs = flatten_op(op)
     return None if inputs is None else inputs.key
 
 

@@ -17,8 +17,8 @@ from dagpu import NotReadyError, f32
 from dagpu.handles.symbolic import (
     SymbolicArray,
     SymbolicNumber,
-    value_of,
-    without_standins,
+    read_value,
+    replace_standins,
 )
 
 numbers = st.one_of(st.integers(-(10**6), 10**6), st.floats(allow_nan=False, width=32))
@@ -31,7 +31,7 @@ def stands_for(number: float) -> tuple[Any, set[int]]:
 
 
 def outcome(f: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function gives, or the kind of its error."""
+    """Return the result of a function, or the kind of its error."""
     try:
         found = f(*arguments)
     except Exception as error:
@@ -127,7 +127,7 @@ def test_its_type_is_no_secret(number: float) -> None:
     assert isinstance(x, type(number))
     assert {"a": x}["a"] is x
     assert not reads
-    assert value_of(x) is number
+    assert read_value(x) is number
     assert reads == {7}
 
 
@@ -171,14 +171,14 @@ def test_the_contents_of_an_array_are_not_there(name: str) -> None:
 
 
 def test_memory_of_an_array_is_not_there() -> None:
-    """Nor is it for C code that looks past all methods."""
+    """The memory of a stand-in array is not available, not even to C code that bypasses all methods."""
     x: Any = SymbolicArray(0, ARRAY, set())
     with pytest.raises((TypeError, NotReadyError)):
         memoryview(x)
 
 
 def test_shape_and_type_of_an_array_are_there() -> None:
-    """As the array's own."""
+    """A stand-in has the shape and the element type of the array."""
     x: Any = SymbolicArray(0, ARRAY, set())
     assert (x.shape, x.dtype, x.ndim, x.size, x.nbytes, len(x)) == ((2, 3), f32, 2, 6, 24, 2)
     assert isinstance(x, np.ndarray)
@@ -205,7 +205,7 @@ plain = st.recursive(
 
 
 def with_standins(value: Any) -> Any:
-    """The same with a stand-in for every number."""
+    """Return the same structure with a stand-in for every number."""
     kind = type(value)
     if kind is int or kind is float:
         return SymbolicNumber(0, value, set())
@@ -219,16 +219,16 @@ def with_standins(value: Any) -> Any:
 @given(plain)
 def test_results_have_no_stand_ins(value: Any) -> None:
     """Numbers come back as they were given, however deep, and containers keep their types."""
-    found = without_standins(with_standins(value))
+    found = replace_standins(with_standins(value))
     assert repr(found) == repr(value)
 
 
 def test_arrays_come_back() -> None:
-    """As the very object that was given; what holds no stand-in is not even copied."""
+    """Arrays come back as the same object that was given. Values without stand-ins are not even copied."""
     x = SymbolicArray(0, ARRAY, set())
-    assert without_standins({"a": [x, (x, 1)]})["a"][1][0] is ARRAY
+    assert replace_standins({"a": [x, (x, 1)]})["a"][1][0] is ARRAY
     kept = (1, ("a", None))
-    assert without_standins(kept) is kept
+    assert replace_standins(kept) is kept
 
 
 def test_deep_results_need_no_recursion() -> None:
@@ -236,7 +236,7 @@ def test_deep_results_need_no_recursion() -> None:
     deep: Any = SymbolicNumber(0, 3, set())
     for _ in range(50_000):
         deep = (deep,)
-    found = without_standins(deep)
+    found = replace_standins(deep)
     while type(found) is tuple:
         (found,) = found
     assert found == 3

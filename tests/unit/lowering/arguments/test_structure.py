@@ -41,7 +41,7 @@ def anything(*arguments: Any, **named: Any) -> Op:
 
 @pipeline
 def another(*arguments: Any) -> Op:
-    """Likewise."""
+    """Another pipeline with the same body as `anything`."""
     return zeros(S)
 
 
@@ -76,7 +76,7 @@ SAME: dict[str, Callable[[Any], Op]] = {
 
 @pytest.mark.parametrize("name", SAME)
 def test_the_memory_and_the_numbers_stand_in_no_key(name: str) -> None:
-    """What a run brings itself is no part of the key."""
+    """Memory and numbers, which each run brings, are not part of the key."""
     op, other = (SAME[name](k) for k in (0, 1))
     assert key(op) is not None
     assert key(op) == key(other)

@@ -141,7 +141,7 @@ FORMS: dict[str, Callable[[Any], Op]] = {
 
 
 def outcome(op: Op) -> str:
-    """What a run of an op gives, to the last bit, or what it says."""
+    """Return the result of a run of an op to the last bit, or its message."""
     try:
         return spoken(zip_ops(op, zeros((1,))).sync())
     except Exception as error:
@@ -186,7 +186,7 @@ def test_equal_keys_mean_equal_runs(form: str) -> None:
 
 
 def renumbered(e: Expr, by: int) -> Expr:
-    """The same structure with other numbers and other contents."""
+    """Return the same structure with other numbers and other contents."""
     match e:
         case Call():
             return Call(

@@ -22,7 +22,7 @@ def _(y: Tile[f32], x: NDArray[f32]) -> None:
 
 @kernel(cuda=DOUBLE.replace("double_over", "double_beside"))
 def double_beside(y: Out[f32], x: In[f32]) -> None:
-    """The same, never over x."""
+    """Doubles x like the kernel above, but never in place."""
 
 
 @double_beside.host

@@ -14,7 +14,7 @@ ALONE: Clock = [END, -1]
 
 
 def test_a_lane_takes_its_own_latest_of_the_same_size() -> None:
-    """Without a search, and whatever else is free."""
+    """A lane takes its own latest range of the same size without a search, whatever else is free."""
     arena = Arena(2)
     starts = [arena.take(0, ALONE, size) for size in (512, 512, 1024)]
     assert starts == [0, 512, 1024]
@@ -46,7 +46,7 @@ def test_a_lane_that_waits_for_nobody_leaves_free_bytes_whole() -> None:
 
 
 def test_bytes_of_several_sizes_are_joined_and_cut() -> None:
-    """Where none is of the size that is asked for: neighbours together, and the rest stays free."""
+    """If no free range has the requested size, neighbours are joined, and the rest stays free."""
     arena = Arena(2)
     for number, start in enumerate([arena.take(0, ALONE, 512), arena.take(0, ALONE, 1024)]):
         arena.give(start, (512, 1024)[number], 0, number)

@@ -23,7 +23,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.common.errors import PlanError
-from dagpu.common.layout import Layout, contiguous
+from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.lowering.plan import Execute, Lane, Plan, Record, Release, Step, Wait, may_write_over
 from dagpu.lowering.program import Launch, Tiles, View
 from dagpu.lowering.verify.verifier import verify
@@ -96,7 +96,7 @@ def test_elements_at_other_places_are_not_written_over() -> None:
     """An input seen in another shape: its element of the same index lies elsewhere."""
     op = doubled_by(double_over, from_host(numbers().reshape(2 * N, N // 2)).reshape(SHAPE)).to_host()
     assert len(_overwritten(plan_of(op))) == 1  # reshaped as a whole, elements stay in order
-    there = contiguous(SHAPE, np.dtype(f32))
+    there = contiguous_layout(SHAPE, np.dtype(f32))
     turned = Layout(there.dtype, SHAPE, there.strides[::-1], 0)
     spec = double_over.spec
     for layout, may in ((there, True), (turned, False), (replace(there, shape=(N, N - 1)), False)):
@@ -119,7 +119,7 @@ def _in_place_plan() -> Plan:
 
 
 def test_only_a_kernel_that_says_so_may_write_in_place() -> None:
-    """The same plan for a kernel that does not is refused, and the message names launch, buffers and bytes."""
+    """The same plan is refused for a kernel without `in_place`, and the message names launch, buffers and bytes."""
     plan = _in_place_plan()
     verify(plan)
     (source, out), *_ = _overwritten(plan)

@@ -1,4 +1,4 @@
-"""Where memory lies: what is used again and what is not, in place, within a limit, and said before a run begins."""
+"""The placement of memory: reused or not, in place, within a limit, and reported before a run begins."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from dagpu import RoundRobin, StreamInterpreter, f32, from_host, plan_of, use_in
 from dagpu.backends.host import HostBackend
 from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import OutOfMemoryError, PlanError
-from dagpu.common.layout import contiguous
+from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.memory.planner import alive_at_peak
 from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Plan, Record, Wait
 from dagpu.lowering.program import HOST, Buffer, Launch, Program, Role, Tiles, View
@@ -294,7 +294,7 @@ def test_in_place_and_overlap_give_the_same_numbers(depth: int, lanes: int) -> N
 @st.composite
 def _in_place_programs(draw: st.DrawFn) -> Program:
     """Launches of kernels that may work in place and of some that may not, all over tensors of one shape."""
-    layout = contiguous((256,), np.dtype(f32))
+    layout = contiguous_layout((256,), np.dtype(f32))
     instructions = []
     for out in range(draw(st.integers(1, 25))):
         kernel = draw(st.sampled_from([double_over, double_over, double_beside])).spec

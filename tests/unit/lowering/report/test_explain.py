@@ -22,7 +22,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.common.layout import contiguous
+from dagpu.common.layout import contiguous_layout
 from dagpu.common.origin import place_of
 from dagpu.lowering.plan import Execute, Lane, Plan, Record, Step, Wait
 from dagpu.lowering.program import HOST, Buffer, CopyHtoD, Launch, Program, Role, View
@@ -46,7 +46,7 @@ def mix(y: Out[f32], x: In[f32]) -> None: ...
 
 
 def happens_before(plan: Plan) -> list[set[int]]:
-    """Of each step all that come before it, the slow way."""
+    """Return for each step all steps that happen before it, by brute force."""
     before: list[set[int]] = []
     latest: dict[int, int] = {}
     recorded: dict[int, int] = {}
@@ -107,7 +107,7 @@ def test_copies_one_way_share_their_engine_in_the_bound() -> None:
     """However many streams they are on, uploads of one device take at least the sum of their times; work on streams of
     one device is shared out over these."""
     cells = [Buffer(0, HOST, Role.INPUT)] * 3
-    layout = contiguous((4,), np.dtype(np.float32))
+    layout = contiguous_layout((4,), np.dtype(np.float32))
     copies = [CopyHtoD(View(3 + n, layout), n, (n,), (3 + n,), 0, None) for n in range(3)]
     work = [launch((), (6 + n,)) for n in range(4)]
     plan = schedule(program([*copies, *work], [*cells, *[output(16)] * 7], Keys((0, 1, 2, 3, 4, 3, 4))))
@@ -136,7 +136,7 @@ def test_overlap_is_the_share_of_work_that_ran_beside_other_work() -> None:
 
 @given(programs(30))
 def test_the_least_memory_is_what_is_alive_in_every_execution(source: Program) -> None:
-    """As counted the slow way, over all pairs; and no plan takes less."""
+    """The least memory equals a brute-force count over all pairs, and no plan takes less."""
     plan = schedule(source)
     before, executed = happens_before(plan), instructions(plan)
     most = [0] * len(plan.devices)
@@ -232,7 +232,7 @@ def test_a_branch_that_begins_as_soon_as_its_input_is_there() -> None:
 def test_copies_that_share_an_engine() -> None:
     """Two uploads on two streams still go one after the other."""
     cells = [Buffer(0, HOST, Role.INPUT)] * 2
-    layout = contiguous((4,), np.dtype(np.float32))
+    layout = contiguous_layout((4,), np.dtype(np.float32))
     copies = [CopyHtoD(View(2 + n, layout), n, (n,), (2 + n,), 0, None) for n in range(2)]
     found = the_pair(program(copies, [*cells, output(16), output(16)], Keys((0, 1))))
     assert found.cause == "copy engine"
@@ -321,8 +321,10 @@ def test_a_long_plan_is_abridged_and_says_so() -> None:
 
 
 def test_a_long_path_is_told_by_its_two_ends() -> None:
-    """Of a critical path of up to twelve instructions all are named. Of a longer one the first six and the last six are
-    named, and the rest are counted."""
+    """All instructions of a critical path of up to twelve are named.
+
+    Of a longer one, the first six and the last six are named, and the rest are counted.
+    """
     for length in (12, 13, 30):
         plan = schedule(chain(length, SingleStream()))
         text = explain(plan, EACH)
@@ -358,7 +360,7 @@ def test_named_dags_are_explained(name: str) -> None:
 
 
 def test_explain_predicts_with_the_cost_model_of_the_policy() -> None:
-    """What a kernel was declared to take is what the table says."""
+    """The table shows the declared cost of a kernel."""
     interpreter = StreamInterpreter(place(), ListSchedule(costs=CostModel(launch=0).declare({"mix": 0.25})))
     y, z = (zeros((4,)).partition((4,)) for _ in range(2))
     op: Any = zip_ops(mix(y, zeros((4,))).first(), mix(z, zeros((4,))).first())
@@ -366,7 +368,7 @@ def test_explain_predicts_with_the_cost_model_of_the_policy() -> None:
 
 
 def test_explain_runs_nothing() -> None:
-    """What an op owns it owns still: it can be run afterwards."""
+    """After `explain`, an op still owns its handles and can be run."""
     tensor = zeros((4,)).sync()
     op = tensor.to_host()
     assert "CopyDtoH" in op.explain()

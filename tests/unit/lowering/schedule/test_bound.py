@@ -1,4 +1,4 @@
-"""What no schedule can beat: held against the best of all schedules of small programs, and `ListSchedule` against both.
+"""The lower bound on makespans, compared with the best of all schedules of small programs and with `ListSchedule`.
 
 The best is found by trying every order in which instructions may be given to the streams, each to the first that is
 free: one of these orders gives a schedule that is as short as any. An order is given up as soon as a longest path or
@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.support.makespan_bound import LARGEST, lower_bound
 from dagpu import CostModel, ListSchedule, RoundRobin
-from dagpu.common.layout import contiguous
+from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
 from dagpu.lowering.report.prediction import program_of
 from dagpu.lowering.schedule.cost_model import simulate
@@ -41,7 +41,7 @@ def small(seed: int, most: int = 9) -> Program:
         return len(buffers) - 1
 
     def view(number: int) -> View:
-        return View(number, contiguous((buffers[number].nbytes,), np.dtype(np.int8)))
+        return View(number, contiguous_layout((buffers[number].nbytes,), np.dtype(np.int8)))
 
     made: list[int] = []
     for _ in range(random.randint(1, 4)):
@@ -95,13 +95,16 @@ def best(source: Program, streams: int) -> float:
 
 
 def makespan(source: Program, policy: ListSchedule | RoundRobin) -> float:
-    """Of the plan that a policy gives."""
+    """Return the makespan of the plan that a policy makes."""
     return simulate(schedule(program(source.instructions, source.buffers, policy)), COSTS).makespan
 
 
 def test_the_bound_and_list_scheduling_against_the_best() -> None:
-    """Of a hundred small programs, the bound is above the best schedule of none, and meets it for most. `ListSchedule`
-    finds the best for most, and is never more than a tenth above it; `RoundRobin` takes twice as long, and more."""
+    """For a hundred small programs, the bound is never above the best schedule, and equals it for most.
+
+    `ListSchedule` finds the best for most, and is never more than a tenth above it. `RoundRobin` takes at least twice
+    as long.
+    """
     met = found = 0
     worst = other = 1.0
     for seed in range(100):
@@ -130,7 +133,10 @@ def test_plans_of_named_dags_cannot_be_beaten(name: str, most: float) -> None:
 
 
 def test_of_a_large_program_heads_are_paths_alone() -> None:
-    """So it takes no more time and memory than there are instructions; and it is a bound all the same."""
+    """In a large program, heads are only longest paths.
+
+    So time and memory grow linearly, and the result is still a bound.
+    """
     for count in (LARGEST, LARGEST + 1):
         found = lower_bound(chain(count), CostModel(launch=1.0, bandwidth=1e30), 2)
         assert found.critical_path == found.seconds == pytest.approx(count)

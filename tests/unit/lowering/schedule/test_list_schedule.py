@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.support.makespan_bound import lower_bound
 from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, zeros, zip_ops
 from dagpu.common.errors import PlanError
-from dagpu.common.layout import contiguous
+from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.plan import Execute, Plan, Wait
 from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Fill, Instruction, Program, Role, View
 from dagpu.lowering.schedule.cost_model import COMPUTE, engine_of, simulate
@@ -163,8 +163,9 @@ def test_work_goes_on_where_the_latest_of_its_producers_ran() -> None:
 
 
 def loop_of_large_fills(count: int, seed: int) -> Program:
-    """So many steps of a loop: each fills a tensor, some of them large, and reads it beside one or two of the last
-    steps."""
+    """Return a loop: each step fills a tensor, some of them large, and reads it together with one or two of the last
+    steps' tensors.
+    """
     random = Random(seed)
     instructions: list[Instruction] = []
     buffers: list[Buffer] = []
@@ -273,7 +274,7 @@ def test_an_attempt_is_given_up_only_if_it_is_late() -> None:
 
 def piped(parts: int, *policies: SchedulingPolicy) -> Program:
     """For each part: an array is copied in, worked on, and copied out. 100 bytes each."""
-    layout = contiguous((100,), np.dtype(np.int8))
+    layout = contiguous_layout((100,), np.dtype(np.int8))
     instructions: list[Instruction] = []
     buffers: list[Buffer] = []
     for part in range(parts):
@@ -317,7 +318,7 @@ def test_copies_one_way_take_turns() -> None:
 
 
 def test_a_stream_of_ones_own_is_kept() -> None:
-    """What another policy put on a stream stays there; the rest is arranged around it."""
+    """An instruction that another policy put on a stream stays there. The rest is arranged around it."""
     mine = OnStream("host:0", "mine")
     source = replace(fork_join(4, depth=2), policies=(ListSchedule(4, COSTS), mine), policy_of=(0,) * 9 + (1,))
     plan = planned(source)
@@ -383,7 +384,7 @@ def test_costs_count_bytes_at_a_bandwidth() -> None:
     up, work, down = source.instructions
     assert pytest.approx(COSTS.times(source)) == [11.0, 3.0, 11.0]
     assert [COSTS.nbytes(instruction, source) for instruction in (up, work, down)] == [100, 200, 100]
-    fill = Fill(View(1, contiguous((50,), np.dtype(np.int16))), Constant(0), (), (1,), 0, None)
+    fill = Fill(View(1, contiguous_layout((50,), np.dtype(np.int16))), Constant(0), (), (1,), 0, None)
     assert COSTS.seconds(fill, source) == pytest.approx(2.0)
     assert COSTS.seconds(host_call((), 0), source) == 3.0
     assert engine_of(fill) == COMPUTE
@@ -409,7 +410,7 @@ def test_measured_times_are_averaged_and_scaled() -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
 def test_times_that_are_none_are_refused(seconds: float) -> None:
-    """When they are given, with the kernel's name."""
+    """A value that is not a time is refused when it is given, with the kernel's name."""
     with pytest.raises(ValueError, match=r"the time of step is .* but a number of seconds"):
         CostModel().declare({"step": seconds})
     with pytest.raises(ValueError, match=r"the time of step is .* but a number of seconds"):

@@ -95,7 +95,7 @@ def test_peak_bytes_bounds_every_execution(source: Program, random: Random) -> N
 
 @given(programs())
 def test_scheduling_is_deterministic(source: Program) -> None:
-    """The same program gives the same plan."""
+    """The same program always gives the same plan."""
     assert schedule(source) == schedule(source)
 
 
@@ -186,7 +186,7 @@ def test_shared_memory_whose_readers_meet_only_on_a_third_lane_is_released_there
 
 
 def test_shared_memory_whose_readers_never_meet_is_released_at_the_end() -> None:
-    """Where no lane sees all the readers, the release comes last, behind the one wait that it needs."""
+    """If no lane sees all the readers, the release comes last, after the one wait that it needs."""
     source = program(
         [launch((), (0,)), launch((0,), (1,)), launch((0,), (2,))],
         [temporary(), output(), output()],
@@ -288,7 +288,7 @@ def test_round_robin_goes_on_from_who_wrote_what_is_written_again() -> None:
 
 
 def test_round_robin_goes_on_from_producers_on_the_same_device_alone() -> None:
-    """What a launch reads from another device says nothing about its stream: the next in turn is taken."""
+    """The stream of a launch does not depend on producers on another device: the next stream in turn is taken."""
     for near, far in ((0, 1), (1, 0)):
         source = program(
             [launch((), (0,), far), launch((), (1,), far), launch((1,), (2,), near)],

@@ -294,7 +294,7 @@ def test_a_generator_of_pythons_does_not_take_the_hash_for_a_seed(seed: int) -> 
 
 @pytest.mark.parametrize("seed", [0, 5, 1 << 40, 0.5, -2.5])
 def test_a_generator_of_pythons_takes_the_other_seeds(seed: float) -> None:
-    """Where the hash is the seed that Python takes for the number itself, the result is that for the number."""
+    """If the hash is the seed that Python uses for the number itself, the result is that for the number."""
 
     @pipeline
     def p(a: Any) -> Op:

@@ -99,7 +99,7 @@ def test_a_long_chain_that_waits_is_suspended_and_resumed() -> None:
 
 
 def nested_zips(op: Op) -> int:
-    """How deep the tuple of 10,000 nested zips is."""
+    """Return the depth of the tuple of 10,000 nested zips."""
     for _ in range(10_000):
         op = zip_ops(op)
     result, depth = op.sync(), 0
@@ -114,7 +114,7 @@ def test_zips_nested_deep() -> None:
 
 
 def test_zips_nested_deep_over_host_data_to_come() -> None:
-    """The same where the innermost value is still being made while the zips are traced."""
+    """Deeply nested zips also work if the innermost value is still being computed during the trace."""
     assert nested_zips(value(0).host_map(lambda x: x)) == 10_000
 
 

@@ -39,7 +39,7 @@ def test_a_closure_over_handles_is_called_at_once() -> None:
 
 
 def test_a_closure_over_host_data_is_called_with_it() -> None:
-    """Where the value above is host data, the closure sees that data, and tracing goes on from there."""
+    """If the preceding value is host data, the closure gets that data, and tracing goes on from there."""
     seen: list[Any] = []
 
     def filled(a: Any) -> Op:
@@ -218,7 +218,7 @@ def test_a_shared_op_that_leads_back_to_itself_is_refused() -> None:
 
 
 def test_a_shared_op_that_waits_for_itself_is_refused() -> None:
-    """The same over host data: the knot shows only in the second stage."""
+    """A shared op that waits for itself is also refused over host data, where the cycle shows in the second stage."""
     ops: list[Op] = []
     ops.append(value(1).host_map(lambda x: x).then(lambda _: ops[0]).shared())
     with pytest.raises(NestedRunError, match="its own result"):

@@ -64,7 +64,7 @@ def test_an_error_in_a_closure_keeps_its_type_and_gets_a_note() -> None:
 
 
 def test_an_error_in_a_fluent_method_says_where_it_was_built() -> None:
-    """What runs lazily is refused with the line where the user wrote it."""
+    """The error of a lazy method names the line where the user wrote it."""
     for op, here, error in (
         (ones((4,)).partition((3,)), line(), PartitionError),
         (ones((4,)).reshape((3,)), line(), ShapeError),

@@ -54,7 +54,7 @@ def _touches(step: Step, buffer: int) -> bool:
 
 
 def _conflict(one: Step, other: Step) -> bool:
-    """Do two steps use a buffer, not both to read it?"""
+    """Return True if two steps use the same buffer and at least one of them writes it."""
     if isinstance(one, Execute) and isinstance(other, Execute):
         a, b = one.instruction, other.instruction
         writes = {*a.writes} & {*b.writes, *b.reads} | {*b.writes} & {*a.reads}

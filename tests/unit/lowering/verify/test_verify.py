@@ -166,7 +166,7 @@ def mutated(draw: st.DrawFn) -> Plan:
 
 
 def _placed(plan: Plan, buffer: int, offset: int) -> Plan:
-    """The same with a temporary elsewhere in its arena, and the sums put right."""
+    """Return the same plan with a temporary at another place in its arena, and with corrected sums."""
     if plan.offsets[buffer] < 0:
         return plan
     offsets = (*plan.offsets[:buffer], offset, *plan.offsets[buffer + 1 :])
@@ -197,7 +197,7 @@ def test_verdicts_on_shared_bytes_agree_with_the_definitions(plan: Plan) -> None
 
 @given(plans)
 def test_scheduled_plans_pass_by_the_definitions(plan: Plan) -> None:
-    """What the scheduler makes keeps the invariants as they are defined, not only as they are verified."""
+    """The plans of the scheduler keep the invariants as they are defined, not only as they are verified."""
     assert _judge(plan)
 
 
@@ -302,7 +302,7 @@ def test_a_wait_that_only_passes_word_on_is_needed() -> None:
 
 
 def test_two_ways_for_one_word_are_one_too_many() -> None:
-    """Where word comes by two ways, the waits of either can be left out, and the first is named."""
+    """If an ordering holds by two paths, the waits of either can be left out, and the first is named."""
     with pytest.raises(PlanError, match=r"step 2 \(Wait of event 0, lane 1.*is not needed"):
         verify(_relay(direct=True))
 
@@ -415,7 +415,9 @@ def test_no_step_refers_to_what_is_not_there(number: int) -> None:
 
 
 def test_a_step_is_named_with_the_instruction_that_it_serves() -> None:
-    """Of a buffer the first that uses it; of a record the one before it in its lane, of a wait the one behind it."""
+    """A buffer's step is named with the first instruction that uses the buffer, a record with the one before it in its
+    lane, and a wait with the one after it.
+    """
     origin = _origin()
     source = program(
         [launch((), (0,), 0, origin), host_call((0,), 1)], [temporary(), Buffer(0, HOST, Role.OUTPUT)], Keys((0, 1))

@@ -166,7 +166,7 @@ def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def compiled_twice(folder: Path) -> int:
-    """How often a source is compiled that two processes want, one after the other."""
+    """Return the number of compilations of a source that two processes need, one after the other."""
     asked = 0
     for _ in range(2):
         nvrtc = FakeNvrtc()

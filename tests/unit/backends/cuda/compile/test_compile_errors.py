@@ -62,7 +62,7 @@ def test_an_error_in_the_prelude_is_the_users_line_that_asked_for_it() -> None:
 
 
 def test_many_errors_are_counted_and_five_are_shown(tmp_path: Path) -> None:
-    """The same error of two instantiations is one."""
+    """Many errors are counted and five are shown. The same error of two instantiations counts once."""
     log = "".join(f'/home/me/saxpy.py(13): error: identifier "z{i // 2}" is undefined\n\n' for i in range(14))
     message = refusal(Compiler(FakeNvrtc(Refusal(log)), "", tmp_path), unit())
     assert message.count("is undefined") == 5
@@ -97,7 +97,7 @@ def test_many_errors_are_counted_and_five_are_shown(tmp_path: Path) -> None:
             "Correct the lines shown.",
         ),
         ("something went wrong\n", "something went wrong", "Correct the source"),
-        ("", "says nothing more", "Correct the source"),
+        ("", "gives no further text", "Correct the source"),
     ],
 )
 def test_messages_of_every_stage_are_read_and_come_with_a_cure(log: str, told: str, cure: str, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_kernel_that_is_missing_or_ambiguous_is_an_error(tmp_path: Path) -> No
     assert "'saxpy', CUDA source at /home/me/saxpy.py:12: it compiles, but has no kernel of that name" in missing
     assert "its kernels: axpy" in missing
     double = refusal(Compiler(FakeNvrtc(cubin("_Z5saxpyPf", "_ZN1a5saxpyEPf")), "", tmp_path / "b"), unit())
-    assert "2 kernels are called so: _Z5saxpyPf, _ZN1a5saxpyEPf. A kernel is launched by name" in double
+    assert "2 kernels have that name: _Z5saxpyPf, _ZN1a5saxpyEPf. A kernel is launched by name" in double
 
 
 # ---- what the compiler is given

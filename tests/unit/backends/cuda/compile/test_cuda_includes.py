@@ -1,4 +1,4 @@
-"""What a source includes, however it is written: never less than a compiler reads, or it says that it cannot tell."""
+"""The include files of a source, in any notation: at least those that a compiler reads, or a report of unknown ones."""
 
 import re
 import shutil

@@ -1,5 +1,4 @@
-"""What is handed on to the driver for streams, events, copies, launches and graphs, shown by a driver that writes it
-down.
+"""Arguments passed to the driver for streams, events, copies, launches and graphs, recorded by a stand-in.
 
 No GPU is needed, but both libraries and cuda.h are.
 """
@@ -14,7 +13,7 @@ from tests.stand_in.build import StandIn, on_the_stand_in  # noqa: F401  # a fix
 
 @pytest.fixture(name="said", scope="module")
 def what_was_said(stand_in: StandIn) -> dict[str, list[str]]:
-    """What the stand-in was given, by what was done."""
+    """Return the calls that the stand-in recorded, by action."""
     done = stand_in("tests.stand_in.make_graphs")
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = json.loads(done.stdout)
@@ -22,13 +21,13 @@ def what_was_said(stand_in: StandIn) -> dict[str, list[str]]:
 
 
 def kernel(function: int, address: int, number: int) -> str:
-    """How a kernel's node is written down."""
+    """Return the record of a kernel's node."""
     shape = "grid 3 2 1 block 32 4 2 shared 96 pointers 0"
     return f"kernel {function:x} {shape} kern 0 ctx 0; parameters {pack('<Qi', address, number).hex()}"
 
 
 def started(function: int, stream: int, address: int, number: int) -> str:
-    """How a launch in a stream is written down."""
+    """Return the record of a launch in a stream."""
     shape = "grid 3 2 1 block 32 4 2 shared 96 attributes 0 0 pointers 0"
     return f"start {function:x} in {stream:x} {shape}; parameters {pack('<Qi', address, number).hex()}"
 

@@ -132,7 +132,10 @@ def test_a_deadlock_behind_a_load_is_seen(stand_in: StandIn) -> None:
 
 # ---- simulated GPUs -------------------------------------------------------------------------------------------------
 def python_function(number: int) -> threading.Event:
-    """What another library puts into a stream of `cuda:<number>`: a host function that takes the GIL. Is set then."""
+    """Put a host function that takes the GIL into a stream of `cuda:<number>`, like another library.
+
+    Return the event that it sets.
+    """
     ran, gpu = threading.Event(), driver(number).gpu
     with gpu.current():
         stream: Any = gpu.new_stream()
@@ -141,7 +144,7 @@ def python_function(number: int) -> threading.Event:
 
 
 def first_run() -> Any:
-    """Of a kernel that has not been compiled."""
+    """Run a kernel that has not been compiled."""
     return axpy(full((4, 4), 2).partition((2, 2)), 1.0, ones((4, 4))).first().unpartition().to_host().sync()
 
 
@@ -215,7 +218,7 @@ def test_who_waits_behind_a_load_with_the_gil_held_is_reported(monkeypatch: pyte
 
 
 def test_loading_waits_for_what_is_under_way() -> None:
-    """As on a GPU: a module is there once everything is over that was under way on the device."""
+    """As on a GPU, a module is loaded only once all work in progress on the device is done."""
     with installed(seed=5) as machine:
         gpu, order = machine.gpus[0], list[str]()
 

@@ -109,7 +109,7 @@ Parameter = tuple[str, str, str]
 
 @st.composite
 def signatures(draw: st.DrawFn) -> list[Parameter]:
-    """As C++ has them: those without names first, those with defaults last."""
+    """Return the signatures in C++ form: parameters without names first, those with defaults last."""
     types = st.sampled_from(["int", "object", "Stream", "str"])
     named = draw(st.lists(st.sampled_from(["dest", "size", "stream", "flags", "order"]), unique=True))
     unnamed = draw(st.integers(0, 3))
@@ -123,7 +123,7 @@ def signatures(draw: st.DrawFn) -> list[Parameter]:
 
 
 def written(parameters: list[Parameter], result: str) -> str:
-    """As Boost.Python writes it."""
+    """Return the text that Boost.Python writes for it."""
     text = ""
     for place, (kind, name, default) in enumerate(parameters):
         comma = ", " if place else " "

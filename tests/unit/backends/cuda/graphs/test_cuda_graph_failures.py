@@ -140,7 +140,7 @@ def test_any_call_may_fail(call: str, nth: int, code: int, seed: int, ahead: boo
             array = np.full((2, 20), number, f32)
             try:
                 if ahead and not number:
-                    plan.graphs.prepare_first(plan.compiled, plan.scripts.written)
+                    plan.graphs.prepare_first(plan.compiled, plan.command_lists.encoded)
                 found = run(plan, {**inputs, source: array})
             except DeviceError:
                 if driver().lost is not None or machine.gpus[0].lost:

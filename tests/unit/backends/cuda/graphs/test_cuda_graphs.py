@@ -195,7 +195,10 @@ def test_more_runs_at_once_than_graphs(machine: Machine) -> None:
 
 
 def test_graphs_go_with_their_plan(machine: Machine) -> None:
-    """Not by a finaliser, which could be called on any thread, but with the next run on the device."""
+    """The next run on the device frees a dropped plan's graphs.
+
+    A finaliser does not, because it could be called on any thread.
+    """
     program, inputs = program_of(chain(3))
     plan = prepared(program)
     run(plan, inputs)

@@ -21,7 +21,7 @@ from dagpu.backends.cuda.kernels import fill_and_copy
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset, copy, fill
 from dagpu.common.dtypes import FLOATING, SUPPORTED, bf16
 from dagpu.common.errors import ShapeError
-from dagpu.common.layout import Layout, contiguous, sliced
+from dagpu.common.layout import Layout, contiguous_layout, slice_layout
 from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform
 from tests.emulation import Emulation, emulation, shared_folder
 
@@ -53,7 +53,9 @@ def all_sources() -> list[str]:
 
 
 def renamed(source: str, number: int) -> str:
-    """What stands in `source` after the prelude, with names of its own, to stand beside others."""
+    """Return the part of `source` after the prelude, with unique names, so that it can be compiled together with
+    others.
+    """
     at = max(source.rfind("\ntypedef dagpu::"), 0) or source.index('\nextern "C"')
     text = source[at:].replace("Formula", f"Formula{number}")
     for kind in ("fill", "copy"):
@@ -199,7 +201,7 @@ def test_normal_is_the_hosts_within_its_tolerance(device: Device, dtype: DType, 
 @pytest.mark.parametrize("recipe", [Arange(0.5, 0.25), Uniform(7), Normal(1.0, 2.0, 7), Eye()], ids=repr)
 def test_large_contiguous_fills(device: Device, recipe: Recipe) -> None:
     """A whole launch, with the grid and the blocks it asks for, over more elements than one round of threads."""
-    layout = contiguous((301, 211), F32)
+    layout = contiguous_layout((301, 211), F32)
     expected, found = memory_for(layout), memory_for(layout)
     write(recipe, array_of(expected, layout))
     device.run(fill(recipe, layout), found)
@@ -229,33 +231,35 @@ def test_element_numbers_have_64_bits(device: Device, first: int) -> None:
 
 def test_equal_recipes_with_other_bits_are_told_apart() -> None:
     """Python holds 0.0 and -0.0, and 0 and 0.0, for equal; their elements are not."""
-    layout = contiguous((4,), F32)
+    layout = contiguous_layout((4,), F32)
     assert fill(Constant(0.0), layout) == Memset(4, 0, 4, 0)
     assert fill(Constant(-0.0), layout) == Memset(4, 0x80000000, 4, 0)
-    whole = contiguous((4,), np.dtype(np.int64))
+    whole = contiguous_layout((4,), np.dtype(np.int64))
     assert fill(Arange(0, 1), whole) != fill(Arange(0.0, 1.0), whole)
 
 
 @pytest.mark.parametrize(
     ("recipe", "layout", "expected"),
     [
-        (Constant(1), contiguous((2, 3), np.dtype(np.bool_)), Memset(1, 1, 6, 0)),
-        (Constant(1.5), contiguous((3,), np.dtype(np.float16)), Memset(2, 0x3E00, 3, 0)),
-        (Constant(-1), contiguous((3,), np.dtype(np.int64)), Memset(4, 0xFFFFFFFF, 6, 0)),
-        (Constant(0), contiguous((3,), np.dtype(np.float64)), Memset(4, 0, 6, 0)),
+        (Constant(1), contiguous_layout((2, 3), np.dtype(np.bool_)), Memset(1, 1, 6, 0)),
+        (Constant(1.5), contiguous_layout((3,), np.dtype(np.float16)), Memset(2, 0x3E00, 3, 0)),
+        (Constant(-1), contiguous_layout((3,), np.dtype(np.int64)), Memset(4, 0xFFFFFFFF, 6, 0)),
+        (Constant(0), contiguous_layout((3,), np.dtype(np.float64)), Memset(4, 0, 6, 0)),
         (Constant(2.0), Layout(F32, (4, 2), (-8, -4), 28), Memset(4, 0x40000000, 8, 0)),
         (Constant(2.0), Layout(F32, (2, 4), (4, 8), 16), Memset(4, 0x40000000, 8, 16)),
-        (Arange(0, 1), contiguous((0, 3), F32), Memset(4, 0, 0, 0)),
+        (Arange(0, 1), contiguous_layout((0, 3), F32), Memset(4, 0, 0, 0)),
     ],
 )
 def test_constants_in_one_piece_are_set_by_the_driver(recipe: Recipe, layout: Layout, expected: Memset) -> None:
-    """So is a reversed or transposed piece; 64-bit elements too, where both halves are alike."""
+    """The driver sets constants in one piece, also in a reversed or transposed piece, and 64-bit elements with two
+    equal halves.
+    """
     assert fill(recipe, layout) == expected
 
 
 def test_other_constants_need_a_kernel() -> None:
     """64-bit elements whose halves differ, and elements with gaps between them."""
-    wide = fill(Constant(1.0), contiguous((3,), np.dtype(np.float64)))
+    wide = fill(Constant(1.0), contiguous_layout((3,), np.dtype(np.float64)))
     gaps = fill(Constant(1.0), Layout(F32, (3,), (8,), 0))
     assert isinstance(wide, BuiltinWork)
     assert wide.name == "dagpu_fill_dense"
@@ -266,9 +270,9 @@ def test_other_constants_need_a_kernel() -> None:
 def test_a_recipe_that_does_not_fit_is_refused() -> None:
     """With the host's error."""
     with pytest.raises(OverflowError, match="300 is outside the range of int8"):
-        fill(Constant(300), contiguous((3,), np.dtype(np.int8)))
+        fill(Constant(300), contiguous_layout((3,), np.dtype(np.int8)))
     with pytest.raises(ShapeError):
-        fill(Eye(), contiguous((3,), F32))
+        fill(Eye(), contiguous_layout((3,), F32))
 
 
 # ---- copies -----------------------------------------------------------------------------------------
@@ -317,7 +321,7 @@ def test_copies_convert_as_the_host_does(device: Device, out: DType, data: st.Da
 
 
 def converted(device: Device, values: NDArray[Any], out: DType) -> NDArray[Any]:
-    to, origin = contiguous(values.shape, out), contiguous(values.shape, values.dtype)
+    to, origin = contiguous_layout(values.shape, out), contiguous_layout(values.shape, values.dtype)
     given, found = memory_for(origin), memory_for(to)
     array_of(given, origin)[...] = values
     device.run(copy(to, origin), found, given)
@@ -343,22 +347,22 @@ def test_float16_is_rounded_once(device: Device) -> None:
 
 
 def flat(*extents: int, dtype: DType = F32) -> Layout:
-    return contiguous(extents, dtype)
+    return contiguous_layout(extents, dtype)
 
 
 @pytest.mark.parametrize(
     ("out", "source", "expected"),
     [
         (flat(4, 6), flat(4, 6), Memcpy(96, 0, 0)),
-        (flat(2, 3, 4), sliced(flat(7, 3, 4), (slice(2, 4),)), Memcpy(96, 0, 96)),
+        (flat(2, 3, 4), slice_layout(flat(7, 3, 4), (slice(2, 4),)), Memcpy(96, 0, 96)),
         (flat(4, dtype=np.dtype("u4")), flat(4, dtype=np.dtype("i4")), Memcpy(16, 0, 0)),
         (flat(4, dtype=np.dtype("u1")), flat(4, dtype=np.dtype("?")), Memcpy(4, 0, 0)),
         (Layout(F32, (4,), (-4,), 12), Layout(F32, (4,), (-4,), 28), Memcpy(16, 0, 16)),
         (Layout(F32, (4, 2), (4, 16), 0), Layout(F32, (4, 2), (4, 16), 0), Memcpy(32, 0, 0)),
         (flat(0, 3), flat(0, 3), Memcpy(0, 0, 0)),
-        (flat(8, 16), sliced(flat(8, 40), (slice(None), slice(3, 19))), Memcpy2D(64, 8, 64, 160, 0, 12)),
+        (flat(8, 16), slice_layout(flat(8, 40), (slice(None), slice(3, 19))), Memcpy2D(64, 8, 64, 160, 0, 12)),
         (
-            sliced(flat(4, 2, 40), (slice(None), slice(None), slice(0, 20))),
+            slice_layout(flat(4, 2, 40), (slice(None), slice(None), slice(0, 20))),
             flat(4, 2, 20),
             Memcpy2D(80, 8, 160, 80, 0, 0),
         ),
@@ -374,7 +378,7 @@ def test_what_the_driver_can_copy_it_does(out: Layout, source: Layout, expected:
     [
         (flat(8), flat(8, dtype=np.dtype("f8")), "dagpu_copy_dense"),
         (flat(8, dtype=np.dtype("?")), flat(8, dtype=np.dtype("u1")), "dagpu_copy_dense"),
-        (flat(8, 4), sliced(flat(8, 9), (slice(None), slice(0, 4))), "dagpu_copy_few"),
+        (flat(8, 4), slice_layout(flat(8, 9), (slice(None), slice(0, 4))), "dagpu_copy_few"),
         (flat(8), Layout(F32, (8,), (-4,), 28), "dagpu_copy_few"),
         (flat(2, 2, 2, 2, 2), Layout(F32, (2,) * 5, (4, 8, 16, 32, 64), 0), "dagpu_copy_many"),
         (flat(1 << 31), Layout(F32, (1 << 31,), (8,), 0), "dagpu_copy_many"),
@@ -406,8 +410,8 @@ def test_what_cannot_be_copied_is_refused() -> None:
         copy(flat(2, 2), flat(4))
     many = (2,) * 33
     turned = Layout(F32, many, tuple(4 << axis for axis in range(33)), 0)
-    with pytest.raises(ShapeError, match="33 axes that cannot be merged"):
-        copy(contiguous(many, F32), turned)
+    with pytest.raises(ShapeError, match=r"33 axes of shape \(.*\) cannot be merged"):
+        copy(contiguous_layout(many, F32), turned)
 
 
 @given(st.integers(2, 2**31 - 1), st.integers(0, 2**31 - 1))
@@ -429,7 +433,7 @@ def nvcc() -> str:
 
 
 def test_the_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
-    """As nvcc sees them, without a warning: every fill of three element types, and conversions of every kind."""
+    """nvcc compiles them without a warning: every fill of three element types, and conversions of every kind."""
     chosen = ("<float>", "<dagpu::float16>", "<bool>", "Uniform<double>", "Constant<")
     pairs = ("<float, dagpu::float16>", "<dagpu::float16, double>", "<dagpu::bfloat16, long long>", "<bool, double>")
     sources = [

@@ -25,8 +25,8 @@ from dagpu.backends.cuda.kernels.launch_params import (
     pack,
 )
 from dagpu.common.dtypes import Shape
-from dagpu.common.layout import Layout, contiguous, sliced, tiling
-from dagpu.kernels.cuda_signature import CudaParam
+from dagpu.common.layout import Layout, check_tiling, contiguous_layout, slice_layout
+from dagpu.kernels.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Cell, Launch, Tiles, View
 from dagpu.ops.kernel_spec import KernelSpec, Param
@@ -42,7 +42,7 @@ C_TYPES: dict[str, Any] = {
 
 
 class Guard(ctypes.Structure):
-    """As in kernels/prelude/dagpu.cuh."""
+    """The guard of kernels/prelude/dagpu.cuh."""
 
     _fields_ = (("report", ctypes.c_uint64), ("argument", ctypes.c_int))
 
@@ -69,7 +69,7 @@ def packed(launch: Launch, limits: Limits = LIMITS) -> PackedLaunch:
 
 
 def tiles(layout: Layout, tile: Shape) -> Tiles:
-    return Tiles(View(0, layout), *tiling(layout.shape, tile, True))
+    return Tiles(View(0, layout), *check_tiling(layout.shape, tile, True))
 
 
 # ---- against C ------------------------------------------------------------------------------------------------------
@@ -79,9 +79,9 @@ shapes = st.lists(st.integers(1, 9), min_size=1, max_size=5).map(tuple)
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
     """Contiguous or cut out of something larger, anywhere in its buffer."""
-    layout = contiguous(draw(shapes), F32)
+    layout = contiguous_layout(draw(shapes), F32)
     if draw(st.booleans()):
-        layout = sliced(layout, tuple(slice(None, None, draw(st.sampled_from([1, 2, -1]))) for _ in layout.shape))
+        layout = slice_layout(layout, tuple(slice(None, None, draw(st.sampled_from([1, 2, -1]))) for _ in layout.shape))
     return Layout(layout.dtype, layout.shape, layout.strides, layout.offset + 4 * draw(st.integers(0, 50)))
 
 
@@ -163,17 +163,20 @@ def test_parameters_lie_as_in_c(drawn: list[tuple[Param, Any]], checked: bool, l
 @settings(max_examples=100)
 @given(st.lists(arguments(), min_size=1, max_size=6))
 def test_numbers_in_cells_come_where_numbers_lie(drawn: list[tuple[Param, Any]]) -> None:
-    """When the parameters are aimed at a run; what has not changed since is left as it is."""
+    """Numbers in cells are written to the places of numbers when the parameters are relocated for a run.
+
+    Unchanged ones are left as they are.
+    """
     params, args = tuple(p for p, _ in drawn), tuple(a for _, a in drawn)
     cells = tuple(Cell(n) if param.form == "scalar" else argument for n, (param, argument) in enumerate(drawn))
     grid = next((a.grid for a in args if type(a) is Tiles), (1,))
     wanted, found = packed(launch_of(args, params, grid)), packed(launch_of(cells, params, grid))
     patches = Relocations([], {cell: [(0, at, convert)] for at, cell, convert in found.cells})
     parameters = LaunchParameters([found.parameters], patches)
-    assert parameters.aim([], args) == list(range(len(found.cells)))
+    assert parameters.relocate([], args) == list(range(len(found.cells)))
     assert found.parameters == wanted.parameters
-    assert parameters.aim([], args) == []
-    assert parameters.copy().aim([], args) == list(range(len(found.cells)))
+    assert parameters.relocate([], args) == []
+    assert parameters.copy().relocate([], args) == list(range(len(found.cells)))
 
 
 def test_a_number_of_which_only_bits_differ_is_written() -> None:
@@ -182,14 +185,17 @@ def test_a_number_of_which_only_bits_differ_is_written() -> None:
     found = packed(launch)
     patches = Relocations([], {cell: [(0, at, convert)] for at, cell, convert in found.cells})
     parameters = LaunchParameters([found.parameters], patches)
-    parameters.aim([], [0.0])
-    parameters.aim([], [-0.0])
+    parameters.relocate([], [0.0])
+    parameters.relocate([], [-0.0])
     assert found.parameters == np.float64(-0.0).tobytes()
 
 
 def test_a_launch_of_the_same_form_gets_its_own_numbers() -> None:
-    """What launches have in common is kept; numbers are each one's own."""
-    layout, params = contiguous((4,), F32), (Param("x", "in", F32, 1, None, False), scalar_param(np.dtype(np.int32)))
+    """Launches of the same form share their common parts, and have separate numbers."""
+    layout, params = (
+        contiguous_layout((4,), F32),
+        (Param("x", "in", F32, 1, None, False), scalar_param(np.dtype(np.int32))),
+    )
     first = launch_of((View(0, layout), 5), params)
     second = Launch(first.kernel, (View(3, layout), 6), first.grid, (), (), 0, None)
     one, two = packed(first), packed(second)
@@ -227,7 +233,7 @@ def test_far_elements_need_wide_indices(shape: Shape, strides: Shape, wide: bool
 
 def test_a_tile_larger_than_its_tensor_is_cut_to_it() -> None:
     """However large it is: it stands in an `int`."""
-    found = packed(launch_of((tiles(contiguous((3, 4), F32), (2**40, 2)),), over=(1, 2)))
+    found = packed(launch_of((tiles(contiguous_layout((3, 4), F32), (2**40, 2)),), over=(1, 2)))
     assert not found.form.variant & WIDE
     assert np.frombuffer(found.parameters, np.int32)[2:].tolist() == [3, 4, 3, 2]
 
@@ -246,30 +252,30 @@ def test_a_tile_larger_than_its_tensor_is_cut_to_it() -> None:
 )
 def test_grids(grid: Shape, expected: GridExtents, linear: bool) -> None:
     """Up to three axes as they are; all along x where there are more, or too many blocks along one."""
-    layout = contiguous(grid, F32)
+    layout = contiguous_layout(grid, F32)
     form = packed(launch_of((tiles(layout, (1,) * len(grid)),), over=grid)).form
     assert form.grid == expected
     assert bool(form.variant & LINEAR_GRID) == linear
 
 
 def test_an_empty_grid_launches_nothing() -> None:
-    assert pack(launch_of((tiles(contiguous((0, 3), F32), (1, 1)),), over=(0, 3)), LIMITS) is None
+    assert pack(launch_of((tiles(contiguous_layout((0, 3), F32), (1, 1)),), over=(0, 3)), LIMITS) is None
 
 
 @pytest.mark.parametrize(("tile", "threads"), [((1,), 32), ((33,), 64), ((200,), 224), ((5000,), 256)])
 def test_threads_by_the_tile(tile: Shape, threads: int) -> None:
     """Whole warps, one thread for each element, up to a limit; what the user says counts more."""
-    layout = contiguous((10_000,), F32)
+    layout = contiguous_layout((10_000,), F32)
     assert packed(launch_of((tiles(layout, tile),))).form.block == (threads, 1, 1)
     assert packed(launch_of((tiles(layout, tile),), block=(8, 4))).form.block == (8, 4, 1)
 
 
 def test_plain_pointers_take_no_strides() -> None:
     """The error names the argument, and the cure."""
-    layout = sliced(contiguous((4, 4), F32), (slice(None), slice(0, 2)))
+    layout = slice_layout(contiguous_layout((4, 4), F32), (slice(None), slice(0, 2)))
     with pytest.raises(KernelArgumentError, match=r"argument 'p'.*no strides.*dup"):
         pack(launch_of((View(0, layout),), abi="pointers"), LIMITS)
-    plain = packed(launch_of((View(0, contiguous((4, 4), F32)),), abi="pointers"))
+    plain = packed(launch_of((View(0, contiguous_layout((4, 4), F32)),), abi="pointers"))
     assert (bytes(plain.parameters), plain.form.variant, plain.form.reports) == (bytes(8), 0, ())
 
 
@@ -299,7 +305,7 @@ def function(max_threads: int = 1024, static: int = 0, allowed: list[int] | None
 )
 def test_what_the_device_would_refuse(changes: dict[str, Any], grid: Shape, kernel: Function, message: str) -> None:
     """It is refused before the launch, with the device's limit."""
-    launch = launch_of((tiles(contiguous((70_000,), F32), (1,)),), over=grid, **changes)
+    launch = launch_of((tiles(contiguous_layout((70_000,), F32), (1,)),), over=grid, **changes)
     form = packed(launch).form
     with pytest.raises(KernelArgumentError, match=message):
         check_limits(launch, form, form.block, kernel, LIMITS, "cuda:0")
@@ -309,7 +315,7 @@ def test_much_shared_memory_has_to_be_asked_for() -> None:
     """Once; and not where little of it is wanted."""
     for nbytes, calls in ((40 << 10, []), (100 << 10, [(227 << 10) - 512])):
         allowed: list[int] = []
-        launch = launch_of((tiles(contiguous((8,), F32), (8,)),), shared_bytes=nbytes)
+        launch = launch_of((tiles(contiguous_layout((8,), F32), (8,)),), shared_bytes=nbytes)
         form, kernel = packed(launch).form, function(static=512, allowed=allowed)
         for _ in range(3):
             check_limits(launch, form, form.block, kernel, LIMITS, "cuda:0")
@@ -318,7 +324,7 @@ def test_much_shared_memory_has_to_be_asked_for() -> None:
 
 # ---- reports of bounds ----------------------------------------------------------------------------------------------
 class Report(ctypes.Structure):
-    """As in kernels/prelude/dagpu.cuh."""
+    """The bounds report of kernels/prelude/dagpu.cuh."""
 
     _fields_ = (
         ("state", ctypes.c_int), ("argument", ctypes.c_int), ("rank", ctypes.c_int), ("kind", ctypes.c_int),
@@ -339,8 +345,11 @@ def test_reports_lie_as_in_c() -> None:
     [(0, r"outside its extents \(4, 6\)"), (1, r"outside the tensor, of shape \(4, 6\)"), (2, r"this block's tile")],
 )
 def test_a_report_becomes_an_error(kind: int, text: str) -> None:
-    """Of the launch that it belongs to, with argument, index and extents; others have none."""
-    first, second = launch_of((View(0, contiguous((4, 6), F32)),)), launch_of((View(0, contiguous((4, 6), F32)),))
+    """A report becomes the error of its launch, with argument, index and extents. Other launches have no error."""
+    first, second = (
+        launch_of((View(0, contiguous_layout((4, 6), F32)),)),
+        launch_of((View(0, contiguous_layout((4, 6), F32)),)),
+    )
     report = Report(2, 0, 2, kind, (ctypes.c_longlong * 8)(5, -1), (ctypes.c_longlong * 8)(4, 6))
     ((launch, error),) = violations([first, second], np.frombuffer(bytes(REPORT) + bytes(report), np.uint8))
     assert launch is second

@@ -15,7 +15,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from dagpu.backends.host.tiles import TilePlace, places
-from dagpu.common.layout import contiguous, tiling
+from dagpu.common.layout import check_tiling, contiguous_layout
 from dagpu.lowering.program import Tiles, View
 from tests.emulation import Emulation, emulation, shared_folder
 from tests.support.paths import ROOT
@@ -63,8 +63,8 @@ def grid_of(variant: str, grid: Sequence[int]) -> tuple[int, ...]:
 
 
 def tiles_of(shape: tuple[int, ...], tile: tuple[int, ...], grid: tuple[int, ...]) -> Iterable[TilePlace]:
-    """Where the host backend has the tiles of an array."""
-    return places(Tiles(View(0, contiguous(shape, I64)), tile, grid), grid)
+    """Return the tiles of an array by the host backend."""
+    return places(Tiles(View(0, contiguous_layout(shape, I64)), tile, grid), grid)
 
 
 def contiguous_or_not(variant: str, shape: Sequence[int], reverse: bool) -> NDArray[np.int64]:
@@ -96,7 +96,7 @@ def test_each_element_is_visited_once_by_neighbouring_threads(
 ) -> None:
     """Counted in C order, element n of a tile is thread n's, or n minus a multiple of the number of threads."""
     shape, tile = case
-    _, grid = tiling(shape, tile, True)
+    _, grid = check_tiling(shape, tile, True)
     y, x = contiguous_or_not(variant, shape, reverse), contiguous_or_not(variant, shape, not reverse)
     x[...] = np.arange(x.size).reshape(shape) + 1
     expected = 100000 * x
@@ -116,7 +116,7 @@ def test_a_tile_knows_its_place(
 ) -> None:
     """Index, origin and extent are those of the host's tiles; a grid that reaches too far does no harm."""
     shape, tile = case
-    _, grid = tiling(shape, tile, True)
+    _, grid = check_tiling(shape, tile, True)
     launched = [extent + more for extent, more in zip([*grid, 1, 1][:3], beyond, strict=True)]
     if "LINEAR_GRID" in VARIANTS[variant]:
         launched = [int(np.prod(grid)) + beyond[0]]
@@ -135,7 +135,7 @@ def test_a_tile_knows_its_place(
 def test_more_axes_than_a_grid_has(kernels: Emulation, variant: str) -> None:
     """Four axes of tiles, numbered along one axis of the launch."""
     y, tile = np.zeros((3, 4, 2, 5), np.int64), (2, 3, 1, 2)
-    _, grid = tiling(y.shape, tile, True)
+    _, grid = check_tiling(y.shape, tile, True)
     x = np.arange(y.size).reshape(y.shape)
     packs = packed(variant, y, tile) + packed(variant, x)
     kernels.launch(f"{variant}_visit4", grid_of(variant, grid), (1,), packs)
@@ -228,7 +228,7 @@ __global__ void names(Tile<uint8_t, 1> y, View<const int64_t, 3> x, size_t n) {
 
 
 def test_every_kernel_in_the_project_compiles(tmp_path: Path) -> None:
-    """As nvcc sees it, in four variants of the parameters."""
+    """nvcc compiles every kernel in the project, in four variants of the parameters."""
     texts = list(dict.fromkeys(kernel_texts()))
     assert len(texts) > 15
     body = "".join(f"namespace k{number} {{{text}}}\n" for number, text in enumerate([*texts, HALVES]))

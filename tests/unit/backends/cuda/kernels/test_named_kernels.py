@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dagpu import SingleStream
-from dagpu.backends.host.arrays import Account, HostMemory, writable
+from dagpu.backends.host.arrays import Account, HostMemory, writable_array
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import HOST, Launch, Role, Tiles, View
@@ -40,9 +40,9 @@ def parameters(launch: Launch, memory: list[object]) -> bytes:
     for argument in launch.args:
         match argument:
             case Tiles(view=view, tile=tile):
-                part = packed("linear", writable(memory[view.buffer], view.layout), tile)
+                part = packed("linear", writable_array(memory[view.buffer], view.layout), tile)
             case View():
-                part = packed("linear", writable(memory[argument.buffer], argument.layout))
+                part = packed("linear", writable_array(memory[argument.buffer], argument.layout))
             case _:
                 part = pack("<?" if isinstance(argument, bool) else "<i", argument)
         align = min(8, len(part))
@@ -51,8 +51,8 @@ def parameters(launch: Launch, memory: list[object]) -> bytes:
 
 
 def outputs(launch: Launch, memory: list[object]) -> list["np.ndarray[Any, Any]"]:
-    """What a launch writes."""
-    return [writable(memory[a.view.buffer], a.view.layout) for a in launch.args if isinstance(a, Tiles)]
+    """Return the outputs of a launch."""
+    return [writable_array(memory[a.view.buffer], a.view.layout) for a in launch.args if isinstance(a, Tiles)]
 
 
 def bound(plan: Plan, inputs: dict[int, object]) -> list[object]:

@@ -85,7 +85,7 @@ def test_memory_of_a_run_that_is_just_ending_is_waited_for(monkeypatch: pytest.M
         plan = plan_of(op)
         prepared = backend("cuda").prepare(plan)
         ending, go_on = threading.Event(), threading.Event()
-        look_at_reports, synchronize = CudaReplay._look_at_reports, CudaReplay._synchronize  # noqa: SLF001  # the test stops a thread there
+        look_at_reports, synchronize = CudaReplay._read_reports, CudaReplay._synchronize  # noqa: SLF001  # the test stops a thread there
 
         def slowly(run: CudaReplay) -> None:
             if threading.current_thread() is watch:
@@ -97,7 +97,7 @@ def test_memory_of_a_run_that_is_just_ending_is_waited_for(monkeypatch: pytest.M
             go_on.set()
             synchronize(run)
 
-        monkeypatch.setattr(CudaReplay, "_look_at_reports", slowly)
+        monkeypatch.setattr(CudaReplay, "_read_reports", slowly)
         monkeypatch.setattr(CudaReplay, "_synchronize", waits)
         first = prepared.submit(Bindings(len(plan.buffers)))
         watch = threading.Thread(target=first.wait)
@@ -220,7 +220,7 @@ def test_a_lost_device_fails_every_run(machine: Machine, sleepy: None) -> None:
 
 
 def test_another_device_outlives_a_lost_one(machine: Machine) -> None:
-    """What is on the other device goes on."""
+    """Work on the other device goes on after a device is lost."""
     op = wild(empty((4,)).partition((4,))).on("cuda:1")
     with pytest.raises(DeviceLostError, match="cuda:1 was lost"):
         op.sync()
@@ -305,7 +305,9 @@ def test_a_full_queue_without_a_thread_is_waited_for(machine: Machine, monkeypat
 
 
 def test_an_error_at_the_end_of_a_run_is_raised_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the run is over: nobody waits for ever, and what it held is free."""
+    """An error at the end of a run is raised once, and the run is done: no thread waits forever, and its resources are
+    free.
+    """
 
     def broken(_launches: object, _reports: object) -> Any:
         raise ZeroDivisionError
@@ -320,7 +322,7 @@ def test_an_error_at_the_end_of_a_run_is_raised_once(machine: Machine, monkeypat
 
 
 class Waited:
-    """As much of a run as a watch needs."""
+    """The parts of a run that a watchdog needs."""
 
     devices = ()
 

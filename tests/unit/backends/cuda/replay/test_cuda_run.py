@@ -93,19 +93,19 @@ def test_runs_that_are_submitted_at_once_have_a_script_each(machine: Machine) ->
     prepared = backend("cuda").prepare(plan_of(chain(3)))
     assert isinstance(prepared, Executable)
     numbers = [1.0] * len(prepared.compiled.plan.buffers)
-    first = prepared.scripts.borrow()
-    first.parameters.aim([1 << 20] * prepared.compiled.bases, numbers)
-    second = prepared.scripts.borrow()
-    second.parameters.aim([1 << 20] * prepared.compiled.bases, numbers)
+    first = prepared.command_lists.borrow()
+    first.parameters.relocate([1 << 20] * prepared.compiled.bases, numbers)
+    second = prepared.command_lists.borrow()
+    second.parameters.relocate([1 << 20] * prepared.compiled.bases, numbers)
     launches = list(zip(first.parameters.texts, second.parameters.texts, strict=True))
     assert len(launches) == 3
     assert all(a == b and a is not b for a, b in launches)
-    second.parameters.aim([1 << 21] * prepared.compiled.bases, numbers)
+    second.parameters.relocate([1 << 21] * prepared.compiled.bases, numbers)
     assert all(int.from_bytes(b[:8], "little") - int.from_bytes(a[:8], "little") == 1 << 20 for a, b in launches)
     assert not set(map(id, first.events)) & set(map(id, second.events))
     assert first.events
-    prepared.scripts.give_back(first)
-    assert prepared.scripts.borrow() is first
+    prepared.command_lists.give_back(first)
+    assert prepared.command_lists.borrow() is first
 
 
 def test_runs_overlap(machine: Machine, sleepy: None) -> None:
@@ -167,7 +167,7 @@ def test_more_launches_than_the_queue_takes(machine: Machine, sleepy: None) -> N
 
 
 def test_many_small_runs_fill_no_queue(machine: Machine, sleepy: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor do many runs, each of which is small."""
+    """Many small runs do not fill a queue either."""
     monkeypatch.setattr(streams, "SPREAD", 1)
     seen: list[float] = []
 
@@ -218,7 +218,7 @@ def test_a_failing_host_map_leaves_the_other_branch(machine: Machine) -> None:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts as large is small."""
+    """Lower the size from which copies count as large."""
     for name, nbytes in {"PROMPT_IN": 64, "PROMPT_OUT": 512, "CHUNK": 1000}.items():
         monkeypatch.setattr(transfers, name, nbytes)
 
@@ -235,7 +235,7 @@ def test_large_arrays_go_through_the_ring(machine: Machine, small_chunks: None, 
 
 
 def test_results_beyond_the_pinned_room_come_all_the_same(machine: Machine) -> None:
-    """Where no more memory can be locked, the driver copies to ordinary memory."""
+    """If no more memory can be locked, the driver copies to pageable memory."""
     driver().pinned_room = 1024
     held = [full((200,), n).to_host().sync() for n in range(5)]
     assert [array[7] for array in held] == list(range(5))
@@ -255,7 +255,7 @@ def test_copies_between_devices(machine: Machine) -> None:
 
 
 def test_a_strided_copy_needs_peers(machine: Machine) -> None:
-    """Where the hardware does not allow it, the error says how to go round."""
+    """If the hardware does not support a strided copy between devices, the error names an alternative."""
     machine.peers = False
     there = from_host(np.arange(12, dtype=f32).reshape(3, 4)).sync()
     with pytest.raises(DeviceError, match=r"cuda:1 cannot read memory of cuda:0.*dup\(t\).on\(\"cuda:0\"\)"):

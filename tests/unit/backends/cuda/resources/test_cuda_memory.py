@@ -113,11 +113,11 @@ def test_the_block_that_is_wanted_is_given_if_it_is_idle() -> None:
     blocks = [pool.take(1000) for _ in range(4)]
     other = pool.take(5000).address
     addresses = [block.address for block in blocks]
-    assert not pool.has(1000)
+    assert not pool.has_idle(1000)
     blocks.clear()
-    assert pool.has(1000)
-    assert pool.has(900)
-    assert not pool.has(LARGE)
+    assert pool.has_idle(1000)
+    assert pool.has_idle(900)
+    assert not pool.has_idle(LARGE)
     first = pool.take(1000, wanted=addresses[1])
     assert first.address == addresses[1]
     second, third = pool.take(1000, wanted=addresses[1]), pool.take(1000, wanted=other)
@@ -154,7 +154,7 @@ def test_a_block_may_be_dropped_while_its_pool_is_locked() -> None:
 
 
 def test_an_array_keeps_its_pinned_memory() -> None:
-    """As long as any view of it lives."""
+    """Pinned memory lives as long as any view of its array."""
     with installed():
         found = driver()
         with found.gpu.current():

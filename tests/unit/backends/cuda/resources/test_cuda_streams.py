@@ -30,7 +30,7 @@ def streams(gpu: SimulatedGpu) -> Streams:
 
 
 def test_lanes_of_a_plan_have_streams_of_their_own(streams: Streams) -> None:
-    """As many as there are lanes, whatever their numbers."""
+    """A plan has a separate stream for each lane, whatever the lanes' numbers are."""
     assert len({id(stream) for stream in streams.take([0, 7, 3, 12])}) == 4
 
 
@@ -74,7 +74,7 @@ def test_keys_of_others_are_refused(streams: Streams, machine: Machine) -> None:
     with machine.gpus[1].current():
         foreign = Streams(machine.gpus[1]).open()
     for key in (foreign, "stream"):
-        with pytest.raises(PlanError, match="no stream of that device"):
+        with pytest.raises(PlanError, match="not a stream of that device"):
             streams.take([key])
 
 
@@ -89,10 +89,10 @@ def test_a_dropped_stream_comes_back(streams: Streams) -> None:
 
 def test_events_are_used_again(streams: Streams, gpu: SimulatedGpu) -> None:
     """One is made only where none is idle."""
-    events = [streams.event() for _ in range(3)]
+    events = [streams.take_event() for _ in range(3)]
     for event in events:
         streams.give_back(event)
-    assert {id(streams.event()) for _ in range(3)} == {id(event) for event in events}
+    assert {id(streams.take_event()) for _ in range(3)} == {id(event) for event in events}
     assert gpu.events == 3
 
 
@@ -101,11 +101,11 @@ def test_a_stream_counts_as_full_before_the_driver_blocks(streams: Streams, mach
     (stream,) = streams.take([0])
     with machine.hold():
         for _ in range(MARKS - 1):
-            stream.put(MARK_EVERY)
+            stream.count_entries(MARK_EVERY)
             assert not stream.full()
-        stream.put(MARK_EVERY - 1)
+        stream.count_entries(MARK_EVERY - 1)
         assert not stream.full()
-        stream.put(1)
+        stream.count_entries(1)
         assert stream.full()
         assert stream.congested()
     stream.drain()
@@ -117,7 +117,7 @@ def test_draining_gives_its_events_back(streams: Streams, gpu: SimulatedGpu) -> 
     """Marks are taken from the pool of events, and go back to it."""
     (stream,) = streams.take([0])
     for _ in range(50):
-        stream.put(MARK_EVERY)
+        stream.count_entries(MARK_EVERY)
         stream.drain()
     assert gpu.events <= MARKS + 1
 
