@@ -1,1 +1,1 @@
-"""The commands of `python -m dagpu`: what each does. The command line itself is read in dagpu.__main__."""
+"""The commands of `python -m dagpu`. dagpu.__main__ parses the command line."""

@@ -51,7 +51,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """The kind and the index: `cuda:0`."""
+        """The kind and the index of the device in one word. `device(name)` returns the device."""
         return f"{self._kind}:{self._index}"
 
     @property
