@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,6 +10,11 @@ from hypothesis import HealthCheck, settings
 # Read when dagpu is first imported or when a device is first asked for, so it is set before either.
 os.environ["DAGPU_DEVICE"] = "host"
 os.environ.pop("DAGPU_CHECKED", None)
+
+# A shell starts jobs in the background with SIGINT ignored, and children inherit that. Tests interrupt themselves and
+# their children: without a handler, an endless function would never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Properties are derandomised so that a red run is red again; deadlines are off because tests share their
 # cores with other work, and no test here asserts how long anything takes.
