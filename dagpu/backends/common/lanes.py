@@ -40,7 +40,7 @@ def streams_of_lanes(
         else:
             raise PlanError(
                 f"a lane on {device} has the key {key!r}, which is not a stream of that device. "
-                "Use a number, or a stream returned by device.stream() of the same device."
+                "Use a number, or stream.lane of a stream = device.stream() of the same device."
             )
     return found
 

@@ -11,6 +11,7 @@ import trio
 
 from dagpu import (
     CostModel,
+    Device,
     DeviceOp,
     Interpreter,
     ListSchedule,
@@ -307,12 +308,19 @@ case(
     lambda: ones((2,)).schedule(Gives(lambda n: [[0]] * n)).sync(),
     ("Return a number for each instruction", lambda: ones((2,)).schedule(Gives(lambda n: [0] * n)).sync()),
 )
+
+
+def on_own_stream(where: Device) -> object:
+    stream = where.stream()
+    return ones((2,)).schedule(Gives(lambda n: [stream.lane] * n)).sync()
+
+
 case(
     lambda: ones((2,)).schedule(Gives(lambda n: ["a"] * n)).sync(),
     ("Use a number", lambda: ones((2,)).schedule(Gives(lambda n: [0] * n)).sync()),
     (
-        "a stream returned by device.stream() of the same device",
-        lambda: ones((2,)).sync_on(device("host:0").stream()),
+        "stream.lane of a stream = device.stream() of the same device",
+        lambda: on_own_stream(device("host:0")),
     ),
 )
 case(
