@@ -75,7 +75,7 @@ def refuse_copy(handle: HandleBase, _protocol: object = None) -> NoReturn:
     Raises:
         OwnershipError: always. The message has the place of the copy, and says how to get a second handle.
     """
-    why = "A copy of a handle would be a second owner of its memory"
+    why = "A copy of a handle would be a second owner of its memory, or a reader that is not counted"
     raise copy_error(f"{handle!r} made at {describe(origin_of(handle))}", f"{why}. {_COPIES[type(handle).__name__]}")
 
 

@@ -8,6 +8,7 @@ from dagpu.common.errors import DagpuError, PlanError
 from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import as_whole_number, check_count, wrong_argument
 from dagpu.lowering.program import Program, label
+from dagpu.lowering.schedule.dependences import AccessHistory
 
 
 @final
@@ -99,10 +100,34 @@ def _place_others(program: Program, number: int, keys: Sequence[Hashable], order
     return Placement(merged, order)
 
 
+def _check_order(policy: SchedulingPolicy, program: Program, order: Sequence[int]) -> None:
+    """Raise `PlanError` unless the order has every instruction once, each after all that it depends on."""
+    count = len(program.instructions)
+    position = [-1] * count
+    for at, index in enumerate(order):
+        if not 0 <= index < count or position[index] >= 0:
+            break
+        position[index] = at
+    if len(order) != count or -1 in position:
+        raise PlanError(
+            f"the policy {policy} returned an order that does not have each of the {count} instructions once. Return a "
+            "permutation of range(len(program.instructions)), or None for program order."
+        )
+    for index, before in enumerate(AccessHistory(len(program.buffers)).scan(program.instructions)):
+        for earlier in before:
+            if position[earlier] > position[index]:
+                raise PlanError(
+                    f"the policy {policy} returned an order in which instruction {index} comes before instruction "
+                    f"{earlier}, on which it depends. Return an order that keeps producers before consumers."
+                )
+
+
 def _ask(policy: SchedulingPolicy, program: Program) -> Placement:
     """Call `place` of a policy, and check the lane keys."""
     answer = policy.place(program)
     placement = answer if isinstance(answer, Placement) else Placement(answer)
+    if placement.order is not None:
+        _check_order(policy, program, placement.order)
     keys = placement.keys
     if len(keys) != len(program.instructions):
         raise PlanError(

@@ -31,6 +31,7 @@ from dagpu import (
     value,
     zip_ops,
 )
+from dagpu.lowering.schedule.policies import Placement
 from tests.behaviour.errors.cures.catalogue import (
     KEPT,
     Catalogue,
@@ -307,6 +308,21 @@ case(
 case(
     lambda: ones((2,)).schedule(Gives(lambda n: [[0]] * n)).sync(),
     ("Return a number for each instruction", lambda: ones((2,)).schedule(Gives(lambda n: [0] * n)).sync()),
+)
+case(
+    lambda: ones((2,)).to_host().schedule(Gives(lambda n: Placement([0] * n, ()))).sync(),
+    (
+        "Return a permutation of range(len(program.instructions))",
+        lambda: ones((2,)).to_host().schedule(Gives(lambda n: Placement([0] * n, range(n)))).sync(),
+    ),
+    ("or None for program order", lambda: ones((2,)).to_host().schedule(Gives(lambda n: Placement([0] * n))).sync()),
+)
+case(
+    lambda: ones((2,)).to_host().schedule(Gives(lambda n: Placement([0] * n, range(n - 1, -1, -1)))).sync(),
+    (
+        "Return an order that keeps producers before consumers",
+        lambda: ones((2,)).to_host().schedule(Gives(lambda n: Placement([0] * n, range(n)))).sync(),
+    ),
 )
 
 

@@ -1,9 +1,11 @@
 """`ListSchedule`: what it keeps over random programs, and what it chooses in programs made by hand."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
+from typing import final
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.plan import Execute, Plan, Wait
 from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Fill, Instruction, Program, Role, View
 from dagpu.lowering.schedule.cost_model import COMPUTE, engine_of, simulate
-from dagpu.lowering.schedule.dependences import Dependences
+from dagpu.lowering.schedule.dependences import AccessHistory, Dependences
 from dagpu.lowering.schedule.list_simulation import ListSimulation
 from dagpu.lowering.schedule.policies import OnStream, Placement, SchedulingPolicy, place_program, reordered
 from dagpu.lowering.schedule.scheduler import schedule
@@ -431,3 +433,37 @@ def test_the_bound_is_the_path_or_the_work() -> None:
     assert lower_bound(source, flat, 1).seconds == pytest.approx(4.0)
     assert simulate(planned(by(source, ListSchedule(2, flat))), flat).makespan == pytest.approx(3.0)
     assert simulate(schedule(source), flat).makespan == pytest.approx(4.0)
+
+
+@final
+class Ordered:
+    """A policy that returns a fixed order, on one stream."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._order = order
+
+    def place(self, program: Program) -> Placement:
+        return Placement([0] * len(program.instructions), self._order)
+
+
+@given(programs(), st.data())
+def test_an_order_keeps_dependences_or_is_refused(source: Program, data: st.DataObject) -> None:
+    """A permutation in which an instruction comes before one that it depends on is a `PlanError`; no other one is."""
+    count = len(source.instructions)
+    order = data.draw(st.permutations(range(count)))
+    position = {index: at for at, index in enumerate(order)}
+    before = AccessHistory(len(source.buffers)).scan(source.instructions)
+    kept = all(position[one] < position[index] for index, found in enumerate(before) for one in found)
+    placed = by(source, Ordered(order))
+    if kept:
+        verify(schedule(placed))
+    else:
+        with pytest.raises(PlanError, match="comes before instruction"):
+            schedule(placed)
+
+
+@pytest.mark.parametrize("order", [(), (0, 1), (0, 0, 1), (0, 1, 3), (-1, 0, 1), (0, 1, 2, 1)])
+def test_an_order_has_every_instruction_once(order: Sequence[int]) -> None:
+    """An order that omits, repeats or invents an instruction is a `PlanError`."""
+    with pytest.raises(PlanError, match="does not have each of the 3 instructions once"):
+        schedule(by(chain(3), Ordered(order)))
