@@ -67,7 +67,7 @@ class Captured:
         self.plans = plans
         """The plans of the graph's updates and of the ops that launch it: a `PlanCache`, which dies with the graph."""
         self.settings = settings
-        """The `Settings` with which the graph was captured; see dagpu.runtime.settings."""
+        """The `Settings` with which the graph was captured; see dagpu.runtime.calls.settings."""
         self._lent = tuple(lent)
         # No tensor owns the temporaries, and two launches must not use them at once: each launch locks this storage.
         self._token = Storage(stream.device, 0, memory=())

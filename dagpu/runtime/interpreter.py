@@ -25,11 +25,11 @@ from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope
 from dagpu.runtime import execute
+from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import current_device, find_device
 from dagpu.runtime.graphs import updating
 from dagpu.runtime.nesting import refuse_nested
 from dagpu.runtime.protected import protected
-from dagpu.runtime.settings import Settings
 from dagpu.runtime.waiting import BlockingWaits, TrioWaits, drive
 
 _T = TypeVar("_T")

@@ -6,73 +6,15 @@ from collections.abc import Hashable, Sequence
 from types import CodeType, EllipsisType
 from typing import Any, Final, NamedTuple, final
 
-from dagpu.backends.protocol import Backend, Bindings, Prepared, Replay
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin, describe, place_of
 from dagpu.handles import OWNING
-from dagpu.lowering.arguments.cache_key import MOST_NODES, Flattened, exact_token
-from dagpu.lowering.schedule.list_schedule import ListSchedule
-from dagpu.lowering.schedule.policies import RoundRobin, SingleStream
+from dagpu.lowering.arguments.cache_key import MOST_NODES, Flattened
 from dagpu.lowering.tracing.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
-from dagpu.runtime.settings import Settings
+from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
+from dagpu.runtime.calls.settings import Settings
 
-
-class SubmittedRun(NamedTuple):
-    """A stage that has been submitted, with its backend, its prepared plan and its memory."""
-
-    driver: Backend
-    prepared: Prepared
-    bindings: Bindings
-    replay: Replay
-
-
-@final
-class CachedPlan:
-    """A plan that a run leaves for later runs, in the form that its backend prepared."""
-
-    __slots__ = (
-        "_fixed", "_graph_from", "_reads", "_runs", "device", "driver", "policy", "prepared", "signature", "verify",
-    )  # fmt: skip
-
-    def __init__(
-        self, settings: Settings, signature: Signature, driver: Backend, prepared: Prepared, reads: set[int]
-    ) -> None:
-        self.device = settings.device
-        self.policy = settings.policy
-        self.verify = settings.verify
-        self._graph_from = settings.graph_from
-        self._runs = 1
-        self._reads = reads
-        self._fixed: list[tuple[int, Hashable]] = []
-        """The values for which the plan is specialised, each with its index among the leaves."""
-        self.signature = signature
-        self.driver = driver
-        self.prepared = prepared
-
-    def specialize(self, inputs: Flattened, graph_from: int | None) -> None:
-        """Record the argument values for which this plan is specialised, and the run from which on it is a graph."""
-        self._fixed = [(index, exact_token(inputs.leaves[index])) for index in sorted(self._reads)]
-        self._graph_from = graph_from
-
-    def suits(self, settings: Settings, leaves: Sequence[Any] = ()) -> bool:
-        """True if these settings and leaves would produce this plan. User-defined policies compare by identity."""
-        policy = settings.policy
-        return (
-            self.device is settings.device
-            and (self.policy is policy or (type(policy) in _BY_VALUE and self.policy == policy))
-            and self.verify is settings.verify
-            and all(exact_token(leaves[index]) == value for index, value in self._fixed if leaves)
-        )
-
-    def wants_graph(self) -> bool:
-        """Count one more run. Returns true if this run is to be launched as a graph."""
-        self._runs += 1
-        return self._graph_from is not None and self._runs >= self._graph_from
-
-
-_BY_VALUE: Final = frozenset((SingleStream, RoundRobin, ListSchedule))
-"""The types of policies that compare by value. User-defined policies compare by identity."""
 _KEPT_PER_OP: Final = 8
 """The most plans, for different devices and policies, that an op keeps, or a cache for one structure."""
 
@@ -80,9 +22,9 @@ _KEPT_PER_OP: Final = 8
 # ---- by the same op
 
 
-def find_on_op(op: DeviceOp[Any, Any, Any], settings: Settings) -> tuple[CachedPlan, Sequence[Any]] | None:
+def find_on_op(op: DeviceOp[Any, Any, Any], settings: Settings) -> tuple[LoadedPlan, Sequence[Any]] | None:
     """Return the plan that an earlier run of this op object left, with its leaves; None if none suits the settings."""
-    found: tuple[CachedPlan, Sequence[Any]]
+    found: tuple[LoadedPlan, Sequence[Any]]
     for found in attached_plans(op) or ():
         if found[0].suits(settings):
             return found
@@ -91,17 +33,22 @@ def find_on_op(op: DeviceOp[Any, Any, Any], settings: Settings) -> tuple[CachedP
 
 def store_plan(
     op: DeviceOp[Any, Any, Any],
-    new: CachedPlan,
+    new: LoadedPlan,
+    signature: Signature,
+    reads: set[int],
     settings: Settings,
     inputs: Flattened | None,
     cache: "PlanCache | None",
 ) -> None:
-    """Store the plan of a run in the cache, and on the op itself if it can run again with the same leaves."""
+    """Store the plan of a run in the cache, and on the op itself if it can run again with the same leaves.
+
+    The plan holds only for the values of the leaves `reads`.
+    """
+    new.keep(signature, settings.graph_from)
     leaves: Sequence[Any] = ()
     if inputs is not None:
         if cache is not None:
-            new.specialize(inputs, cache.graph_from(settings))
-            cache.store(inputs, new, settings)
+            cache.store(inputs, new, reads, settings)
         leaves = inputs.leaves
         if inputs.changeable or any(type(leaf) in OWNING for leaf in leaves):
             return
@@ -133,14 +80,14 @@ class PlanCache:
         """The run from which on a plan is a graph; None for never, an ellipsis for the number in the run's settings."""
         self._of_pipeline = of_pipeline
         """True for the cache of a pipeline. A miss is a call of its function then, counted by `called`."""
-        self._plans: OrderedDict[Hashable, tuple[list[CachedPlan], object]] = OrderedDict()
+        self._plans: OrderedDict[Hashable, tuple[list[LoadedPlan], object]] = OrderedDict()
         self._hits = self._misses = 0
 
-    def graph_from(self, settings: Settings) -> int | None:
+    def _graph_run(self, settings: Settings) -> int | None:
         """Return the run of a plan, counted from 1, from which on it is launched as a graph; None for never."""
         return settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
 
-    def find(self, inputs: Flattened, settings: Settings) -> CachedPlan | None:
+    def find(self, inputs: Flattened, settings: Settings) -> LoadedPlan | None:
         """Return a plan that suits these leaves and settings, and count a hit; None if there is none."""
         with BOOKKEEPING:
             found = self._plans.get(inputs.key)
@@ -157,8 +104,9 @@ class PlanCache:
         with BOOKKEEPING:
             self._misses += 1
 
-    def store(self, inputs: Flattened, new: CachedPlan, settings: Settings) -> None:
+    def store(self, inputs: Flattened, new: LoadedPlan, reads: set[int], settings: Settings) -> None:
         """Store a plan for ops of this structure. Removes the least recently used structure if the cache is full."""
+        new.specialize(inputs, reads, self._graph_run(settings))
         with BOOKKEEPING:
             before, _ = self._plans.get(inputs.key, ([], None))
             others = [kept for kept in before if not kept.suits(settings, inputs.leaves)]
@@ -241,4 +189,4 @@ def cache_of(inputs: Flattened, settings: Settings) -> PlanCache | None:
     for owner in owners:
         cache: PlanCache = owner.plans
         return cache
-    return plans if type(settings.policy) in _BY_VALUE and not inputs.streams else None
+    return plans if type(settings.policy) in VALUE_POLICIES and not inputs.streams else None

@@ -9,8 +9,8 @@ from dagpu import DeviceOp, SchedulingPolicy, arange, empty, from_host, full, i3
 from dagpu.backends.explore.trial import Trial
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.tracing.tracer import Tracer
+from dagpu.runtime.calls.loaded_plan import plan_program
 from dagpu.runtime.device_lookup import device
-from dagpu.runtime.execute import plan_program
 from tests.programs.named_dags import Op
 from tests.programs.named_kernels import affine, gather, step, twist
 

@@ -43,7 +43,7 @@ from dagpu.lowering.tracing.emit import (
 from dagpu.lowering.tracing.placements import Placements
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.run_memo import Remembering, RunMemo, check_components, once_of, own_result_error
-from dagpu.lowering.tracing.undo_log import UndoLog
+from dagpu.lowering.tracing.undo_log import HandleTaker
 from dagpu.lowering.tracing.user_code import Closures, describe_closure
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import BUILT_IN, Cut, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
@@ -91,7 +91,7 @@ class Evaluation:
         places: Placements,
         builder: ProgramBuilder,
         leaves: TracedArguments,
-        undo_log: UndoLog,
+        taker: HandleTaker,
         origin: Origin,
     ) -> None:
         self.thread = threading.get_ident()
@@ -99,7 +99,7 @@ class Evaluation:
         self.origin = origin
         self.builder = builder
         self.leaves = leaves
-        self.undo_log = undo_log
+        self.taker = taker
         self.todo: list[Any] = [op]
         self.done: list[Any] = []
         self.seen: set[AnyOp] = set()
@@ -179,8 +179,8 @@ class Evaluation:
                 )
             case Copy():
                 source, into = (
-                    self.undo_log.take_handles(node.source, node),
-                    self.undo_log.take_handles(node.into, node),
+                    self.taker.take_handles(node.source, node),
+                    self.taker.take_handles(node.into, node),
                 )
                 device, policy, chosen = self._places.current
                 self.done.append(emit_copy(node, source, into, self.builder, device if chosen else None, policy))
@@ -354,18 +354,18 @@ class Evaluation:
         value, leaves = node.content, self.leaves
         if leaves.inputs is not None and id(node) in leaves.inputs.argument_starts:
             start = leaves.inputs.argument_starts[id(node)]
-            return leaves.symbolic_arguments(value, start, lambda handle: self.undo_log.take_handles(handle, node))
+            return leaves.symbolic_arguments(value, start, lambda handle: self.taker.take_handles(handle, node))
         if type(value) is SharedTensor or type(value) is TensorRef:
-            self.undo_log.record_handle(value, node)
+            self.taker.record_handle(value, node)
         elif is_fixed(value):
             pass
         elif has_owning_handle(value):
             if node in self.seen:
                 raise self._used_twice_error(node)
             self.seen.add(node)
-            value = self.undo_log.take_handles(value, node)
+            value = self.taker.take_handles(value, node)
         elif self.leaves.pure:
-            value = self.undo_log.take_handles(value, node)
+            value = self.taker.take_handles(value, node)
         else:
             leaves.forbid_reuse()
         return value
@@ -392,7 +392,7 @@ class Evaluation:
                 arguments[index] = inputs[used]
                 used += 1
             elif type(arg) in HANDLES:
-                arguments[index] = self.undo_log.take_handles(arg, node)
+                arguments[index] = self.taker.take_handles(arg, node)
         leaves = self.leaves.inputs
         if leaves is not None and leaves.number_leaves:
             for index in range(len(arguments)):
@@ -441,9 +441,7 @@ class Evaluation:
                 self.memo.start_claim(once)
                 self.todo += (len(self.done), node, FINISH, source)
             case "done":
-                self.done.append(
-                    self.undo_log.take_handles(self.memo.use_published(node, self.undo_log.add_undo), node)
-                )
+                self.done.append(self.taker.take_handles(self.memo.use_published(node, self.taker.undo_log.add), node))
             case "busy":
                 self._suspend_until_made(node)
 

@@ -37,10 +37,8 @@ from dagpu.handles import (
     cut_of,
     find_live_state,
     live_state,
-    move_handle,
     state_of,
 )
-from dagpu.handles.handle_trees import Undo
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
 from dagpu.lowering.arguments.cache_key import PLAIN
@@ -49,6 +47,7 @@ from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArgumen
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.traced_storage import TracedStorage
+from dagpu.lowering.tracing.undo_log import UndoLog
 from dagpu.ops.graph import Captured
 
 ResultBuilder: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
@@ -63,32 +62,42 @@ _DEEPEST: Final = 20
 class BoundArguments:
     """The inputs of one run, bound to the program's buffers."""
 
-    __slots__ = ("_undo", "graphs", "leaves", "locks")
+    __slots__ = ("_undo_log", "graphs", "leaves", "locks", "memory")
 
-    def __init__(self, locks: dict[Storage, bool], leaves: Sequence[Any], graphs: Sequence[Captured]) -> None:
+    def __init__(
+        self,
+        memory: list[Any],
+        locks: dict[Storage, bool],
+        leaves: Sequence[Any],
+        graphs: Sequence[Captured],
+        undo_log: UndoLog | None = None,
+    ) -> None:
+        self.memory = memory
+        """The memory and the values of the program's buffers: the inputs, and after the run the outputs."""
         self.locks = locks
+        """The memory that the run locks, exclusively where the value is true."""
         self.graphs = graphs
+        """The graphs that the run launches."""
         self.leaves = leaves
-        self._undo: list[Undo] = []
+        """The leaves that `take_leaves` moves. A traced run has none here: its trace has moved them."""
+        self._undo_log = undo_log
+        """The log of the handles that have moved into the run; None if there are none."""
 
     def take_leaves(self, origin: Origin) -> None:
         """Move the owning leaves into the run. `return_leaves` can still move them back."""
         if any(type(leaf) in OWNING for leaf in self.leaves):
-            self.leaves = [self._move_leaf(leaf, origin) for leaf in self.leaves]
-
-    def _move_leaf(self, leaf: Any, origin: Origin) -> Any:
-        """Return the leaf, moved into the run if it is an owning handle."""
-        if type(leaf) not in OWNING:
-            return leaf
-        undo = Undo(leaf)
-        taken = move_handle(leaf, "a run of the op that owned it, started", origin)
-        self._undo.append(undo)
-        return taken
+            self._undo_log = log = UndoLog()
+            self.leaves = [log.take_handle(leaf, origin) if type(leaf) in OWNING else leaf for leaf in self.leaves]
 
     def return_leaves(self) -> None:
-        """Move the leaves back to the op. Call this only if nothing was submitted."""
-        for undo in reversed(self._undo):
-            undo.undo()
+        """Move the handles back to the op, unless the run was submitted."""
+        if self._undo_log is not None:
+            self._undo_log.put_back()
+
+    def discard_undo_log(self) -> None:
+        """Discard the undo log when the run is submitted: from now on nothing can be moved back."""
+        if self._undo_log is not None:
+            self._undo_log.discard()
 
 
 @final
@@ -139,11 +148,12 @@ class Signature:
         constant, number = (array, -1) if index is None else (None, index)
         self._arrays.append((cell, constant, number, array.shape, array.dtype))
 
-    def bind(self, memory: list[Any], leaves: Sequence[Any] = ()) -> BoundArguments | None:
-        """Bind the inputs of a run: write their memory and values to `memory`, by buffer.
+    def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:
+        """Bind the inputs of a run.
 
         Return None if the run needs a trace, because an input has been moved, lost or changed.
         """
+        memory: list[Any] = [None] * self.buffers
         locks: dict[Storage, bool] = {}
         for handle, buffer in self._given:
             state = find_live_state(handle)
@@ -167,7 +177,7 @@ class Signature:
             memory[cell] = use.checked(leaves[index])
         for cell in self._drawn:
             memory[cell] = fresh_seed()
-        return BoundArguments(locks, leaves, graphs)
+        return BoundArguments(memory, locks, leaves, graphs)
 
     def _bind_graphs(self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool]) -> Sequence[Captured]:
         """Bind the memory of the graphs, add it to `locks`, and return the graphs."""

@@ -32,9 +32,9 @@ from dagpu.lowering.tracing.loans import Loans
 from dagpu.lowering.tracing.placements import Placements
 from dagpu.lowering.tracing.program_builder import ProgramBuilder, waits_for_host_error
 from dagpu.lowering.tracing.run_memo import once_of, own_result_error
-from dagpu.lowering.tracing.signature import Signature, make_signature
+from dagpu.lowering.tracing.signature import BoundArguments, Signature, make_signature
 from dagpu.lowering.tracing.traced_storage import TracedStorage
-from dagpu.lowering.tracing.undo_log import UndoLog
+from dagpu.lowering.tracing.undo_log import HandleTaker, UndoLog
 from dagpu.ops.compose import Unzip
 from dagpu.ops.single_flight import Once
 
@@ -45,13 +45,21 @@ _T = TypeVar("_T")
 class Stage:
     """The result of one call of `Tracer.stage`: a program, its inputs, and the memory that its run must lock."""
 
-    __slots__ = ("graphs", "inputs", "locks", "program")
+    __slots__ = ("_undo_log", "graphs", "inputs", "locks", "program")
 
-    def __init__(self, program: Program, builder: ProgramBuilder) -> None:
+    def __init__(self, program: Program, builder: ProgramBuilder, undo_log: UndoLog) -> None:
         self.program = program
         self.inputs = builder.inputs
         self.locks = builder.locks
         self.graphs = builder.graphs
+        self._undo_log = undo_log
+
+    def bind(self) -> BoundArguments:
+        """Bind the stage's own inputs, as `Signature.bind` binds those of a later run."""
+        memory: list[Any] = [None] * len(self.program.buffers)
+        for index, held in self.inputs.items():
+            memory[index] = held
+        return BoundArguments(memory, self.locks, (), self.graphs, self._undo_log)
 
 
 @final
@@ -81,8 +89,8 @@ class Tracer:
             builder = self._new_builder()
         else:
             builder = after.continue_with(self._places, self._loans)
-        undo_log = UndoLog(leaves, self._loans, self._origin)
-        self._evaluation: Evaluation = Evaluation(op, self._places, builder, leaves, undo_log, self._origin)
+        taker = HandleTaker(leaves, self._loans, self._origin)
+        self._evaluation: Evaluation = Evaluation(op, self._places, builder, leaves, taker, self._origin)
         self._root: Any = PENDING
         self._stage_storages: list[weakref.ref[TracedStorage]] = []
         """The memory that stages of this run have made and that no other run can reach."""
@@ -136,7 +144,7 @@ class Tracer:
             evaluation.seen.clear()  # ops that closures have built hold borrows, whose memory would count as an output
         self._evaluation.memo.forget_unreachable()
         program = self._evaluation.builder.program()
-        return Stage(program, self._evaluation.builder)
+        return Stage(program, self._evaluation.builder, self._evaluation.taker.undo_log)
 
     def make_signature(self) -> Signature | None:
         """Return the record that lets later runs of the same op skip their trace. Call this after the trace of the
@@ -202,7 +210,7 @@ class Tracer:
 
     def discard_undo_log(self) -> None:
         """Discard the undo log: from now on nothing that was taken can be put back."""
-        self._evaluation.undo_log.discard()
+        self._evaluation.taker.undo_log.discard()
 
     def settle(self, memory: list[Any], *, publish: bool = True) -> None:
         """Complete the stage. `memory[i]` is the memory or value of buffer i. The values of `Shared` and `Unzip` ops
@@ -252,7 +260,7 @@ class Tracer:
             if storage is not None:
                 storage.lost, storage.memory = reason, None
         self._evaluation.builder.lose(reason)
-        self._evaluation.undo_log.put_back()
+        self._evaluation.taker.undo_log.put_back()
         self._evaluation.memo.abandon()
         self._evaluation.todo.clear()
         self._evaluation.done.clear()

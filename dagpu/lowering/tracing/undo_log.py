@@ -2,11 +2,11 @@
 first submission."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.containers import is_container
 from dagpu.common.origin import Origin
-from dagpu.handles import HANDLES, OWNING, HandleBase, Tensor, live_state, move_handle
+from dagpu.handles import HANDLES, OWNING, Handle, HandleBase, Tensor, live_state, move_handle
 from dagpu.handles.handle_trees import Undo, map_handles
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.tracing.loans import Loans
@@ -17,15 +17,58 @@ AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 
 @final
 class UndoLog:
-    """The undo log of one run. It also records in `leaves` which handles a later run of the op needs."""
+    """The undo log of one run, traced or not."""
 
-    __slots__ = ("_leaves", "_loans", "_origin", "_undo")
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: list[Undo | Callable[[], None]] | None = []
+        """The entries in the order of the moves; None once nothing can be put back."""
+
+    def take_handle(self, handle: Handle, origin: Origin) -> Any:
+        """Move an owning handle out of its op, and return the handle of the run.
+
+        Raises:
+            MovedError: it has been moved before. The note of that earlier move stays as it was.
+        """
+        undo = Undo(handle)
+        taken = move_handle(handle, _TAKEN, origin)
+        self.add(undo)
+        return taken
+
+    def add(self, undo: Undo | Callable[[], None]) -> None:
+        """Add an entry that puts back a handle or component that was taken."""
+        if self._entries is not None:
+            self._entries.append(undo)
+
+    def discard(self) -> None:
+        """Discard the log: from now on nothing can be put back."""
+        self._entries = None
+
+    def put_back(self) -> None:
+        """Put back everything that was taken, because the run failed or was cancelled. After `discard`, and when
+        called again, this does nothing."""
+        entries, self._entries = self._entries, None
+        for undo in reversed(entries or ()):
+            undo.undo() if isinstance(undo, Undo) else undo()
+
+
+_TAKEN: Final = "a run of the op that owned it, started"
+"""The cause of the moves, for the messages of later errors."""
+
+
+@final
+class HandleTaker:
+    """Takes the handles of one traced run out of its op. It also records in `leaves` which handles a later run of the
+    op needs."""
+
+    __slots__ = ("_leaves", "_loans", "_origin", "undo_log")
 
     def __init__(self, leaves: TracedArguments, loans: Loans, origin: Origin) -> None:
         self._leaves = leaves
         self._loans = loans
         self._origin = origin
-        self._undo: list[Undo | Callable[[], None]] | None = []
+        self.undo_log = UndoLog()
 
     def take_handles(self, value: Any, node: AnyOp) -> Any:
         """Move handles out of the op that owns them, so that the next run of the op finds them moved. `node` is the op
@@ -41,12 +84,11 @@ class UndoLog:
             # The log holds no handles that the run itself has made: a reference from the log would make their memory an
             # output.
             state = live_state(value)
-            undo = None if self._loans.made_by_run(state.storage) else Undo(value)
-            taken = move_handle(value, "a run of the op that owned it, started", self._origin)
-            if undo is not None and state.kind is Tensor:
+            if self._loans.made_by_run(state.storage):
+                return move_handle(value, _TAKEN, self._origin)
+            taken = self.undo_log.take_handle(value, self._origin)
+            if state.kind is Tensor:
                 self._loans.owned.add(state.storage)
-            if undo is not None:  # after `move_in`: an error there must leave the note of an earlier move as it was
-                self.add_undo(undo)
             return taken
         if is_container(value):
             return map_handles(lambda handle: self.take_handles(handle, node), value)
@@ -72,18 +114,3 @@ class UndoLog:
         if self._leaves.inputs is None:
             return False
         return self._loans.made_by_run(live_state(handle).storage) or self._leaves.is_derived(handle)
-
-    def add_undo(self, undo: Undo | Callable[[], None]) -> None:
-        """Add an entry that puts back a handle or component that was taken."""
-        if self._undo is not None:
-            self._undo.append(undo)
-
-    def discard(self) -> None:
-        """Discard the log: from now on nothing can be put back."""
-        self._undo = None
-
-    def put_back(self) -> None:
-        """Put back everything that was taken, because the run failed or was cancelled. After `discard` this does
-        nothing."""
-        for undo in reversed(self._undo or ()):
-            undo.undo() if isinstance(undo, Undo) else undo()

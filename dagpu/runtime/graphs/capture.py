@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, final
 
-from dagpu.backends.protocol import Bindings, Prepared
 from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.errors import CaptureError
 from dagpu.common.origin import Origin, describe
 from dagpu.handles import HandleState, Lender, SharedTensor, live_state
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.handle_trees import map_handles
-from dagpu.handles.storage import Locks, Storage
+from dagpu.handles.storage import Storage
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Program, Role
 from dagpu.lowering.tracing.tracer import Tracer
@@ -20,19 +19,13 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Unzip, zip_ops
 from dagpu.ops.creation import dup
 from dagpu.ops.graph import Captured
-from dagpu.runtime.device_lookup import backend, find_device
-from dagpu.runtime.execute import (
-    call_on_plan,
-    device_kind_of,
-    execute,
-    plan_program,
-    quiet_collector,
-    submit_stage,
-    wait_for_run,
-)
+from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
+from dagpu.runtime.calls.run_call import RunLocks, run_call
+from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.device_lookup import find_device
+from dagpu.runtime.execute import call_on_plan, execute, quiet_collector
 from dagpu.runtime.graphs.graph_updates import GraphUpdates
 from dagpu.runtime.plan_cache import PlanCache
-from dagpu.runtime.settings import Settings
 from dagpu.runtime.waiting import BlockingWaits, drive
 
 _LAUNCHERS = 16
@@ -53,7 +46,7 @@ def capture(
     """
     waits = BlockingWaits()
     tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, find_device)
-    locks = Locks(origin)
+    locks = RunLocks(origin)
     try:
         with quiet_collector():
             stage = tracer.stage()
@@ -65,26 +58,23 @@ def capture(
             _refuse(tracer, stage.program, origin)
             plan = plan_program(stage.program, settings.verify)
         call_on_plan(settings, op, plan)
-        locks.acquire(stage.locks)
-        under_way = drive(submit_stage(plan, stage, tracer, waits))
+        loaded, bound, constant = LoadedPlan(plan, settings), stage.bind(), stage.bind()
+        drive(run_call(loaded, bound, locks, settings, waits))
         outputs, lent, owned = tracer.outputs(), tracer.lent_handles, tracer.owned_storages
-        drive(wait_for_run(under_way, settings, waits))
-        memory = under_way.bindings.memory
-        tracer.settle(memory, publish=False)
+        tracer.settle(bound.memory, publish=False)
         tracer.stage()  # adds no instructions: tuples get their arrays, which are complete now
         assert tracer.finished
-        bindings = _bindings(plan.buffers, stage.inputs)
         for index, buffer in enumerate(plan.buffers):
             if buffer.role is Role.OUTPUT:
-                bindings.memory[index] = memory[index]
-        frozen = under_way.prepared.freeze(bindings)
-        locks.release()
+                constant.memory[index] = bound.memory[index]
+        frozen = loaded.freeze(constant)
+        drive(locks.end_run(waits))
         tracer.publish(_replace_by_copies(tracer.unpublished_handles(), {*outputs, *owned}, settings))
     except BaseException:
         tracer.abandon("the capture that was to make them failed")
         raise
     finally:
-        locks.release()
+        drive(locks.end_run(waits))
     found = _new_captured(
         frozen, plan, stream or _own_stream(where), {**stage.locks, **outputs}, lent, origin, settings
     )
@@ -170,7 +160,9 @@ class ScopeRecording:
                 f"{where.name}. Give a stream of {where.name}."
             )
         plan = plan_program(stage.program, self._settings.verify)
-        frozen = prepared_for(plan).freeze(_bindings(plan.buffers, stage.inputs))
+        loaded = LoadedPlan(plan, self._settings)
+        loaded.compile()
+        frozen = loaded.freeze(stage.bind())
         for tracer in self._tracers:
             tracer.discard_undo_log()
         found = _new_captured(frozen, plan, self._stream, stage.locks, last.lent_handles, self._origin, self._settings)
@@ -179,14 +171,6 @@ class ScopeRecording:
 
     def __repr__(self) -> str:
         return f"<scope at {describe(self._origin)}>"
-
-
-def prepared_for(plan: Plan) -> Prepared:
-    """Have the backend prepare a plan, and compile its kernels. Returns the prepared plan."""
-    prepared = backend(device_kind_of(plan)).prepare(plan)
-    if prepared.before_first is not None:
-        prepared.before_first()
-    return prepared
 
 
 def _new_captured(
@@ -202,13 +186,6 @@ def _new_captured(
     return Captured(
         frozen, plan, stream, storages, lent, origin, updates=GraphUpdates(), plans=plans, settings=settings
     )
-
-
-def _bindings(buffers: Any, inputs: dict[int, object]) -> Bindings:
-    bindings = Bindings(len(buffers))
-    for index, held in inputs.items():
-        bindings.memory[index] = held
-    return bindings
 
 
 def _one_device(program: Program, origin: Origin) -> Device:

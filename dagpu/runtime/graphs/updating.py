@@ -13,21 +13,20 @@ from typing import Any, final
 
 from typing_extensions import TypeVar
 
-from dagpu.backends.protocol import Bindings, Replay
 from dagpu.common.critical import Section
 from dagpu.common.origin import Origin, here
 from dagpu.handles.device_handles import Stream
 from dagpu.lowering.arguments.cache_key import Flattened, flatten_op
+from dagpu.lowering.tracing.signature import BoundArguments
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope, ScopeState
-from dagpu.runtime.device_lookup import backend, find_device
-from dagpu.runtime.execute import device_kind_of, plan_program
-from dagpu.runtime.graphs.capture import ScopeRecording, capture, prepared_for
+from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
+from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.device_lookup import find_device
+from dagpu.runtime.graphs.capture import ScopeRecording, capture
 from dagpu.runtime.nesting import RecordingBlock, enter_recording, leave_recording, refuse_nested
-from dagpu.runtime.plan_cache import CachedPlan
-from dagpu.runtime.settings import Settings
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
@@ -85,44 +84,39 @@ def _enqueue(op: DeviceOp[Any, Any, Any], captured: Captured, settings: Settings
     inputs = flatten_op(placed)
     kept = captured.plans.find(inputs, settings) if inputs is not None else None
     if inputs is not None and kept is not None:
-        bindings = Bindings(kept.signature.buffers)
-        bound = kept.signature.bind(bindings.memory, inputs.leaves)
+        bound = kept.bind(inputs.leaves)
         if bound is not None:
-            bound.take_leaves(origin)
-            try:
-                captured.updates.enqueue(bound.locks, origin, lambda: kept.prepared.submit(bindings))
-            except BaseException:
-                bound.return_leaves()
-                raise
-            return kept.signature.result(bindings.memory, bound.leaves)
+            _start_call(captured, kept, bound, origin)
+            return kept.result(bound)
     return _enqueue_traced(placed, inputs, captured, settings, origin)
+
+
+def _start_call(captured: Captured, loaded: LoadedPlan, bound: BoundArguments, origin: Origin) -> None:
+    """Start a plan with bound inputs before the graph's next launch, which waits for it."""
+    try:
+        bound.take_leaves(origin)
+        captured.updates.enqueue(bound.locks, origin, lambda: loaded.submit(bound))
+    except BaseException:
+        bound.return_leaves()
+        raise
 
 
 def _enqueue_traced(
     placed: On[Any], inputs: Flattened | None, captured: Captured, settings: Settings, origin: Origin
 ) -> Any:
+    """Trace and plan an op, and start it on a graph's stream. Returns the op's result."""
     tracer = Tracer(placed, captured.stream.device, settings.policy, find_device, inputs)
     try:
         tracer.record("given to update()")
         stage = tracer.stage()
         if stage.program.instructions:
-            plan = plan_program(stage.program, settings.verify)
-            prepared = prepared_for(plan)
-            bindings = Bindings(len(plan.buffers))
-            for index, held in stage.inputs.items():
-                bindings.memory[index] = held
-
-            def begin() -> Replay:
-                replay = prepared.submit(bindings)
-                tracer.discard_undo_log()
-                return replay
-
-            captured.updates.enqueue(stage.locks, origin, begin)
-            repeat = tracer.make_signature()
-            if inputs is not None and repeat is not None:
-                new = CachedPlan(settings, repeat, backend(device_kind_of(plan)), prepared, tracer.reads)
-                new.specialize(inputs, None)
-                captured.plans.store(inputs, new, settings)
+            loaded = LoadedPlan(plan_program(stage.program, settings.verify), settings)
+            loaded.compile()
+            _start_call(captured, loaded, stage.bind(), origin)
+            signature = tracer.make_signature()
+            if inputs is not None and signature is not None:
+                loaded.keep(signature, None)
+                captured.plans.store(inputs, loaded, tracer.reads, settings)
         return tracer.result
     except BaseException:
         tracer.abandon("the update that was to write them failed")

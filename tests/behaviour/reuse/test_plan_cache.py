@@ -27,7 +27,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.handles.handle_trees import storage_of
-from dagpu.runtime.plan_cache import CachedPlan
+from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from tests.support.reused_ops import Asked, contents, scaled, shared_input, traces, twice_scaled
 from tests.support.reused_ops import let_go as let_go
 from tests.support.reused_ops import no_plans_yet as no_plans_yet
@@ -197,9 +197,9 @@ def test_what_is_kept_dies_with_the_op() -> None:
             op: Any = scaled(value(shared_input()))
             op.sync()
             op.sync()
-        assert sum(type(found) is CachedPlan and found.policy is policy for found in gc.get_objects()) == 1
+        assert sum(type(found) is LoadedPlan and found.policy is policy for found in gc.get_objects()) == 1
         del op
-        assert not any(type(found) is CachedPlan and found.policy is policy for found in gc.get_objects())
+        assert not any(type(found) is LoadedPlan and found.policy is policy for found in gc.get_objects())
     finally:
         gc.enable()
 
