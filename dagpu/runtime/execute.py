@@ -153,7 +153,7 @@ async def _next_stage(tracer: Tracer, waits: Waits) -> Stage:
 
 async def _run_bound(loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits) -> Any:
     """Run a plan of an earlier run with bound inputs, and build its result. Nothing is traced or scheduled."""
-    locks = RunLocks(start_of_run()) if bound.locks else None  # finding the place takes 1 us
+    locks = RunLocks(start_of_run()) if bound.locks or bound.moves else None  # finding the place takes 1 us
     try:
         await run_call(loaded, bound, locks, settings, waits)
         return loaded.result(bound)

@@ -15,6 +15,7 @@ import numpy as np
 from dagpu.common.containers import map_values
 from dagpu.handles import (
     HANDLES,
+    OWNING,
     HandleBase,
     LenderAlias,
     SharedTensor,
@@ -94,6 +95,11 @@ class TracedArguments:
             self._loans.add(state.loan)
 
     # ---- leaves, and handles that derive from them
+
+    def moves(self) -> tuple[int, ...]:
+        """Return the indices of the leaves that move into the run."""
+        leaves = () if self.inputs is None else self.inputs.leaves
+        return tuple(index for index, leaf in enumerate(leaves) if type(leaf) in OWNING)
 
     def index_of(self, leaf: Any) -> int | None:
         """Return the index of a leaf; None for any other object."""

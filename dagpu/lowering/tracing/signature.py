@@ -23,7 +23,6 @@ from typing import Any, Final, TypeAlias, final
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin
 from dagpu.handles import (
-    OWNING,
     Cut,
     HandleBase,
     HandleState,
@@ -62,7 +61,7 @@ _DEEPEST: Final = 20
 class BoundArguments:
     """The inputs of one run, bound to the program's buffers."""
 
-    __slots__ = ("_undo_log", "graphs", "leaves", "locks", "memory")
+    __slots__ = ("_undo_log", "graphs", "leaves", "locks", "memory", "moves")
 
     def __init__(
         self,
@@ -70,6 +69,7 @@ class BoundArguments:
         locks: dict[Storage, bool],
         leaves: Sequence[Any],
         graphs: Sequence[Captured],
+        moves: tuple[int, ...] = (),
         undo_log: UndoLog | None = None,
     ) -> None:
         self.memory = memory
@@ -79,15 +79,19 @@ class BoundArguments:
         self.graphs = graphs
         """The graphs that the run launches."""
         self.leaves = leaves
-        """The leaves that `take_leaves` moves. A traced run has none here: its trace has moved them."""
+        """The leaves of the run. A traced run has none here: its trace has moved them."""
+        self.moves = moves
+        """The indices of the leaves that `take_leaves` moves."""
         self._undo_log = undo_log
         """The log of the handles that have moved into the run; None if there are none."""
 
     def take_leaves(self, origin: Origin) -> None:
         """Move the owning leaves into the run. `return_leaves` can still move them back."""
-        if any(type(leaf) in OWNING for leaf in self.leaves):
+        if self.moves:
             self._undo_log = log = UndoLog()
-            self.leaves = [log.take_handle(leaf, origin) if type(leaf) in OWNING else leaf for leaf in self.leaves]
+            self.leaves = leaves = list(self.leaves)
+            for index in self.moves:
+                leaves[index] = log.take_handle(leaves[index], origin)
 
     def return_leaves(self) -> None:
         """Move the handles back to the op, unless the run was submitted."""
@@ -109,11 +113,15 @@ class Signature:
     moved and dropped.
     """
 
-    __slots__ = ("_arrays", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "buffers", "result")
+    __slots__ = (
+        "_arrays", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_moves", "_numbers", "buffers",
+        "result",
+    )  # fmt: skip
 
     def __init__(
         self,
         buffers: int,
+        moves: tuple[int, ...],
         given: tuple[tuple[FixedHandle, int], ...],
         leaves: tuple[tuple[int, int, bool | None, Storage | None], ...],
         graphs: tuple[tuple["Captured | int", tuple[int, ...]], ...],
@@ -122,6 +130,8 @@ class Signature:
     ) -> None:
         self.buffers = buffers
         """The number of buffers of the program."""
+        self._moves = moves
+        """The indices of the leaves that move into the run, also of those that the program does not use."""
         self._given = given
         """Each handle that is not a leaf, with the buffer of its memory; -1 if the program does not use it."""
         self._graphs = graphs
@@ -177,7 +187,7 @@ class Signature:
             memory[cell] = use.checked(leaves[index])
         for cell in self._drawn:
             memory[cell] = fresh_seed()
-        return BoundArguments(memory, locks, leaves, graphs)
+        return BoundArguments(memory, locks, leaves, graphs, self._moves)
 
     def _bind_graphs(self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool]) -> Sequence[Captured]:
         """Bind the memory of the graphs, add it to `locks`, and return the graphs."""
@@ -246,7 +256,7 @@ def make_signature(root: Any, traced: TracedArguments, builder: ProgramBuilder) 
         (index, external.get(storage, -1), builder.locks.get(storage), storage if storage in held else None)
         for storage, index in traced.storages.items()
     )
-    signature = Signature(builder.buffer_count(), tuple(read), leaves, tuple(graphs), builder, result)
+    signature = Signature(builder.buffer_count(), traced.moves(), tuple(read), leaves, tuple(graphs), builder, result)
     for cell, array, leaf in builder.arrays:
         signature.add_array(cell, array, leaf)
     return signature

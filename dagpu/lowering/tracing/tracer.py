@@ -59,7 +59,7 @@ class Stage:
         memory: list[Any] = [None] * len(self.program.buffers)
         for index, held in self.inputs.items():
             memory[index] = held
-        return BoundArguments(memory, self.locks, (), self.graphs, self._undo_log)
+        return BoundArguments(memory, self.locks, (), self.graphs, undo_log=self._undo_log)
 
 
 @final

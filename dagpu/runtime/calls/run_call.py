@@ -70,8 +70,8 @@ async def run_call(
     """Run a plan once with bound inputs, and raise the failures.
 
     When this ends, the work is complete, and `bound.memory` has the memory that the run made. If it fails before the
-    submission, the handles are back in their op. The caller ends `locks`, which are None for a call that locks nothing.
-    `meanwhile` is called while the device works.
+    submission, the handles are back in their op. The caller ends `locks`, which are None for a call that locks nothing
+    and takes no handle. `meanwhile` is called while the device works.
     """
     try:
         if locks is not None:

@@ -155,6 +155,18 @@ def test_all_arguments_come_back(before: int, how: str) -> None:
     assert number_in(lender) == 4
 
 
+@pytest.mark.parametrize("before", range(3))
+def test_a_run_uses_up_an_argument_that_no_kernel_uses(before: int) -> None:
+    """A run takes a tensor that its function ignores, with a plan and without: the next run of the op is refused."""
+    p = pipeline(lambda _t: ones(S))
+    for _ in range(before):
+        p(tensor()).sync()
+    op = p(tensor())
+    assert number_in(op.sync()) == 1
+    with pytest.raises(MovedError, match="a run of the op that owned it"):
+        op.sync()
+
+
 def test_a_lost_race_for_one_argument_gives_back_the_others() -> None:
     """Another thread takes one of the tensors of a call while that begins: the call is refused, and gives back those
     that it had taken by then, from the first to the last."""
