@@ -1,14 +1,14 @@
 """Runs one op: traces, locks, schedules, verifies, submits and waits, stage by stage."""
 
 import gc
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.origin import start_of_run
-from dagpu.lowering.arguments.cache_key import Flattened, flatten_op, is_fixed
+from dagpu.lowering.arguments.cache_key import flatten_op, is_fixed
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.tracing.signature import BoundArguments
 from dagpu.lowering.tracing.tracer import Stage, Tracer
@@ -18,7 +18,7 @@ from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.run_call import RunLocks, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.plan_cache import PlanCache, cache_of, find_on_op, most_nodes, store_plan, warn_uncacheable
+from dagpu.runtime.plan_cache import PlanLookup
 from dagpu.runtime.waiting import Waits
 
 _T = TypeVar("_T")
@@ -56,20 +56,9 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits) -> Cor
     """
     if type(op) is Value and is_fixed(op.content):
         return _run_value(op.content, waits)
-    found = find_on_op(op, settings)
-    if found is not None:
-        again = _rerun(found[0], found[1], settings, waits)
-        if again is not None:
-            return again
-    inputs = flatten_op(op, most_nodes(op), warn_uncacheable)
-    cache = None if inputs is None else cache_of(inputs, settings)
-    if inputs is not None and cache is not None:
-        kept = cache.find(inputs, settings)
-        if kept is not None:
-            again = _rerun(kept, inputs.leaves, settings, waits)
-            if again is not None:
-                return again
-    return _run_traced(op, settings, waits, inputs, cache)
+    lookup = PlanLookup(op, settings)
+    found = lookup.bind()
+    return _run_traced(op, settings, waits, lookup) if found is None else _run_bound(*found, settings, waits)
 
 
 async def _run_value(value: Any, waits: Waits) -> Any:
@@ -78,19 +67,9 @@ async def _run_value(value: Any, waits: Waits) -> Any:
     return value
 
 
-def _rerun(
-    kept: LoadedPlan, leaves: Sequence[Any], settings: Settings, waits: Waits
-) -> Coroutine[Any, Any, Any] | None:
-    """Return a run of a cached plan with these leaves; None if the plan does not fit them in their present state."""
-    bound = kept.bind(leaves)
-    return None if bound is None else _run_bound(kept, bound, settings, waits)
-
-
-async def _run_traced(
-    op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, inputs: Flattened | None, cache: PlanCache | None
-) -> _T:
-    """Run an op without a cached plan: trace, plan and run it, stage by stage."""
-    tracer = Tracer(op, settings.device, settings.policy, find_device, inputs)
+async def _run_traced(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, lookup: PlanLookup) -> _T:
+    """Run an op without a cached plan: trace, plan and run it, stage by stage. Store the plan for later runs."""
+    tracer = Tracer(op, settings.device, settings.policy, find_device, lookup.inputs)
     locks = RunLocks(start_of_run())
     waited = False
     try:
@@ -101,8 +80,7 @@ async def _run_traced(
             if plan is not None:
                 call_on_plan(settings, op, plan)
                 loaded, bound = LoadedPlan(plan, settings), stage.bind()
-                keep = partial(_store_loaded, op, loaded, tracer, settings, inputs, cache)
-                await run_call(loaded, bound, locks, settings, waits, keep)
+                await run_call(loaded, bound, locks, settings, waits, partial(_store, lookup, loaded, tracer))
                 tracer.settle(bound.memory)
                 waited = True
             else:
@@ -124,18 +102,9 @@ async def _run_traced(
         await locks.end_run(waits)
 
 
-def _store_loaded(
-    op: DeviceOp[Any, Any, Any],
-    loaded: LoadedPlan,
-    tracer: Tracer,
-    settings: Settings,
-    inputs: Flattened | None,
-    cache: PlanCache | None,
-) -> None:
-    """Store a submitted plan for later runs, while the device works. It is valid however this run ends."""
-    signature = tracer.make_signature()
-    if signature is not None:
-        store_plan(op, loaded, signature, tracer.reads, settings, inputs, cache)
+def _store(lookup: PlanLookup, loaded: LoadedPlan, tracer: Tracer) -> None:
+    """Store a submitted plan, while the device works. It is valid however this run ends."""
+    lookup.store(loaded, tracer.make_signature(), tracer.reads)
 
 
 async def _next_stage(tracer: Tracer, waits: Waits) -> Stage:

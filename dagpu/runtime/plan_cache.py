@@ -8,57 +8,14 @@ from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin, describe, place_of
-from dagpu.handles import OWNING
-from dagpu.lowering.arguments.cache_key import MOST_NODES, Flattened
-from dagpu.lowering.tracing.signature import Signature
+from dagpu.lowering.arguments.cache_key import MOST_NODES, Flattened, flatten_op
+from dagpu.lowering.tracing.signature import BoundArguments, Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 
 _KEPT_PER_OP: Final = 8
 """The most plans, for different devices and policies, that an op keeps, or a cache for one structure."""
-
-
-# ---- by the same op
-
-
-def find_on_op(op: DeviceOp[Any, Any, Any], settings: Settings) -> tuple[LoadedPlan, Sequence[Any]] | None:
-    """Return the plan that an earlier run of this op object left, with its leaves; None if none suits the settings."""
-    found: tuple[LoadedPlan, Sequence[Any]]
-    for found in attached_plans(op) or ():
-        if found[0].suits(settings):
-            return found
-    return None
-
-
-def store_plan(
-    op: DeviceOp[Any, Any, Any],
-    new: LoadedPlan,
-    signature: Signature,
-    reads: set[int],
-    settings: Settings,
-    inputs: Flattened | None,
-    cache: "PlanCache | None",
-) -> None:
-    """Store the plan of a run in the cache, and on the op itself if it can run again with the same leaves.
-
-    The plan holds only for the values of the leaves `reads`.
-    """
-    new.keep(signature, settings.graph_from)
-    leaves: Sequence[Any] = ()
-    if inputs is not None:
-        if cache is not None:
-            cache.store(inputs, new, reads, settings)
-        leaves = inputs.leaves
-        if inputs.changeable or any(type(leaf) in OWNING for leaf in leaves):
-            return
-    # Of two first runs at once, the plan of the later one is kept: there is one plan for each of the settings.
-    before = attached_plans(op)
-    others = [kept for kept in before if not kept[0].suits(settings)] if before else ()
-    attach_plans(op, ((new, leaves), *others[: _KEPT_PER_OP - 1]))
-
-
-# ---- by structure
 
 
 class CacheInfo(NamedTuple):
@@ -139,7 +96,7 @@ _places: dict[tuple[int, int], CodeType] = {}
 """The places where ops that have run were built: id of the code object and offset. The value keeps the code alive."""
 
 
-def most_nodes(op: DeviceOp[Any, Any, Any]) -> int:
+def _most_nodes(op: DeviceOp[Any, Any, Any]) -> int:
     """Return the most nodes that a DAG may have to be looked up in a cache.
 
     Most large DAGs are built once, and a cache key costs nearly as much as a trace. So an op from a place in the code
@@ -163,7 +120,7 @@ _MOST_PLACES: Final = 4096
 _warned: set[object] = set()
 
 
-def warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
+def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
     """Warn, once for each place, that a pipeline was called with an argument by which no plan can be found."""
     place = place_of(origin)
     if place in _warned:
@@ -178,7 +135,71 @@ def warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
     warnings.warn_explicit(message, RuntimeWarning, file, line)
 
 
-def cache_of(inputs: Flattened, settings: Settings) -> PlanCache | None:
+# ---- the plan of one run
+
+
+@final
+class PlanLookup:
+    """The search for a plan that serves one run, and the store of the plan that the run makes if there is none.
+
+    The slot on the op is an inline cache: it has the plans of earlier runs of the same op object, and needs no key. All
+    other plans are in the cache of the pipeline that is called, of the graph that is launched, or of the process. With
+    `cache`, only that cache is used.
+    """
+
+    __slots__ = ("_cache", "_inline", "_op", "_settings", "inputs")
+
+    def __init__(self, op: DeviceOp[Any, Any, Any], settings: Settings, cache: PlanCache | None = None) -> None:
+        self._op = op
+        self._settings = settings
+        self._inline = cache is None
+        """True if the slot on the op is used."""
+        self._cache = cache
+        self.inputs: Flattened | None = None
+        """The leaves of the op, once `bind` has looked for a key; None if the op has no key."""
+
+    def bind(self) -> tuple[LoadedPlan, BoundArguments] | None:
+        """Return a plan with the inputs of this run bound to it; None if the run needs a trace."""
+        op, settings = self._op, self._settings
+        if not self._inline:
+            self.inputs = inputs = flatten_op(op)
+        else:
+            for loaded, leaves in attached_plans(op) or ():
+                if loaded.suits(settings):
+                    bound = loaded.bind(leaves)
+                    if bound is not None:
+                        return loaded, bound
+                    break
+            self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable)
+            self._cache = None if inputs is None else _cache_of(inputs, settings)
+        cache = self._cache
+        if inputs is None or cache is None:
+            return None
+        found = cache.find(inputs, settings)
+        bound = None if found is None else found.bind(inputs.leaves)
+        return None if found is None or bound is None else (found, bound)
+
+    def store(self, new: LoadedPlan, signature: Signature | None, reads: set[int]) -> None:
+        """Store the plan of this run for later runs. It holds only for the values of the leaves `reads`.
+
+        Does nothing if `signature` is None, since a later run needs a trace then.
+        """
+        if signature is None:
+            return
+        op, inputs, settings = self._op, self.inputs, self._settings
+        new.keep(signature, settings.graph_from)
+        if inputs is not None and self._cache is not None:
+            self._cache.store(inputs, new, reads, settings)
+        if not self._inline or (inputs is not None and (inputs.changeable or signature.moves)):
+            return  # the same op has other leaves in its next run, or it has none
+        # Of two first runs at once, the plan of the later one is kept: there is one plan for each of the settings.
+        before = attached_plans(op)
+        others = [kept for kept in before if not kept[0].suits(settings)] if before else ()
+        leaves: Sequence[Any] = () if inputs is None else inputs.leaves
+        attach_plans(op, ((new, leaves), *others[: _KEPT_PER_OP - 1]))
+
+
+def _cache_of(inputs: Flattened, settings: Settings) -> PlanCache | None:
     """Return the cache of the pipeline that is called, or of the graph that is launched, else the global cache.
 
     Returns None if a cached plan would keep another object alive: a second pipeline or graph, a stream, a policy.

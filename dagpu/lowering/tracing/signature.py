@@ -114,7 +114,7 @@ class Signature:
     """
 
     __slots__ = (
-        "_arrays", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_moves", "_numbers", "buffers",
+        "_arrays", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "buffers", "moves",
         "result",
     )  # fmt: skip
 
@@ -130,7 +130,7 @@ class Signature:
     ) -> None:
         self.buffers = buffers
         """The number of buffers of the program."""
-        self._moves = moves
+        self.moves = moves
         """The indices of the leaves that move into the run, also of those that the program does not use."""
         self._given = given
         """Each handle that is not a leaf, with the buffer of its memory; -1 if the program does not use it."""
@@ -187,7 +187,7 @@ class Signature:
             memory[cell] = use.checked(leaves[index])
         for cell in self._drawn:
             memory[cell] = fresh_seed()
-        return BoundArguments(memory, locks, leaves, graphs, self._moves)
+        return BoundArguments(memory, locks, leaves, graphs, self.moves)
 
     def _bind_graphs(self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool]) -> Sequence[Captured]:
         """Bind the memory of the graphs, add it to `locks`, and return the graphs."""

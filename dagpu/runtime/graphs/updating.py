@@ -16,7 +16,6 @@ from typing_extensions import TypeVar
 from dagpu.common.critical import Section
 from dagpu.common.origin import Origin, here
 from dagpu.handles.device_handles import Stream
-from dagpu.lowering.arguments.cache_key import Flattened, flatten_op
 from dagpu.lowering.tracing.signature import BoundArguments
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.ops.base import DeviceOp
@@ -27,6 +26,7 @@ from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.graphs.capture import ScopeRecording, capture
 from dagpu.runtime.nesting import RecordingBlock, enter_recording, leave_recording, refuse_nested
+from dagpu.runtime.plan_cache import PlanLookup
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
@@ -81,14 +81,13 @@ def update(captured: Captured, op: DeviceOp[_U, Any, Any]) -> _U:
 def _enqueue(op: DeviceOp[Any, Any, Any], captured: Captured, settings: Settings, origin: Origin) -> Any:
     """Start an op on a graph's stream, with the plan of an earlier update if there is one. Returns the op's result."""
     placed: On[Any] = On(op, captured.stream, origin)
-    inputs = flatten_op(placed)
-    kept = captured.plans.find(inputs, settings) if inputs is not None else None
-    if inputs is not None and kept is not None:
-        bound = kept.bind(inputs.leaves)
-        if bound is not None:
-            _start_call(captured, kept, bound, origin)
-            return kept.result(bound)
-    return _enqueue_traced(placed, inputs, captured, settings, origin)
+    lookup = PlanLookup(placed, settings, captured.plans)
+    found = lookup.bind()
+    if found is None:
+        return _enqueue_traced(placed, lookup, captured, settings, origin)
+    loaded, bound = found
+    _start_call(captured, loaded, bound, origin)
+    return loaded.result(bound)
 
 
 def _start_call(captured: Captured, loaded: LoadedPlan, bound: BoundArguments, origin: Origin) -> None:
@@ -101,11 +100,9 @@ def _start_call(captured: Captured, loaded: LoadedPlan, bound: BoundArguments, o
         raise
 
 
-def _enqueue_traced(
-    placed: On[Any], inputs: Flattened | None, captured: Captured, settings: Settings, origin: Origin
-) -> Any:
+def _enqueue_traced(placed: On[Any], lookup: PlanLookup, captured: Captured, settings: Settings, origin: Origin) -> Any:
     """Trace and plan an op, and start it on a graph's stream. Returns the op's result."""
-    tracer = Tracer(placed, captured.stream.device, settings.policy, find_device, inputs)
+    tracer = Tracer(placed, captured.stream.device, settings.policy, find_device, lookup.inputs)
     try:
         tracer.record("given to update()")
         stage = tracer.stage()
@@ -113,10 +110,7 @@ def _enqueue_traced(
             loaded = LoadedPlan(plan_program(stage.program, settings.verify), settings)
             loaded.compile()
             _start_call(captured, loaded, stage.bind(), origin)
-            signature = tracer.make_signature()
-            if inputs is not None and signature is not None:
-                loaded.keep(signature, None)
-                captured.plans.store(inputs, loaded, tracer.reads, settings)
+            lookup.store(loaded, tracer.make_signature(), tracer.reads)
         return tracer.result
     except BaseException:
         tracer.abandon("the update that was to write them failed")
