@@ -42,7 +42,7 @@ from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
 from dagpu.lowering.arguments.cache_key import PLAIN
 from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
-from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments, storage_of_leaf
+from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.traced_storage import TracedStorage
@@ -175,7 +175,7 @@ class Signature:
                     return None
                 memory[buffer] = storage.memory
                 locks[storage] = False
-        graphs = self._bind_graphs(memory, leaves, locks)
+        graphs = self._bind_graphs(memory, leaves, locks) if self._graphs else ()
         if not self._bind_leaves(memory, leaves, locks, graphs):
             return None
         for cell, constant, index, shape, dtype in self._arrays:
@@ -207,11 +207,12 @@ class Signature:
         """Bind the memory of the leaves, and add it to `locks`. Return false if a leaf has been moved or lost, or if
         tensors share memory that did not when they were traced, or the reverse."""
         for index, buffer, exclusive, held in self._leaves:
-            storage = storage_of_leaf(leaves[index])
-            if storage is None or storage.memory is None:
+            state = find_live_state(leaves[index])
+            if state is None or state.storage.memory is None:
                 return False
+            storage = state.storage
             if storage is not held and (
-                held is not None or storage in self._held_storages or _any_uses(graphs, storage)
+                held is not None or storage in self._held_storages or (graphs and _any_uses(graphs, storage))
             ):
                 return False
             if buffer >= 0:

@@ -152,11 +152,8 @@ class Tracer:
 
         None if later runs need a trace; the rules are those of dagpu.lowering.tracing.signature.
         """
-        if self._leaves.fixed_handles is None:
+        if self._leaves.fixed_handles is None or not self.ends_here:
             return None
-        for deferred in self._evaluation.suspended:
-            if type(deferred.cause) is not FromItems:
-                return None
         signature = make_signature(self._root, self._leaves, self._evaluation.builder)
         self._leaves.forbid_reuse()
         return signature

@@ -88,8 +88,12 @@ class LoadedPlan:
             self.device is settings.device
             and (self.policy is policy or (type(policy) in VALUE_POLICIES and self.policy == policy))
             and self.verify is settings.verify
-            and all(exact_token(leaves[index]) == value for index, value in self._fixed if leaves)
+            and (not self._fixed or not leaves or self._has_fixed_values(leaves))
         )
+
+    def _has_fixed_values(self, leaves: Sequence[Any]) -> bool:
+        """True if the leaves have the values for which the plan is specialised."""
+        return all(exact_token(leaves[index]) == value for index, value in self._fixed)
 
     def wants_graph(self) -> bool:
         """Count one more run. Returns true if this run is to be launched as a graph."""

@@ -32,9 +32,9 @@ class RunLocks:
         Raises:
             BorrowError: another run holds a conflicting lock.
         """
+        if bound.graphs and self._updates is None:
+            self._updates = EnqueuedUpdate()
         for captured in bound.graphs:
-            if self._updates is None:
-                self._updates = EnqueuedUpdate()
             captured.updates.transfer(self._locks, self._updates)
         self._locks.acquire(bound.locks)
 
