@@ -57,7 +57,7 @@ async def trained(digits: Digits, epochs: int) -> list[Floats]:
     It is trained on normalised images. The normalisation is folded into the first layer, so clients send plain images.
     """
     options = Options(epochs=epochs, hidden=32, batch=64, seed=0, bar=0.0, out=Path("digits.png"))
-    (w1, b1, *_), (w2, b2, *_) = (await train(digits, options, Progress(disable=True))).model
+    (w1, b1, *_), (w2, b2, *_) = (await trio.to_thread.run_sync(train, digits, options, Progress(disable=True))).model
     first, bias, last, last_bias = await zip_ops(*(tensor.to_host() for tensor in (w1, b1, w2, b2)))
     first *= np.float32(digits.scale)
     return [first, bias - np.float32(digits.mean) * first.sum(axis=0), last, last_bias]

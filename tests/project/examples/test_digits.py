@@ -1,6 +1,7 @@
 """examples/digits: its training step against NumPy, its batches, and its short form as a whole."""
 
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dagpu import from_host, zip_ops
+from dagpu import from_host, use_device, zip_ops
+from tests.simulated.cuda import driver
+from tests.simulated.runs import fresh_machine as fresh_machine
 from tests.support.example_scripts import example
 
 HIDDEN, ROWS, RATE = 24, 40, 0.05
@@ -53,6 +56,21 @@ def problem() -> tuple[Arrays, Arrays, NDArray[np.float64], NDArray[np.int32]]:
     return parameters, velocities, draw(ROWS, 64, 1.0), random.integers(0, 10, ROWS).astype(np.int32)
 
 
+def model_of(parameters: Arrays, velocities: Arrays) -> Any:
+    """The model on the current device, in float32."""
+    (w1, b1, w2, b2), (u1, c1, u2, c2) = (
+        [from_host(array.astype(np.float32)) for array in arrays] for arrays in (parameters, velocities)
+    )
+    return zip_ops(zip_ops(w1, b1, u1, c1), zip_ops(w2, b2, u2, c2)).sync()
+
+
+def arrays_of(model: Any) -> tuple[Arrays, Arrays]:
+    """Parameters and velocities of a model, in double precision."""
+    (w1, b1, u1, c1), (w2, b2, u2, c2) = model
+    found = [t.to_host().sync().astype(np.float64) for t in (w1, b1, w2, b2, u1, c1, u2, c2)]
+    return found[:4], found[4:]
+
+
 def stepped(
     digits: Any,
     parameters: Arrays,
@@ -61,16 +79,9 @@ def stepped(
     labels: NDArray[np.int32],
 ) -> tuple[Arrays, Arrays, NDArray[np.float32]]:
     """Parameters and velocities after one step of the pipeline on the current device, and its statistics."""
-
-    def put(array: NDArray[np.float64]) -> Any:
-        return from_host(array.astype(np.float32))
-
-    (w1, b1, w2, b2), (u1, c1, u2, c2) = (map(put, arrays) for arrays in (parameters, velocities))
-    model = zip_ops(zip_ops(w1, b1, u1, c1), zip_ops(w2, b2, u2, c2)).sync()
-    batch = zip_ops(put(images), from_host(labels)).sync()
-    ((w1, b1, u1, c1), (w2, b2, u2, c2)), stats = digits.step(model, *batch, RATE).sync()
-    new = [t.to_host().sync().astype(np.float64) for t in (w1, b1, w2, b2, u1, c1, u2, c2)]
-    return new[:4], new[4:], stats
+    batch = zip_ops(from_host(images.astype(np.float32)), from_host(labels)).sync()
+    model, stats = digits.step(model_of(parameters, velocities), *batch, RATE).sync()
+    return *arrays_of(model), stats
 
 
 def test_a_step_is_that_of_numpy(digits: Any) -> None:
@@ -104,6 +115,48 @@ def test_gradients_are_slopes(digits: Any) -> None:
             assert speeds[index].flat[place] == pytest.approx(expected, abs=1e-5)
 
 
+def test_steps_in_a_row_are_those_of_the_numpy_baseline(digits: Any) -> None:
+    """Calls of the pipeline, and the steps of NumPy whose duration is printed beside them, train one and the same."""
+    parameters, velocities, _, _ = problem()
+    random = np.random.default_rng(17)
+    model = model_of(parameters, velocities)
+    (w1, b1, w2, b2), (u1, c1, u2, c2) = ([a.astype(np.float32) for a in part] for part in (parameters, velocities))
+    for number in range(4):
+        images = random.normal(0, 1, (ROWS, 64)).astype(np.float32)
+        labels = random.integers(0, 10, ROWS).astype(np.int32)
+        rate = RATE / (1 + number)
+        model, stats = digits.train_step(model, images, labels, rate).sync()
+        expected = example("digits.numpy_training").train_in_numpy(
+            ((w1, b1, u1, c1), (w2, b2, u2, c2)), images, labels, (rate, digits.MOMENTUM, digits.DECAY)
+        )
+        np.testing.assert_allclose(stats, expected, rtol=0, atol=2e-5)
+    for found, wanted in zip(arrays_of(model), ((w1, b1, w2, b2), (u1, c1, u2, c2)), strict=True):
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.host_only("it brings a GPU of its own")
+@pytest.mark.usefixtures("machine")
+def test_a_later_step_is_one_launch_of_a_graph(digits: Any) -> None:
+    """On a GPU (a simulated one) the first step is traced and the second makes the graph. Each later step launches it
+    once, sets the new rate in the four updates, and makes no other change, allocation or launch."""
+    with use_device("cuda:0"):
+        data, options = digits.load(), digits.parsed(["--quick"])
+        gpu: Any = driver(0).gpu
+        digits.train_step.cache_clear()
+        model = digits.fresh_model(32, 0).sync()
+        with closing(digits.epochs_ahead(data, options)) as ahead:
+            images, labels = next(ahead)
+            for number in range(8):
+                earlier = gpu.calls.copy()
+                model, stats = digits.train_step(model, images[number], labels[number], 0.1 / (1 + number)).sync()
+                del stats
+                made = {call: count for call, count in (gpu.calls - earlier).items() if not call.startswith("cuEvent")}
+                assert number < 2 or made == {"cuGraphLaunch": 1, "cuGraphExecKernelNodeSetParams": 4}
+    assert digits.train_step.cache_info()[:2] == (7, 1)
+    digits.train_step.cache_clear()  # its plan holds a graph of that GPU
+
+
 @pytest.mark.parametrize("tile", [(16, 10), (7, 10)])
 def test_softmax_does_not_overflow(digits: Any, tile: tuple[int, int]) -> None:
     """Logits in the hundreds give the exact probabilities, whatever the tiles are."""
@@ -131,6 +184,19 @@ def test_batches_cover_an_epoch_once(digits: Any) -> None:
     assert {row.tobytes() for row in rows} <= known
 
 
+def test_epochs_are_prepared_ahead(digits: Any) -> None:
+    """The arrays of each epoch hold its batches, also while the worker thread fills those of the next one."""
+    data, options = digits.load(), digits.parsed(["--batch", "300", "--epochs", "5"])
+    with closing(digits.epochs_ahead(data, options)) as ahead:
+        seen = [(images.copy(), labels.copy()) for images, labels in ahead]
+    assert len(seen) == 5
+    for number in range(5 * 4):
+        images, labels = digits.prepared(data, options, number)
+        epoch, place = divmod(number, 4)
+        np.testing.assert_array_equal(seen[epoch][0][place], images)
+        np.testing.assert_array_equal(seen[epoch][1][place], labels)
+
+
 def test_a_shift_blends_with_the_neighbour(digits: Any) -> None:
     """A lone pixel keeps its sum when it moves, and moves by less than a pixel along each axis."""
     image = np.zeros((200, 8, 8), np.float32)
@@ -156,6 +222,9 @@ def test_the_short_form(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert float(held_out[1]) > 90
     for row in ("kernel launches", "streams", "waits between streams", "overlap", "peak memory"):
         assert re.search(rf"{row}\D+\d", shown), shown
+    for row in ("a step, with upload and loss", "the same step in NumPy"):
+        assert re.search(rf"│ {row} +│ +[\d,]+ us │", shown), shown
+    assert re.search(r"│ of them by the first one's plan +│ +131 │", shown), shown
     with Image.open(out) as picture:
         assert picture.format == "PNG"
         assert picture.size[0] > 600
