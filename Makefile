@@ -61,7 +61,7 @@ types: $(VENV)/.stamp-dev
 bench: $(VENV)/.stamp-bench
 	"$(BIN)/python" -m benchmarks.overhead
 
-GPU_BENCHMARKS := launch forkjoin wake copies graph decoding
+GPU_BENCHMARKS := launch forkjoin wake copies graph decoding peers.digits
 
 gpu:
 	"$(PYTHON)" -m pytest -q -n 8 -m "not exclusive" tests/gpu
