@@ -72,7 +72,7 @@ def by_dagpu(options: Options) -> TorchStep:
     def step(images: NDArray[np.float32], labels: NDArray[np.int32], rate: float) -> float:
         trained, stats = train_step(model.pop(), images, labels, rate).sync()
         model.append(trained)
-        return float(stats[:, 0].mean())
+        return float(stats[:, 0].sum()) / len(stats)
 
     return step
 
@@ -89,7 +89,7 @@ def by_numpy(options: Options) -> TorchStep:
     model = on_host(options)
 
     def step(images: NDArray[np.float32], labels: NDArray[np.int32], rate: float) -> float:
-        return float(train_in_numpy(model, images, labels, (rate, MOMENTUM, DECAY))[:, 0].mean())
+        return float(train_in_numpy(model, images, labels, (rate, MOMENTUM, DECAY))[:, 0].sum()) / len(images)
 
     return step
 

@@ -151,22 +151,24 @@ def step(model: Model, images: Tensor[f32], labels: Tensor[i32], rate: float) ->
     """Return the next model, and (n, 2) of loss and hit for each image. Consumes all handles that it gets.
 
     A kernel returns its inputs: `w1` goes into the forward gemm and comes out of it, so it has been read before
-    `descend` overwrites it. Tensors that several kernels read at once (`h`, `d`, `dz`) are shared instead.
+    `descend` overwrites it. Tensors that several kernels read (`h`, `d`, `dz`) go through them in the same way. That
+    orders nothing: the plan lets kernels that only read a tensor overlap. These tensors are memory of this step, while
+    the value of a `shared()` op has memory of its own, because it may outlive the step.
     """
     (w1, b1, w1_speed, b1_speed), (w2, b2, w2_speed, b2_speed) = model
-    rows, hidden, pixels = images.shape[0], w1.shape[1], images.share()
-    z, _, w1_read = gemm(blank(rows, hidden), pixels, w1).unzip()
+    rows, hidden = images.shape[0], w1.shape[1]
+    z, pixels, w1_read = gemm(blank(rows, hidden), images, w1).unzip()
     relu, b1_read = bias_relu(z, b1).unzip()
-    h = relu.unpartition().shared()
-    logits, _, w2_read = gemm(blank(rows, CLASSES, (16, CLASSES)), h, w2).unzip()
+    logits, h, w2_read = gemm(blank(rows, CLASSES, (16, CLASSES)), relu.unpartition(), w2).unzip()
     p, b2_read = softmax(logits, b2).unzip()
     gradient, stats, *_ = cross_entropy(p, blank(rows, 2, (16, 2)), labels, 1 / rows).unzip()
-    d = gradient.unpartition().shared()
-    dh, _, w2_free = gemm_nt(blank(rows, hidden), d, w2_read).unzip()
-    dz = relu_backward(dh, h).first().unpartition().shared()
-    w2_gradient = gemm_tn(blank(hidden, CLASSES), h, d).first().unpartition()
-    b2_gradient = column_sum(blank(1, CLASSES), d).first().unpartition()
-    w1_gradient = gemm_tn(blank(SIDE * SIDE, hidden), pixels, dz).first().unpartition()
+    dh, d, w2_free = gemm_nt(blank(rows, hidden), gradient.unpartition(), w2_read).unzip()
+    dz_cut, h_read = relu_backward(dh, h).unzip()
+    w2_sum, _, d_read = gemm_tn(blank(hidden, CLASSES), h_read, d).unzip()
+    w2_gradient = w2_sum.unpartition()
+    b2_gradient = column_sum(blank(1, CLASSES), d_read).first().unpartition()
+    w1_sum, _, dz = gemm_tn(blank(SIDE * SIDE, hidden), pixels, dz_cut.unpartition()).unzip()
+    w1_gradient = w1_sum.unpartition()
     b1_gradient = column_sum(blank(1, hidden), dz).first().unpartition()
     new_w1, new_w1_speed = descend(w1_read, w1_speed, w1_gradient, rate)
     new_b1, new_b1_speed = descend(b1_read, b1_speed, b1_gradient, rate)
@@ -286,7 +288,7 @@ def train(digits: Digits, options: Options, progress: Progress) -> Trained:
     reused = train_step.cache_info().hits
     with closing(epochs_ahead(digits, options)) as ahead:
         for epoch in range(options.epochs):
-            losses = list[float]()
+            losses = np.zeros((in_epoch, options.batch), np.float32)
             asked = time.perf_counter()
             images, labels = next(ahead)
             waited += time.perf_counter() - asked
@@ -297,10 +299,10 @@ def train(digits: Digits, options: Options, progress: Progress) -> Trained:
                 plan = plan or plan_of(op)
                 model, stats = op.sync()
                 seconds.append(time.perf_counter() - begun)
-                losses.append(float(stats[:, 0].mean()))
+                losses[place] = stats[:, 0]
                 del stats  # its page-locked memory is free for the next step, whose copy then has the same address
             test = accuracy(model, held_out, digits.test_labels)
-            progress.update(bar, advance=in_epoch, loss=float(np.mean(losses)), test=test)
+            progress.update(bar, advance=in_epoch, loss=float(losses.mean()), test=test)
     assert plan is not None, "there is at least one step"
     run = {
         "run": f"{steps} times in {time.perf_counter() - start:.1f} s",
