@@ -158,7 +158,7 @@ def softmax(p: Out[f32], bias: In[f32]) -> None:
     """p = softmax(p + bias) by rows, in place, for p (n, m) and bias (1, m). A tile holds whole rows."""
 
 
-@softmax.host
+@softmax.host(whole=True)
 def _(p: Tile[f32], bias: NDArray[f32]) -> None:
     p += bias
     p -= p.max(axis=1, keepdims=True)
@@ -175,7 +175,7 @@ def cross_entropy(p: Out[f32], stats: Out[f32], labels: In[i32], scale: float) -
     """
 
 
-@cross_entropy.host
+@cross_entropy.host(whole=True)
 def _(p: Tile[f32], stats: Tile[f32], labels: NDArray[i32], scale: float) -> None:
     rows = np.arange(len(p))
     mine = labels[p.at[0]]

@@ -254,7 +254,7 @@ def epochs_ahead(digits: Digits, options: Options) -> Generator[Batch]:
     """Yield the batches of each epoch. While the caller uses them, a worker thread prepares those of the next epoch.
 
     Two pairs of arrays take turns, so those of an epoch are valid until the next one is asked for. On a GPU a result of
-    `to_host` is page-locked memory, from which the device copies without help of the host.
+    `to_host` is page-locked memory: a large batch is copied from it directly, a small one through a buffer of dagpu.
     """
     shape = (len(digits.train) // options.batch, options.batch)
     turns = [zip_ops(empty((*shape, SIDE * SIDE), f32).to_host(), empty(shape, i32).to_host()).sync() for _ in range(2)]
