@@ -40,8 +40,9 @@ $(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-python
 
 # --- what to run -------------------------------------------------------------------------------------
 
+# One thread for each matrix product: NumPy's own threads and those of the streams get into each other's way.
 demo: $(VENV)/.stamp-demo
-	"$(BIN)/python" -m examples.digits
+	OPENBLAS_NUM_THREADS=1 "$(BIN)/python" -m examples.digits
 
 test: $(VENV)/.stamp-dev
 	"$(BIN)/python" -m pytest -q -n $(JOBS)
