@@ -20,8 +20,8 @@ from benchmarks.peers.gpu_peers import installed
 from benchmarks.support.gpu import Bench, Measure, medians, rounds
 from benchmarks.support.rehearsal import start_or_rehearse
 from benchmarks.support.table import Span, Table
-from dagpu import use_device, zip_ops
-from examples.digits.numpy_training import HostLayer, train_in_numpy
+from dagpu import use_device
+from examples.digits.numpy_training import train_in_numpy
 from examples.digits.training import (
     DECAY,
     MOMENTUM,
@@ -30,6 +30,7 @@ from examples.digits.training import (
     Model,
     Options,
     fresh_model,
+    fresh_on_host,
     load,
     parsed,
     prepared,
@@ -45,7 +46,6 @@ CLOSE = 2e-4
 """The largest difference between losses of two contenders: they add in different orders."""
 
 DAGPU, EAGER, IN_GRAPH, NUMPY = "dagpu: one call of a pipeline", "PyTorch eager", "PyTorch in a CUDA graph", "NumPy"
-HostModel: TypeAlias = tuple[HostLayer, HostLayer]
 Prepare: TypeAlias = Callable[[], TorchStep]
 """Returns a training step that begins at the initial weights."""
 
@@ -77,16 +77,9 @@ def by_dagpu(options: Options) -> TorchStep:
     return step
 
 
-def on_host(options: Options) -> HostModel:
-    """Return the initial model on the host."""
-    tensors = [tensor for layer in fresh_model(options.hidden, options.seed).sync() for tensor in layer]
-    w1, b1, w1_speed, b1_speed, w2, b2, w2_speed, b2_speed = zip_ops(*(each.to_host() for each in tensors)).sync()
-    return (w1, b1, w1_speed, b1_speed), (w2, b2, w2_speed, b2_speed)
-
-
 def by_numpy(options: Options) -> TorchStep:
     """Return a step in NumPy on the host."""
-    model = on_host(options)
+    model = fresh_on_host(options)
 
     def step(images: NDArray[np.float32], labels: NDArray[np.int32], rate: float) -> float:
         return float(train_in_numpy(model, images, labels, (rate, MOMENTUM, DECAY))[:, 0].sum()) / len(images)
@@ -96,7 +89,7 @@ def by_numpy(options: Options) -> TorchStep:
 
 def by_torch(options: Options, way: Callable[[TorchTrainer], TorchStep]) -> TorchStep:
     """Return a step in PyTorch."""
-    (w1, b1, *_), (w2, b2, *_) = on_host(options)
+    (w1, b1, *_), (w2, b2, *_) = fresh_on_host(options)
     return way(TorchTrainer([w1, b1, w2, b2], options.batch))
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float32]
 HostLayer: TypeAlias = tuple[Floats, Floats, Floats, Floats]
 """Weights (k, m), bias (1, m), and the velocity of each, of the same shapes."""
+HostModel: TypeAlias = tuple[HostLayer, HostLayer]
 
 
 def descend_in_place(w: Floats, v: Floats, g: Floats, descent: tuple[float, float, float]) -> None:
@@ -23,7 +24,7 @@ def descend_in_place(w: Floats, v: Floats, g: Floats, descent: tuple[float, floa
 
 
 def train_in_numpy(
-    model: tuple[HostLayer, HostLayer], images: Floats, labels: NDArray[np.int32], descent: tuple[float, float, float]
+    model: HostModel, images: Floats, labels: NDArray[np.int32], descent: tuple[float, float, float]
 ) -> Floats:
     """Update the model in place by one step, and return (n, 2) of loss and hit for each image (n, 64)."""
     (w1, b1, w1_speed, b1_speed), (w2, b2, w2_speed, b2_speed) = model

@@ -57,7 +57,7 @@ from examples.digits.kernels import (
     sgd,
     softmax,
 )
-from examples.digits.numpy_training import train_in_numpy
+from examples.digits.numpy_training import HostModel, train_in_numpy
 from examples.digits.report import accuracy_table, picture, plan_table
 
 SIDE, CLASSES = 8, 10
@@ -306,19 +306,24 @@ def train(digits: Digits, options: Options, progress: Progress) -> Trained:
     assert plan is not None, "there is at least one step"
     run = {
         "run": f"{steps} times in {time.perf_counter() - start:.1f} s",
-        "of them by the first one's plan": str(train_step.cache_info().hits - reused),
         "waiting for batches": f"{waited:.2f} s of it",
+        "steps by the first one's plan": str(train_step.cache_info().hits - reused),
     }
     return Trained(model, plan, seconds, run)
+
+
+def fresh_on_host(options: Options) -> HostModel:
+    """Return the model of `fresh_model` in arrays of NumPy."""
+    tensors = [tensor for layer in fresh_model(options.hidden, options.seed).sync() for tensor in layer]
+    w1, b1, w1_speed, b1_speed, w2, b2, w2_speed, b2_speed = zip_ops(*(each.to_host() for each in tensors)).sync()
+    return (w1, b1, w1_speed, b1_speed), (w2, b2, w2_speed, b2_speed)
 
 
 def time_numpy(digits: Digits, options: Options) -> float:
     """Return the median of the seconds that NumPy takes for a step, over at most two epochs of the same training."""
     in_epoch = len(digits.train) // options.batch
     steps = in_epoch * options.epochs
-    tensors = [tensor for layer in fresh_model(options.hidden, options.seed).sync() for tensor in layer]
-    w1, b1, w1_speed, b1_speed, w2, b2, w2_speed, b2_speed = zip_ops(*(each.to_host() for each in tensors)).sync()
-    model = ((w1, b1, w1_speed, b1_speed), (w2, b2, w2_speed, b2_speed))
+    model = fresh_on_host(options)
     seconds = []
     for number in range(min(steps, 2 * in_epoch)):
         images, labels = prepared(digits, options, number)

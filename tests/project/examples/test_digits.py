@@ -224,7 +224,7 @@ def test_the_short_form(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert re.search(rf"{row}\D+\d", shown), shown
     for row in ("a step, with upload and loss", "the same step in NumPy"):
         assert re.search(rf"│ {row} +│ +[\d,]+ us │", shown), shown
-    assert re.search(r"│ of them by the first one's plan +│ +131 │", shown), shown
+    assert re.search(r"│ steps by the first one's plan +│ +131 │", shown), shown
     with Image.open(out) as picture:
         assert picture.format == "PNG"
         assert picture.size[0] > 600
