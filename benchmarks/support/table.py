@@ -131,7 +131,10 @@ class Table:
 @final
 @dataclass(slots=True)
 class Grid:
-    """Medians of measurements at several sizes: a row for each name, a column for each size, all of one unit."""
+    """Medians of measurements at several sizes: a row for each name, a column for each size, all of one unit.
+
+    A whole number is a count, and is shown without decimals.
+    """
 
     title: str
     columns: list[str]
@@ -166,6 +169,8 @@ def _markdown(title: str, note: str, cells: Sequence[Sequence[str]]) -> str:
 
 
 def _number(value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
 
 

@@ -7,7 +7,7 @@ simulated GPU, and a profiler notes the modules in the order in which they are f
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import numpy as np
@@ -19,18 +19,30 @@ from tests.support.paths import ROOT
 
 PACKAGE: Final = str(ROOT / "dagpu") + "/"
 WIDTH: Final = 110
-LEFT_OUT: Final = ("common", "backends/host")
-"""Rooms that are not shown: every module uses `common`; the simulated GPU computes kernels with the host's parts."""
+LEFT_OUT: Final = "common"
+"""The room that is not shown: every module uses it."""
+SIMULATOR: Final = frozenset(str(ROOT / "tests" / "simulated" / f"{name}.py") for name in ("gpu", "graphs", "machine"))
+"""The modules by which dagpu enters the simulated driver."""
 
 
 @contextmanager
-def entered(modules: dict[str, None]) -> Iterator[None]:
-    """Within the `with` block the modules of dagpu that this thread enters are added, in that order."""
+def profiled(calls: list[CodeType]) -> Iterator[None]:
+    """Within the `with` block the functions of dagpu that this thread calls are added, in that order.
+
+    A coroutine or generator that is resumed counts as a call. Calls of the simulated driver do not count: it computes
+    kernels with the host's parts.
+    """
+    inside: list[CodeType] = []  # the simulator's functions under way
 
     def note(frame: FrameType, event: str, _arg: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE) and code.co_name != "<module>":
-            modules.setdefault(code.co_filename.removeprefix(PACKAGE).removesuffix(".py"))
+        if code.co_filename in SIMULATOR:
+            if event == "call":
+                inside.append(code)
+            elif event == "return" and inside:
+                inside.pop()
+        elif event == "call" and not inside and code.co_filename.startswith(PACKAGE) and code.co_name != "<module>":
+            calls.append(code)
 
     sys.setprofile(note)
     try:
@@ -39,12 +51,17 @@ def entered(modules: dict[str, None]) -> Iterator[None]:
         sys.setprofile(None)
 
 
-def rows(modules: dict[str, None]) -> Iterator[str]:
+def module_of(code: CodeType) -> str:
+    """The path of a function's module inside the package, without its ending."""
+    return code.co_filename.removeprefix(PACKAGE).removesuffix(".py")
+
+
+def rows(calls: list[CodeType]) -> Iterator[str]:
     """One line for each room in the order in which the rooms are entered, with its modules in that order."""
     rooms: dict[str, list[str]] = {}
-    for name in modules:
+    for name in dict.fromkeys(map(module_of, calls)):
         room, _, module = name.rpartition("/")
-        if room not in LEFT_OUT:
+        if room != LEFT_OUT:
             rooms.setdefault(room, []).append(module)
     for number, (room, inside) in enumerate(rooms.items(), 1):
         line = f"  {number:2} {room:<24}"
@@ -72,10 +89,10 @@ def picture() -> str:
     lines = []
     with installed(gpus=1):
         for text, call in calls:
-            modules: dict[str, None] = {}
-            with entered(modules):
+            seen: list[CodeType] = []
+            with profiled(seen):
                 call()
-            lines += [text, *rows(modules)]
+            lines += [text, *rows(seen)]
     return "\n".join(lines)
 
 
