@@ -40,7 +40,8 @@ def map_values(
         return change(value) if kinds is None or type(value) in kinds else value
     above: list[tuple[Any, Iterator[Any], list[Any]]] = []
     path: set[int] = set()
-    container, rest, made = value, _iterate_items(value, path), list[Any]()
+    made: list[Any] = []
+    container, rest = value, _iterate_items(value, path)
     while True:
         for item in rest:
             kind = type(item)

@@ -36,6 +36,7 @@ class Pipeline(Generic[_P, _T_co]):
         """The number of this pipeline. No other pipeline in the process has it."""
         self.plans = PlanCache(cache_size, graph_from, of_pipeline=True)
         self.__name__: str = getattr(f, "__name__", repr(f))
+        self._moved_by = f"pipeline {self.__name__}()"
         self.__qualname__: str = getattr(f, "__qualname__", self.__name__)
         self.__module__ = getattr(f, "__module__", __name__)
         self.__doc__ = f.__doc__
@@ -60,7 +61,10 @@ class Pipeline(Generic[_P, _T_co]):
         origin = here()
         if kwargs or len(args) not in self._counts:
             self._check(args, kwargs, origin)
-        held = move_handles((args, tuple(kwargs.items())), f"pipeline {self.__name__}()", origin)
+        if kwargs:
+            held = move_handles((args, tuple(kwargs.items())), self._moved_by, origin)
+        else:
+            held = move_handles(args, self._moved_by, origin), ()
         return Then(Value(held, origin), Pure(self._f, self), origin)
 
     def _check(self, args: tuple[object, ...], kwargs: dict[str, object], origin: Origin) -> None:
