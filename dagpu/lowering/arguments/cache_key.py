@@ -16,7 +16,7 @@ A closure cannot be inspected, since it may read state that has changed; `Shared
 that contains one of these has no key, and is traced in each run.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from enum import Enum
 from struct import Struct
@@ -44,6 +44,8 @@ PLAIN: Final = frozenset(
 )
 """The types of immutable values that refer to no other objects."""
 
+_NAMED: Final = (type, Enum, Device, np.dtype)
+"""The classes of values that are in a key by their identity."""
 _INT: Final = frozenset((int,))
 _NUMBERS: Final = frozenset((int, float, SymbolicNumber))
 """The types of numbers that may differ between runs. A stand-in among them is left over from another trace, and counts
@@ -182,19 +184,20 @@ class _Reader:
             self._add_leaf(value, kind)
         elif kind in PLAIN:
             self.tokens.append(exact_token(value))
-        elif isinstance(value, type | Enum | Device | np.dtype):
+        elif kind is tuple:
+            self.tokens += (tuple, len(value))
+            return self._add_items(value, depth)
+        elif isinstance(value, _NAMED):
             self.tokens += ("named", self._identity_token(value))
         elif kind is np.ndarray:
             self.changeable = True
             self._add_array(value)
-        elif is_tuple(value) or kind is list:
-            self.tokens += (kind if kind is tuple or kind is list else self._identity_token(kind), len(value))
-            return (depth < _DEEPEST or self._refuse_depth()) and all(self.add_value(item, depth + 1) for item in value)
+        elif kind is list or is_tuple(value):
+            self.tokens += (kind if kind is list else self._identity_token(kind), len(value))
+            return self._add_items(value, depth)
         elif kind is dict and PLAIN.issuperset(map(type, value)):
             self.tokens += (dict, tuple(map(exact_token, value)))
-            return (depth < _DEEPEST or self._refuse_depth()) and all(
-                self.add_value(item, depth + 1) for item in value.values()
-            )
+            return self._add_items(value.values(), depth)
         elif kind is SymbolicNumber or kind is SymbolicArray:
             return self.add_value(replace_standins(value), depth)
         else:
@@ -203,10 +206,15 @@ class _Reader:
             return False
         return True
 
-    def _refuse_depth(self) -> bool:
-        """Record that the value is nested too deeply, and return false."""
-        self._unreadable = f"tuples, lists or dicts more than {_DEEPEST} deep"
-        return False
+    def _add_items(self, items: Iterable[Any], depth: int) -> bool:
+        """Add the items of a tuple, list or dict at this depth. Return false if one cannot be added."""
+        if depth == _DEEPEST:
+            self._unreadable = f"tuples, lists or dicts more than {_DEEPEST} deep"
+            return False
+        for item in items:  # noqa: SIM110  # `all` of a generator takes twice as long
+            if not self.add_value(item, depth + 1):
+                return False
+        return True
 
     def _add_immutable(self, value: Any, depth: int = 0) -> bool:
         """Add a value that runs must return unchanged, with the same numbers, and that must be immutable. Return false
