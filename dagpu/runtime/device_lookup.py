@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from typing import cast
 
@@ -99,12 +99,23 @@ def find_device(name: str) -> Device:
     """
     if name == "auto":
         return _automatic()
+    kind, index = _split_name(name)
+    return backend(kind).device(index)
+
+
+@lru_cache(maxsize=64)
+def _split_name(name: str) -> tuple[str, int]:
+    """Return the kind and the index in the name of a device.
+
+    Raises:
+        NoDeviceError: this is not the name of a device.
+    """
     kind, colon, number = name.partition(":")
     if colon and not number.isdecimal():
         raise NoDeviceError(
             f"{name!r} is not a device. Write a kind, or a kind and a number: 'host', 'host:1', 'cuda:0'."
         )
-    return backend(kind).device(int(number) if colon else 0)
+    return kind, int(number) if colon else 0
 
 
 @cache

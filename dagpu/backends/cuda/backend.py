@@ -84,7 +84,7 @@ class CudaBackend:
         return SPIN_SECONDS
 
     def _find(self, index: int) -> tuple[Device, CudaDevice]:
-        devices = self._open()
+        devices = self._devices or self._open()
         if not 0 <= index < len(devices):
             have = "cuda:0 alone" if len(devices) == 1 else f"cuda:0 to cuda:{len(devices) - 1}"
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
