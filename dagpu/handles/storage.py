@@ -55,22 +55,24 @@ class Locks:
             BorrowError: another run holds a conflicting lock. No new lock is held then.
         """
         with BOOKKEEPING:
-            new = {
-                s: exclusive
-                for s, exclusive in wanted.items()
-                if (exclusive and not self.held.get(s)) or s not in self.held
-            }
+            held, new = self.held, wanted
+            if held:
+                new = {
+                    s: exclusive for s, exclusive in wanted.items() if (exclusive and not held.get(s)) or s not in held
+                }
             for storage, exclusive in new.items():
-                self._check(storage, exclusive)
+                lock = storage.lock
+                if lock.writer is not None or (exclusive and lock.readers):
+                    self._check(storage, exclusive)
             for storage, exclusive in new.items():
                 lock = storage.lock
                 if exclusive:
-                    lock.readers -= storage in self.held
+                    lock.readers -= storage in held
                     lock.writer = self
                 else:
                     lock.readers += 1
                 lock.holder = self._origin
-                self.held[storage] = exclusive
+                held[storage] = exclusive
 
     def adopt(self, other: "Locks") -> None:
         """Take over all locks of another run atomically."""
