@@ -16,6 +16,22 @@ DEVICE: Final = {"in": (False, True), "out": (True, False), "within": (True, Tru
 
 
 @final
+class SimulatedUpdates:
+    """Implements `KernelUpdates`."""
+
+    def __init__(self, update: Callable[[int], None], nodes: Sequence[int]) -> None:
+        self._update = update
+        self._nodes = nodes
+        self.refused: int | None = None
+
+    def apply(self) -> None:
+        for node in self._nodes:
+            self.refused = node
+            self._update(node)
+        self.refused = None
+
+
+@final
 class SimulatedGraph:
     """Implements `RawGraph`."""
 
@@ -36,7 +52,10 @@ class SimulatedGraph:
             gpu.graphs += 1
             self._alive = True
 
-    def update_kernel(self, node: int) -> None:
+    def prepare_updates(self, nodes: Sequence[int]) -> SimulatedUpdates:
+        return SimulatedUpdates(self._update_kernel, nodes)
+
+    def _update_kernel(self, node: int) -> None:
         kernel = self._nodes[node]
         assert isinstance(kernel, KernelLaunch)
         self._set("cuGraphExecKernelNodeSetParams", node, kernel)

@@ -66,7 +66,7 @@ def main() -> None:
         changed = nodes[4][0]
         assert isinstance(changed, KernelLaunch)
         changed.parameters[:8] = pack("<Q", 0x5108)
-        graph.update_kernel(4)
+        graph.prepare_updates([4]).apply()
         graph.update_copy(1, CopyNode("in", 0x5000, 0x6600, 24))
         graph.update_copy(6, CopyNode("out", 0x6700, 0x5100, 3))
         graph.update_fill(3, FillNode(0x5800, 2, 0xBEEF, 12))
@@ -85,11 +85,14 @@ def main() -> None:
                 found[call] = [*said(), f"{type(error).__name__} {error.code}: {error}"]
         graph = gpu.make_graph(nodes[:1])
         said()
+        updates = graph.prepare_updates([0])
         LIBRARY.stand_in_fail(b"cuGraphExecKernelNodeSetParams", 1)
         try:
-            graph.update_kernel(0)
+            updates.apply()
         except DeviceError as error:
-            found["refused update"] = [*said(), f"{type(error).__name__} {error.code}: {error}"]
+            found["refused update"] = [*said(), str(updates.refused), f"{type(error).__name__} {error.code}: {error}"]
+        updates.apply()
+        found["accepted update"] = [str(updates.refused)]
     print(json.dumps(found))
 
 

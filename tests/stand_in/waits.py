@@ -136,7 +136,7 @@ def _calls_of_a_context(gpu: Any, see: See) -> None:
     ):  # fmt: skip
         see(name, "bindings", lambda: gpu.make_graph(nodes))
     graph = gpu.make_graph(nodes)
-    see("cuGraphExecKernelNodeSetParams", "bindings", lambda: graph.update_kernel(0))
+    see("cuGraphExecKernelNodeSetParams", "bindings", lambda: graph.prepare_updates([0]).apply())
     see("cuGraphExecMemcpyNodeSetParams", "bindings", lambda: graph.update_copy(1, copy))
     see("cuGraphExecMemsetNodeSetParams", "bindings", lambda: graph.update_fill(2, fill))
     see("cuGraphUpload", "bindings", lambda: graph.upload(stream))

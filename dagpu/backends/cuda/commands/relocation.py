@@ -77,8 +77,11 @@ class LaunchParameters:
             for index, (cell, relocations) in enumerate(self.relocations.numbers.items()):
                 number = memory[cell]
                 if number is not self.numbers[index]:  # not by value: 0.0 equals -0.0
+                    before: object = None
+                    text = b""
                     for launch, at, convert in relocations:
-                        text = convert(number)
+                        if convert is not before:  # the launches of one kernel share it
+                            before, text = convert, convert(number)
                         texts[launch][at : at + len(text)] = text
                     changed.append(len(mine) + index)
                     self.numbers[index] = number

@@ -127,7 +127,7 @@ class KernelLaunch(NamedTuple):
     block: GridExtents
     parameters: bytearray
     """The packed parameters, at a fixed address. A launch in a stream reads them when it is submitted; a graph reads
-    them when it is created, and at each `update_kernel`."""
+    them when it is created, and at each `KernelUpdates.apply`."""
     shared: int
     """Bytes of dynamic shared memory."""
 
@@ -178,6 +178,23 @@ class FillNode:
 GraphNode: TypeAlias = KernelLaunch | CopyNode | FillNode
 
 
+class KernelUpdates(Protocol):
+    """Updates of some kernels' nodes, which are prepared once for many runs."""
+
+    @property
+    def refused(self) -> int | None:
+        """The node at which the last `apply` ended with an error; None if it ended otherwise, or at no one node."""
+        ...
+
+    def apply(self) -> None:
+        """Copy the parameters of the kernels into their nodes. Later launches use them.
+
+        Raises:
+            DeviceError: the driver refuses one. Others may be updated.
+        """
+        ...
+
+
 class RawGraph(Protocol):
     """An executable graph (CUgraphExec). A node's number is its index in the argument of `Gpu.make_graph`.
 
@@ -185,8 +202,8 @@ class RawGraph(Protocol):
     may follow each other.
     """
 
-    def update_kernel(self, node: int) -> None:
-        """Copy a kernel's parameters, which have changed, into its node. Later launches use them."""
+    def prepare_updates(self, nodes: Sequence[int]) -> KernelUpdates:
+        """Prepare updates of these kernels' nodes, for runs in which their parameters change together."""
         ...
 
     def update_copy(self, node: int, to: CopyNode) -> None:

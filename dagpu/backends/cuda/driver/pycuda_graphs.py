@@ -5,11 +5,52 @@ handle in the graph from which the executable graph was instantiated, so both gr
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from itertools import repeat
+from typing import Any, Final, final
 
 from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, GraphNode, KernelLaunch
 from dagpu.backends.cuda.driver.pycuda_launches import Extras
 from dagpu.backends.cuda.driver.pycuda_streams import Checked
+
+_OK: Final = (0,)
+"""The result of a call that succeeds and has no values."""
+
+
+@final
+class PyCudaUpdates:
+    """Updates of kernels' nodes. Implements `dagpu.backends.cuda.driver.driver_protocol.KernelUpdates`."""
+
+    __slots__ = ("_checked", "_exec", "_handles", "_nodes", "_params", "_set_params", "refused")
+
+    def __init__(
+        self,
+        checked: Checked,
+        set_params: Callable[[Any, Any, Any], tuple[Any, ...]],
+        executable: Any,
+        nodes: Sequence[int],
+        handles: list[Any],
+        params: list[Any],
+    ) -> None:
+        """Prepare updates with `set_params`, the driver's cuGraphExecKernelNodeSetParams. For each node `handles` has
+        its CUgraphNode, and `params` its CUDA_KERNEL_NODE_PARAMS."""
+        self._checked = checked
+        self._set_params = set_params
+        self._exec = executable
+        self._nodes = nodes
+        self._handles = handles
+        self._params = params
+        self.refused: int | None = None
+
+    def apply(self) -> None:
+        # No Python code of dagpu runs for each node: a loop takes twice as long.
+        self.refused = None
+        done = list(map(self._set_params, repeat(self._exec), self._handles, self._params))
+        if done.count(_OK) == len(done):
+            return
+        for node, returned in zip(self._nodes, done, strict=True):
+            if returned[0]:
+                self.refused = node
+                self._checked("cuGraphExecKernelNodeSetParams", returned)
 
 
 @final
@@ -18,7 +59,7 @@ class PyCudaGraph:
 
     __slots__ = (
         "_bindings", "_checked", "_context", "_exec", "_extras", "_graph", "_kernels", "_launch", "_nodes",
-        "_set_kernel", "_shapes",
+        "_set_kernel", "_shapes", "_updates",
     )  # fmt: skip
 
     def __init__(
@@ -35,8 +76,10 @@ class PyCudaGraph:
         self._launch: Callable[..., tuple[Any, ...]] = bindings.cuGraphLaunch
         self._extras = Extras([node for node, _ in nodes if isinstance(node, KernelLaunch)])
         self._nodes: list[Any] = []
-        self._kernels: dict[int, tuple[Any, int]] = {}
-        """For each kernel's node its CUDA_KERNEL_NODE_PARAMS, and the address of its `extra`."""
+        self._kernels: dict[int, tuple[KernelLaunch, int]] = {}
+        """For each kernel's node the launch, and the address of its `extra`."""
+        self._updates: dict[int, Any] = {}
+        """For each kernel's node that has been updated its own CUDA_KERNEL_NODE_PARAMS."""
         self._shapes: dict[tuple[object, ...], Any] = {}
         """The CUDA_KERNEL_NODE_PARAMS by their other fields. To create one takes longer than the driver takes for a
         node."""
@@ -54,7 +97,7 @@ class PyCudaGraph:
         if isinstance(node, KernelLaunch):
             params = self._kernel_params(node)
             params.extra = extra = self._extras.addresses[len(self._kernels)]
-            self._kernels[len(self._nodes)] = params, extra
+            self._kernels[len(self._nodes)] = node, extra
             added = bindings.cuGraphAddKernelNode(self._graph, needs, len(needs), params)
             call = "cuGraphAddKernelNode"
         elif isinstance(node, CopyNode):
@@ -73,11 +116,15 @@ class PyCudaGraph:
         shape = node.function, node.grid, node.block, node.shared
         params = self._shapes.get(shape)
         if params is None:
-            self._shapes[shape] = params = self._bindings.CUDA_KERNEL_NODE_PARAMS()
-            params.func = self._bindings.CUfunction(node.function.handle)
-            params.gridDimX, params.gridDimY, params.gridDimZ = node.grid
-            params.blockDimX, params.blockDimY, params.blockDimZ = node.block
-            params.sharedMemBytes = node.shared
+            params = self._shapes[shape] = self._new_kernel_params(node)
+        return params
+
+    def _new_kernel_params(self, node: KernelLaunch) -> Any:
+        params = self._bindings.CUDA_KERNEL_NODE_PARAMS()
+        params.func = self._bindings.CUfunction(node.function.handle)
+        params.gridDimX, params.gridDimY, params.gridDimZ = node.grid
+        params.blockDimX, params.blockDimY, params.blockDimZ = node.block
+        params.sharedMemBytes = node.shared
         return params
 
     def _copy_params(self, node: CopyNode) -> Any:
@@ -102,12 +149,19 @@ class PyCudaGraph:
 
     # ---- the executable graph -----------------------------------------------------------------------------------
 
-    def update_kernel(self, node: int) -> None:
-        params, extra = self._kernels[node]
-        params.extra = extra
-        returned = self._set_kernel(self._exec, self._nodes[node], params)
-        if returned[0]:
-            self._checked("cuGraphExecKernelNodeSetParams", returned)
+    def prepare_updates(self, nodes: Sequence[int]) -> PyCudaUpdates:
+        params = [self._update_params(node) for node in nodes]
+        handles = [self._nodes[node] for node in nodes]
+        return PyCudaUpdates(self._checked, self._set_kernel, self._exec, nodes, handles, params)
+
+    def _update_params(self, node: int) -> Any:
+        """Return the CUDA_KERNEL_NODE_PARAMS of this node alone."""
+        params = self._updates.get(node)
+        if params is None:
+            launch, extra = self._kernels[node]
+            params = self._updates[node] = self._new_kernel_params(launch)
+            params.extra = extra
+        return params
 
     def update_copy(self, node: int, to: CopyNode) -> None:
         params, set_params = self._copy_params(to), self._bindings.cuGraphExecMemcpyNodeSetParams

@@ -12,12 +12,27 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from dagpu.backends.cuda.commands.command_list import Encoded
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, CopyNode, FillNode, GraphNode, RawGraph, RawStream
-from dagpu.backends.cuda.graphs.topology import GraphCommand, GraphTopology, LaunchTemplate, Node, build_topology
+from dagpu.backends.cuda.driver.driver_protocol import (
+    OUT_OF_MEMORY,
+    CopyNode,
+    FillNode,
+    GraphNode,
+    KernelUpdates,
+    RawGraph,
+    RawStream,
+)
+from dagpu.backends.cuda.graphs.topology import (
+    GraphCommand,
+    GraphTopology,
+    LaunchTemplate,
+    MemoryNode,
+    Node,
+    build_topology,
+)
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.errors import DagpuError, DeviceError, DeviceLostError
 from dagpu.lowering.plan import Execute, Plan
@@ -31,16 +46,41 @@ PROMPT_NODES: Final = 100
 """The most nodes of a graph that the thread of an event loop instantiates: the driver takes 2 to 4 us for each node."""
 
 
+CHANGES: Final = 8
+"""The most sets of sources for which a graph has prepared updates. A plan's sources change in few combinations."""
+
+
+@final
+class _Updates(NamedTuple):
+    """The updates of a graph's nodes after a change of certain sources."""
+
+    kernels: KernelUpdates
+    others: list[tuple[int, MemoryNode]]
+    """The copies and memsets, each with its number."""
+
+
 @final
 class GraphExec:
     """An executable graph, and the bases and numbers for which its nodes are written. One run at a time owns it."""
 
-    __slots__ = ("__weakref__", "_device", "_parameters", "_retired", "_topology", "broken", "failed_node", "raw")
+    __slots__ = (
+        "__weakref__",
+        "_device",
+        "_parameters",
+        "_retired",
+        "_topology",
+        "_updates",
+        "broken",
+        "failed_node",
+        "raw",
+    )
 
     def __init__(self, device: CudaDevice, topology: GraphTopology) -> None:
         self._device = device
         self._topology = topology
         self._parameters = topology.parameters.copy()
+        self._updates: dict[tuple[int, ...], _Updates] = {}
+        """The prepared updates, by the sources that have changed; see `Relocations`."""
         self.raw: RawGraph | None = None
         """The driver's graph; None until it is instantiated."""
         self._retired = device.retired.watch(self, None)
@@ -61,25 +101,39 @@ class GraphExec:
             return
         if not changed:
             return
-        dependents = topology.dependents
-        numbers: Sequence[int] = dependents[changed[0]]
-        if len(changed) > 1:
-            numbers = sorted(set().union(*[dependents[source] for source in changed]))
-        nodes, update_kernel, number = topology.nodes, raw.update_kernel, 0
+        kernels, others = self._prepared_updates(raw, tuple(changed))
+        failed: int | None = None
         try:
-            for number in numbers:
-                node = nodes[number]
-                if type(node) is LaunchTemplate:
-                    update_kernel(number)
-                    continue
+            for failed, node in others:
                 made = node.command.node(bases)
                 if type(made) is CopyNode:
-                    raw.update_copy(number, made)
+                    raw.update_copy(failed, made)
                 else:
-                    raw.update_fill(number, made)
+                    raw.update_fill(failed, made)
+            failed = None
+            kernels.apply()
         except BaseException:
-            self.failed_node = nodes[number]
+            number = kernels.refused if failed is None else failed
+            self.failed_node = None if number is None else topology.nodes[number]
             raise
+
+    def _prepared_updates(self, raw: RawGraph, changed: tuple[int, ...]) -> "_Updates":
+        """Return the updates after a change of these sources. They are prepared once."""
+        updates = self._updates.get(changed)
+        if updates is None:
+            topology = self._topology
+            kernels: list[int] = []
+            others: list[tuple[int, MemoryNode]] = []
+            for number in sorted(set().union(*[topology.dependents[source] for source in changed])):
+                node = topology.nodes[number]
+                if isinstance(node, LaunchTemplate):
+                    kernels.append(number)
+                else:
+                    others.append((number, node))
+            if len(self._updates) >= CHANGES:
+                self._updates.clear()
+            updates = self._updates[changed] = _Updates(raw.prepare_updates(kernels), others)
+        return updates
 
     def launch(self, stream: RawStream) -> None:
         """Launch the graph. It must be instantiated, and the context current."""

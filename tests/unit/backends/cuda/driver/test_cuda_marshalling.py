@@ -128,3 +128,4 @@ def test_failures_leave_no_graph(said: dict[str, list[str]]) -> None:
         assert created == [line.split()[1] for line in lines if line.startswith("destroy")]
     assert said["cuModuleLoadData"][-1].startswith("OutOfMemoryError 2: cuModuleLoadData failed: error 2")
     assert said["refused update"][-1].startswith("DeviceError 1: cuGraphExecKernelNodeSetParams failed")
+    assert said["refused update"][-2:-1] + said["accepted update"] == ["0", "None"]
