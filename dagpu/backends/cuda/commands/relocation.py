@@ -9,10 +9,22 @@ were written for. They are rewritten only where one has changed, which is rare.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 NOWHERE: Final = -1
 """The base of parameters that have not been written yet. It differs from every address."""
+
+MANY: Final = 16
+"""The number of addresses from one base from which on NumPy writes them: its call takes as long as 16 single writes."""
+
+_ALIGNMENT: Final = 16
+"""Bytes: the parameters of each launch in a packed copy start at a multiple of this."""
+
+Bytes: TypeAlias = bytearray | memoryview
+"""Writable memory at a fixed address."""
 
 _write_address: Final = Struct("<Q").pack_into
 _NO_NUMBER: Final = object()
@@ -50,9 +62,17 @@ class Relocations:
 class LaunchParameters:
     """The kernel parameters of all launches of a plan, written for certain bases and numbers."""
 
-    __slots__ = ("bases", "numbers", "relocations", "texts")
+    __slots__ = ("_columns", "_words", "bases", "numbers", "relocations", "texts")
 
-    def __init__(self, texts: Sequence[bytearray], relocations: Relocations) -> None:
+    def __init__(
+        self, texts: Sequence[Bytes], relocations: Relocations, words: NDArray[np.int64] | None = None
+    ) -> None:
+        self._words = words
+        """All of `texts` as one array, in which each starts at a multiple of `_ALIGNMENT` bytes; None if they are not
+        packed."""
+        self._columns: dict[int, tuple[NDArray[np.intp], NDArray[np.int64]] | None] = {}
+        """For a base with many addresses their places in `_words`, and their distances from the base; None if one of
+        them is not at a whole word."""
         self.relocations = relocations
         self.texts = texts
         """The packed parameters of each launch. Their addresses do not change."""
@@ -70,8 +90,10 @@ class LaunchParameters:
             for source, base in enumerate(bases):
                 if base != mine[source]:
                     changed.append(source)
-                    for launch, at, distance in addresses[source]:
-                        _write_address(texts[launch], at, base + distance)
+                    places = addresses[source]
+                    if self._words is None or len(places) < MANY or not self._write_column(source, base):
+                        for launch, at, distance in places:
+                            _write_address(texts[launch], at, base + distance)
                     mine[source] = base  # last: an interrupt must not leave a base that looks written and is not
         if self.numbers:
             for index, (cell, relocations) in enumerate(self.relocations.numbers.items()):
@@ -90,4 +112,39 @@ class LaunchParameters:
     def copy(self) -> "LaunchParameters":
         """Return a copy for a run that is submitted at the same time. The copy is not written for any base: another
         thread may be writing this object meanwhile."""
-        return LaunchParameters([bytearray(text) for text in self.texts], self.relocations)
+        starts = _starts(self.texts)
+        words = np.zeros(max(starts.pop() // 8, 1), np.int64)
+        memory = words.data.cast("B")
+        texts = [memory[start : start + len(text)] for start, text in zip(starts, self.texts, strict=True)]
+        for copied, text in zip(texts, self.texts, strict=True):
+            copied[:] = text
+        return LaunchParameters(texts, self.relocations, words)
+
+    def _write_column(self, source: int, base: int) -> bool:
+        """Write all addresses that are counted from a base by one assignment. Return False if that is not possible."""
+        assert self._words is not None
+        if source not in self._columns:
+            starts, places = _starts(self.texts), self.relocations.addresses[source]
+            whole = all(at % 8 == 0 for _, at, _ in places)
+            self._columns[source] = (
+                None
+                if not whole
+                else (
+                    np.array([(starts[launch] + at) // 8 for launch, at, _ in places], np.intp),
+                    np.array([distance for _, _, distance in places], np.int64),
+                )
+            )
+        column = self._columns[source]
+        if column is None:
+            return False
+        index, distances = column
+        self._words[index] = distances + base
+        return True
+
+
+def _starts(texts: Sequence[Bytes]) -> list[int]:
+    """Return the first byte of each text where they are packed, and the bytes of all."""
+    starts = [0]
+    for text in texts:
+        starts.append(starts[-1] + -(-len(text) // _ALIGNMENT) * _ALIGNMENT)
+    return starts

@@ -125,7 +125,7 @@ class KernelLaunch(NamedTuple):
     function: Function
     grid: GridExtents
     block: GridExtents
-    parameters: bytearray
+    parameters: bytearray | memoryview
     """The packed parameters, at a fixed address. A launch in a stream reads them when it is submitted; a graph reads
     them when it is created, and at each `KernelUpdates.apply`."""
     shared: int

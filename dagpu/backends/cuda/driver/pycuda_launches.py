@@ -30,8 +30,8 @@ _STREAM: Final = 32
 _write_number: Final = Struct("<Q").pack_into
 
 
-def _address(memory: bytearray) -> tuple[object, int]:
-    """Return a view of a bytearray, and its address. The address is fixed as long as the view exists."""
+def _address(memory: bytearray | memoryview) -> tuple[object, int]:
+    """Return a view of this memory, and its address. The address is fixed as long as the view exists."""
     view = ctypes.c_char.from_buffer(memory)
     return view, ctypes.addressof(view)
 

@@ -29,7 +29,7 @@ class LaunchTemplate:
     launch: int
     """The number of the launch, which is the index of its parameters."""
 
-    def node(self, parameters: bytearray) -> KernelLaunch:
+    def node(self, parameters: bytearray | memoryview) -> KernelLaunch:
         """Return the launch with these parameters."""
         return self.made._replace(parameters=parameters)
 
