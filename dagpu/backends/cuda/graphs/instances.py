@@ -2,13 +2,14 @@
 
 A graph owns no memory of the run: each run allocates from the pools, as a run through streams does. Nodes whose
 addresses differ from the graph's last run are updated. Such updates are rare, because a run requests the addresses of
-the graph's last run from the pools.
+the graph's last run from the pools, and because inputs that alternate between a few addresses get a graph for each.
 
 An executable graph must not be changed or launched while it runs. So a run keeps its graph until the run is over, and
 concurrent runs have one graph each.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -41,6 +42,12 @@ from dagpu.lowering.program import GraphLaunch, HostCall, Instruction
 INSTANCES: Final = 4
 """The most executable graphs of one plan. Further concurrent runs go through streams. A few graphs are enough to keep a
 busy GPU busy, and the driver takes some microseconds and some KB for every node of each."""
+
+FEW_NODES: Final = 16
+"""The most nodes that are updated for addresses that come back. For more, another graph keeps these addresses."""
+
+SEEN: Final = 8
+"""The number of sets of addresses that a plan remembers, to notice that one of them comes back."""
 
 PROMPT_NODES: Final = 100
 """The most nodes of a graph that the thread of an event loop instantiates: the driver takes 2 to 4 us for each node."""
@@ -167,10 +174,11 @@ class GraphExec:
 
         return self._device.gpu.make_graph(list(zip(map(made, topology.nodes), topology.needs, strict=True)))
 
-    def count_changed_bases(self, bases: Sequence[int]) -> int:
-        """Return the number of these bases that differ from the nodes' bases. A base of 0 is not known yet, and does
+    def changed_bases(self, bases: Sequence[int]) -> list[int]:
+        """Return the numbers of these bases that differ from the nodes' bases. A base of 0 is not known yet, and does
         not count."""
-        return sum(base != 0 and base != mine for base, mine in zip(bases, self._parameters.bases, strict=False))
+        pairs = zip(bases, self._parameters.bases, strict=False)
+        return [number for number, (base, mine) in enumerate(pairs) if base != mine and base != 0]
 
     @property
     def bases(self) -> Sequence[int]:
@@ -225,6 +233,10 @@ class GraphInstances:
         self._topology: GraphTopology | None = None
         self._lock = threading.Lock()
         self._idle: list[GraphExec] = []
+        self._seen: deque[tuple[int, ...]] = deque(maxlen=SEEN)
+        """The bases of the last runs for which many nodes were updated."""
+        self._failed = False
+        """True once a graph could not be instantiated, for any reason. Then idle graphs are updated instead."""
         self._count = 0
         self._prepared_first = False
 
@@ -271,15 +283,17 @@ class GraphInstances:
 
     def borrow(self, compiled: CompiledPlan, encoded: Encoded, bases: Sequence[int]) -> GraphExec | None:
         """Return a graph for a run: the idle one with the fewest changed bases, or a new one, not instantiated yet.
+        Addresses that come back get a new one if that saves the update of many nodes.
+
         Return None if none is available. Pass the graph to `give_back` after the run."""
         with self._lock:
             idle = self._idle
             if idle:
-                nearest = (
-                    min(range(len(idle)), key=lambda n: idle[n].count_changed_bases(bases)) if len(idle) > 1 else 0
-                )
-                return idle.pop(nearest)
-            if not self.can_lend:
+                changed = [instance.changed_bases(bases) for instance in idle]
+                nearest = min(range(len(idle)), key=lambda n: len(changed[n])) if len(idle) > 1 else 0
+                if not (changed[nearest] and self._wants_another(changed[nearest], bases)):
+                    return idle.pop(nearest)
+            elif not self.can_lend:
                 return None
             self._count += 1
         try:
@@ -291,6 +305,21 @@ class GraphInstances:
                 raise
             self._refuse(error)
             return None
+
+    def _wants_another(self, changed: Sequence[int], bases: Sequence[int]) -> bool:
+        """Return True if a run with these bases is to have a graph of its own, although one is idle: many of its nodes
+        would change, and the same bases have been asked for before. A program that alternates between two
+        buffers asks for both again and again. The caller holds the lock."""
+        topology = self._topology
+        if self._count >= INSTANCES or self._failed or topology is None:
+            return False
+        if sum(len(topology.dependents[source]) for source in changed) <= FEW_NODES:
+            return False
+        wanted = tuple(bases)
+        if wanted in self._seen:
+            return True
+        self._seen.append(wanted)
+        return False
 
     def instantiated(self, instance: GraphExec, make: Callable[[GraphExec], None]) -> bool:
         """Call `make` to instantiate a graph. Return False if the driver refuses, or memory is short.
@@ -308,6 +337,7 @@ class GraphInstances:
     def _refuse(self, error: DagpuError) -> None:
         if isinstance(error, DeviceLostError):
             raise error
+        self._failed = True
         if not (isinstance(error, DeviceError) and error.code == OUT_OF_MEMORY):
             self.refused = str(error)  # the error itself would keep its frames and their memory alive
 

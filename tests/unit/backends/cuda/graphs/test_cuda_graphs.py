@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dagpu import RoundRobin, device, dup, empty, f32, from_host, ones, u64, zeros, zip_ops
 from dagpu.backends.cuda.commands import transfers
 from dagpu.backends.cuda.graphs import instances
-from dagpu.backends.cuda.graphs.instances import INSTANCES
+from dagpu.backends.cuda.graphs.instances import FEW_NODES, INSTANCES
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.lowering.program import HOST, Buffer, Launch, Program, Role
 from tests.programs.arithmetic import axpy, scale
@@ -176,6 +176,57 @@ def test_the_nearest_idle_graph_is_taken(machine: Machine) -> None:
         changes.append(graph_calls(machine)[2])
         del array
     assert set(changes[1:]) == {changes[1]}
+
+
+def reading_often(machine: Machine) -> tuple[Any, dict[int, Any], int]:
+    """A plan with more launches that read its input than are updated in each run; its inputs; the input's number."""
+    lent = ones((2, 2)).sync()
+    op: Any = chain(1)
+    for _ in range(FEW_NODES + 1):
+        op = axpy(op.partition((2, 2)), 1.0, lent.borrow()).first().unpartition()
+    program, inputs = program_of(op.to_host())
+    (source,) = [n for n, held in inputs.items() if isinstance(held, MemoryBlock)]
+    return prepared(program), inputs, source
+
+
+def test_inputs_that_alternate_have_a_graph_each(machine: Machine) -> None:
+    """Once an address comes back, and many nodes depend on it. Then no node is changed any more."""
+    plan, inputs, source = reading_often(machine)
+    blocks = [block(np.full((2, 2), n, f32), machine) for n in range(2)]
+    seen = []
+    for number in (0, 1, 0, 1, 0, 1, 1, 0):
+        (array,) = run(plan, {**inputs, source: blocks[number]})
+        assert (array == 1 + number * (FEW_NODES + 1)).all()
+        seen.append(graph_calls(machine))
+        del array
+    assert seen[-1] == (2, 8, seen[4][2])
+
+
+def test_inputs_that_are_always_elsewhere_share_a_graph(machine: Machine) -> None:
+    """An address that does not come back gets no graph."""
+    plan, inputs, source = reading_often(machine)
+    held = [block(np.full((2, 2), n, f32), machine) for n in range(12)]
+    for number, each in enumerate(held):
+        (array,) = run(plan, {**inputs, source: each})
+        assert (array == (1 + number * (FEW_NODES + 1)) % 64).all()
+        del array
+    assert graph_calls(machine)[:2] == (1, 12)
+
+
+@pytest.mark.parametrize("code", [2, 801])
+def test_without_room_for_another_graph_inputs_share_one(machine: Machine, code: int) -> None:
+    """The run that asked for another goes through streams. Later ones update the graph that exists."""
+    plan, inputs, source = reading_often(machine)
+    blocks = [block(np.full((2, 2), n, f32), machine) for n in range(2)]
+    run(plan, {**inputs, source: blocks[0]})
+    machine.gpus[0].fail("cuGraphInstantiate", code)
+    for number in (1, 0, 1, 0, 1, 0):
+        (array,) = run(plan, {**inputs, source: blocks[number]})
+        assert (array == 1 + number * (FEW_NODES + 1)).all()
+        del array
+    instantiated, launched, changed = graph_calls(machine)
+    assert (instantiated, launched) == (2, 6)
+    assert changed > 4 * FEW_NODES
 
 
 def test_more_runs_at_once_than_graphs(machine: Machine) -> None:
