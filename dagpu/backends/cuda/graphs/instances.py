@@ -287,11 +287,19 @@ class GraphInstances:
 
         Return None if none is available. Pass the graph to `give_back` after the run."""
         with self._lock:
-            idle = self._idle
+            idle, topology = self._idle, self._topology
             if idle:
+                may_want_another = (
+                    topology is not None
+                    and len(topology.nodes) > FEW_NODES
+                    and self._count < INSTANCES
+                    and not self._failed
+                )
+                if len(idle) == 1 and not may_want_another:
+                    return idle.pop()
                 changed = [instance.changed_bases(bases) for instance in idle]
-                nearest = min(range(len(idle)), key=lambda n: len(changed[n])) if len(idle) > 1 else 0
-                if not (changed[nearest] and self._wants_another(changed[nearest], bases)):
+                nearest = min(range(len(idle)), key=lambda n: len(changed[n]))
+                if not (may_want_another and self._wants_another(changed[nearest], bases)):
                     return idle.pop(nearest)
             elif not self.can_lend:
                 return None
@@ -311,8 +319,7 @@ class GraphInstances:
         would change, and the same bases have been asked for before. A program that alternates between two
         buffers asks for both again and again. The caller holds the lock."""
         topology = self._topology
-        if self._count >= INSTANCES or self._failed or topology is None:
-            return False
+        assert topology is not None  # an idle graph was made of it
         if sum(len(topology.dependents[source]) for source in changed) <= FEW_NODES:
             return False
         wanted = tuple(bases)
