@@ -254,8 +254,10 @@ def start(name: str, description: str, argv: Sequence[str] | None = None) -> Ben
 
 
 def _refuse(name: str, reason: str) -> NoReturn:
+    main = sys.modules["__main__"].__spec__
+    module = f"benchmarks.{name}" if main is None else main.name
     print(
-        f"benchmarks.{name} needs an NVIDIA GPU with its driver, PyCUDA and cuda-bindings "
+        f"{module} needs an NVIDIA GPU with its driver, PyCUDA and cuda-bindings "
         f"({INSTALL_CUDA}), and nvcc for the C++ floor. Here: {reason}\n"
         "With --device host it runs on the CPU, which shows that it is right and measures nothing.",
         file=sys.stderr,

@@ -92,6 +92,11 @@ plans: Final = PlanCache(_PLANS)
 
 
 _FEW_NODES: Final = 64
+"""The most nodes of an op that is looked up although no op from its place in the code has run yet."""
+
+_MOST_PLACES: Final = 4096
+"""The most places that are remembered."""
+
 _places: dict[tuple[int, int], CodeType] = {}
 """The places where ops that have run were built: id of the code object and offset. The value keeps the code alive."""
 
@@ -112,9 +117,6 @@ def _most_nodes(op: DeviceOp[Any, Any, Any]) -> int:
         _places.clear()
     _places[place] = code
     return _FEW_NODES
-
-
-_MOST_PLACES: Final = 4096
 
 
 _warned: set[object] = set()

@@ -47,7 +47,7 @@ class Outcome:
 
 
 def programs(dags: int) -> dict[str, list[str]]:
-    """Name and command line of each."""
+    """Return the programs: the name and the command line of each."""
     found = {"random DAGs": ["-m", "tests.gpu.support.dags", str(dags)]}
     for script in SCRIPTS:
         program = ["-m", f"examples.{script.name}"] if script.is_dir() else [str(script)]

@@ -52,7 +52,6 @@ SEEN: Final = 8
 PROMPT_NODES: Final = 100
 """The most nodes of a graph that the thread of an event loop instantiates: the driver takes 2 to 4 us for each node."""
 
-
 CHANGES: Final = 8
 """The most sets of sources for which a graph has prepared updates. A plan's sources change in few combinations."""
 
@@ -71,16 +70,8 @@ class GraphExec:
     """An executable graph, and the bases and numbers for which its nodes are written. One run at a time owns it."""
 
     __slots__ = (
-        "__weakref__",
-        "_device",
-        "_parameters",
-        "_retired",
-        "_topology",
-        "_updates",
-        "broken",
-        "failed_node",
-        "raw",
-    )
+        "__weakref__", "_device", "_parameters", "_retired", "_topology", "_updates", "broken", "failed_node", "raw",
+    )  # fmt: skip
 
     def __init__(self, device: CudaDevice, topology: GraphTopology) -> None:
         self._device = device
@@ -109,19 +100,20 @@ class GraphExec:
         if not changed:
             return
         kernels, others = self._prepared_updates(raw, tuple(changed))
-        failed: int | None = None
+        current: int | None = None
         try:
-            for failed, node in others:
+            for number, node in others:
+                current = number
                 made = node.command.node(bases)
                 if type(made) is CopyNode:
-                    raw.update_copy(failed, made)
+                    raw.update_copy(number, made)
                 else:
-                    raw.update_fill(failed, made)
-            failed = None
+                    raw.update_fill(number, made)
+            current = None  # the kernels' nodes say themselves which of them was refused
             kernels.apply()
         except BaseException:
-            number = kernels.refused if failed is None else failed
-            self.failed_node = None if number is None else topology.nodes[number]
+            refused = kernels.refused if current is None else current
+            self.failed_node = None if refused is None else topology.nodes[refused]
             raise
 
     def _prepared_updates(self, raw: RawGraph, changed: tuple[int, ...]) -> "_Updates":
