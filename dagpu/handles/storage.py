@@ -10,7 +10,7 @@ from dagpu.handles.device_handles import Device
 from dagpu.handles.storage_lock import Lock
 
 
-def _no_graph() -> None:
+def no_graph() -> None:
     """Return None, as a dead weak reference does. It is the `graph` of a storage that no graph writes."""
 
 
@@ -30,7 +30,7 @@ class Storage:
         self.lost: str | None = None
         """The reason why the contents are lost; None while they exist."""
         self.lock = Lock()
-        self.graph: Callable[[], object] = _no_graph
+        self.graph: Callable[[], object] = no_graph
         """A function that returns the captured graph whose launches write the block; None if that graph is gone."""
 
 

@@ -8,9 +8,12 @@ from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin, describe, place_of
+from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.cache_key import MOST_NODES, Flattened, flatten_op
+from dagpu.lowering.arguments.call_guard import guard_call
 from dagpu.lowering.tracing.signature import BoundArguments, Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
+from dagpu.ops.compose import Pure, Then, Value
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 
@@ -38,11 +41,34 @@ class PlanCache:
         self._of_pipeline = of_pipeline
         """True for the cache of a pipeline. A miss is a call of its function then, counted by `called`."""
         self._plans: OrderedDict[Hashable, tuple[list[LoadedPlan], object]] = OrderedDict()
+        self._latest: LoadedPlan | None = None
+        """The plan that `find` returned last, if it has a guard and no plan has been stored since."""
         self._hits = self._misses = 0
 
     def _graph_run(self, settings: Settings) -> int | None:
         """Return the run of a plan, counted from 1, from which on it is launched as a graph; None for never."""
         return settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
+
+    def match(
+        self, arguments: tuple[Any, ...], named: tuple[Any, ...], settings: Settings
+    ) -> tuple[LoadedPlan, list[Any], dict[Storage, int]] | None:
+        """Return the latest plan, the leaves of this call and their memory, and count a hit; None if the key must be
+        asked."""
+        loaded = self._latest
+        if loaded is None or loaded.guard is None:
+            return None
+        matched = loaded.guard.match(arguments, named)
+        if matched is None or not loaded.suits(settings, matched[0]):
+            return None
+        with BOOKKEEPING:
+            self._hits += 1
+        return loaded, *matched
+
+    def remember(self, loaded: LoadedPlan, arguments: tuple[Any, ...], named: tuple[Any, ...], inputs: Flattened) -> None:
+        """Remember the plan that `find` has returned for this call, for `match`."""
+        if not loaded.guard_is_known:
+            loaded.guard, loaded.guard_is_known = guard_call(arguments, named, inputs.leaves), True
+        self._latest = None if loaded.guard is None else loaded
 
     def find(self, inputs: Flattened, settings: Settings) -> LoadedPlan | None:
         """Return a plan that suits these leaves and settings, and count a hit; None if there is none."""
@@ -65,6 +91,7 @@ class PlanCache:
         """Store a plan for ops of this structure. Removes the least recently used structure if the cache is full."""
         new.specialize(inputs, reads, self._graph_run(settings))
         with BOOKKEEPING:
+            self._latest = None
             before, _ = self._plans.get(inputs.key, ([], None))
             others = [kept for kept in before if not kept.suits(settings, inputs.leaves)]
             self._plans[inputs.key] = [new, *others[: _KEPT_PER_OP - 1]], inputs.named
@@ -76,6 +103,7 @@ class PlanCache:
         """Remove all plans, and reset the statistics."""
         with Bookkeeping():
             self._plans.clear()
+            self._latest = None
             self._hits = self._misses = 0
 
     def info(self) -> CacheInfo:
@@ -165,6 +193,8 @@ class PlanLookup:
         op, settings = self._op, self._settings
         if not self._inline:
             self.inputs = inputs = flatten_op(op)
+        elif type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
+            return self._bind_call(op.f.owner.plans, *op.source.content)
         else:
             for loaded, leaves in attached_plans(op) or ():
                 if loaded.suits(settings):
@@ -180,6 +210,25 @@ class PlanLookup:
         found = cache.find(inputs, settings)
         bound = None if found is None else found.bind(inputs.leaves)
         return None if found is None or bound is None else (found, bound)
+
+    def _bind_call(
+        self, cache: PlanCache, arguments: tuple[Any, ...], named: tuple[Any, ...]
+    ) -> tuple[LoadedPlan, BoundArguments] | None:
+        """Return a plan for one call of a pipeline, with these arguments bound to it; None if the run needs a trace."""
+        matched = cache.match(arguments, named, self._settings)
+        if matched is not None:
+            loaded, leaves, storages = matched
+            bound = loaded.bind(leaves, storages)
+            if bound is not None:
+                return loaded, bound
+        self.inputs = inputs = flatten_op(self._op, refused=_warn_uncacheable)
+        self._cache, self._inline = cache, False
+        found = None if inputs is None else cache.find(inputs, self._settings)
+        if found is None or inputs is None:
+            return None
+        cache.remember(found, arguments, named, inputs)
+        bound = found.bind(inputs.leaves)
+        return None if bound is None else (found, bound)
 
     def store(self, new: LoadedPlan, signature: Signature | None, reads: set[int]) -> None:
         """Store the plan of this run for later runs. It holds only for the values of the leaves `reads`.

@@ -160,6 +160,12 @@ class SimulatedStream:
             if event.latest is not None:
                 self.put(lambda: None, needs=event.latest)
 
+    def query(self) -> bool:
+        with self.gpu.call("cuStreamQuery", anywhere=True):
+            self.gpu.machine.progress()
+            self.gpu.refuse_if_lost("cuStreamQuery")
+            return not self.queue
+
 
 @final
 class GraphRun:

@@ -103,9 +103,11 @@ def of_events(gpu: Gpu, stream: RawStream, other: RawStream) -> list[str]:
     other.wait_for_event(event)
     LIBRARY.stand_in_fail(b"cuEventQuery", NOT_READY)
     looks = event.query(), event.query()
+    LIBRARY.stand_in_fail(b"cuStreamQuery", NOT_READY)
+    looks_at_stream = stream.query(), stream.query()
     event.synchronize()
     milliseconds = last.time_since(first)
-    return [*said(), f"{looks} {milliseconds} {stream.handle:x} {other.handle:x}"]
+    return [*said(), f"{looks} {looks_at_stream} {milliseconds} {stream.handle:x} {other.handle:x}"]
 
 
 def refusals(gpu: Gpu, stream: RawStream) -> list[str]:
@@ -114,6 +116,7 @@ def refusals(gpu: Gpu, stream: RawStream) -> list[str]:
     calls: list[tuple[str, Callable[[], object]]] = [
         ("cuStreamCreate", gpu.new_stream),
         ("cuStreamWaitEvent", lambda: stream.wait_for_event(event)),
+        ("cuStreamQuery", stream.query),
         ("cuEventCreate", gpu.new_event),
         ("cuEventRecord", lambda: event.record(stream)),
         ("cuEventQuery", event.query),

@@ -100,6 +100,7 @@ def _calls_of_a_context(gpu: Any, see: See) -> None:
     see("cuCtxEnablePeerAccess", "bindings", lambda: gpu.reach_peer(gpu))
     see("cuStreamCreate", "bindings", gpu.new_stream)
     see("cuStreamWaitEvent", "bindings", lambda: stream.wait_for_event(event))
+    see("cuStreamQuery", "bindings", stream.query)
     see("cuEventCreate", "bindings", gpu.new_event)
     see("cuEventRecord", "bindings", lambda: event.record(stream))
     see("cuEventQuery", "bindings", event.query)

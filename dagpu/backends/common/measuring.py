@@ -86,6 +86,11 @@ set_recorder = _recorder.set
 reset_recorder = _recorder.reset
 
 
+def is_recording() -> bool:
+    """Return True if a recorder measures the runs that begin in this task."""
+    return _recorder.get() is not None
+
+
 def recording(plan: Plan, streams: Sequence[object]) -> MeasuredRun | None:
     """Return the measurement of a run that begins, its lanes on these streams; None if no recorder is set."""
     recorder = _recorder.get()

@@ -10,6 +10,7 @@ from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
+from dagpu.backends.cuda.replay.graph_replay import GraphReplay
 from dagpu.backends.cuda.replay.start import start
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.protocol import Bindings
@@ -40,7 +41,7 @@ class Executable:
         """Function that instantiates the first graph; None if that is quick or done."""
         return self._prepare_graph if self.graphs.first_is_slow else None
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> CudaReplay:
+    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> CudaReplay | GraphReplay:
         """Start a run; see `Prepared.submit`."""
         return start(self.compiled, self._command_lists or self.command_lists, self.graphs, bindings, spin, graph)
 

@@ -44,7 +44,7 @@ PLAIN: Final = frozenset(
 )
 """The types of immutable values that refer to no other objects."""
 
-_NAMED: Final = (type, Enum, Device, np.dtype)
+NAMED: Final = (type, Enum, Device, np.dtype)
 """The classes of values that are in a key by their identity."""
 _INT: Final = frozenset((int,))
 _NUMBERS: Final = frozenset((int, float, SymbolicNumber))
@@ -187,7 +187,7 @@ class _Reader:
         elif kind is tuple:
             self.tokens += (tuple, len(value))
             return self._add_items(value, depth)
-        elif isinstance(value, _NAMED):
+        elif isinstance(value, NAMED):
             self.tokens += ("named", self._identity_token(value))
         elif kind is np.ndarray:
             self.changeable = True

@@ -158,8 +158,9 @@ class Signature:
         constant, number = (array, -1) if index is None else (None, index)
         self._arrays.append((cell, constant, number, array.shape, array.dtype))
 
-    def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:
-        """Bind the inputs of a run.
+    def bind(self, leaves: Sequence[Any] = (), storages: Iterable[Storage] | None = None) -> BoundArguments | None:
+        """Bind the inputs of a run. `storages` is the memory of the handles among the leaves, each memory once and in
+        order of appearance, if the caller has checked these handles.
 
         Return None if the run needs a trace, because an input has been moved, lost or changed.
         """
@@ -176,8 +177,21 @@ class Signature:
                 memory[buffer] = storage.memory
                 locks[storage] = False
         graphs = self._bind_graphs(memory, leaves, locks) if self._graphs else ()
-        if not self._bind_leaves(memory, leaves, locks, graphs):
-            return None
+        if storages is None:
+            storages = self._storages_of(leaves)
+            if storages is None:
+                return None
+        for (_, buffer, exclusive, held), storage in zip(self._leaves, storages, strict=True):
+            if storage is not held and (
+                held is not None
+                or (self._held_storages and storage in self._held_storages)
+                or (graphs and _any_uses(graphs, storage))
+            ):
+                return None  # tensors share memory that did not when they were traced, or the reverse
+            if buffer >= 0:
+                memory[buffer] = storage.memory
+            if exclusive is not None:
+                locks[storage] = exclusive or locks.get(storage, False)
         for cell, constant, index, shape, dtype in self._arrays:
             array = leaves[index] if constant is None else constant
             if array.shape != shape or array.dtype != dtype:
@@ -201,25 +215,15 @@ class Signature:
             found.append(captured)
         return found
 
-    def _bind_leaves(
-        self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool], graphs: Sequence[Captured]
-    ) -> bool:
-        """Bind the memory of the leaves, and add it to `locks`. Return false if a leaf has been moved or lost, or if
-        tensors share memory that did not when they were traced, or the reverse."""
-        for index, buffer, exclusive, held in self._leaves:
+    def _storages_of(self, leaves: Sequence[Any]) -> list[Storage] | None:
+        """Return the memory of the leaves that have memory; None if one of them has been moved or lost."""
+        found: list[Storage] = []
+        for index, _, _, _ in self._leaves:
             state = find_live_state(leaves[index])
             if state is None or state.storage.memory is None:
-                return False
-            storage = state.storage
-            if storage is not held and (
-                held is not None or storage in self._held_storages or (graphs and _any_uses(graphs, storage))
-            ):
-                return False
-            if buffer >= 0:
-                memory[buffer] = storage.memory
-            if exclusive is not None:
-                locks[storage] = exclusive or locks.get(storage, False)
-        return True
+                return None
+            found.append(state.storage)
+        return found
 
 
 def _any_uses(graphs: Sequence[Captured], storage: Storage) -> bool:

@@ -1,11 +1,13 @@
 """`LoadedPlan`: a plan in the form that its backend prepared, for any number of runs."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, final
 
 from dagpu.backends.protocol import Bindings, Replay
 from dagpu.common.errors import DeviceError
+from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.cache_key import Flattened, exact_token
+from dagpu.lowering.arguments.call_guard import CallGuard
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import Program
 from dagpu.lowering.schedule.list_schedule import ListSchedule
@@ -53,15 +55,23 @@ class LoadedPlan:
     """
 
     __slots__ = (
-        "_driver", "_fixed", "_graph_from", "_runs", "_signature", "device", "policy", "prepared", "verify",
+        "_compiled", "_fixed", "_graph_from", "_graph_is_ready", "_runs", "_signature", "_spin", "device", "guard",
+        "guard_is_known", "policy", "prepared", "verify",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
         self.device = settings.device
         self.policy = settings.policy
         self.verify = settings.verify
-        self._driver = backend(device_kind_of(plan))
-        self.prepared = self._driver.prepare(plan)
+        driver = backend(device_kind_of(plan))
+        self._spin = driver.spin()
+        self.prepared = driver.prepare(plan)
+        self.guard: CallGuard | None = None
+        """The test whether a call of a pipeline is one that this plan serves; None if only its key tells that."""
+        self.guard_is_known = False
+        """True once `guard` has been made, or cannot be made."""
+        self._compiled = False
+        self._graph_is_ready = False
         self._signature: Signature | None = None
         """The record by which later runs bind their inputs; None if only the traced run can use the plan."""
         self._graph_from: int | None = None
@@ -100,14 +110,28 @@ class LoadedPlan:
         self._runs += 1
         return self._graph_from is not None and self._runs >= self._graph_from
 
+    def slow_work(self, graph: bool) -> Callable[[], None] | None:
+        """Return the slow work to be done before a run, as a graph or not; None if no such work remains."""
+        if graph:
+            if self._graph_is_ready:
+                return None
+            slow = self.prepared.before_graph
+            self._graph_is_ready = slow is None
+        else:
+            if self._compiled:
+                return None
+            slow = self.prepared.before_first
+            self._compiled = slow is None
+        return slow
+
     def spin_seconds(self, settings: Settings) -> float:
         """Return the seconds for which a run polls before it sleeps."""
-        return self._driver.spin() if settings.spin is None else settings.spin
+        return self._spin if settings.spin is None else settings.spin
 
-    def bind(self, leaves: Sequence[Any]) -> BoundArguments | None:
-        """Bind the inputs of a later run; None if it needs a trace."""
+    def bind(self, leaves: Sequence[Any], storages: Iterable[Storage] | None = None) -> BoundArguments | None:
+        """Bind the inputs of a later run; None if it needs a trace. See `Signature.bind`."""
         assert self._signature is not None
-        return self._signature.bind(leaves)
+        return self._signature.bind(leaves, storages)
 
     def submit(self, bound: BoundArguments, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a replay with these inputs, and poll it for at most `spin` seconds. From now on the handles among the

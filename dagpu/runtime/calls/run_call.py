@@ -78,7 +78,7 @@ async def run_call(
             locks.acquire(bound)
             bound.take_leaves(locks.origin)
         graph = loaded.wants_graph()
-        slow = loaded.prepared.before_graph if graph else loaded.prepared.before_first
+        slow = loaded.slow_work(graph)
         if slow is not None:
             await waits.run_slow_work(slow)
         await waits.before_submit()

@@ -43,12 +43,13 @@ class RunMemory:
         """Memory of the bounds reports of the plan's checked kernels; None if it has none."""
         self.allocated = False
         """True once `allocate` has been called."""
+        self._bind_given_blocks()
 
     def address(self, place: BaseOffset) -> int:
         """Return the address of a place in this run."""
         return self.bases[place.base] + place.offset
 
-    def bind_given_blocks(self) -> None:
+    def _bind_given_blocks(self) -> None:
         """Set the bases of the inputs and outputs whose blocks the caller has given."""
         bases, bound = self.bases, self.bound
         for buffer, base in self._compiled.inputs:

@@ -65,6 +65,9 @@ class RawStream(Protocol):
     @property
     def handle(self) -> int: ...
     def wait_for_event(self, event: Any, /) -> None: ...
+    def query(self) -> bool:
+        """Return True if all work in the stream is complete."""
+        ...
 
 
 class RawEvent(Protocol):

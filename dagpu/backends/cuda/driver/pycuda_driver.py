@@ -24,6 +24,7 @@ makes:
     cuCtxEnablePeerAccess           bindings                         the device        unknown        released
     cuStreamCreate                  bindings                         -                 waits          released
     cuStreamWaitEvent               bindings                         a full queue      -              released
+    cuStreamQuery                   bindings                         -                 unknown        released
     cuEventCreate                   bindings                         -                 waits          released
     cuEventRecord                   bindings                         a full queue      waits          released
     cuEventQuery                    bindings                         -                 -              released

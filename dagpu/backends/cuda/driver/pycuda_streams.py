@@ -35,6 +35,14 @@ class PyCudaStream:
         if returned[0]:
             self._checked("cuStreamWaitEvent", returned)
 
+    def query(self) -> bool:
+        returned = self._bindings.cuStreamQuery(self.cu)
+        if not returned[0]:
+            return True
+        if returned[0] != NOT_READY:
+            self._checked("cuStreamQuery", returned)
+        return False
+
 
 @final
 class PyCudaEvent:

@@ -94,7 +94,6 @@ def capture(compiled: CompiledPlan, encoded: Encoded, graphs: GraphInstances, bo
         device.destroy_retired()
         instance = GraphExec(device, graphs.find_topology(compiled, encoded))
         memory = RunMemory(compiled, bound)
-        memory.bind_given_blocks()
         memory.allocate(instance.bases)
         memory.allocate_host_memory(instance.bases)
         for copy_out in compiled.copies_out:

@@ -150,11 +150,11 @@ class GraphExec:
             return _moved(command.node(self._parameters.bases), here.address, there.address)
 
         self.raw = self._retired.resource = self._instantiated(placeholder)
-        idle = device.streams.take_notifier()
+        idle = device.streams.take_exclusive()
         try:
             self.raw.upload(idle.raw)
         finally:
-            device.streams.give_back_notifier(idle)
+            device.streams.give_back_exclusive(idle)
 
     def _instantiated(self, with_addresses: Callable[[GraphCommand], GraphNode]) -> RawGraph:
         topology, texts = self._topology, self._parameters.texts
@@ -217,9 +217,8 @@ class GraphInstances:
         self.refused: str | None = None
         """The driver's error if it refused to instantiate a graph of this plan. All its runs go through streams
         then."""
-        own = (number for number, lane in enumerate(plan.lanes) if not isinstance(lane.key, int))
-        self.lane = next(own, 0)
-        """The lane on whose stream the graphs are launched."""
+        self.own = next((lane.key for lane in plan.lanes if not isinstance(lane.key, int)), None)
+        """The key of the user's stream on which the graphs are launched; None if each run takes a stream."""
         self._plan = plan
         self._device = devices[0]
         self._topology: GraphTopology | None = None

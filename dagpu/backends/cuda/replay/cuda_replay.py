@@ -23,7 +23,7 @@ from dagpu.backends.cuda.replay.timing import EventTiming
 from dagpu.backends.cuda.replay.wakeup import open_wakeup_pipe, signal_when_done
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.streams import CudaStream
-from dagpu.backends.protocol import Bindings, Failure
+from dagpu.backends.protocol import Failure
 from dagpu.common.errors import DeviceError, DeviceLostError
 from dagpu.common.tracebacks import without_our_frames
 
@@ -43,14 +43,14 @@ class CudaReplay:
 
     __slots__ = (
         "__weakref__", "_release_command_list", "_release_graph", "actions", "buffers", "command_list", "compiled",
-        "devices", "ends", "finished", "finishing", "graph", "lock", "notifier", "outcome", "raw", "streams",
+        "devices", "ends", "exclusive", "finished", "finishing", "graph", "lock", "notifier", "outcome", "raw", "streams",
         "submitted", "timing", "unmarked", "wakeup_fd",
     )  # fmt: skip
 
     def __init__(
         self,
         compiled: CompiledPlan,
-        bindings: Bindings,
+        buffers: RunMemory,
         release_command_list: Callable[[CommandList], None],
         release_graph: Callable[[GraphExec], None],
     ) -> None:
@@ -60,13 +60,15 @@ class CudaReplay:
         """Returns a command list to its pool. This reference keeps the pool, and so its events, alive until the run is
         over."""
         self._release_graph = release_graph
-        self.buffers = RunMemory(compiled, bindings.memory)
+        self.buffers = buffers
         self.outcome = Outcome()
         self.command_list: CommandList | None = None
         self.actions: Sequence[Command] = ()
         """The commands to submit: the command list's own, or measuring ones if the run is measured."""
         self.graph: GraphExec | None = None
-        """The graph that is launched instead of a command list. The run owns it until it is over."""
+        """The graph that was launched instead of a command list. The run owns it until it is over."""
+        self.exclusive: CudaStream | None = None
+        """The stream that the run returns to the pool of exclusive streams when it is over, if it uses one."""
         self.timing: EventTiming | None = None
         self.unmarked: Sequence[int] = ()
         """For each lane the number of instructions after its last MARK."""
@@ -304,8 +306,9 @@ class CudaReplay:
             notifier = self.notifier
         for device in self.devices:  # last: a thread that waits for the memory of live runs waits for this run too
             device.live.discard(self)
-        if notifier is not None:
-            self.devices[0].streams.give_back_notifier(notifier)
+        for idle in (notifier, self.exclusive):
+            if idle is not None:
+                self.devices[0].streams.give_back_exclusive(idle)
 
     def return_graph(self) -> None:
         """Return the run's graph. It must be complete, or not launched."""

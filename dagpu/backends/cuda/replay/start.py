@@ -2,19 +2,19 @@
 
 from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import Final
 
 from dagpu.backends.common.lanes import streams_by_device
 from dagpu.backends.common.measuring import recording
+from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
-from dagpu.backends.cuda.replay.submit import submit_commands, submit_graph, submit_on_threads, submit_rest_on_thread
+from dagpu.backends.cuda.replay.graph_replay import GraphReplay, launch_graph
+from dagpu.backends.cuda.replay.submit import submit_commands, submit_on_threads, submit_rest_on_thread
 from dagpu.backends.cuda.replay.timing import EventTiming
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import Bindings
-from dagpu.common.errors import DagpuError, DeviceLostError
 
 
 def start(
@@ -24,7 +24,7 @@ def start(
     bindings: Bindings,
     spin: float,
     graph: bool,
-) -> CudaReplay:
+) -> CudaReplay | GraphReplay:
     """Take memory, streams and events, submit the run, and poll it for at most `spin` seconds.
 
     Raises:
@@ -36,27 +36,15 @@ def start(
         if device.lost is not None:
             device.refuse_if_lost()
     with devices[0].gpu.current():
-        run = CudaReplay(compiled, bindings, command_lists.give_back, graphs.give_back)
-        try:
-            if devices[0].retired:
-                devices[0].destroy_retired()
-            run.buffers.bind_given_blocks()
-            _take_streams(run)
-            if not (graph and _take_graph(run, graphs, command_lists)):
-                _take_command_list(run, command_lists)
-            _take_ends(run)
-        except BaseException as error:
-            run.return_graph()
-            run.return_command_list()
-            if run.timing is not None:
-                run.timing.collect()  # no times, but the recording waits for this run
-            run.mark_lost(error)
-            raise
-        for stream in run.streams:  # from here on the run has to end
-            stream.users.add(run)
-        for device in devices:
-            device.live.add(run)
-        _submit(run)
+        if devices[0].retired:
+            devices[0].destroy_retired()
+        buffers = RunMemory(compiled, bindings.memory)
+        run: CudaReplay | GraphReplay | None = None
+        if graph:
+            run = launch_graph(compiled, command_lists, graphs, buffers)
+        if run is None:
+            run = CudaReplay(compiled, buffers, command_lists.give_back, graphs.give_back)
+            _submit(run, command_lists)
         if spin and run.submitted:
             try:
                 run.poll_in_context(spin)
@@ -67,13 +55,26 @@ def start(
     return run
 
 
-def _submit(run: CudaReplay) -> None:
-    if run.graph is None and (run.compiled.blocking or not run.buffers.submits_quickly()):
+def _submit(run: CudaReplay, command_lists: CommandListPool) -> None:
+    """Submit a run as a command list."""
+    try:
+        _take_streams(run)
+        _take_command_list(run, command_lists)
+        _take_ends(run)
+    except BaseException as error:
+        run.return_command_list()
+        if run.timing is not None:
+            run.timing.collect()  # no times, but the recording waits for this run
+        run.mark_lost(error)
+        raise
+    for stream in run.streams:  # from here on the run has to end
+        stream.users.add(run)
+    for device in run.devices:
+        device.live.add(run)
+    if run.compiled.blocking or not run.buffers.submits_quickly():
         run.submit_elsewhere(submit_on_threads)
     elif run.congested():
         run.submit_elsewhere(partial(submit_rest_on_thread, begin=0))
-    elif run.graph is not None:
-        submit_graph(run)
     else:
         submit_commands(run, 0)
 
@@ -93,41 +94,6 @@ def _take_streams(run: CudaReplay) -> None:
     measured = recording(compiled.plan, run.streams)
     if measured is not None:
         run.timing = EventTiming(measured, devices, [lane.device for lane in lanes])
-
-
-def _take_graph(run: CudaReplay, graphs: GraphInstances, command_lists: CommandListPool) -> bool:
-    """Take a graph and memory for the run, and keep one of its streams. Return False if the run must use a command
-    list.
-
-    A graph is not used if each instruction is measured, or if a copy from or to the host would delay the submitting
-    thread: with a command list, other work starts meanwhile.
-    """
-    buffers = run.buffers
-    if not graphs.can_lend or run.timing is not None or not run.streams or not buffers.submits_quickly():
-        return False
-    run.graph = graph = graphs.borrow(run.compiled, command_lists.encoded, buffers.bases)
-    if graph is None:
-        return False
-    buffers.allocate(graph.bases)
-    try:
-        buffers.allocate_host_memory(graph.bases)
-        ready = graph.raw is not None or graphs.instantiated(
-            graph, lambda new: new.update_nodes(buffers.bases, buffers.bound)
-        )
-    except DeviceLostError:
-        raise
-    except DagpuError:
-        ready = False  # through a command list, only the instructions that depend on the failure fail
-    if not ready:
-        run.return_graph()
-        return False
-    run.streams = [run.streams[graphs.lane]]
-    run.unmarked = _ONE
-    return True
-
-
-_ONE: Final = (1,)
-"""The entries that a graph adds to its stream."""
 
 
 def _take_command_list(run: CudaReplay, command_lists: CommandListPool) -> None:

@@ -1,4 +1,4 @@
-"""Submits a run: launches its graph, or passes its commands to the driver one by one, in the plan's order.
+"""Submits a run's commands to the driver one by one, in the plan's order, or follows a graph that was launched.
 
 Usually the thread that starts the run submits all of it. In two cases that thread might block, and worker threads
 continue:
@@ -75,17 +75,25 @@ def submit_commands(run: CudaReplay, begin: int, may_block: bool = False) -> Non
     run.finish_submission()
 
 
-def submit_graph(run: CudaReplay) -> None:
-    """Submit the run by launching its graph. The context must be current."""
-    graph = run.graph
+def follow_graph(run: CudaReplay, error: BaseException | None) -> None:
+    """Follow a launch of the run's graph in its stream by events. `error` is the error of that launch, if it failed.
+    The context must be current."""
+    graph, stream, device = run.graph, run.streams[0], run.devices[0]
     assert graph is not None
-    try:
-        if not run.outcome.abnormal:
-            graph.update_nodes(run.buffers.bases, run.buffers.bound)
-            graph.launch(run.raw[0])
-    except BaseException as error:
+    run.raw = [stream.raw]
+    stream.users.add(run)
+    device.live.add(run)
+    if error is not None:
         run.graph_failed(graph, error)
-    _end_lanes(run, (0,))
+    again = True
+    while again:
+        again = False
+        try:
+            run.ends = [(0, device.streams.take_event())]
+        except BaseException as refused:
+            again = run.failed(Command(_RECORD, 0), refused)
+    if run.ends:
+        _end_lanes(run, (0,))
     run.finish_submission()
 
 
@@ -129,10 +137,7 @@ def submit_rest_on_thread(run: CudaReplay, begin: int) -> None:
                         stream.drain()
                 except BaseException as error:
                     run.failed(Command(_RECORD, 0), error)
-                if run.graph is not None:
-                    submit_graph(run)
-                else:
-                    submit_commands(run, begin, may_block=True)
+                submit_commands(run, begin, may_block=True)
         finally:
             release_streams()
 

@@ -47,13 +47,13 @@ class EventTiming:
     def _start(self, device: CudaDevice) -> tuple[TimingEvent, float]:
         with device.gpu.current():
             event = self._take(device)
-            idle = device.streams.take_notifier()
+            idle = device.streams.take_exclusive()
             try:
                 event.record(idle.raw)
                 event.synchronize()
                 return event, time.perf_counter()
             finally:
-                device.streams.give_back_notifier(idle)
+                device.streams.give_back_exclusive(idle)
 
     def _take(self, device: CudaDevice) -> TimingEvent:
         event = device.streams.take_timing_event()

@@ -81,7 +81,7 @@ def signal_when_done(run: WakingRun) -> None:
         if len(run.streams) == 1 and len(run.streams[0].users) == 1:
             device.gpu.close_when_reached(run.raw[0], wakeup_fd)
             return
-        notifier = device.streams.take_notifier()
+        notifier = device.streams.take_exclusive()
         for event in events:
             notifier.raw.wait_for_event(event)
         device.gpu.close_when_reached(notifier.raw, wakeup_fd)
@@ -96,4 +96,4 @@ def signal_when_done(run: WakingRun) -> None:
         if not late:
             run.notifier = notifier
     if late:
-        device.streams.give_back_notifier(notifier)
+        device.streams.give_back_exclusive(notifier)

@@ -121,7 +121,7 @@ class Streams:
         self._pool: list[CudaStream] = []
         self._events: deque[RawEvent] = deque()
         self._timing_events: deque[TimingEvent] = deque()
-        self._notifiers: list[CudaStream] = []
+        self._exclusive: list[CudaStream] = []
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self.returned: ReferenceQueue[CudaStream] = ReferenceQueue()
@@ -161,17 +161,20 @@ class Streams:
         name = f"cuda:{self._gpu.index}/{next(self._numbers)}"
         return CudaStream(self._gpu, self._gpu.new_stream(), self, WorkerStream(self._gpu.index, name))
 
-    def take_notifier(self) -> CudaStream:
-        """Return a stream that no lane uses. It may wait for a run without delaying others. The context must be
-        current."""
+    def take_exclusive(self) -> CudaStream:
+        """Return an idle stream that no lane and no other run uses. The context must be current.
+
+        A run that uses it alone is over when the stream is idle, so it needs no event. A stream that waits for a run
+        delays no other run.
+        """
         try:
-            return self._notifiers.pop()
+            return self._exclusive.pop()
         except IndexError:
             return self._new()
 
-    def give_back_notifier(self, stream: CudaStream) -> None:
-        """Return a notifier to the pool. The run for which it waits must be over."""
-        self._notifiers.append(stream)
+    def give_back_exclusive(self, stream: CudaStream) -> None:
+        """Return an exclusive stream to the pool. It must be idle."""
+        self._exclusive.append(stream)
 
     def take_event(self) -> RawEvent:
         """Return an unused event. The context must be current."""

@@ -45,9 +45,11 @@ def test_streams_and_events_arrive_as_they_are_meant(said: dict[str, list[str]])
         "wait in 102 for 601 flags 0",
         "cuEventQuery: 600",
         "query 601",
+        "cuStreamQuery: 600",
+        "query stream 101",
         "synchronize 601",
         "from 602 to 603",
-        "(False, True) 1.5 101 102",
+        "(False, True) (False, True) 1.5 101 102",
     ]
 
 

@@ -122,10 +122,10 @@ def test_draining_gives_its_events_back(streams: Streams, gpu: SimulatedGpu) -> 
     assert gpu.events <= MARKS + 1
 
 
-def test_a_notifier_is_no_lanes_stream(streams: Streams) -> None:
+def test_an_exclusive_stream_is_not_a_lanes_stream(streams: Streams) -> None:
     """It waits for one run, and must not hold up another."""
-    first, second = streams.take_notifier(), streams.take_notifier()
+    first, second = streams.take_exclusive(), streams.take_exclusive()
     assert first is not second
-    streams.give_back_notifier(first)
-    assert streams.take_notifier() is first
+    streams.give_back_exclusive(first)
+    assert streams.take_exclusive() is first
     assert not {first, second} & set(streams.take(range(SPREAD)))

@@ -1,0 +1,255 @@
+"""One run of a plan that is one CUDA graph, in a stream that no other run uses.
+
+Such a run is over when its stream is idle. So it has no events and no lanes, and while its caller polls it, it consists
+of one small object. A run that is waited for in any other way, or that fails, goes on as a `CudaReplay`.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+from dagpu.backends.common.measuring import is_recording
+from dagpu.backends.cuda.commands.buffers import RunMemory
+from dagpu.backends.cuda.commands.command_list import CommandListPool
+from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
+from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
+from dagpu.backends.cuda.replay.cuda_replay import NAP, CudaReplay
+from dagpu.backends.cuda.replay.submit import follow_graph
+from dagpu.backends.cuda.resources.streams import CudaStream
+from dagpu.backends.protocol import Failure
+from dagpu.common.errors import DagpuError, DeviceLostError
+
+
+_ONE: Final = (1,)
+"""The entries that a graph adds to its stream."""
+
+
+@final
+class GraphReplay:
+    """A run that is one graph launch in a stream of its own. Implements `dagpu.backends.protocol.Replay`.
+
+    From its launch it is in `device.live`, until one thread *claims* it: the thread that finishes it, or makes it go on
+    as a `CudaReplay`.
+    """
+
+    __slots__ = (
+        "__weakref__", "_buffers", "_cancelled", "_command_lists", "_compiled", "_device", "_followed", "_graph",
+        "_graphs", "_stream", "finished",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        compiled: CompiledPlan,
+        command_lists: CommandListPool,
+        graphs: GraphInstances,
+        graph: GraphExec,
+        buffers: RunMemory,
+        stream: CudaStream,
+    ) -> None:
+        self._compiled = compiled
+        self._device = compiled.devices[0]
+        self._command_lists = command_lists
+        self._graphs = graphs
+        self._graph = graph
+        self._buffers = buffers
+        self._stream = stream
+        self._followed: CudaReplay | None = None
+        """The run as a `CudaReplay`; None while it is polled by its stream."""
+        self._cancelled = False
+        self.finished = False
+        """True once the run is over and its graph, memory and stream have been returned."""
+
+    # ---- waiting --------------------------------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Poll the run, and return True if it is over."""
+        if self.finished:
+            return True
+        with self._device.gpu.current():
+            return self._look()
+
+    def poll(self, seconds: float) -> bool:
+        """Poll the run for at most this number of seconds. Return True if it is over."""
+        if self.finished:
+            return True
+        with self._device.gpu.current():
+            return self.poll_in_context(seconds)
+
+    def poll_in_context(self, seconds: float) -> bool:
+        """Poll the run for at most this number of seconds. Return True if it is over. The context must be current."""
+        if self._look():
+            return True
+        deadline = time.perf_counter() + seconds
+        while time.perf_counter() < deadline:
+            if self._look():
+                return True
+        return False
+
+    def _look(self) -> bool:
+        followed = self._followed
+        if followed is not None:
+            return followed.done()
+        if self.finished:
+            return True
+        try:
+            idle = self._stream.raw.query()
+        except BaseException as error:
+            followed = self._follow()
+            if followed is None or not followed.mark_lost(error, required=True):
+                raise
+            return followed.done()
+        if idle and self._claim():
+            self._graphs.give_back(self._graph)
+            self._buffers.release()
+            self._device.streams.give_back_exclusive(self._stream)
+            self.finished = True
+        return self.finished
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until the run is over, at most `timeout` seconds. Return True if it is over."""
+        followed = self._follow_now()
+        return followed is None or followed.wait(timeout)
+
+    def readable(self) -> int | None:
+        """Return a descriptor that becomes readable when the run is over; see `CudaReplay.readable`."""
+        followed = self._follow_now()
+        return None if followed is None else followed.readable()
+
+    def when_done(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when the run is over; see `CudaReplay.when_done`."""
+        followed = self._follow_now()
+        if followed is None:
+            wake()
+        else:
+            followed.when_done(wake)
+
+    def cancel(self) -> None:
+        """Do nothing to the graph: it has been launched as a whole."""
+        self._cancelled = True
+        followed = self._followed
+        if followed is not None:
+            followed.cancel()
+
+    def failures(self) -> list[Failure]:
+        """Return the failures of the run. It must be over."""
+        followed = self._followed
+        return [] if followed is None else followed.failures()
+
+    # ---- for its device -------------------------------------------------------------------------------------------
+
+    @property
+    def submitted(self) -> bool:
+        """True: one call submits all of the run."""
+        return True
+
+    @property
+    def finishing(self) -> bool:
+        """True once a thread has claimed the run."""
+        return self not in self._device.live
+
+    def lose(self, error: DeviceLostError) -> None:
+        """End the run with this error, because its device is lost."""
+        followed = self._follow_now()
+        if followed is not None:
+            followed.lose(error)
+
+    # ---- as a CudaReplay ------------------------------------------------------------------------------------------
+
+    def _claim(self) -> bool:
+        """Return True for the one thread that may finish the run, or make it go on as a `CudaReplay`."""
+        try:
+            self._device.live.remove(self)  # atomic
+        except KeyError:
+            return False
+        return True
+
+    def _follow_now(self) -> CudaReplay | None:
+        """Return the run as a `CudaReplay`; None if it is over. Any context may be current."""
+        if self._followed is None and not self.finished:
+            with self._device.gpu.current():
+                return self._follow()
+        return self._followed
+
+    def _follow(self) -> CudaReplay | None:
+        """Make the run go on as a `CudaReplay` and return that; None if it is over. The context must be current."""
+        if self._claim():
+            return self.follow()
+        while self._followed is None and not self.finished:
+            time.sleep(NAP)  # another thread has claimed the run, and is about to set one of these
+        return self._followed
+
+    def follow(self, error: BaseException | None = None) -> CudaReplay:
+        """Go on as a `CudaReplay`, which fails with `error` if the launch raised it. Another thread must not have
+        claimed the run. The context must be current."""
+        run = CudaReplay(self._compiled, self._buffers, self._command_lists.give_back, self._graphs.give_back)
+        if self._cancelled:
+            run.cancel()
+        run.graph, run.streams, run.unmarked = self._graph, [self._stream], _ONE
+        run.exclusive = self._stream if self._graphs.own is None else None
+        follow_graph(run, error)
+        self._followed = run
+        return run
+
+
+def launch_graph(
+    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, buffers: RunMemory
+) -> GraphReplay | CudaReplay | None:
+    """Launch the plan of a run as one graph. Return None if the run must be submitted as a command list.
+
+    A graph is not used if each instruction is measured, or if a copy from or to the host would delay the submitting
+    thread: with a command list, other work starts meanwhile. The context must be current.
+
+    Raises:
+        OutOfMemoryError: there is too little memory; nothing has been submitted.
+        DeviceLostError: the device is lost.
+    """
+    if not graphs.can_lend or is_recording() or not buffers.submits_quickly():
+        return None
+    device, own = compiled.devices[0], graphs.own
+    stream = None if own is None else device.streams.take((own,))[0]
+    if stream is not None and stream.congested():
+        return None
+    graph = graphs.borrow(compiled, command_lists.encoded, buffers.bases)
+    if graph is None:
+        return None
+    try:
+        buffers.allocate(graph.bases)
+        if not _is_ready(graph, graphs, buffers):
+            graphs.give_back(graph)
+            return None
+        if stream is None:
+            stream = device.streams.take_exclusive()
+    except BaseException as error:
+        graphs.give_back(graph)
+        if isinstance(error, DeviceLostError):
+            device.lose(error, [describe_instruction(each) for each in instructions_of(compiled.plan)])
+        raise
+    run = GraphReplay(compiled, command_lists, graphs, graph, buffers, stream)
+    try:
+        graph.update_nodes(buffers.bases, buffers.bound)
+        graph.launch(stream.raw)
+    except BaseException as error:
+        return run.follow(error)
+    if own is not None or compiled.reports:  # other work may follow in the stream, or reports have to be read
+        return run.follow()
+    device.live.add(run)  # now that an idle stream means that the run is over
+    return run
+
+
+def _is_ready(graph: GraphExec, graphs: GraphInstances, buffers: RunMemory) -> bool:
+    """Allocate the page-locked memory of a run through a graph, and instantiate the graph if it is new. Return False if
+    that fails: through a command list, only the instructions that depend on the failure fail.
+
+    Raises:
+        DeviceLostError: the device is lost.
+    """
+    try:
+        buffers.allocate_host_memory(graph.bases)
+        return graph.raw is not None or graphs.instantiated(
+            graph, lambda new: new.update_nodes(buffers.bases, buffers.bound)
+        )
+    except DeviceLostError:
+        raise
+    except DagpuError:
+        return False
