@@ -39,7 +39,7 @@ _raw_signal: Any = import_module("_signal")
 _set_handler: Callable[[int, Any], Any] = _raw_signal.signal
 _handler_of: Callable[[int], Any] = _raw_signal.getsignal
 
-_OUTSIDE: Final = 0
+OUTSIDE: Final = 0
 _CRITICAL: Final = 1
 _USERS: Final = 2
 
@@ -63,12 +63,14 @@ Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 class _Thread(threading.local):
     """The state of the current thread: outside, in a section, or in user code."""
 
-    where = _OUTSIDE
+    where = OUTSIDE
     hold: "_DeferredInterrupt | None" = None
     """The object that defers Ctrl-C on this thread; None outside sections, and on threads that receive no signals."""
 
 
 _thread = _Thread()
+CURRENT_THREAD: Final = _thread
+"""The state of the current thread, for callers that cannot afford a call."""
 _main_thread = threading.main_thread().ident
 
 
@@ -120,20 +122,17 @@ class _Presses:
     """A count of the Ctrl-C within the last `PRESS_SECONDS`."""
 
     def __init__(self) -> None:
-        self._times: list[float] = []
-
-    def clear(self) -> None:
-        """Reset the count."""
-        self._times.clear()
+        self.times: list[float] = []
+        """The times of these Ctrl-C. Clear the list to reset the count."""
 
     def add(self) -> None:
         """Count one Ctrl-C. The last but one warns that the next one ends the process; the last one ends it."""
         now = time.monotonic()
-        self._times = [press for press in self._times if now - press <= PRESS_SECONDS]
-        self._times.append(now)
-        if len(self._times) >= PRESSES:
+        self.times = [press for press in self.times if now - press <= PRESS_SECONDS]
+        self.times.append(now)
+        if len(self.times) >= PRESSES:
             _end_process()
-        if len(self._times) == PRESSES - 1:
+        if len(self.times) == PRESSES - 1:
             _print_warning("dagpu: waiting for work that has begun; one more Ctrl-C within a second ends the process")
 
 
@@ -152,7 +151,7 @@ class _InterruptCounter:
         previous = _handler_of(_SIGINT)
         if not self._tasks and callable(previous):
             self._previous = previous
-            self._presses.clear()
+            self._presses.times.clear()
             _set_handler(_SIGINT, self)
             self._presses.add()  # usually a Ctrl-C cancelled the run
         self._tasks += 1
@@ -229,7 +228,7 @@ def enter_section(what: str) -> int:
 
 def pause_section() -> int:
     """Leave the section for a call that may run ops, and return the previous state, for `restore_section`."""
-    before, _thread.where = _thread.where, _OUTSIDE
+    before, _thread.where = _thread.where, OUTSIDE
     return before
 
 
@@ -279,12 +278,12 @@ class Section:
 
     def __enter__(self) -> None:
         self._installed = _deferred_interrupt.install()  # first: an interrupt before it leaves nothing to undo
-        try:
-            self._before = enter_section(self._what)
-        except NestedRunError:
+        self._before = before = _thread.where
+        if before == _CRITICAL:
             if self._installed:
                 _deferred_interrupt.remove()
-            raise
+            raise _nested(self._what)
+        _thread.where = _CRITICAL
 
     def __exit__(self, *_error: object) -> None:
         _thread.where = self._before
@@ -298,7 +297,8 @@ class _DeferredInterrupt:
 
     def __init__(self) -> None:
         self._previous: Handler = signal.default_int_handler
-        self._raised: BaseException | None = None
+        self.raised: BaseException | None = None
+        """The exception that the previous handler has raised since the start of the section; None if it raised none."""
         self._presses = _Presses()
         self._cancel: Callable[[], None] | None = None
 
@@ -309,8 +309,8 @@ class _DeferredInterrupt:
         previous = _handler_of(_SIGINT)
         if not callable(previous) or previous is self:
             return False
-        self._previous, self._raised = previous, None
-        self._presses.clear()
+        self._previous, self.raised = previous, None
+        self._presses.times.clear()
         _set_handler(_SIGINT, self)
         _thread.hold = self
         return True
@@ -322,11 +322,12 @@ class _DeferredInterrupt:
         if replaced is not self:  # user code has set another handler
             _set_handler(_SIGINT, replaced)
         self._previous = signal.default_int_handler  # a handler of a trio loop would keep the loop alive
-        self.check()
+        if self.raised is not None:
+            self.check()
 
     def check(self) -> None:
         """Raise the exception that the previous handler raised since the start of the section."""
-        raised, self._raised = self._raised, None
+        raised, self.raised = self.raised, None
         if raised is not None:
             try:
                 raise raised.with_traceback(None)
@@ -336,7 +337,7 @@ class _DeferredInterrupt:
     def set_cancel(self, cancel: Callable[[], None] | None) -> None:
         """Set the function that the signal handler calls at an interrupt; it must not acquire a lock."""
         self._cancel = cancel
-        if cancel is not None and self._raised is not None:
+        if cancel is not None and self.raised is not None:
             cancel()
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
@@ -346,7 +347,7 @@ class _DeferredInterrupt:
         try:
             self._previous(signum, frame)
         except BaseException as error:
-            self._raised = error
+            self.raised = error
         else:
             return
         cancel = self._cancel

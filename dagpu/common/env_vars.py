@@ -23,7 +23,7 @@ class Variable(Generic[_T_co]):
     Each use reads the variable again, because a program may set it at any time.
     """
 
-    __slots__ = ("_default", "_key", "_last", "_read", "example", "name", "takes")
+    __slots__ = ("_default", "_last", "_read", "example", "key", "name", "takes")
 
     def __init__(self, name: str, takes: str, example: str, read: Callable[[str], _T_co], default: _T_co) -> None:
         self.name = name
@@ -35,7 +35,8 @@ class Variable(Generic[_T_co]):
         self._default = default
         self._last: tuple[Any, _T_co] | None = None
         """The last text that was read, as the dict has it, and its value."""
-        self._key: Any = name if _variables is os.environ else os.environ.encodekey(name)
+        self.key: Any = name if _variables is os.environ else os.environ.encodekey(name)
+        """The name as the dict has it."""
 
     def get(self) -> _T_co:
         """Return the value of the variable, or its default if it is unset.
@@ -43,7 +44,7 @@ class Variable(Generic[_T_co]):
         Raises:
             ValueError: the variable does not accept this value.
         """
-        raw = _variables.get(self._key)
+        raw = _variables.get(self.key)
         if not raw:
             return self._default
         last = self._last
@@ -119,6 +120,15 @@ SPIN_US: Final = Variable[float | None](
 """The time that a wait polls before it sleeps: set in microseconds, read in seconds. None: the backend chooses."""
 VERIFY: Final = Variable("DAGPU_VERIFY", "0 or 1", "1", _switch, True)
 """True verifies each plan before it runs."""
+
+_SPIN_KEY: Final = SPIN_US.key
+_VERIFY_KEY: Final = VERIFY.key
+
+
+def raw_run_options() -> tuple[object, object]:
+    """Return `DAGPU_SPIN_US` and `DAGPU_VERIFY` as the environment has them, to notice that one has changed."""
+    return _variables.get(_SPIN_KEY), _variables.get(_VERIFY_KEY)
+
 
 VARIABLES: Final[tuple[Variable[object], ...]] = (
     CACHE_DIR, CHECKED, DEVICE, EXPLORE_SEED, HOST_DEVICES, MAX_CLOSURES, PINNED_BYTES, SPIN_US, VERIFY,

@@ -54,7 +54,11 @@ def here() -> Origin:
     code = nearest.f_code
     if _ours.get(code.co_filename) is False:  # nearly always: user code called the caller of this
         return code, nearest.f_lasti
-    frame: FrameType | None = nearest
+    return _innermost_outside(nearest)
+
+
+def _innermost_outside(frame: FrameType | None) -> Origin:
+    """Return the origin of this frame or its nearest caller that is outside dagpu; None if all are inside."""
     while frame is not None:
         code = frame.f_code
         ours = _ours.get(code.co_filename)
@@ -98,7 +102,15 @@ def start_of_run() -> Origin:
 
     It is the place that `started_at` sets, else the innermost frame outside dagpu.
     """
-    return _started.get() or here()
+    started = _started.get()
+    if started is not None:
+        return started
+    if not _enabled:
+        return None
+    frame: FrameType | None = _frame_above(1)
+    while frame is not None and _ours.get(frame.f_code.co_filename):
+        frame = frame.f_back
+    return _innermost_outside(frame)
 
 
 def place_of(origin: Origin) -> tuple[str, int] | None:

@@ -1,29 +1,15 @@
 """Functions that find and move the handles inside nested values, and undo the moves."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
 from dagpu.common.containers import map_values, values_in
 from dagpu.common.origin import Origin
-from dagpu.handles import HANDLES, OWNING, Handle, HandleState, live_state, move_handle, restore_state, state_of
+from dagpu.handles import HANDLES, OWNING, Handle, Tensor, live_state, move_handle, restore_state, state_of
+from dagpu.handles.handle_state import take_state
 from dagpu.handles.storage import Storage
-
-
-@final
-class Undo:
-    """A saved state of a handle, with which a run undoes its move."""
-
-    __slots__ = ("_handle", "_state")
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._state: HandleState = live_state(handle)
-
-    def undo(self) -> None:
-        """Restore the state of the handle. Handles that the run made from it must not be used any more."""
-        restore_state(self._handle, self._state)
 
 
 def storage_of(handle: Handle) -> Storage:
@@ -65,7 +51,27 @@ def move_handles(value: Any, how: str, where: Origin) -> Any:
         return taken
 
     try:
-        return map_handles(move, value)
+        if type(value) is not tuple:
+            return map_handles(move, value)
+        items: list[Any] = []
+        same = True
+        for item in value:  # most are the flat arguments of a call
+            kind = type(item)
+            if kind is Tensor:
+                taken: Any = Tensor(take_state(item, how, where))
+                moved.append((item, taken))
+            elif kind in OWNING:
+                taken = move(item)
+            elif kind in HANDLES:
+                state = state_of(item)
+                if state is None or (state.lender is not None and state_of(state.lender) is None):
+                    live_state(item)  # raises
+                taken = item
+            else:
+                taken = map_handles(move, item) if isinstance(item, tuple | list | dict) else item
+            items.append(taken)
+            same = same and taken is item
+        return value if same else tuple(items)
     except BaseException:
         for handle, taken in moved:
             state = state_of(taken)

@@ -41,12 +41,13 @@ class Locks:
     A run acquires all its locks at once or none, and never waits for one: if two runs conflict, the second is refused.
     """
 
-    __slots__ = ("_origin", "held")
+    __slots__ = ("held", "origin")
 
     def __init__(self, origin: Origin) -> None:
         self.held: dict[Storage, bool] = {}
         """The locked storages; the value is true for an exclusive lock."""
-        self._origin = origin
+        self.origin = origin
+        """The place in the user's code that started the run."""
 
     def acquire(self, wanted: dict[Storage, bool]) -> None:
         """Lock each storage, exclusively if its value is true.
@@ -71,7 +72,7 @@ class Locks:
                     lock.writer = self
                 else:
                     lock.readers += 1
-                lock.holder = self._origin
+                lock.holder = self.origin
                 held[storage] = exclusive
 
     def adopt(self, other: "Locks") -> None:
@@ -92,7 +93,7 @@ class Locks:
         if taken:
             does = "is being written" if lock.writer is not None else "is being read"
             raise BorrowError(
-                f"a run started at {describe(self._origin)} wants to {'write' if exclusive else 'read'} a tensor of "
+                f"a run started at {describe(self.origin)} wants to {'write' if exclusive else 'read'} a tensor of "
                 f"{storage.nbytes} bytes on {storage.device.name} that {does} by the run started at "
                 f"{describe(lock.holder)}. Await that run first, or work on a copy that was made before it: "
                 "dup(t.borrow())."

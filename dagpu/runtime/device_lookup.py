@@ -25,6 +25,8 @@ _SHIPPED = {
 """The backends of this package, for a run from a source tree, which has no package metadata."""
 
 _current: ContextVar[Device | None] = ContextVar("dagpu_device", default=None)
+chosen_device = _current.get
+"""Returns the device of the innermost `use_device` around this task or thread; None if there is none."""
 
 
 backends: dict[str, Backend] = {}
@@ -48,6 +50,7 @@ def replaced_backend(kind: str, replacement: Backend) -> Iterator[None]:
     before = backends.get(kind)
     backends[kind] = replacement
     _automatic.cache_clear()
+    _found.cache_clear()
     try:
         yield
     finally:
@@ -56,6 +59,7 @@ def replaced_backend(kind: str, replacement: Backend) -> Iterator[None]:
         else:
             backends[kind] = before
         _automatic.cache_clear()
+        _found.cache_clear()
 
 
 def _load(kind: str) -> Backend:
@@ -119,6 +123,12 @@ def _split_name(name: str) -> tuple[str, int]:
 
 
 @cache
+def _found(name: str) -> Device:
+    """Return a device by name, as `find_device` does, and remember it."""
+    return find_device(name)
+
+
+@cache
 def _automatic() -> Device:
     if "cuda" in backend_names():
         try:
@@ -138,7 +148,7 @@ def current_device() -> Device:
     if asked is None:
         return _automatic()
     try:
-        return find_device(asked)
+        return _found(asked)
     except NoDeviceError as error:
         raise replace_message(error, f"{DEVICE.name}={asked!r}: {error} {DEVICE.cure}") from None
 

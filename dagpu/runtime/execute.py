@@ -7,15 +7,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dagpu.common.critical import pause_section, restore_section
-from dagpu.common.origin import start_of_run
+from dagpu.common.origin import Origin
+from dagpu.handles.storage import Locks
 from dagpu.lowering.arguments.cache_key import flatten_op, is_fixed
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.tracing.signature import BoundArguments
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Value
+from dagpu.ops.compose import Pure, Then, Value
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
-from dagpu.runtime.calls.run_call import RunLocks, run_call
+from dagpu.runtime.calls.run_call import run_bound, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.plan_cache import PlanLookup
@@ -49,16 +50,22 @@ def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
         tracer.abandon("it was only planned")
 
 
-def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits) -> Coroutine[Any, Any, _T]:
-    """Run an op, and return its result.
+def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin: Origin) -> Coroutine[Any, Any, _T]:
+    """Run an op, and return its result. `origin` is the place in the user's code that starts the run.
 
     When the run ends, also by an error or a cancellation, its work is complete and its locks and claims are released.
     """
     if type(op) is Value and is_fixed(op.content):
         return _run_value(op.content, waits)
+    if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
+        again: tuple[LoadedPlan, BoundArguments] | None = op.f.owner.plans.bind_again(*op.source.content, settings)
+        if again is not None:
+            return run_bound(again[0], again[1], settings, waits, origin)
     lookup = PlanLookup(op, settings)
     found = lookup.bind()
-    return _run_traced(op, settings, waits, lookup) if found is None else _run_bound(*found, settings, waits)
+    if found is None:
+        return _run_traced(op, settings, waits, lookup, origin)
+    return run_bound(*found, settings, waits, origin)
 
 
 async def _run_value(value: Any, waits: Waits) -> Any:
@@ -67,10 +74,12 @@ async def _run_value(value: Any, waits: Waits) -> Any:
     return value
 
 
-async def _run_traced(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, lookup: PlanLookup) -> _T:
+async def _run_traced(
+    op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, lookup: PlanLookup, origin: Origin
+) -> _T:
     """Run an op without a cached plan: trace, plan and run it, stage by stage. Store the plan for later runs."""
     tracer = Tracer(op, settings.device, settings.policy, find_device, lookup.inputs)
-    locks = RunLocks(start_of_run())
+    locks = Locks(origin)
     waited = False
     try:
         while True:
@@ -99,7 +108,7 @@ async def _run_traced(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Wai
         tracer.abandon("the run that was to make them failed or was cancelled")
         raise
     finally:
-        await locks.end_run(waits)
+        locks.release()
 
 
 def _store(lookup: PlanLookup, loaded: LoadedPlan, tracer: Tracer) -> None:
@@ -118,17 +127,6 @@ async def _next_stage(tracer: Tracer, waits: Waits) -> Stage:
                 stage: Stage = end.value
                 return stage
         await waits.pause()
-
-
-async def _run_bound(loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits) -> Any:
-    """Run a plan of an earlier run with bound inputs, and build its result. Nothing is traced or scheduled."""
-    locks = RunLocks(start_of_run()) if bound.locks or bound.moves else None  # finding the place takes 1 us
-    try:
-        await run_call(loaded, bound, locks, settings, waits)
-        return loaded.result(bound)
-    finally:
-        if locks is not None:
-            await locks.end_run(waits)
 
 
 def call_on_plan(settings: Settings, op: DeviceOp[Any, Any, Any], plan: Plan) -> None:

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar, cast, final
 
 import trio
+from sniffio import thread_local as async_library
 
 from dagpu.common.critical import Section
-from dagpu.common.env_vars import SPIN_US, VERIFY
+from dagpu.common.env_vars import SPIN_US, VERIFY, raw_run_options
 from dagpu.common.errors import NoDeviceError
-from dagpu.common.origin import describe, here, place_of
+from dagpu.common.origin import describe, here, place_of, start_of_run
 from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, check_count, check_flag, check_function, wrong_argument
 from dagpu.handles.device_handles import Device, Stream
@@ -26,7 +27,7 @@ from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope
 from dagpu.runtime import execute
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.device_lookup import current_device, find_device
+from dagpu.runtime.device_lookup import chosen_device, current_device, find_device
 from dagpu.runtime.graphs import updating
 from dagpu.runtime.nesting import refuse_nested
 from dagpu.runtime.protected import protected
@@ -99,13 +100,23 @@ class StreamInterpreter:
         self._on_plan = on_plan
         self._policy = ListSchedule() if policy is None else policy
         self._verify = verify
+        self._last: tuple[object, Settings] | None = None
+        """The last settings, and the environment variables that they depend on."""
 
     def settings(self) -> Settings:
         """Return the settings of a run that starts now, with the current device if this interpreter has no device."""
         asked = self._device
-        where = current_device() if asked is None else self._named(asked) if isinstance(asked, str) else asked
+        if asked is None:
+            where = chosen_device() or current_device()
+        else:
+            where = self._named(asked) if isinstance(asked, str) else asked
+        raw, last = raw_run_options(), self._last
+        if last is not None and last[1].device is where and last[0] == raw:
+            return last[1]
         check = VERIFY.get() if self._verify is None else self._verify
-        return Settings(where, self._policy, check, self._graph_from, self._on_plan, SPIN_US.get())
+        found = Settings(where, self._policy, check, self._graph_from, self._on_plan, SPIN_US.get())
+        self._last = raw, found
+        return found
 
     def _named(self, name: str) -> Device:
         try:
@@ -115,20 +126,23 @@ class StreamInterpreter:
 
     async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op in a trio task. The run is a checkpoint. A cancellation waits for the submitted work."""
-        check_op(op, "run")
+        if not isinstance(op, DeviceOp):
+            check_op(op, "run")
         refuse_nested(op)
         _need_trio(op)
-        settings = self.settings()
-        return await protected(lambda: execute.execute(op, settings, TrioWaits()), _RUN)
+        settings, origin = self.settings(), start_of_run()
+        return await protected(lambda: execute.execute(op, settings, TrioWaits(), origin), _RUN)
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op, and block until its result is complete."""
-        check_op(op, "run_sync")
+        if not isinstance(op, DeviceOp):
+            check_op(op, "run_sync")
         refuse_nested(op)
-        _warn_in_task("sync()", "Use await.")
-        settings = self.settings()
+        if async_library.name is not None:
+            _warn_in_task("sync()", "Use await.")
+        settings, origin = self.settings(), start_of_run()
         with Section(_RUN):
-            return drive(execute.execute(op, settings, BlockingWaits()))
+            return drive(execute.execute(op, settings, _blocking, origin))
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
         """Run an op, block until its result is complete, and capture its work as a graph for later launches."""
@@ -190,6 +204,8 @@ def _warn_in_task(call: str, cure: str) -> None:
         message = f"{call} at {describe(origin)} in a trio task blocks every other task until it is done. {cure}"
         warnings.warn_explicit(message, RuntimeWarning, file, line)
 
+
+_blocking: Final = BlockingWaits()
 
 _default: Final = StreamInterpreter()
 _current: ContextVar[Interpreter] = ContextVar("dagpu_interpreter", default=_default)

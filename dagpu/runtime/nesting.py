@@ -4,7 +4,7 @@ import weakref
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from dagpu.common.critical import in_user_code
+from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, in_user_code
 from dagpu.common.critical import refuse_nested as refuse_in_section
 from dagpu.common.errors import NestedRunError
 from dagpu.common.origin import Origin, describe, here
@@ -41,6 +41,8 @@ def refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
     Raises:
         NestedRunError: the message names the place of the run and the cure.
     """
+    if CURRENT_THREAD.where == OUTSIDE and _block.get() is None:
+        return
     refuse_in_section("an op was run")
     if in_user_code():
         raise NestedRunError(

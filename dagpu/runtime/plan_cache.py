@@ -49,23 +49,37 @@ class PlanCache:
         """Return the run of a plan, counted from 1, from which on it is launched as a graph; None for never."""
         return settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
 
-    def match(
+    def bind_again(
         self, arguments: tuple[Any, ...], named: tuple[Any, ...], settings: Settings
-    ) -> tuple[LoadedPlan, list[Any], dict[Storage, int]] | None:
-        """Return the latest plan, the leaves of this call and their memory, and count a hit; None if the key must be
-        asked."""
+    ) -> tuple[LoadedPlan, BoundArguments] | None:
+        """Bind the arguments of one more call of this pipeline to the latest plan, and count a hit.
+
+        Return None if a key must be made, to look for another plan.
+        """
         loaded = self._latest
         if loaded is None or loaded.guard is None:
             return None
-        matched = loaded.guard.match(arguments, named)
-        if matched is None or not loaded.suits(settings, matched[0]):
+        leaves: list[Any] = []
+        storages: dict[Storage, int] = {}
+        if not loaded.guard.match(arguments, leaves, storages):
+            return None
+        expected = loaded.guard.named
+        if (named != ()) is not (expected is not None) or (expected and not expected.match(named, leaves, storages)):
+            return None
+        if (loaded.fixed or loaded.settings is not settings) and not loaded.suits(settings, leaves):
+            return None
+        assert loaded.signature is not None
+        bound = loaded.signature.bind(leaves, storages)
+        if bound is None:
             return None
         with BOOKKEEPING:
             self._hits += 1
-        return loaded, *matched
+        return loaded, bound
 
-    def remember(self, loaded: LoadedPlan, arguments: tuple[Any, ...], named: tuple[Any, ...], inputs: Flattened) -> None:
-        """Remember the plan that `find` has returned for this call, for `match`."""
+    def remember(
+        self, loaded: LoadedPlan, arguments: tuple[Any, ...], named: tuple[Any, ...], inputs: Flattened
+    ) -> None:
+        """Remember the plan that `find` has returned for this call, for `bind_again`."""
         if not loaded.guard_is_known:
             loaded.guard, loaded.guard_is_known = guard_call(arguments, named, inputs.leaves), True
         self._latest = None if loaded.guard is None else loaded
@@ -215,12 +229,6 @@ class PlanLookup:
         self, cache: PlanCache, arguments: tuple[Any, ...], named: tuple[Any, ...]
     ) -> tuple[LoadedPlan, BoundArguments] | None:
         """Return a plan for one call of a pipeline, with these arguments bound to it; None if the run needs a trace."""
-        matched = cache.match(arguments, named, self._settings)
-        if matched is not None:
-            loaded, leaves, storages = matched
-            bound = loaded.bind(leaves, storages)
-            if bound is not None:
-                return loaded, bound
         self.inputs = inputs = flatten_op(self._op, refused=_warn_uncacheable)
         self._cache, self._inline = cache, False
         found = None if inputs is None else cache.find(inputs, self._settings)

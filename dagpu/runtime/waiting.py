@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Protocol, TypeVar, final
 import trio
 
 from dagpu.backends.protocol import Replay
-from dagpu.common.critical import SIGNALS_SECONDS, counting_interrupts, deferred_interrupt
+from dagpu.common.critical import CURRENT_THREAD, SIGNALS_SECONDS, counting_interrupts, deferred_interrupt
 from dagpu.common.errors import NestedRunError
 from dagpu.common.origin import describe, here
 from dagpu.ops.single_flight import Once
@@ -33,6 +33,11 @@ TURN_SECONDS = 0.01
 class Waits(Protocol):
     """The ways in which a run waits: by blocking its thread, or by suspending its trio task."""
 
+    @property
+    def suspends(self) -> bool:
+        """True if each run suspends its task at least once."""
+        ...
+
     async def run_slow_work(self, work: Callable[[], None]) -> None:
         """Do work that takes long, such as compilation, without blocking other tasks."""
         ...
@@ -45,8 +50,12 @@ class Waits(Protocol):
         """Let other tasks run in the middle of a trace. Raises if the run is cancelled or interrupted."""
         ...
 
-    async def before_submit(self) -> None:
-        """Raise if the run is cancelled or interrupted, before any work is submitted."""
+    def must_end(self) -> bool:
+        """True if the run is cancelled or interrupted. A run asks before it submits work."""
+        ...
+
+    async def raise_reason(self) -> None:
+        """Raise the cancellation or interrupt for which `must_end` is true."""
         ...
 
     async def wait_for_replay(self, replay: Replay, spin: float) -> None:
@@ -74,6 +83,8 @@ class BlockingWaits:
     submitted, and during a wait, which it ends early.
     """
 
+    suspends = False
+
     async def run_slow_work(self, work: Callable[[], None]) -> None:
         work()
 
@@ -83,7 +94,11 @@ class BlockingWaits:
     async def pause(self) -> None:
         return
 
-    async def before_submit(self) -> None:
+    def must_end(self) -> bool:
+        hold = CURRENT_THREAD.hold
+        return hold is not None and hold.raised is not None
+
+    async def raise_reason(self) -> None:
         if (hold := deferred_interrupt()) is not None:
             hold.check()
 
@@ -307,6 +322,8 @@ class TrioWaits:
     coroutine is closed. No loop resumes a closed coroutine, so it waits for its work under way by blocking.
     """
 
+    suspends = True
+
     def __init__(self) -> None:
         self._dropped = False
         self._turn_began: float | None = None
@@ -324,7 +341,10 @@ class TrioWaits:
         self._turn_began = None
         await trio.lowlevel.checkpoint()
 
-    async def before_submit(self) -> None:
+    def must_end(self) -> bool:
+        return _must_end()
+
+    async def raise_reason(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def wait_for_replay(self, replay: Replay, spin: float) -> None:

@@ -81,14 +81,11 @@ class RunRecorder(Protocol):
 
 
 _recorder: ContextVar[RunRecorder | None] = ContextVar("dagpu_recorder", default=None)
+current_recorder = _recorder.get
+"""Returns the recorder that measures the runs of this task; None if none is set."""
 set_recorder = _recorder.set
 """Sets the recorder that measures the runs of this task and of tasks that it starts from now on."""
 reset_recorder = _recorder.reset
-
-
-def is_recording() -> bool:
-    """Return True if a recorder measures the runs that begin in this task."""
-    return _recorder.get() is not None
 
 
 def recording(plan: Plan, streams: Sequence[object]) -> MeasuredRun | None:

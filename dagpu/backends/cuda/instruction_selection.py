@@ -85,6 +85,7 @@ class _Selector:
     def compiled(self) -> CompiledPlan:
         """Return the compiled plan. Call `instruction` for every instruction first."""
         plan = self._plan
+        arenas = [(number, nbytes) for number, nbytes in enumerate(plan.arena_bytes) if nbytes]
         return CompiledPlan(
             plan=plan,
             devices=self._devices,
@@ -93,12 +94,14 @@ class _Selector:
             places=self._places,
             outputs=self._outputs,
             inputs=self._inputs,
-            arenas=[(number, nbytes) for number, nbytes in enumerate(plan.arena_bytes) if nbytes],
+            arenas=arenas,
             gathers=self._gathers,
             report_base=self._report_base,
             reports=self._reports,
             copies_in=self._copies_in,
             copies_out=self._copies_out,
+            allocates=bool(arenas or self._outputs or self._gathers or self._reports),
+            copies_host=bool(self._copies_in or self._copies_out),
             blocking=self._blocking,
         )
 

@@ -5,7 +5,7 @@ time. It compares what the key contains (dagpu.lowering.arguments.cache_key), va
 leaves in the same order. If it refuses, the key decides.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -42,8 +42,8 @@ class _Expected:
         self.dtype: np.dtype[Any] | None = None
         self.token: Hashable = None
         """The token of a value that is in the key itself; None for other arguments."""
-        self.items: tuple[_Expected, ...] | None = None
-        """The items of a tuple, list or dict; None for other arguments."""
+        self.items: CallGuard | None = None
+        """The guard of the items of a tuple, list or dict; None for other arguments."""
         self.keys: Hashable = None
         """The tokens of the keys of a dict."""
 
@@ -52,24 +52,50 @@ class _Expected:
 class CallGuard:
     """The arguments of one call, as far as plans depend on them. Make it with `guard_call`."""
 
-    __slots__ = ("_expected", "_named")
+    __slots__ = ("_expected", "named")
 
-    def __init__(self, expected: tuple[_Expected, ...], named: bool) -> None:
+    def __init__(self, expected: Sequence[_Expected], named: "CallGuard | None" = None) -> None:
         self._expected = expected
-        self._named = named
-        """True for a call with keyword arguments."""
+        self.named = named
+        """The guard of the keyword arguments, each a pair; None for a call without them."""
 
-    def match(self, arguments: tuple[Any, ...], named: tuple[Any, ...]) -> tuple[list[Any], dict[Storage, int]] | None:
-        """Return the leaves of a call, and their memory, if its key is that of the earlier call.
+    def match(self, arguments: Sequence[Any], leaves: list[Any], storages: dict[Storage, int]) -> bool:
+        """Return True if these arguments have the facts of those of the earlier call. Append their leaves, and add the
+        memory of each, with its number in order of appearance.
 
-        Return None if it has another key, or if a handle has been moved or has no memory.
+        Return False too if a handle has been moved or has no memory.
         """
-        if self._named is not (named != ()):
-            return None
-        leaves: list[Any] = []
-        storages: dict[Storage, int] = {}
-        values = (arguments, named) if named else arguments
-        return (leaves, storages) if _match(values, self._expected, leaves, storages) else None
+        if len(arguments) != len(self._expected):
+            return False
+        for value, facts in zip(arguments, self._expected, strict=True):
+            if type(value) is not facts.kind:
+                return False
+            layout = facts.layout
+            if layout is not None:
+                state = state_of(value)
+                if state is None or (state.lender is not None and state_of(state.lender) is None):
+                    return False
+                storage, known = state.storage, len(storages)
+                if (
+                    storage.memory is None
+                    or (state.layout is not layout and state.layout != layout)
+                    or storage.device is not facts.device
+                    or storage.nbytes != facts.nbytes
+                    or storages.setdefault(storage, known) != facts.alias
+                    or (len(storages) == known and _is_among(value, leaves))
+                    or (storage.graph is not no_graph and storage.graph() is not None)
+                    or (facts.cut is not None and facts.cut != (state.kind, *cut_of(value)))
+                ):
+                    return False
+            elif facts.shape is not None:
+                if value.shape != facts.shape or not _has_dtype(value, facts.dtype) or _is_among(value, leaves):
+                    return False
+            elif facts.token is not None or facts.items is not None:
+                if not _matches_fixed(value, facts, leaves, storages):
+                    return False
+                continue
+            leaves.append(value)
+        return True
 
 
 def guard_call(arguments: tuple[Any, ...], named: tuple[Any, ...], leaves: Sequence[Any]) -> CallGuard | None:
@@ -78,104 +104,78 @@ def guard_call(arguments: tuple[Any, ...], named: tuple[Any, ...], leaves: Seque
     Return None if it has no guard: an argument that appears twice, or that is deeply nested, is left to the key.
     """
     found: list[Any] = []
-    expected = _expect((arguments, named) if named else arguments, found, {}, 0)
-    if expected is None or len(found) != len(leaves) or any(a is not b for a, b in zip(found, leaves, strict=True)):
+    storages: dict[Storage, int] = {}
+    guard = _guard_items(arguments, found, storages, 0)
+    if guard is not None and named:
+        guard.named = _guard_items(named, found, storages, 0)
+    if guard is None or (named and guard.named is None) or list(map(id, found)) != list(map(id, leaves)):
         return None
-    return CallGuard(expected, named != ())
+    return guard
 
 
-def _expect(
-    values: Sequence[Any], leaves: list[Any], storages: dict[Storage, int], depth: int
-) -> tuple[_Expected, ...] | None:
-    """Return the facts of these arguments, and append the leaves among them to `leaves`; None if there is no guard."""
-    if depth == _DEEPEST:
-        return None
+def _guard_items(
+    values: Iterable[Any], leaves: list[Any], storages: dict[Storage, int], depth: int
+) -> CallGuard | None:
+    """Return the guard of these values, and append the leaves among them; None if there is none."""
     expected: list[_Expected] = []
     for value in values:
-        kind = type(value)
-        facts = _Expected(kind)
-        expected.append(facts)
-        if kind in HANDLES:
-            state = live_state(value)
-            storage = state.storage
-            if storage.graph() is not None:
-                return None
-            facts.layout, facts.device, facts.nbytes = state.layout, storage.device, storage.nbytes
-            facts.alias = storages.setdefault(storage, len(storages))
-            if kind is Partition:
-                facts.cut = state.kind, *cut_of(value)
-            leaves.append(value)
-        elif kind is int or kind is float:
-            leaves.append(value)
-        elif kind is np.ndarray:
-            if value.dtype.metadata is not None:
-                return None
-            facts.shape, facts.dtype = value.shape, value.dtype
-            leaves.append(value)
-        elif kind in PLAIN:
-            facts.token = exact_token(value)
-        elif isinstance(value, NAMED):
-            facts.token = value
-        elif kind is list or kind is dict or is_tuple(value):
-            if kind is dict:
-                if not PLAIN.issuperset(map(type, value)):
-                    return None
-                facts.keys = tuple(map(exact_token, value))
-            facts.items = _expect(list(value.values()) if kind is dict else value, leaves, storages, depth + 1)
-            if facts.items is None:
-                return None
-        else:
+        facts = _expect(value, leaves, storages, depth)
+        if facts is None:
             return None
-    return tuple(expected)
+        expected.append(facts)
+    return CallGuard(expected)
 
 
-def _match(
-    values: Sequence[Any], expected: Sequence[_Expected], leaves: list[Any], storages: dict[Storage, int]
-) -> bool:
-    """Return True if these arguments have the expected facts. Append their leaves, and add the memory of handles."""
-    if len(values) != len(expected):
-        return False
-    for value, facts in zip(values, expected, strict=True):
-        if type(value) is not facts.kind:
-            return False
-        if facts.layout is not None:
-            state = state_of(value)
-            if state is None or (state.lender is not None and state_of(state.lender) is None):
-                return False
-            storage, layout, known = state.storage, state.layout, len(storages)
-            if (
-                storage.memory is None
-                or (layout is not facts.layout and layout != facts.layout)
-                or storage.device is not facts.device
-                or storage.nbytes != facts.nbytes
-                or storages.setdefault(storage, known) != facts.alias
-                or (len(storages) == known and _is_among(value, leaves))
-                or (storage.graph is not no_graph and storage.graph() is not None)
-                or (facts.cut is not None and facts.cut != (state.kind, *cut_of(value)))
-            ):
-                return False
-            leaves.append(value)
-        elif facts.shape is not None:
-            dtype = value.dtype
-            if value.shape != facts.shape or dtype != facts.dtype or dtype.metadata is not None:
-                return False
-            if _is_among(value, leaves):
-                return False
-            leaves.append(value)
-        elif facts.items is not None:
-            if facts.keys is not None:
-                if tuple(map(exact_token, value)) != facts.keys:
-                    return False
-                value = value.values()
-            elif facts.kind is not list and not is_tuple(value):
-                return False
-            if not _match(value, facts.items, leaves, storages):
-                return False
-        elif facts.token is None:
-            leaves.append(value)  # a number
-        elif facts.token is not value and facts.token != exact_token(value):
-            return False
-    return True
+def _expect(value: Any, leaves: list[Any], storages: dict[Storage, int], depth: int) -> _Expected | None:
+    """Return the facts of a value, and append the leaves in it; None if it cannot be guarded."""
+    kind = type(value)
+    facts = _Expected(kind)
+    if kind in PLAIN and kind is not int and kind is not float:
+        facts.token = exact_token(value)
+        return facts
+    if isinstance(value, NAMED):
+        facts.token = value
+        return facts
+    if kind is list or kind is dict or is_tuple(value):
+        if depth == _DEEPEST or (kind is dict and not PLAIN.issuperset(map(type, value))):
+            return None
+        if kind is dict:
+            facts.keys = tuple(map(exact_token, value))
+        facts.items = _guard_items(value.values() if kind is dict else value, leaves, storages, depth + 1)
+        return None if facts.items is None else facts
+    if kind in HANDLES:
+        state = live_state(value)
+        storage = state.storage
+        if storage.graph() is not None:
+            return None
+        facts.layout, facts.device, facts.nbytes = state.layout, storage.device, storage.nbytes
+        facts.alias = storages.setdefault(storage, len(storages))
+        facts.cut = (state.kind, *cut_of(value)) if kind is Partition else None
+    elif kind is np.ndarray:
+        if value.dtype.metadata is not None:
+            return None
+        facts.shape, facts.dtype = value.shape, value.dtype
+    elif kind is not int and kind is not float:
+        return None
+    leaves.append(value)
+    return facts
+
+
+def _matches_fixed(value: Any, facts: _Expected, leaves: list[Any], storages: dict[Storage, int]) -> bool:
+    """Return True if a value that is not a leaf is the expected one, or a container whose items are as expected."""
+    if facts.items is None:
+        return facts.token is value or facts.token == exact_token(value)
+    if facts.kind is dict:
+        return facts.keys == tuple(map(exact_token, value)) and facts.items.match(
+            list(value.values()), leaves, storages
+        )
+    return (facts.kind is list or is_tuple(value)) and facts.items.match(value, leaves, storages)
+
+
+def _has_dtype(array: "np.ndarray[Any, Any]", dtype: np.dtype[Any] | None) -> bool:
+    """Return True if an array has this element type, without metadata."""
+    found = array.dtype
+    return found is dtype or (found == dtype and found.metadata is None)
 
 
 def _is_among(value: object, leaves: list[Any]) -> bool:

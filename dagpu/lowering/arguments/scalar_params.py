@@ -2,6 +2,7 @@
 cell of its own."""
 
 import secrets
+from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from dagpu.common.errors import KernelArgumentError
@@ -22,6 +23,11 @@ class NumberUse(Protocol):
         """The identity of the form. Uses of one number that have the same form share one value and one cell."""
         ...
 
+    @property
+    def check(self) -> Callable[[float], object]:
+        """The function that `checked` calls first. Its error need not name the place of the use."""
+        ...
+
     def checked(self, number: float) -> object:
         """Return the number in this form. Raise the error that a trace would raise if the number does not fit."""
         ...
@@ -38,6 +44,11 @@ class ScalarUse:
 
     @property
     def form(self) -> object:
+        return self.param.check
+
+    @property
+    def check(self) -> Callable[[float], object]:
+        assert self.param.check is not None
         return self.param.check
 
     def checked(self, number: float) -> object:
@@ -64,6 +75,10 @@ class SeedUse:
     @property
     def form(self) -> object:
         return SeedUse
+
+    @property
+    def check(self) -> Callable[[float], object]:
+        return self.checked
 
     def checked(self, number: float) -> object:
         """Return the number modulo 2**64."""

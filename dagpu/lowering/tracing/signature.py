@@ -20,6 +20,7 @@ raises its usual error.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias, final
 
+from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin
 from dagpu.handles import (
@@ -61,7 +62,7 @@ _DEEPEST: Final = 20
 class BoundArguments:
     """The inputs of one run, bound to the program's buffers."""
 
-    __slots__ = ("_undo_log", "graphs", "leaves", "locks", "memory", "moves")
+    __slots__ = ("graphs", "leaves", "locks", "memory", "moves", "undo_log")
 
     def __init__(
         self,
@@ -82,26 +83,21 @@ class BoundArguments:
         """The leaves of the run. A traced run has none here: its trace has moved them."""
         self.moves = moves
         """The indices of the leaves that `take_leaves` moves."""
-        self._undo_log = undo_log
-        """The log of the handles that have moved into the run; None if there are none."""
+        self.undo_log = undo_log
+        """The log of the handles that have moved into the run; None if there are none. Discard it when the run is
+        submitted: from then on nothing can be moved back."""
 
     def take_leaves(self, origin: Origin) -> None:
         """Move the owning leaves into the run. `return_leaves` can still move them back."""
         if self.moves:
-            self._undo_log = log = UndoLog()
+            self.undo_log = log = UndoLog()
             self.leaves = leaves = list(self.leaves)
-            for index in self.moves:
-                leaves[index] = log.take_handle(leaves[index], origin)
+            log.take_leaves(leaves, self.moves, origin)
 
     def return_leaves(self) -> None:
         """Move the handles back to the op, unless the run was submitted."""
-        if self._undo_log is not None:
-            self._undo_log.put_back()
-
-    def discard_undo_log(self) -> None:
-        """Discard the undo log when the run is submitted: from now on nothing can be moved back."""
-        if self._undo_log is not None:
-            self._undo_log.discard()
+        if self.undo_log is not None:
+            self.undo_log.put_back()
 
 
 @final
@@ -145,10 +141,10 @@ class Signature:
         self._arrays: list[tuple[int, Any, int, tuple[int, ...], Any]] = []
         """For each array that is copied from: its cell; the array if it is not a leaf; the index of the leaf, or -1;
         and the shape and element type with which it was traced."""
-        self._numbers: list[tuple[int, int, NumberUse]] = [
-            (cell, index, use) for (index, _), (cell, use) in builder.numbers.items()
+        self._numbers: list[tuple[int, int, Callable[[float], object], NumberUse]] = [
+            (cell, index, use.check, use) for (index, _), (cell, use) in builder.numbers.items()
         ]
-        """Each cell of a number, with the index of its leaf, and one of its uses."""
+        """Each cell of a number, with the index of its leaf, and one of its uses with its check."""
         self._drawn = tuple(builder.drawn)
         """The cells of the seeds that each run draws."""
         self.result = result
@@ -166,16 +162,8 @@ class Signature:
         """
         memory: list[Any] = [None] * self.buffers
         locks: dict[Storage, bool] = {}
-        for handle, buffer in self._given:
-            state = find_live_state(handle)
-            if state is None:
-                return None
-            if buffer >= 0:
-                storage = state.storage
-                if storage.memory is None:
-                    return None
-                memory[buffer] = storage.memory
-                locks[storage] = False
+        if self._given and not self._bind_given(memory, locks):
+            return None
         graphs = self._bind_graphs(memory, leaves, locks) if self._graphs else ()
         if storages is None:
             storages = self._storages_of(leaves)
@@ -197,11 +185,28 @@ class Signature:
             if array.shape != shape or array.dtype != dtype:
                 return None
             memory[cell] = array
-        for cell, index, use in self._numbers:
-            memory[cell] = use.checked(leaves[index])
+        for cell, index, check, use in self._numbers:
+            try:
+                memory[cell] = check(leaves[index])
+            except KernelArgumentError:
+                memory[cell] = use.checked(leaves[index])  # raises the same error with the place of the call
         for cell in self._drawn:
             memory[cell] = fresh_seed()
         return BoundArguments(memory, locks, leaves, graphs, self.moves)
+
+    def _bind_given(self, memory: list[Any], locks: dict[Storage, bool]) -> bool:
+        """Bind the handles that are not leaves. Return False if one of them has been moved or lost."""
+        for handle, buffer in self._given:
+            state = find_live_state(handle)
+            if state is None:
+                return False
+            if buffer >= 0:
+                storage = state.storage
+                if storage.memory is None:
+                    return False
+                memory[buffer] = storage.memory
+                locks[storage] = False
+        return True
 
     def _bind_graphs(self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool]) -> Sequence[Captured]:
         """Bind the memory of the graphs, add it to `locks`, and return the graphs."""
@@ -380,7 +385,7 @@ def _leaf_memory_builder(kind: type[HandleBase], index: int, layout: Layout) -> 
             return clone_shared(leaf, layout)
         state = live_state(leaf)
         if kind is state.kind:
-            return kind(state.with_layout(layout))
+            return kind(state if state.layout == layout else state.with_layout(layout))
         return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=Holders()))
 
     return make

@@ -1,13 +1,14 @@
 """The undo log of a run: the handles that the run takes out of its op. They are put back if the run fails before its
 first submission."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.containers import is_container
 from dagpu.common.origin import Origin
 from dagpu.handles import HANDLES, OWNING, Handle, HandleBase, Tensor, live_state, move_handle
-from dagpu.handles.handle_trees import Undo, map_handles
+from dagpu.handles.handle_state import HandleState, restore_state, take_state
+from dagpu.handles.handle_trees import map_handles
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.tracing.loans import Loans
 from dagpu.ops.base import DeviceOp
@@ -22,8 +23,9 @@ class UndoLog:
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: list[Undo | Callable[[], None]] | None = []
-        """The entries in the order of the moves; None once nothing can be put back."""
+        self._entries: list[tuple[Handle, HandleState] | Callable[[], None]] | None = []
+        """The entries in the order of the moves; None once nothing can be put back. The entry of a handle has the state
+        that it had before."""
 
     def take_handle(self, handle: Handle, origin: Origin) -> Any:
         """Move an owning handle out of its op, and return the handle of the run.
@@ -31,12 +33,29 @@ class UndoLog:
         Raises:
             MovedError: it has been moved before. The note of that earlier move stays as it was.
         """
-        undo = Undo(handle)
+        undo = handle, live_state(handle)
         taken = move_handle(handle, _TAKEN, origin)
         self.add(undo)
         return taken
 
-    def add(self, undo: Undo | Callable[[], None]) -> None:
+    def take_leaves(self, leaves: list[Any], moves: Iterable[int], origin: Origin) -> None:
+        """Move the handles at the indices `moves` out of their op, and put the handles of the run in their places.
+
+        Raises:
+            MovedError: one of them has been moved before.
+        """
+        entries = self._entries
+        assert entries is not None
+        for index in moves:
+            handle = leaves[index]
+            if type(handle) is Tensor:
+                state = take_state(handle, _TAKEN, origin)
+                entries.append((handle, state))
+                leaves[index] = Tensor(state)
+            else:
+                leaves[index] = self.take_handle(handle, origin)
+
+    def add(self, undo: tuple[Handle, HandleState] | Callable[[], None]) -> None:
         """Add an entry that puts back a handle or component that was taken."""
         if self._entries is not None:
             self._entries.append(undo)
@@ -50,7 +69,10 @@ class UndoLog:
         called again, this does nothing."""
         entries, self._entries = self._entries, None
         for undo in reversed(entries or ()):
-            undo.undo() if isinstance(undo, Undo) else undo()
+            if isinstance(undo, tuple):
+                restore_state(*undo)
+            else:
+                undo()
 
 
 _TAKEN: Final = "a run of the op that owned it, started"

@@ -55,41 +55,58 @@ class LoadedPlan:
     """
 
     __slots__ = (
-        "_compiled", "_fixed", "_graph_from", "_graph_is_ready", "_runs", "_signature", "_spin", "device", "guard",
-        "guard_is_known", "policy", "prepared", "verify",
+        "_graph_from",
+        "_runs",
+        "device",
+        "fixed",
+        "graph_is_ready",
+        "guard",
+        "guard_is_known",
+        "is_compiled",
+        "policy",
+        "prepared",
+        "settings",
+        "signature",
+        "spin",
+        "verify",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
+        self.settings = settings
+        """The settings of the run that made the plan."""
         self.device = settings.device
         self.policy = settings.policy
         self.verify = settings.verify
         driver = backend(device_kind_of(plan))
-        self._spin = driver.spin()
+        self.spin = driver.spin()
+        """Seconds for which a run polls before it sleeps, unless its settings say otherwise."""
         self.prepared = driver.prepare(plan)
         self.guard: CallGuard | None = None
         """The test whether a call of a pipeline is one that this plan serves; None if only its key tells that."""
         self.guard_is_known = False
         """True once `guard` has been made, or cannot be made."""
-        self._compiled = False
-        self._graph_is_ready = False
-        self._signature: Signature | None = None
+        self.is_compiled = False
+        """True once it is known that a run has no slow work to do first."""
+        self.graph_is_ready = False
+        """True once it is known that a run as a graph has no slow work to do first."""
+        self.signature: Signature | None = None
         """The record by which later runs bind their inputs; None if only the traced run can use the plan."""
         self._graph_from: int | None = None
         """The run from which on the plan is a graph; None for never."""
         self._runs = 0
-        self._fixed: list[tuple[int, Hashable]] = []
+        self.fixed: list[tuple[int, Hashable]] = []
         """The values for which the plan is specialised, each with its index among the leaves."""
 
     def keep(self, signature: Signature, graph_from: int | None) -> None:
         """Make the plan ready for later runs, with the run from which on it is a graph."""
-        self._signature = signature
+        self.signature = signature
         self._graph_from = graph_from
 
     def specialize(self, inputs: Flattened, reads: set[int], graph_from: int | None) -> None:
         """Record the values of the leaves `reads`, for which alone this plan holds, and the run from which on it is a
         graph."""
         self._graph_from = graph_from
-        self._fixed = [(index, exact_token(inputs.leaves[index])) for index in sorted(reads)]
+        self.fixed = [(index, exact_token(inputs.leaves[index])) for index in sorted(reads)]
 
     def suits(self, settings: Settings, leaves: Sequence[Any] = ()) -> bool:
         """True if these settings and leaves would produce this plan. User-defined policies compare by identity."""
@@ -98,12 +115,12 @@ class LoadedPlan:
             self.device is settings.device
             and (self.policy is policy or (type(policy) in VALUE_POLICIES and self.policy == policy))
             and self.verify is settings.verify
-            and (not self._fixed or not leaves or self._has_fixed_values(leaves))
+            and (not self.fixed or not leaves or self._has_fixed_values(leaves))
         )
 
     def _has_fixed_values(self, leaves: Sequence[Any]) -> bool:
         """True if the leaves have the values for which the plan is specialised."""
-        return all(exact_token(leaves[index]) == value for index, value in self._fixed)
+        return all(exact_token(leaves[index]) == value for index, value in self.fixed)
 
     def wants_graph(self) -> bool:
         """Count one more run. Returns true if this run is to be launched as a graph."""
@@ -112,32 +129,25 @@ class LoadedPlan:
 
     def slow_work(self, graph: bool) -> Callable[[], None] | None:
         """Return the slow work to be done before a run, as a graph or not; None if no such work remains."""
-        if graph:
-            if self._graph_is_ready:
-                return None
-            slow = self.prepared.before_graph
-            self._graph_is_ready = slow is None
-        else:
-            if self._compiled:
-                return None
-            slow = self.prepared.before_first
-            self._compiled = slow is None
+        slow = self.prepared.before_graph if graph else self.prepared.before_first
+        if slow is None:
+            if graph:
+                self.graph_is_ready = True
+            else:
+                self.is_compiled = True
         return slow
-
-    def spin_seconds(self, settings: Settings) -> float:
-        """Return the seconds for which a run polls before it sleeps."""
-        return self._spin if settings.spin is None else settings.spin
 
     def bind(self, leaves: Sequence[Any], storages: Iterable[Storage] | None = None) -> BoundArguments | None:
         """Bind the inputs of a later run; None if it needs a trace. See `Signature.bind`."""
-        assert self._signature is not None
-        return self._signature.bind(leaves, storages)
+        assert self.signature is not None
+        return self.signature.bind(leaves, storages)
 
     def submit(self, bound: BoundArguments, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a replay with these inputs, and poll it for at most `spin` seconds. From now on the handles among the
         inputs cannot be put back."""
         replay = self.prepared.submit(Bindings(memory=bound.memory), spin, graph=graph)
-        bound.discard_undo_log()
+        if bound.undo_log is not None:
+            bound.undo_log.discard()
         return replay
 
     def compile(self) -> None:
@@ -152,5 +162,5 @@ class LoadedPlan:
 
     def result(self, bound: BoundArguments) -> Any:
         """Build the result of a later run."""
-        assert self._signature is not None
-        return self._signature.result(bound.memory, bound.leaves)
+        assert self.signature is not None
+        return self.signature.result(bound.memory, bound.leaves)

@@ -1,9 +1,9 @@
 """The one way to run a loaded plan: lock, take the handles, submit, wait and raise the failures."""
 
 from collections.abc import Callable
-from typing import final
+from typing import Any
 
-from dagpu.backends.protocol import Failure
+from dagpu.backends.protocol import Bindings, Failure
 from dagpu.common.origin import Origin
 from dagpu.common.tracebacks import passes_on
 from dagpu.handles.storage import Locks
@@ -14,55 +14,24 @@ from dagpu.runtime.graphs.graph_updates import EnqueuedUpdate
 from dagpu.runtime.waiting import Waits
 
 
-@final
-class RunLocks:
-    """The locks of one run, and the updates of graphs for which it waits."""
-
-    __slots__ = ("_locks", "_updates", "origin")
-
-    def __init__(self, origin: Origin) -> None:
-        self.origin = origin
-        """The place in the user's code that started the run."""
-        self._locks = Locks(origin)
-        self._updates: EnqueuedUpdate | None = None
-
-    def acquire(self, bound: BoundArguments) -> None:
-        """Lock the memory of one call, and take over the updates of the graphs that it launches.
-
-        Raises:
-            BorrowError: another run holds a conflicting lock.
-        """
-        if bound.graphs and self._updates is None:
-            self._updates = EnqueuedUpdate()
-        for captured in bound.graphs:
-            captured.updates.transfer(self._locks, self._updates)
-        self._locks.acquire(bound.locks)
-
-    async def finish_updates(self, waits: Waits) -> None:
-        """Wait for the updates that were taken over, forget them, and raise their failures."""
-        updates = self._updates
-        if updates is None:
-            return
-        while updates.replays:
-            replay = updates.replays.pop(0)
-            await waits.drain_replay(replay)
-            updates.failures += replay.failures()
-        if updates.failures:
-            _raise_failures(updates.failures)
-
-    async def end_run(self, waits: Waits) -> None:
-        """Wait for the updates that are left, and release the locks."""
-        try:
-            if self._updates is not None:
-                await self.finish_updates(waits)
-        finally:
-            self._locks.release()
+async def run_bound(loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin) -> Any:
+    """Run a plan of an earlier run with bound inputs, and return its result. Nothing is traced or scheduled. `origin`
+    is the place in the user's code that started the run."""
+    if not bound.locks and not bound.moves:
+        await run_call(loaded, bound, None, settings, waits)
+        return loaded.result(bound)
+    locks = Locks(origin)
+    try:
+        await run_call(loaded, bound, locks, settings, waits)
+        return loaded.result(bound)
+    finally:
+        locks.release()
 
 
 async def run_call(
     loaded: LoadedPlan,
     bound: BoundArguments,
-    locks: RunLocks | None,
+    locks: Locks | None,
     settings: Settings,
     waits: Waits,
     meanwhile: Callable[[], None] | None = None,
@@ -70,38 +39,66 @@ async def run_call(
     """Run a plan once with bound inputs, and raise the failures.
 
     When this ends, the work is complete, and `bound.memory` has the memory that the run made. If it fails before the
-    submission, the handles are back in their op. The caller ends `locks`, which are None for a call that locks nothing
-    and takes no handle. `meanwhile` is called while the device works.
+    submission, the handles are back in their op. The caller releases `locks`, which are None for a call that locks
+    nothing and takes no handle. `meanwhile` is called while the device works.
     """
+    updates = EnqueuedUpdate() if bound.graphs else None
     try:
-        if locks is not None:
-            locks.acquire(bound)
-            bound.take_leaves(locks.origin)
-        graph = loaded.wants_graph()
-        slow = loaded.slow_work(graph)
-        if slow is not None:
-            await waits.run_slow_work(slow)
-        await waits.before_submit()
-        spin = loaded.spin_seconds(settings)
-        replay = loaded.submit(bound, spin if meanwhile is None else 0.0, graph=graph)
-    except BaseException:
-        bound.return_leaves()
-        raise
-    if meanwhile is not None:
         try:
-            meanwhile()
+            if locks is not None:
+                if updates is not None:
+                    _take_over_updates(bound, locks, updates)
+                locks.acquire(bound.locks)
+                if bound.moves:
+                    bound.take_leaves(locks.origin)
+            graph = loaded.wants_graph()
+            if not (loaded.graph_is_ready if graph else loaded.is_compiled):
+                slow = loaded.slow_work(graph)
+                if slow is not None:
+                    await waits.run_slow_work(slow)
+            if waits.must_end():
+                await waits.raise_reason()
+            spin = loaded.spin if settings.spin is None else settings.spin
+            bindings = Bindings(memory=bound.memory)
+            replay = loaded.prepared.submit(bindings, spin if meanwhile is None else 0.0, graph=graph)
+            if bound.undo_log is not None:
+                bound.undo_log.discard()
         except BaseException:
-            replay.cancel()
-            await waits.drain_replay(replay)
+            bound.return_leaves()
             raise
-    try:
-        await waits.wait_for_replay(replay, 0.0 if meanwhile is None else spin)
+        if meanwhile is not None:
+            try:
+                meanwhile()
+            except BaseException:
+                replay.cancel()
+                await waits.drain_replay(replay)
+                raise
+        try:
+            if waits.suspends or not replay.done():
+                await waits.wait_for_replay(replay, 0.0 if meanwhile is None else spin)
+        finally:
+            failures = replay.failures()
+            if failures:
+                _raise_failures(failures)
     finally:
-        failures = replay.failures()
-        if failures:
-            _raise_failures(failures)
-    if locks is not None and bound.graphs:
-        await locks.finish_updates(waits)
+        if updates is not None:
+            await _finish_updates(updates, waits)
+
+
+def _take_over_updates(bound: BoundArguments, locks: Locks, updates: EnqueuedUpdate) -> None:
+    """Take over the updates that are enqueued for the graphs of a call, and their locks."""
+    for captured in bound.graphs:
+        captured.updates.transfer(locks, updates)
+
+
+async def _finish_updates(updates: EnqueuedUpdate, waits: Waits) -> None:
+    """Wait for updates that a launch has taken over, and raise their failures."""
+    while updates.replays:
+        replay = updates.replays.pop(0)
+        await waits.drain_replay(replay)
+        updates.failures += replay.failures()
+    if updates.failures:
+        _raise_failures(updates.failures)
 
 
 @passes_on

@@ -7,11 +7,11 @@ from typing import Any, final
 
 from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.errors import CaptureError
-from dagpu.common.origin import Origin, describe
+from dagpu.common.origin import Origin, describe, start_of_run
 from dagpu.handles import HandleState, Lender, SharedTensor, live_state
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.handle_trees import map_handles
-from dagpu.handles.storage import Storage
+from dagpu.handles.storage import Locks, Storage
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Program, Role
 from dagpu.lowering.tracing.tracer import Tracer
@@ -20,7 +20,7 @@ from dagpu.ops.compose import Unzip, zip_ops
 from dagpu.ops.creation import dup
 from dagpu.ops.graph import Captured
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
-from dagpu.runtime.calls.run_call import RunLocks, run_call
+from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import call_on_plan, execute, quiet_collector
@@ -46,7 +46,7 @@ def capture(
     """
     waits = BlockingWaits()
     tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, find_device)
-    locks = RunLocks(origin)
+    locks = Locks(origin)
     try:
         with quiet_collector():
             stage = tracer.stage()
@@ -68,13 +68,13 @@ def capture(
             if buffer.role is Role.OUTPUT:
                 constant.memory[index] = bound.memory[index]
         frozen = loaded.freeze(constant)
-        drive(locks.end_run(waits))
+        locks.release()
         tracer.publish(_replace_by_copies(tracer.unpublished_handles(), {*outputs, *owned}, settings))
     except BaseException:
         tracer.abandon("the capture that was to make them failed")
         raise
     finally:
-        drive(locks.end_run(waits))
+        locks.release()
     found = _new_captured(
         frozen, plan, stream or _own_stream(where), {**stage.locks, **outputs}, lent, origin, settings
     )
@@ -100,7 +100,7 @@ def _replace_by_copies(remembered: list[Any], written: set[Storage], settings: S
     if not changing:
         return lambda value: value
     quiet = replace(settings, graph_from=None, on_plan=None)
-    copies = drive(execute(zip_ops(*map(dup, changing)), quiet, BlockingWaits()))
+    copies = drive(execute(zip_ops(*map(dup, changing)), quiet, BlockingWaits(), start_of_run()))
     constants = {
         id(handle): copy.share() if type(handle) is SharedTensor else copy.borrow()
         for handle, copy in zip(changing, copies, strict=True)

@@ -27,8 +27,8 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.explore import exploring
-from dagpu.handles import move_handle
-from dagpu.handles.handle_trees import Undo, storage_of
+from dagpu.handles import live_state, move_handle, restore_state
+from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
 from dagpu.lowering.tracing.signature import BoundArguments
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, scaled, shared, tensor, unlocked
@@ -178,13 +178,13 @@ def test_a_lost_race_for_one_argument_gives_back_the_others() -> None:
     gone: list[Any] = []
 
     def late(bound: BoundArguments, origin: Any) -> None:
-        gone.append(Undo(held[2]))
+        gone.append(live_state(held[2]))
         move_handle(held[2], "another thread", None)
         take(bound, origin)
 
     with patch.object(BoundArguments, "take_leaves", late), pytest.raises(MovedError, match="another thread"):
         op.sync()
-    gone[0].undo()
+    restore_state(held[2], gone[0])
     assert [number_in(t) for t in op.sync()] == [1, 2, 3]
 
 

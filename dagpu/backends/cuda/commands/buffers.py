@@ -26,12 +26,13 @@ class RunMemory:
     """The memory of one run: the plan's bound buffers, the bases, and the objects that the run keeps alive. Implements
     `RunBuffers`."""
 
-    __slots__ = ("_compiled", "allocated", "bases", "bound", "kept_alive", "launched", "locked", "reports")
+    __slots__ = ("_compiled", "bases", "bound", "kept_alive", "launched", "locked", "reports")
 
     def __init__(self, compiled: CompiledPlan, bound: list[object]) -> None:
         self._compiled = compiled
         self.bound = bound
-        """For each buffer of the plan its block, for each cell its value."""
+        """For each buffer of the plan its block, for each cell its value. The caller has set the inputs, and may have
+        set outputs."""
         self.bases: list[int] = [0] * compiled.bases
         self.kept_alive: list[object] = []
         self.launched: list[Reporting] = []
@@ -41,26 +42,20 @@ class RunMemory:
         or a copy of its bytes."""
         self.reports: MemoryBlock | None = None
         """Memory of the bounds reports of the plan's checked kernels; None if it has none."""
-        self.allocated = False
-        """True once `allocate` has been called."""
-        self._bind_given_blocks()
-
-    def address(self, place: BaseOffset) -> int:
-        """Return the address of a place in this run."""
-        return self.bases[place.base] + place.offset
-
-    def _bind_given_blocks(self) -> None:
-        """Set the bases of the inputs and outputs whose blocks the caller has given."""
-        bases, bound = self.bases, self.bound
-        for buffer, base in self._compiled.inputs:
+        bases = self.bases
+        for buffer, base in compiled.inputs:
             block = bound[buffer]
             assert isinstance(block, MemoryBlock), f"{block!r} is not memory of the CUDA backend"
             bases[base] = block.address
-        for buffer, base, _, _ in self._compiled.outputs:
+        for buffer, base, _, _ in compiled.outputs:
             block = bound[buffer]
             if block is not None:
                 assert isinstance(block, MemoryBlock), f"{block!r} is not memory of the CUDA backend"
                 bases[base] = block.address
+
+    def address(self, place: BaseOffset) -> int:
+        """Return the address of a place in this run."""
+        return self.bases[place.base] + place.offset
 
     def allocate(self, before: Sequence[int]) -> None:
         """Allocate the arenas, a block for each output that has none yet, and a block for each copy that gathers.
@@ -74,7 +69,6 @@ class RunMemory:
             OutOfMemoryError: there is too little memory.
         """
         compiled, bases, bound = self._compiled, self.bases, self.bound
-        self.allocated = True
         for number, size in compiled.arenas:
             arena = self._block(number, size, before[number], _ARENA)
             self.kept_alive.append(arena)

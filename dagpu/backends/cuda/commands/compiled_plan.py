@@ -39,5 +39,9 @@ class CompiledPlan:
     """The launches that report a violation of bounds, in the order of their reports."""
     copies_in: Sequence[CopyIn]
     copies_out: Sequence[CopyOut]
+    allocates: bool
+    """True if runs allocate memory: arenas, results, or what copies and reports need."""
+    copies_host: bool
+    """True if runs copy from or to the host."""
     blocking: bool
     """True if the submission of a run may take long for any inputs. Worker threads submit such a run."""

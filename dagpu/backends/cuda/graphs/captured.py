@@ -94,8 +94,8 @@ def capture(compiled: CompiledPlan, encoded: Encoded, graphs: GraphInstances, bo
         device.destroy_retired()
         instance = GraphExec(device, graphs.find_topology(compiled, encoded))
         memory = RunMemory(compiled, bound)
-        memory.allocate(instance.bases)
-        memory.allocate_host_memory(instance.bases)
+        memory.allocate(instance.parameters.bases)
+        memory.allocate_host_memory(instance.parameters.bases)
         for copy_out in compiled.copies_out:
             array = bound[copy_out.instruction.out]
             assert isinstance(array, np.ndarray)

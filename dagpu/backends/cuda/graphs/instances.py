@@ -24,7 +24,6 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     GraphNode,
     KernelUpdates,
     RawGraph,
-    RawStream,
 )
 from dagpu.backends.cuda.graphs.topology import (
     GraphCommand,
@@ -70,13 +69,22 @@ class GraphExec:
     """An executable graph, and the bases and numbers for which its nodes are written. One run at a time owns it."""
 
     __slots__ = (
-        "__weakref__", "_device", "_parameters", "_retired", "_topology", "_updates", "broken", "failed_node", "raw",
+        "__weakref__",
+        "_device",
+        "_retired",
+        "_topology",
+        "_updates",
+        "broken",
+        "failed_node",
+        "parameters",
+        "raw",
     )  # fmt: skip
 
     def __init__(self, device: CudaDevice, topology: GraphTopology) -> None:
         self._device = device
         self._topology = topology
-        self._parameters = topology.parameters.copy()
+        self.parameters = topology.parameters.copy()
+        """The parameters of the kernels' nodes, with the bases and numbers for which all nodes are written."""
         self._updates: dict[tuple[int, ...], _Updates] = {}
         """The prepared updates, by the sources that have changed; see `Relocations`."""
         self.raw: RawGraph | None = None
@@ -89,16 +97,16 @@ class GraphExec:
         self.failed_node: Node | None = None
         """The node whose update failed, if any."""
 
-    def update_nodes(self, bases: Sequence[int], memory: Sequence[object]) -> None:
-        """Update the nodes whose addresses, or numbers in the cells of this memory, differ. Instantiate the graph first
-        if that has not been done. The context must be current."""
+    def update_nodes(self, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
+        """Update the nodes whose addresses, or numbers in the cells of this memory, differ, and return the driver's
+        graph. Instantiate it first if that has not been done. The context must be current."""
         topology, raw = self._topology, self.raw
-        changed = self._parameters.relocate(bases, memory)
+        changed = self.parameters.relocate(bases, memory)
         if raw is None:
-            self.raw = self._retired.resource = self._instantiated(lambda command: command.node(bases))
-            return
+            self.raw = self._retired.resource = raw = self._instantiated(lambda command: command.node(bases))
+            return raw
         if not changed:
-            return
+            return raw
         kernels, others = self._prepared_updates(raw, tuple(changed))
         current: int | None = None
         try:
@@ -115,6 +123,7 @@ class GraphExec:
             refused = kernels.refused if current is None else current
             self.failed_node = None if refused is None else topology.nodes[refused]
             raise
+        return raw
 
     def _prepared_updates(self, raw: RawGraph, changed: tuple[int, ...]) -> "_Updates":
         """Return the updates after a change of these sources. They are prepared once."""
@@ -134,11 +143,6 @@ class GraphExec:
             updates = self._updates[changed] = _Updates(raw.prepare_updates(kernels), others)
         return updates
 
-    def launch(self, stream: RawStream) -> None:
-        """Launch the graph. It must be instantiated, and the context current."""
-        assert self.raw is not None
-        self.raw.launch(stream)
-
     def prepare(self) -> None:
         """Instantiate the graph before its first run, with placeholder addresses. The context must be current."""
         device, nodes = self._device, self._topology.nodes
@@ -147,7 +151,7 @@ class GraphExec:
         here, there = device.memory.take(max(sizes, default=0)), device.pinned.take(max(sizes, default=0))
 
         def placeholder(command: GraphCommand) -> GraphNode:
-            return _moved(command.node(self._parameters.bases), here.address, there.address)
+            return _moved(command.node(self.parameters.bases), here.address, there.address)
 
         self.raw = self._retired.resource = self._instantiated(placeholder)
         idle = device.streams.take_exclusive()
@@ -157,7 +161,7 @@ class GraphExec:
             device.streams.give_back_exclusive(idle)
 
     def _instantiated(self, with_addresses: Callable[[GraphCommand], GraphNode]) -> RawGraph:
-        topology, texts = self._topology, self._parameters.texts
+        topology, texts = self._topology, self.parameters.texts
 
         def made(node: Node) -> GraphNode:
             if isinstance(node, LaunchTemplate):
@@ -169,13 +173,8 @@ class GraphExec:
     def changed_bases(self, bases: Sequence[int]) -> list[int]:
         """Return the numbers of these bases that differ from the nodes' bases. A base of 0 is not known yet, and does
         not count."""
-        pairs = zip(bases, self._parameters.bases, strict=False)
+        pairs = zip(bases, self.parameters.bases, strict=False)
         return [number for number, (base, mine) in enumerate(pairs) if base != mine and base != 0]
-
-    @property
-    def bases(self) -> Sequence[int]:
-        """The bases for which its nodes are written."""
-        return self._parameters.bases
 
 
 def _moved(node: CopyNode | FillNode, device: int, host: int) -> GraphNode:
@@ -223,7 +222,8 @@ class GraphInstances:
         self._device = devices[0]
         self._topology: GraphTopology | None = None
         self._lock = threading.Lock()
-        self._idle: list[GraphExec] = []
+        self.idle: list[GraphExec] = []
+        """The graphs that no run has borrowed. Only the methods of this class change the list."""
         self._seen: deque[tuple[int, ...]] = deque(maxlen=SEEN)
         """The bases of the last runs for which many nodes were updated."""
         self._failed = False
@@ -251,7 +251,7 @@ class GraphInstances:
     @property
     def can_lend(self) -> bool:
         """True if `borrow` may succeed: a graph is idle, or another may be created."""
-        return bool(self._idle) or not (self._count >= INSTANCES or self.refused or self.obstacle)
+        return bool(self.idle) or not (self._count >= INSTANCES or self.refused or self.obstacle)
 
     def find_topology(self, compiled: CompiledPlan, encoded: Encoded) -> GraphTopology:
         """Return the topology of the plan's graph. It is computed once, or twice if two threads call at the same
@@ -278,7 +278,7 @@ class GraphInstances:
 
         Return None if none is available. Pass the graph to `give_back` after the run."""
         with self._lock:
-            idle, topology = self._idle, self._topology
+            idle, topology = self.idle, self._topology
             if idle:
                 may_want_another = (
                     topology is not None
@@ -319,7 +319,7 @@ class GraphInstances:
         self._seen.append(wanted)
         return False
 
-    def instantiated(self, instance: GraphExec, make: Callable[[GraphExec], None]) -> bool:
+    def instantiated(self, instance: GraphExec, make: Callable[[GraphExec], object]) -> bool:
         """Call `make` to instantiate a graph. Return False if the driver refuses, or memory is short.
 
         Raises:
@@ -345,4 +345,4 @@ class GraphInstances:
             if instance.raw is None or instance.broken:
                 self._count -= 1
             else:
-                self._idle.append(instance)
+                self.idle.append(instance)

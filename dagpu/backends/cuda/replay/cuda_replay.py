@@ -43,8 +43,8 @@ class CudaReplay:
 
     __slots__ = (
         "__weakref__", "_release_command_list", "_release_graph", "actions", "buffers", "command_list", "compiled",
-        "devices", "ends", "exclusive", "finished", "finishing", "graph", "lock", "notifier", "outcome", "raw", "streams",
-        "submitted", "timing", "unmarked", "wakeup_fd",
+        "devices", "ends", "exclusive", "finished", "finishing", "graph", "lock", "notifier", "outcome", "raw",
+        "streams", "submitted", "timing", "unmarked", "wakeup_fd",
     )  # fmt: skip
 
     def __init__(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final, final
 
-from dagpu.backends.common.measuring import is_recording
+from dagpu.backends.common.measuring import current_recorder
 from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
@@ -19,7 +19,6 @@ from dagpu.backends.cuda.replay.submit import follow_graph
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import Failure
 from dagpu.common.errors import DagpuError, DeviceLostError
-
 
 _ONE: Final = (1,)
 """The entries that a graph adds to its stream."""
@@ -67,26 +66,34 @@ class GraphReplay:
         if self.finished:
             return True
         with self._device.gpu.current():
-            return self._look()
+            return self.look()
 
     def poll(self, seconds: float) -> bool:
         """Poll the run for at most this number of seconds. Return True if it is over."""
         if self.finished:
             return True
         with self._device.gpu.current():
-            return self.poll_in_context(seconds)
+            return self._poll_in_context(seconds)
 
-    def poll_in_context(self, seconds: float) -> bool:
-        """Poll the run for at most this number of seconds. Return True if it is over. The context must be current."""
-        if self._look():
-            return True
+    def poll_first(self, seconds: float) -> None:
+        """Poll the run for at most this number of seconds, right after its launch. If that is interrupted, wait for the
+        run, since no caller has it. The context must be current."""
+        try:
+            if not self.look():
+                self._poll_in_context(seconds)
+        except BaseException:
+            self.wait()
+            raise
+
+    def _poll_in_context(self, seconds: float) -> bool:
         deadline = time.perf_counter() + seconds
-        while time.perf_counter() < deadline:
-            if self._look():
-                return True
-        return False
+        while not self.look():
+            if time.perf_counter() >= deadline:
+                return self.finished
+        return True
 
-    def _look(self) -> bool:
+    def look(self) -> bool:
+        """Poll the run once, and return True if it is over. The context must be current."""
         followed = self._followed
         if followed is not None:
             return followed.done()
@@ -139,11 +146,6 @@ class GraphReplay:
     # ---- for its device -------------------------------------------------------------------------------------------
 
     @property
-    def submitted(self) -> bool:
-        """True: one call submits all of the run."""
-        return True
-
-    @property
     def finishing(self) -> bool:
         """True once a thread has claimed the run."""
         return self not in self._device.live
@@ -193,9 +195,10 @@ class GraphReplay:
 
 
 def launch_graph(
-    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, buffers: RunMemory
+    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
 ) -> GraphReplay | CudaReplay | None:
-    """Launch the plan of a run as one graph. Return None if the run must be submitted as a command list.
+    """Launch a plan with this memory as one graph, and poll it for at most `spin` seconds. Return None if the run must
+    be submitted as a command list; it has no effect then.
 
     A graph is not used if each instruction is measured, or if a copy from or to the host would delay the submitting
     thread: with a command list, other work starts meanwhile. The context must be current.
@@ -204,22 +207,24 @@ def launch_graph(
         OutOfMemoryError: there is too little memory; nothing has been submitted.
         DeviceLostError: the device is lost.
     """
-    if not graphs.can_lend or is_recording() or not buffers.submits_quickly():
+    if current_recorder() is not None:
         return None
-    device, own = compiled.devices[0], graphs.own
-    stream = None if own is None else device.streams.take((own,))[0]
-    if stream is not None and stream.congested():
+    buffers = RunMemory(compiled, memory)
+    if compiled.copies_host and not buffers.submits_quickly():
+        return None
+    device, streams, own = compiled.devices[0], compiled.devices[0].streams, graphs.own
+    if own is not None and streams.take((own,))[0].congested():
         return None
     graph = graphs.borrow(compiled, command_lists.encoded, buffers.bases)
     if graph is None:
         return None
     try:
-        buffers.allocate(graph.bases)
-        if not _is_ready(graph, graphs, buffers):
+        if compiled.allocates:
+            buffers.allocate(graph.parameters.bases)
+        if (compiled.copies_host or graph.raw is None) and not _is_ready(graph, graphs, buffers):
             graphs.give_back(graph)
             return None
-        if stream is None:
-            stream = device.streams.take_exclusive()
+        stream = streams.take_exclusive() if own is None else streams.take((own,))[0]
     except BaseException as error:
         graphs.give_back(graph)
         if isinstance(error, DeviceLostError):
@@ -227,13 +232,14 @@ def launch_graph(
         raise
     run = GraphReplay(compiled, command_lists, graphs, graph, buffers, stream)
     try:
-        graph.update_nodes(buffers.bases, buffers.bound)
-        graph.launch(stream.raw)
+        graph.update_nodes(buffers.bases, memory).launch(stream.raw)
     except BaseException as error:
         return run.follow(error)
     if own is not None or compiled.reports:  # other work may follow in the stream, or reports have to be read
         return run.follow()
     device.live.add(run)  # now that an idle stream means that the run is over
+    if spin:
+        run.poll_first(spin)
     return run
 
 
@@ -245,7 +251,7 @@ def _is_ready(graph: GraphExec, graphs: GraphInstances, buffers: RunMemory) -> b
         DeviceLostError: the device is lost.
     """
     try:
-        buffers.allocate_host_memory(graph.bases)
+        buffers.allocate_host_memory(graph.parameters.bases)
         return graph.raw is not None or graphs.instantiated(
             graph, lambda new: new.update_nodes(buffers.bases, buffers.bound)
         )

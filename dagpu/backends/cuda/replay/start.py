@@ -36,15 +36,15 @@ def start(
         if device.lost is not None:
             device.refuse_if_lost()
     with devices[0].gpu.current():
-        if devices[0].retired:
+        if devices[0].retired.gone:
             devices[0].destroy_retired()
+        if graph and (graphs.idle or graphs.can_lend):
+            launched = launch_graph(compiled, command_lists, graphs, bindings.memory, spin)
+            if launched is not None:
+                return launched
         buffers = RunMemory(compiled, bindings.memory)
-        run: CudaReplay | GraphReplay | None = None
-        if graph:
-            run = launch_graph(compiled, command_lists, graphs, buffers)
-        if run is None:
-            run = CudaReplay(compiled, buffers, command_lists.give_back, graphs.give_back)
-            _submit(run, command_lists)
+        run = CudaReplay(compiled, buffers, command_lists.give_back, graphs.give_back)
+        _submit(run, command_lists)
         if spin and run.submitted:
             try:
                 run.poll_in_context(spin)
@@ -97,11 +97,9 @@ def _take_streams(run: CudaReplay) -> None:
 
 
 def _take_command_list(run: CudaReplay, command_lists: CommandListPool) -> None:
-    """Take a command list, and write this run's addresses into it. Take memory first, unless a failed attempt at a
-    graph has taken it."""
+    """Take a command list and memory, and write this run's addresses into the command list."""
     run.command_list = command_list = command_lists.borrow()
-    if not run.buffers.allocated:
-        run.buffers.allocate(command_list.parameters.bases)
+    run.buffers.allocate(command_list.parameters.bases)
     command_list.parameters.relocate(run.buffers.bases, run.buffers.bound)
     run.actions, run.unmarked = command_list.encoded.actions, command_list.encoded.unmarked
     if run.timing is not None:
