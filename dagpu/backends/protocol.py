@@ -6,7 +6,7 @@ returns a `Backend`. The core imports no backend.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, final
+from typing import Final, Literal, Protocol, final
 
 from dagpu.handles.device_handles import Device
 from dagpu.lowering.plan import Plan
@@ -77,6 +77,38 @@ class Replay(Protocol):
         Valid once the replay is done. Instructions that depend on a failed one were skipped.
         """
         ...
+
+
+@final
+class CompletedReplay:
+    """A replay that completed without a failure before `submit` returned. Implements `Replay`."""
+
+    __slots__ = ()
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return True
+
+    def poll(self, seconds: float) -> bool:
+        return True
+
+    def readable(self) -> int | None:
+        return None
+
+    def when_done(self, wake: Callable[[], None]) -> None:
+        wake()
+
+    def cancel(self) -> None:
+        return
+
+    def failures(self) -> list[Failure]:
+        return []
+
+
+COMPLETED: Final = CompletedReplay()
+"""The replay of each run that completed while `submit` polled for its end, if the backend needs no other object."""
 
 
 class Prepared(Protocol):

@@ -1,11 +1,12 @@
 """Looks up devices and backends by name, and keeps the current device of each task and thread."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from importlib import metadata
-from typing import cast
+from typing import Final, cast
 
 from dagpu.backends.protocol import Backend
 from dagpu.common.env_vars import DEVICE
@@ -44,13 +45,17 @@ def backend(kind: str) -> Backend:
     return backends.setdefault(kind, _load(kind)) if found is None else found
 
 
+_replacements: Final = itertools.count()
+version: int = next(_replacements)
+"""A number that changes whenever a name may have come to mean another device."""
+
+
 @contextmanager
 def replaced_backend(kind: str, replacement: Backend) -> Iterator[None]:
     """Use `replacement` as the backend for this kind within the `with` block, on all threads. For tests."""
     before = backends.get(kind)
     backends[kind] = replacement
-    _automatic.cache_clear()
-    _found.cache_clear()
+    _forget_devices()
     try:
         yield
     finally:
@@ -58,8 +63,14 @@ def replaced_backend(kind: str, replacement: Backend) -> Iterator[None]:
             del backends[kind]
         else:
             backends[kind] = before
-        _automatic.cache_clear()
-        _found.cache_clear()
+        _forget_devices()
+
+
+def _forget_devices() -> None:
+    """Forget which device each name means."""
+    global version
+    _automatic.cache_clear()
+    version = next(_replacements)
 
 
 def _load(kind: str) -> Backend:
@@ -123,12 +134,6 @@ def _split_name(name: str) -> tuple[str, int]:
 
 
 @cache
-def _found(name: str) -> Device:
-    """Return a device by name, as `find_device` does, and remember it."""
-    return find_device(name)
-
-
-@cache
 def _automatic() -> Device:
     if "cuda" in backend_names():
         try:
@@ -148,7 +153,7 @@ def current_device() -> Device:
     if asked is None:
         return _automatic()
     try:
-        return _found(asked)
+        return find_device(asked)
     except NoDeviceError as error:
         raise replace_message(error, f"{DEVICE.name}={asked!r}: {error} {DEVICE.cure}") from None
 

@@ -4,7 +4,7 @@ import gc
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.origin import Origin
@@ -16,13 +16,14 @@ from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
-from dagpu.runtime.calls.run_call import run_bound, run_call
+from dagpu.runtime.calls.run_call import run_bound, run_bound_now, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.plan_cache import PlanLookup
-from dagpu.runtime.waiting import Waits
+from dagpu.runtime.waiting import BlockingWaits, Waits, drive
 
 _T = TypeVar("_T")
+_blocking: Final = BlockingWaits()
 
 
 @contextmanager
@@ -50,6 +51,21 @@ def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
         tracer.abandon("it was only planned")
 
 
+def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin) -> Any:
+    """Run an op, block this thread until its result is complete, and return it. See `execute`."""
+    if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
+        again: tuple[LoadedPlan, BoundArguments] | None = op.f.owner.plans.bind_again(*op.source.content, settings)
+        if again is not None:
+            return run_bound_now(again[0], again[1], settings, origin)
+    elif type(op) is Value and is_fixed(op.content):
+        return op.content
+    lookup = PlanLookup(op, settings)
+    found = lookup.bind()
+    if found is None:
+        return drive(_run_traced(op, settings, _blocking, lookup, origin))
+    return run_bound_now(found[0], found[1], settings, origin)
+
+
 def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin: Origin) -> Coroutine[Any, Any, _T]:
     """Run an op, and return its result. `origin` is the place in the user's code that starts the run.
 
@@ -65,7 +81,7 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin
     found = lookup.bind()
     if found is None:
         return _run_traced(op, settings, waits, lookup, origin)
-    return run_bound(*found, settings, waits, origin)
+    return run_bound(found[0], found[1], settings, waits, origin)
 
 
 async def _run_value(value: Any, waits: Waits) -> Any:

@@ -25,13 +25,13 @@ from dagpu.lowering.schedule.policies import SchedulingPolicy
 from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope
-from dagpu.runtime import execute
+from dagpu.runtime import device_lookup, execute
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import chosen_device, current_device, find_device
 from dagpu.runtime.graphs import updating
 from dagpu.runtime.nesting import refuse_nested
 from dagpu.runtime.protected import protected
-from dagpu.runtime.waiting import BlockingWaits, TrioWaits, drive
+from dagpu.runtime.waiting import TrioWaits
 
 _T = TypeVar("_T")
 _RUN: Final = "an op was run"
@@ -101,21 +101,19 @@ class StreamInterpreter:
         self._policy = ListSchedule() if policy is None else policy
         self._verify = verify
         self._last: tuple[object, Settings] | None = None
-        """The last settings, and the environment variables that they depend on."""
+        """The last settings, after the facts that they depend on."""
 
     def settings(self) -> Settings:
         """Return the settings of a run that starts now, with the current device if this interpreter has no device."""
         asked = self._device
-        if asked is None:
-            where = chosen_device() or current_device()
-        else:
-            where = self._named(asked) if isinstance(asked, str) else asked
-        raw, last = raw_run_options(), self._last
-        if last is not None and last[1].device is where and last[0] == raw:
+        facts = chosen_device(), device_lookup.version, raw_run_options()
+        last = self._last
+        if last is not None and last[0] == facts:
             return last[1]
+        where = current_device() if asked is None else self._named(asked) if isinstance(asked, str) else asked
         check = VERIFY.get() if self._verify is None else self._verify
         found = Settings(where, self._policy, check, self._graph_from, self._on_plan, SPIN_US.get())
-        self._last = raw, found
+        self._last = facts, found
         return found
 
     def _named(self, name: str) -> Device:
@@ -142,7 +140,8 @@ class StreamInterpreter:
             _warn_in_task("sync()", "Use await.")
         settings, origin = self.settings(), start_of_run()
         with Section(_RUN):
-            return drive(execute.execute(op, settings, _blocking, origin))
+            result: _T = execute.execute_now(op, settings, origin)
+            return result
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
         """Run an op, block until its result is complete, and capture its work as a graph for later launches."""
@@ -204,8 +203,6 @@ def _warn_in_task(call: str, cure: str) -> None:
         message = f"{call} at {describe(origin)} in a trio task blocks every other task until it is done. {cure}"
         warnings.warn_explicit(message, RuntimeWarning, file, line)
 
-
-_blocking: Final = BlockingWaits()
 
 _default: Final = StreamInterpreter()
 _current: ContextVar[Interpreter] = ContextVar("dagpu_interpreter", default=_default)

@@ -9,11 +9,10 @@ from dagpu.backends.cuda.graphs.captured import CapturedGraph, capture
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
-from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
-from dagpu.backends.cuda.replay.graph_replay import GraphReplay
+from dagpu.backends.cuda.replay.graph_replay import launch_idle_graph
 from dagpu.backends.cuda.replay.start import start
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.protocol import Bindings
+from dagpu.backends.protocol import Bindings, Replay
 from dagpu.lowering.plan import Plan
 
 
@@ -28,6 +27,15 @@ class Executable:
         self.graphs = GraphInstances(plan, devices)
         self._command_lists: CommandListPool | None = None
         """The command lists; None until every kernel is compiled."""
+        compiled = self.compiled
+        self._all_is_given = not (
+            compiled.allocates
+            or compiled.copies_host
+            or compiled.reports
+            or len(devices) > 1
+            or self.graphs.own is not None
+        )
+        """True if the inputs are all the memory of a run, and a graph of it may run in any stream."""
         if not self._wanted:
             self._encode()
 
@@ -41,8 +49,13 @@ class Executable:
         """Function that instantiates the first graph; None if that is quick or done."""
         return self._prepare_graph if self.graphs.first_is_slow else None
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> CudaReplay | GraphReplay:
+    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`."""
+        if graph and self._all_is_given and self.graphs.idle:
+            assert self._command_lists is not None  # a graph has been made of them
+            replay = launch_idle_graph(self.compiled, self._command_lists, self.graphs, bindings.memory, spin)
+            if replay is not None:
+                return replay
         return start(self.compiled, self._command_lists or self.command_lists, self.graphs, bindings, spin, graph)
 
     def freeze(self, bindings: Bindings) -> CapturedGraph:

@@ -383,7 +383,9 @@ def _leaf_memory_builder(kind: type[HandleBase], index: int, layout: Layout) -> 
         leaf = leaves[index]
         if type(leaf) is SharedTensor:
             return clone_shared(leaf, layout)
-        state = live_state(leaf)
+        state = state_of(leaf) if kind is Tensor else None
+        if state is None:
+            state = live_state(leaf)
         if kind is state.kind:
             return kind(state if state.layout == layout else state.with_layout(layout))
         return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=Holders()))

@@ -1,5 +1,6 @@
 """`LoadedPlan`: a plan in the form that its backend prepared, for any number of runs."""
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, final
 
@@ -55,20 +56,8 @@ class LoadedPlan:
     """
 
     __slots__ = (
-        "_graph_from",
-        "_runs",
-        "device",
-        "fixed",
-        "graph_is_ready",
-        "guard",
-        "guard_is_known",
-        "is_compiled",
-        "policy",
-        "prepared",
-        "settings",
-        "signature",
-        "spin",
-        "verify",
+        "device", "fixed", "graph_from", "graph_is_ready", "guard", "guard_is_known", "is_compiled", "policy",
+        "prepared", "runs", "settings", "signature", "spin", "verify",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
@@ -91,21 +80,22 @@ class LoadedPlan:
         """True once it is known that a run as a graph has no slow work to do first."""
         self.signature: Signature | None = None
         """The record by which later runs bind their inputs; None if only the traced run can use the plan."""
-        self._graph_from: int | None = None
-        """The run from which on the plan is a graph; None for never."""
-        self._runs = 0
+        self.graph_from: float = math.inf
+        """The run, counted from 1, from which on the plan is a graph; infinity for never."""
+        self.runs = 0
+        """The number of runs so far."""
         self.fixed: list[tuple[int, Hashable]] = []
         """The values for which the plan is specialised, each with its index among the leaves."""
 
     def keep(self, signature: Signature, graph_from: int | None) -> None:
         """Make the plan ready for later runs, with the run from which on it is a graph."""
         self.signature = signature
-        self._graph_from = graph_from
+        self._set_graph_from(graph_from)
 
     def specialize(self, inputs: Flattened, reads: set[int], graph_from: int | None) -> None:
         """Record the values of the leaves `reads`, for which alone this plan holds, and the run from which on it is a
         graph."""
-        self._graph_from = graph_from
+        self._set_graph_from(graph_from)
         self.fixed = [(index, exact_token(inputs.leaves[index])) for index in sorted(reads)]
 
     def suits(self, settings: Settings, leaves: Sequence[Any] = ()) -> bool:
@@ -122,10 +112,8 @@ class LoadedPlan:
         """True if the leaves have the values for which the plan is specialised."""
         return all(exact_token(leaves[index]) == value for index, value in self.fixed)
 
-    def wants_graph(self) -> bool:
-        """Count one more run. Returns true if this run is to be launched as a graph."""
-        self._runs += 1
-        return self._graph_from is not None and self._runs >= self._graph_from
+    def _set_graph_from(self, run: int | None) -> None:
+        self.graph_from = math.inf if run is None else run
 
     def slow_work(self, graph: bool) -> Callable[[], None] | None:
         """Return the slow work to be done before a run, as a graph or not; None if no such work remains."""

@@ -1,9 +1,10 @@
 """The one way to run a loaded plan: lock, take the handles, submit, wait and raise the failures."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from dagpu.backends.protocol import Bindings, Failure
+from dagpu.backends.protocol import COMPLETED, Bindings, Failure, Replay
+from dagpu.common.critical import CURRENT_THREAD
 from dagpu.common.origin import Origin
 from dagpu.common.tracebacks import passes_on
 from dagpu.handles.storage import Locks
@@ -11,7 +12,38 @@ from dagpu.lowering.tracing.signature import BoundArguments
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.graphs.graph_updates import EnqueuedUpdate
-from dagpu.runtime.waiting import Waits
+from dagpu.runtime.waiting import BlockingWaits, Waits, drive
+
+_blocking: Final = BlockingWaits()
+
+
+def run_bound_now(loaded: LoadedPlan, bound: BoundArguments, settings: Settings, origin: Origin) -> Any:
+    """Run a plan as `run_bound` does, and block this thread until its result is complete.
+
+    It needs no coroutine if the run is ready, launches no captured graph, and completes while its backend polls.
+    """
+    graph, hold = loaded.runs + 1 >= loaded.graph_from, CURRENT_THREAD.hold
+    interrupted = hold is not None and hold.raised is not None
+    if bound.graphs or interrupted or not (loaded.graph_is_ready if graph else loaded.is_compiled):
+        return drive(run_bound(loaded, bound, settings, _blocking, origin))
+    locks = Locks(origin)
+    try:
+        locks.acquire(bound.locks)
+        try:
+            if bound.moves:
+                bound.take_leaves(origin)
+            loaded.runs += 1
+            spin = loaded.spin if settings.spin is None else settings.spin
+            replay = loaded.prepared.submit(Bindings(memory=bound.memory), spin, graph=graph)
+        except BaseException:
+            bound.return_leaves()
+            raise
+        if replay is not COMPLETED:
+            drive(_settle(replay, _blocking, spin))
+        assert loaded.signature is not None
+        return loaded.signature.result(bound.memory, bound.leaves)
+    finally:
+        locks.release()
 
 
 async def run_bound(loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin) -> Any:
@@ -51,7 +83,8 @@ async def run_call(
                 locks.acquire(bound.locks)
                 if bound.moves:
                     bound.take_leaves(locks.origin)
-            graph = loaded.wants_graph()
+            graph = loaded.runs + 1 >= loaded.graph_from
+            loaded.runs += 1
             if not (loaded.graph_is_ready if graph else loaded.is_compiled):
                 slow = loaded.slow_work(graph)
                 if slow is not None:
@@ -73,16 +106,21 @@ async def run_call(
                 replay.cancel()
                 await waits.drain_replay(replay)
                 raise
-        try:
-            if waits.suspends or not replay.done():
-                await waits.wait_for_replay(replay, 0.0 if meanwhile is None else spin)
-        finally:
-            failures = replay.failures()
-            if failures:
-                _raise_failures(failures)
+        await _settle(replay, waits, 0.0 if meanwhile is None else spin)
     finally:
         if updates is not None:
             await _finish_updates(updates, waits)
+
+
+async def _settle(replay: Replay, waits: Waits, spin: float) -> None:
+    """Wait for a replay, and raise its failures."""
+    try:
+        if waits.suspends or not replay.done():
+            await waits.wait_for_replay(replay, spin)
+    finally:
+        failures = replay.failures()
+        if failures:
+            _raise_failures(failures)
 
 
 def _take_over_updates(bound: BoundArguments, locks: Locks, updates: EnqueuedUpdate) -> None:

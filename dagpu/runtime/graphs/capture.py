@@ -23,7 +23,7 @@ from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.execute import call_on_plan, execute, quiet_collector
+from dagpu.runtime.execute import call_on_plan, execute_now, quiet_collector
 from dagpu.runtime.graphs.graph_updates import GraphUpdates
 from dagpu.runtime.plan_cache import PlanCache
 from dagpu.runtime.waiting import BlockingWaits, drive
@@ -100,7 +100,7 @@ def _replace_by_copies(remembered: list[Any], written: set[Storage], settings: S
     if not changing:
         return lambda value: value
     quiet = replace(settings, graph_from=None, on_plan=None)
-    copies = drive(execute(zip_ops(*map(dup, changing)), quiet, BlockingWaits(), start_of_run()))
+    copies = execute_now(zip_ops(*map(dup, changing)), quiet, start_of_run())
     constants = {
         id(handle): copy.share() if type(handle) is SharedTensor else copy.borrow()
         for handle, copy in zip(changing, copies, strict=True)

@@ -151,7 +151,11 @@ def test_a_later_step_is_one_launch_of_a_graph(digits: Any) -> None:
                 earlier = gpu.calls.copy()
                 model, stats = digits.train_step(model, images[number], labels[number], 0.1 / (1 + number)).sync()
                 del stats
-                made = {call: count for call, count in (gpu.calls - earlier).items() if not call.startswith("cuEvent")}
+                made = {
+                    call: count
+                    for call, count in (gpu.calls - earlier).items()
+                    if not call.startswith(("cuEvent", "cuStreamQuery"))
+                }
                 assert number < 2 or made == {"cuGraphLaunch": 1, "cuGraphExecKernelNodeSetParams": 4}
     assert digits.train_step.cache_info()[:2] == (7, 1)
     digits.train_step.cache_clear()  # its plan holds a graph of that GPU

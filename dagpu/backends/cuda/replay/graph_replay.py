@@ -6,18 +6,19 @@ of one small object. A run that is waited for in any other way, or that fails, g
 
 import time
 from collections.abc import Callable
-from typing import Final, final
+from typing import Any, Final, final
 
 from dagpu.backends.common.measuring import current_recorder
 from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
+from dagpu.backends.cuda.driver.driver_protocol import RawStream
 from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import NAP, CudaReplay
 from dagpu.backends.cuda.replay.submit import follow_graph
 from dagpu.backends.cuda.resources.streams import CudaStream
-from dagpu.backends.protocol import Failure
+from dagpu.backends.protocol import COMPLETED, Failure, Replay
 from dagpu.common.errors import DagpuError, DeviceLostError
 
 _ONE: Final = (1,)
@@ -192,6 +193,57 @@ class GraphReplay:
         follow_graph(run, error)
         self._followed = run
         return run
+
+
+def launch_idle_graph(
+    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
+) -> Replay | None:
+    """Launch an idle graph of a plan whose inputs are all of its memory, and poll it for at most `spin` seconds.
+
+    It does what `launch_graph` does, without an object for the run if that completes at once. Return None if the run
+    must be started in another way; it has no effect then.
+    """
+    device = compiled.devices[0]
+    if device.lost is not None or device.retired.gone or current_recorder() is not None:
+        return None
+    bases = [0] * compiled.bases
+    for buffer, base in compiled.inputs:
+        block: Any = memory[buffer]
+        bases[base] = block.address
+    graph = graphs.borrow(compiled, command_lists.encoded, bases)
+    if graph is None or graph.raw is None:
+        if graph is not None:
+            graphs.give_back(graph)
+        return None
+    streams, launched = device.streams, False
+    with device.gpu.current():
+        stream = streams.take_exclusive()
+        try:
+            graph.update_nodes(bases, memory).launch(stream.raw)
+            launched = True
+            if spin and (stream.raw.query() or _poll(stream.raw, spin)):
+                graphs.give_back(graph)
+                streams.give_back_exclusive(stream)
+                return COMPLETED
+        except BaseException as error:
+            run = GraphReplay(compiled, command_lists, graphs, graph, RunMemory(compiled, memory), stream)
+            followed = run.follow(None if launched else error)
+            if launched and not followed.mark_lost(error, required=True):
+                followed.wait()  # an interrupt: no caller has the run to wait for it
+                raise
+            return followed
+    run = GraphReplay(compiled, command_lists, graphs, graph, RunMemory(compiled, memory), stream)
+    device.live.add(run)
+    return run
+
+
+def _poll(stream: RawStream, seconds: float) -> bool:
+    """Poll a stream for at most this number of seconds. Return True if it is idle."""
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        if stream.query():
+            return True
+    return False
 
 
 def launch_graph(
