@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin, describe, place_of
-from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.cache_key import MOST_NODES, Flattened, flatten_op
-from dagpu.lowering.arguments.call_guard import guard_call
+from dagpu.lowering.arguments.call_guard import BoundCall, guard_call
 from dagpu.lowering.tracing.signature import BoundArguments, Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
@@ -59,17 +58,16 @@ class PlanCache:
         loaded = self._latest
         if loaded is None or loaded.guard is None:
             return None
-        leaves: list[Any] = []
-        storages: dict[Storage, int] = {}
-        if not loaded.guard.match(arguments, leaves, storages):
+        guard, signature = loaded.guard, loaded.signature
+        assert signature is not None
+        call = BoundCall([None] * signature.buffers, [], {}, {})
+        if not guard.match(arguments, call):
             return None
-        expected = loaded.guard.named
-        if (named != ()) is not (expected is not None) or (expected and not expected.match(named, leaves, storages)):
+        if (named or guard.named) and not (named and guard.named and guard.named.match(named, call)):
             return None
-        if (loaded.fixed or loaded.settings is not settings) and not loaded.suits(settings, leaves):
+        if (loaded.fixed or loaded.settings is not settings) and not loaded.suits(settings, call.leaves):
             return None
-        assert loaded.signature is not None
-        bound = loaded.signature.bind(leaves, storages)
+        bound = signature.finish(call)
         if bound is None:
             return None
         with BOOKKEEPING:
@@ -81,7 +79,9 @@ class PlanCache:
     ) -> None:
         """Remember the plan that `find` has returned for this call, for `bind_again`."""
         if not loaded.guard_is_known:
-            loaded.guard, loaded.guard_is_known = guard_call(arguments, named, inputs.leaves), True
+            assert loaded.signature is not None
+            bindings = loaded.signature.leaf_bindings(len(inputs.leaves))
+            loaded.guard, loaded.guard_is_known = guard_call(arguments, named, inputs.leaves, bindings), True
         self._latest = None if loaded.guard is None else loaded
 
     def find(self, inputs: Flattened, settings: Settings) -> LoadedPlan | None:

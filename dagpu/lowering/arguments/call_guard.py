@@ -1,15 +1,17 @@
-"""The test whether a call of a pipeline has the key of an earlier call.
+"""The test whether a call of a pipeline has the key of an earlier call, which also binds the arguments.
 
 A key says which plan serves a call; a guard says only whether it is the plan of one earlier call, in a tenth of the
 time. It compares what the key contains (dagpu.lowering.arguments.cache_key), value by value, and collects the same
-leaves in the same order. If it refuses, the key decides.
+leaves in the same order. If it refuses, the key decides. On the way it does for each leaf what `Signature.bind` does.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
 import numpy as np
 
+from dagpu.common.errors import KernelArgumentError
+from dagpu.common.frozen import frozen
 from dagpu.common.layout import Layout
 from dagpu.handles import HANDLES, Partition, cut_of, live_state, state_of
 from dagpu.handles.device_handles import Device
@@ -21,10 +23,42 @@ _DEEPEST: Final = 4
 
 
 @final
+@frozen
+class LeafBinding:
+    """The use of one leaf in a program."""
+
+    buffer: int = -1
+    """The buffer of a handle's memory, or the cell of an array; -1 if the program does not use it."""
+    lock: bool | None = None
+    """True if a handle's memory is locked for writing, false for reading, None if it is not locked."""
+    numbers: tuple[tuple[int, Callable[[float], object]], ...] = ()
+    """For each use of a number its cell, and the check that returns the value of the cell."""
+
+
+UNUSED: Final = LeafBinding()
+
+
+@final
+@frozen
+class BoundCall:
+    """The arguments of one call, as far as a guard has matched them."""
+
+    memory: list[Any]
+    """The memory and values of the program's buffers."""
+    leaves: list[Any]
+    storages: dict[Storage, int]
+    """The memory of the leaves, each with its number in order of appearance."""
+    locks: dict[Storage, bool]
+    """The memory that the run locks, exclusively where the value is true."""
+
+
+@final
 class _Expected:
     """The facts of one argument on which the key depends."""
 
-    __slots__ = ("alias", "cut", "device", "dtype", "items", "keys", "kind", "layout", "nbytes", "shape", "token")
+    __slots__ = (
+        "alias", "binding", "cut", "device", "dtype", "items", "keys", "kind", "layout", "nbytes", "shape", "token",
+    )  # fmt: skip
 
     def __init__(self, kind: type[Any]) -> None:
         self.kind = kind
@@ -46,6 +80,8 @@ class _Expected:
         """The guard of the items of a tuple, list or dict; None for other arguments."""
         self.keys: Hashable = None
         """The tokens of the keys of a dict."""
+        self.binding = UNUSED
+        """The use of a leaf in the program."""
 
 
 @final
@@ -59,25 +95,26 @@ class CallGuard:
         self.named = named
         """The guard of the keyword arguments, each a pair; None for a call without them."""
 
-    def match(self, arguments: Sequence[Any], leaves: list[Any], storages: dict[Storage, int]) -> bool:
-        """Return True if these arguments have the facts of those of the earlier call. Append their leaves, and add the
-        memory of each, with its number in order of appearance.
+    def match(self, arguments: Sequence[Any], call: BoundCall) -> bool:
+        """Return True if these arguments have the facts of those of the earlier call, and bind them.
 
-        Return False too if a handle has been moved or has no memory.
+        Return False too if a handle has been moved or has no memory, or if a number does not fit.
         """
         if len(arguments) != len(self._expected):
             return False
+        storages, leaves = call.storages, call.leaves
         for value, facts in zip(arguments, self._expected, strict=True):
             if type(value) is not facts.kind:
                 return False
-            layout = facts.layout
+            layout, binding = facts.layout, facts.binding
             if layout is not None:
                 state = state_of(value)
                 if state is None or (state.lender is not None and state_of(state.lender) is None):
                     return False
                 storage, known = state.storage, len(storages)
+                memory = storage.memory
                 if (
-                    storage.memory is None
+                    memory is None
                     or (state.layout is not layout and state.layout != layout)
                     or storage.device is not facts.device
                     or storage.nbytes != facts.nbytes
@@ -87,89 +124,114 @@ class CallGuard:
                     or (facts.cut is not None and facts.cut != (state.kind, *cut_of(value)))
                 ):
                     return False
-            elif facts.shape is not None:
-                if value.shape != facts.shape or not _has_dtype(value, facts.dtype) or _is_among(value, leaves):
-                    return False
-            elif facts.token is not None or facts.items is not None:
-                if not _matches_fixed(value, facts, leaves, storages):
-                    return False
-                continue
-            leaves.append(value)
+                if binding.buffer >= 0:
+                    call.memory[binding.buffer] = memory
+                if binding.lock is not None:
+                    call.locks[storage] = binding.lock
+                leaves.append(value)
+            elif not _match_other(value, facts, call):
+                return False
         return True
 
 
-def guard_call(arguments: tuple[Any, ...], named: tuple[Any, ...], leaves: Sequence[Any]) -> CallGuard | None:
-    """Return the guard of a call with these positional and keyword arguments, whose leaves are `leaves`.
+def guard_call(
+    arguments: tuple[Any, ...], named: tuple[Any, ...], leaves: Sequence[Any], bindings: Sequence[LeafBinding]
+) -> CallGuard | None:
+    """Return the guard of a call with these positional and keyword arguments, whose leaves are `leaves`. `bindings` has
+    the use of each leaf.
 
     Return None if it has no guard: an argument that appears twice, or that is deeply nested, is left to the key.
     """
-    found: list[Any] = []
-    storages: dict[Storage, int] = {}
-    guard = _guard_items(arguments, found, storages, 0)
+    walk = _Walk(iter(bindings))
+    guard = walk.guard_items(arguments, 0)
     if guard is not None and named:
-        guard.named = _guard_items(named, found, storages, 0)
-    if guard is None or (named and guard.named is None) or list(map(id, found)) != list(map(id, leaves)):
+        guard.named = walk.guard_items(named, 0)
+    if guard is None or (named and guard.named is None) or list(map(id, walk.leaves)) != list(map(id, leaves)):
         return None
     return guard
 
 
-def _guard_items(
-    values: Iterable[Any], leaves: list[Any], storages: dict[Storage, int], depth: int
-) -> CallGuard | None:
-    """Return the guard of these values, and append the leaves among them; None if there is none."""
-    expected: list[_Expected] = []
-    for value in values:
-        facts = _expect(value, leaves, storages, depth)
-        if facts is None:
+@final
+class _Walk:
+    """The walk over the arguments of the call that is guarded."""
+
+    def __init__(self, bindings: Iterator[LeafBinding]) -> None:
+        self.leaves: list[Any] = []
+        self._storages: dict[Storage, int] = {}
+        self._bindings = bindings
+
+    def guard_items(self, values: Iterable[Any], depth: int) -> CallGuard | None:
+        """Return the guard of these values; None if there is none."""
+        expected: list[_Expected] = []
+        for value in values:
+            facts = self._expect(value, depth)
+            if facts is None:
+                return None
+            expected.append(facts)
+        return CallGuard(expected)
+
+    def _expect(self, value: Any, depth: int) -> _Expected | None:
+        """Return the facts of a value; None if it cannot be guarded."""
+        kind = type(value)
+        facts = _Expected(kind)
+        if kind in PLAIN and kind is not int and kind is not float:
+            facts.token = exact_token(value)
+            return facts
+        if isinstance(value, NAMED):
+            facts.token = value
+            return facts
+        if kind is list or kind is dict or is_tuple(value):
+            if depth == _DEEPEST or (kind is dict and not PLAIN.issuperset(map(type, value))):
+                return None
+            if kind is dict:
+                facts.keys = tuple(map(exact_token, value))
+            facts.items = self.guard_items(value.values() if kind is dict else value, depth + 1)
+            return None if facts.items is None else facts
+        if kind in HANDLES:
+            state = live_state(value)
+            storage = state.storage
+            if storage.graph() is not None:
+                return None
+            facts.layout, facts.device, facts.nbytes = state.layout, storage.device, storage.nbytes
+            facts.alias = self._storages.setdefault(storage, len(self._storages))
+            facts.cut = (state.kind, *cut_of(value)) if kind is Partition else None
+        elif kind is np.ndarray:
+            if value.dtype.metadata is not None:
+                return None
+            facts.shape, facts.dtype = value.shape, value.dtype
+        elif kind is not int and kind is not float:
             return None
-        expected.append(facts)
-    return CallGuard(expected)
-
-
-def _expect(value: Any, leaves: list[Any], storages: dict[Storage, int], depth: int) -> _Expected | None:
-    """Return the facts of a value, and append the leaves in it; None if it cannot be guarded."""
-    kind = type(value)
-    facts = _Expected(kind)
-    if kind in PLAIN and kind is not int and kind is not float:
-        facts.token = exact_token(value)
+        self.leaves.append(value)
+        facts.binding = next(self._bindings, UNUSED)
         return facts
-    if isinstance(value, NAMED):
-        facts.token = value
-        return facts
-    if kind is list or kind is dict or is_tuple(value):
-        if depth == _DEEPEST or (kind is dict and not PLAIN.issuperset(map(type, value))):
-            return None
-        if kind is dict:
-            facts.keys = tuple(map(exact_token, value))
-        facts.items = _guard_items(value.values() if kind is dict else value, leaves, storages, depth + 1)
-        return None if facts.items is None else facts
-    if kind in HANDLES:
-        state = live_state(value)
-        storage = state.storage
-        if storage.graph() is not None:
-            return None
-        facts.layout, facts.device, facts.nbytes = state.layout, storage.device, storage.nbytes
-        facts.alias = storages.setdefault(storage, len(storages))
-        facts.cut = (state.kind, *cut_of(value)) if kind is Partition else None
-    elif kind is np.ndarray:
-        if value.dtype.metadata is not None:
-            return None
-        facts.shape, facts.dtype = value.shape, value.dtype
-    elif kind is not int and kind is not float:
-        return None
-    leaves.append(value)
-    return facts
 
 
-def _matches_fixed(value: Any, facts: _Expected, leaves: list[Any], storages: dict[Storage, int]) -> bool:
-    """Return True if a value that is not a leaf is the expected one, or a container whose items are as expected."""
-    if facts.items is None:
+def _match_other(value: Any, facts: _Expected, call: BoundCall) -> bool:
+    """Return True if an argument that is not a handle has the expected facts, and bind it."""
+    if facts.token is not None:
         return facts.token is value or facts.token == exact_token(value)
+    if facts.items is not None:
+        return _match_items(value, facts.items, facts, call)
+    binding = facts.binding
+    if facts.shape is not None:
+        if value.shape != facts.shape or not _has_dtype(value, facts.dtype) or _is_among(value, call.leaves):
+            return False
+        if binding.buffer >= 0:
+            call.memory[binding.buffer] = value
+    for cell, check in binding.numbers:
+        try:
+            call.memory[cell] = check(value)
+        except KernelArgumentError:  # a trace raises the error, with the place of the call
+            return False
+    call.leaves.append(value)
+    return True
+
+
+def _match_items(value: Any, items: CallGuard, facts: _Expected, call: BoundCall) -> bool:
+    """Return True if the items of a tuple, list or dict are as expected, and bind them."""
     if facts.kind is dict:
-        return facts.keys == tuple(map(exact_token, value)) and facts.items.match(
-            list(value.values()), leaves, storages
-        )
-    return (facts.kind is list or is_tuple(value)) and facts.items.match(value, leaves, storages)
+        return facts.keys == tuple(map(exact_token, value)) and items.match(list(value.values()), call)
+    return (facts.kind is list or is_tuple(value)) and items.match(value, call)
 
 
 def _has_dtype(array: "np.ndarray[Any, Any]", dtype: np.dtype[Any] | None) -> bool:

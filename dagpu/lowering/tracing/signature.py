@@ -42,6 +42,7 @@ from dagpu.handles import (
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
 from dagpu.lowering.arguments.cache_key import PLAIN
+from dagpu.lowering.arguments.call_guard import BoundCall, LeafBinding
 from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems
@@ -110,7 +111,7 @@ class Signature:
     """
 
     __slots__ = (
-        "_arrays", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "buffers", "moves",
+        "_arrays", "_drawn", "_given", "_graphs", "_guard_binds_all", "_held_storages", "_leaves", "_numbers", "buffers", "moves",
         "result",
     )  # fmt: skip
 
@@ -148,15 +149,40 @@ class Signature:
         self._drawn = tuple(builder.drawn)
         """The cells of the seeds that each run draws."""
         self.result = result
+        self._guard_binds_all = False
+        """True if a guard made with `leaf_bindings` binds all that differs between calls."""
 
     def add_array(self, cell: int, array: Any, index: int | None) -> None:
         """Record an array that is copied from. `index` is its index among the leaves, None if it is not a leaf."""
         constant, number = (array, -1) if index is None else (None, index)
         self._arrays.append((cell, constant, number, array.shape, array.dtype))
 
-    def bind(self, leaves: Sequence[Any] = (), storages: Iterable[Storage] | None = None) -> BoundArguments | None:
-        """Bind the inputs of a run. `storages` is the memory of the handles among the leaves, each memory once and in
-        order of appearance, if the caller has checked these handles.
+    def leaf_bindings(self, leaves: int) -> list[LeafBinding]:
+        """Return the use of each leaf, for a guard that binds them."""
+        handles = {index: (buffer, exclusive) for index, buffer, exclusive, _ in self._leaves}
+        arrays = {index: cell for cell, constant, index, _, _ in self._arrays if constant is None}
+        # A guard binds all unless these facts depend on each other, or an array is copied twice.
+        self._guard_binds_all = not (self._given or self._graphs) and len(arrays) == len(self._arrays)
+        found = []
+        for index in range(leaves):
+            buffer, lock = handles.get(index, (arrays.get(index, -1), None))
+            numbers = tuple((cell, check) for cell, leaf, check, _ in self._numbers if leaf == index)
+            found.append(LeafBinding(buffer, lock, numbers))
+        return found
+
+    def finish(self, call: BoundCall) -> BoundArguments | None:
+        """Bind what is not a leaf. A guard made with `leaf_bindings` has bound the leaves.
+
+        Return None if the run needs a trace.
+        """
+        if not self._guard_binds_all:
+            return self.bind(call.leaves)
+        for cell in self._drawn:
+            call.memory[cell] = fresh_seed()
+        return BoundArguments(call.memory, call.locks, call.leaves, (), self.moves)
+
+    def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:
+        """Bind the inputs of a run.
 
         Return None if the run needs a trace, because an input has been moved, lost or changed.
         """
@@ -165,21 +191,8 @@ class Signature:
         if self._given and not self._bind_given(memory, locks):
             return None
         graphs = self._bind_graphs(memory, leaves, locks) if self._graphs else ()
-        if storages is None:
-            storages = self._storages_of(leaves)
-            if storages is None:
-                return None
-        for (_, buffer, exclusive, held), storage in zip(self._leaves, storages, strict=True):
-            if storage is not held and (
-                held is not None
-                or (self._held_storages and storage in self._held_storages)
-                or (graphs and _any_uses(graphs, storage))
-            ):
-                return None  # tensors share memory that did not when they were traced, or the reverse
-            if buffer >= 0:
-                memory[buffer] = storage.memory
-            if exclusive is not None:
-                locks[storage] = exclusive or locks.get(storage, False)
+        if not self._bind_leaves(memory, leaves, locks, graphs):
+            return None
         for cell, constant, index, shape, dtype in self._arrays:
             array = leaves[index] if constant is None else constant
             if array.shape != shape or array.dtype != dtype:
@@ -220,15 +233,25 @@ class Signature:
             found.append(captured)
         return found
 
-    def _storages_of(self, leaves: Sequence[Any]) -> list[Storage] | None:
-        """Return the memory of the leaves that have memory; None if one of them has been moved or lost."""
-        found: list[Storage] = []
-        for index, _, _, _ in self._leaves:
+    def _bind_leaves(
+        self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool], graphs: Sequence[Captured]
+    ) -> bool:
+        """Bind the memory of the leaves, and add it to `locks`. Return false if a leaf has been moved or lost, or if
+        tensors share memory that did not when they were traced, or the reverse."""
+        for index, buffer, exclusive, held in self._leaves:
             state = find_live_state(leaves[index])
             if state is None or state.storage.memory is None:
-                return None
-            found.append(state.storage)
-        return found
+                return False
+            storage = state.storage
+            if storage is not held and (
+                held is not None or storage in self._held_storages or (graphs and _any_uses(graphs, storage))
+            ):
+                return False
+            if buffer >= 0:
+                memory[buffer] = storage.memory
+            if exclusive is not None:
+                locks[storage] = exclusive or locks.get(storage, False)
+        return True
 
 
 def _any_uses(graphs: Sequence[Captured], storage: Storage) -> bool:

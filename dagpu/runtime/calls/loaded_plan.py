@@ -1,12 +1,11 @@
 """`LoadedPlan`: a plan in the form that its backend prepared, for any number of runs."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, final
 
 from dagpu.backends.protocol import Bindings, Replay
 from dagpu.common.errors import DeviceError
-from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.cache_key import Flattened, exact_token
 from dagpu.lowering.arguments.call_guard import CallGuard
 from dagpu.lowering.plan import Plan
@@ -125,10 +124,10 @@ class LoadedPlan:
                 self.is_compiled = True
         return slow
 
-    def bind(self, leaves: Sequence[Any], storages: Iterable[Storage] | None = None) -> BoundArguments | None:
+    def bind(self, leaves: Sequence[Any]) -> BoundArguments | None:
         """Bind the inputs of a later run; None if it needs a trace. See `Signature.bind`."""
         assert self.signature is not None
-        return self.signature.bind(leaves, storages)
+        return self.signature.bind(leaves)
 
     def submit(self, bound: BoundArguments, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a replay with these inputs, and poll it for at most `spin` seconds. From now on the handles among the

@@ -210,7 +210,7 @@ def launch_idle_graph(
     for buffer, base in compiled.inputs:
         block: Any = memory[buffer]
         bases[base] = block.address
-    graph = graphs.borrow(compiled, command_lists.encoded, bases)
+    graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
     if graph is None or graph.raw is None:
         if graph is not None:
             graphs.give_back(graph)
@@ -222,7 +222,7 @@ def launch_idle_graph(
             graph.update_nodes(bases, memory).launch(stream.raw)
             launched = True
             if spin and (stream.raw.query() or _poll(stream.raw, spin)):
-                graphs.give_back(graph)
+                graphs.idle.append(graph)
                 streams.give_back_exclusive(stream)
                 return COMPLETED
         except BaseException as error:
