@@ -15,6 +15,7 @@ from dagpu.lowering.tracing.signature import BoundArguments
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value
+from dagpu.ops.graph import GraphLaunch
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.run_call import run_bound, run_bound_now, run_call
 from dagpu.runtime.calls.settings import Settings
@@ -59,6 +60,8 @@ def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin)
             return run_bound_now(again[0], again[1], settings, origin)
     elif type(op) is Value and is_fixed(op.content):
         return op.content
+    elif type(op) is GraphLaunch and (again := op.captured.plans.bind_launch(op, settings)) is not None:
+        return run_bound_now(again[0], again[1], settings, origin)
     lookup = PlanLookup(op, settings)
     found = lookup.bind()
     if found is None:
@@ -77,6 +80,8 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin
         again: tuple[LoadedPlan, BoundArguments] | None = op.f.owner.plans.bind_again(*op.source.content, settings)
         if again is not None:
             return run_bound(again[0], again[1], settings, waits, origin)
+    elif type(op) is GraphLaunch and (again := op.captured.plans.bind_launch(op, settings)) is not None:
+        return run_bound(again[0], again[1], settings, waits, origin)
     lookup = PlanLookup(op, settings)
     found = lookup.bind()
     if found is None:

@@ -13,6 +13,7 @@ from dagpu.lowering.arguments.call_guard import BoundCall, guard_call
 from dagpu.lowering.tracing.signature import BoundArguments, Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
+from dagpu.ops.graph import GraphLaunch
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 
@@ -73,6 +74,25 @@ class PlanCache:
         with BOOKKEEPING:
             self._hits += 1
         return loaded, bound
+
+    def bind_launch(self, op: GraphLaunch, settings: Settings) -> tuple[LoadedPlan, BoundArguments] | None:
+        """Bind one more launch of this graph, from the same place in the code, to the latest plan, and count a hit.
+
+        Return None if a key must be made, to look for another plan.
+        """
+        loaded = self._latest
+        if loaded is None or op.origin is None or loaded.launched_at != op.origin or loaded.settings is not settings:
+            return None
+        bound = loaded.bind((op.captured,))
+        if bound is not None:
+            with BOOKKEEPING:
+                self._hits += 1
+        return None if bound is None else (loaded, bound)
+
+    def remember_launch(self, loaded: LoadedPlan, op: GraphLaunch) -> None:
+        """Remember the plan that `find` has returned for a launch of this graph, for `bind_launch`."""
+        loaded.launched_at = op.origin
+        self._latest = loaded
 
     def remember(
         self, loaded: LoadedPlan, arguments: tuple[Any, ...], named: tuple[Any, ...], inputs: Flattened
@@ -223,7 +243,11 @@ class PlanLookup:
             return None
         found = cache.find(inputs, settings)
         bound = None if found is None else found.bind(inputs.leaves)
-        return None if found is None or bound is None else (found, bound)
+        if found is None or bound is None:
+            return None
+        if type(op) is GraphLaunch:
+            cache.remember_launch(found, op)
+        return found, bound
 
     def _bind_call(
         self, cache: PlanCache, arguments: tuple[Any, ...], named: tuple[Any, ...]

@@ -5,11 +5,11 @@ from typing import final
 
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.encoder import encode
-from dagpu.backends.cuda.graphs.captured import CapturedGraph, capture
+from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph, capture
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
-from dagpu.backends.cuda.replay.graph_replay import launch_idle_graph
+from dagpu.backends.cuda.replay.graph_replay import launch_captured, launch_idle_graph
 from dagpu.backends.cuda.replay.start import start
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.protocol import Bindings, Replay
@@ -36,6 +36,8 @@ class Executable:
             or self.graphs.own is not None
         )
         """True if the inputs are all the memory of a run, and a graph of it may run in any stream."""
+        self._captured: LaunchGraph | None = None
+        """The launch of a captured graph that is all of the plan; None for any other plan."""
         if not self._wanted:
             self._encode()
 
@@ -54,6 +56,10 @@ class Executable:
         if graph and self._all_is_given and self.graphs.idle:
             assert self._command_lists is not None  # a graph has been made of them
             replay = launch_idle_graph(self.compiled, self._command_lists, self.graphs, bindings.memory, spin)
+            if replay is not None:
+                return replay
+        if self._captured is not None and self._command_lists is not None:
+            replay = launch_captured(self.compiled, self._command_lists, self._captured, bindings.memory, spin)
             if replay is not None:
                 return replay
         return start(self.compiled, self._command_lists or self.command_lists, self.graphs, bindings, spin, graph)
@@ -83,5 +89,8 @@ class Executable:
         """Encode the command list. Every kernel must be compiled."""
         compiled = self.compiled
         self._command_lists = CommandListPool(encode(compiled, self._selected), compiled.devices)
+        actions = self._command_lists.encoded.actions
+        if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
+            self._captured = actions[0].a if actions[0].a.frozen.cannot_fail else None
         self._wanted.clear()
         self._selected = ()

@@ -111,8 +111,8 @@ class Signature:
     """
 
     __slots__ = (
-        "_arrays", "_drawn", "_given", "_graphs", "_guard_binds_all", "_held_storages", "_leaves", "_numbers", "buffers", "moves",
-        "result",
+        "_arrays", "_drawn", "_given", "_graphs", "_guard_binds_all", "_held_storages", "_leaves", "_numbers",
+        "buffers", "moves", "result",
     )  # fmt: skip
 
     def __init__(

@@ -6,6 +6,7 @@ from typing import Any, Final, final
 
 from dagpu.backends.protocol import Bindings, Replay
 from dagpu.common.errors import DeviceError
+from dagpu.common.origin import Origin
 from dagpu.lowering.arguments.cache_key import Flattened, exact_token
 from dagpu.lowering.arguments.call_guard import CallGuard
 from dagpu.lowering.plan import Plan
@@ -55,8 +56,8 @@ class LoadedPlan:
     """
 
     __slots__ = (
-        "device", "fixed", "graph_from", "graph_is_ready", "guard", "guard_is_known", "is_compiled", "policy",
-        "prepared", "runs", "settings", "signature", "spin", "verify",
+        "device", "fixed", "graph_from", "graph_is_ready", "guard", "guard_is_known", "is_compiled", "launched_at",
+        "policy", "prepared", "runs", "settings", "signature", "spin", "verify",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
@@ -73,6 +74,8 @@ class LoadedPlan:
         """The test whether a call of a pipeline is one that this plan serves; None if only its key tells that."""
         self.guard_is_known = False
         """True once `guard` has been made, or cannot be made."""
+        self.launched_at: Origin = None
+        """The place of the launch, if the plan is one launch of a captured graph that may be repeated."""
         self.is_compiled = False
         """True once it is known that a run has no slow work to do first."""
         self.graph_is_ready = False

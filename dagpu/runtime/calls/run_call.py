@@ -20,11 +20,15 @@ _blocking: Final = BlockingWaits()
 def run_bound_now(loaded: LoadedPlan, bound: BoundArguments, settings: Settings, origin: Origin) -> Any:
     """Run a plan as `run_bound` does, and block this thread until its result is complete.
 
-    It needs no coroutine if the run is ready, launches no captured graph, and completes while its backend polls.
+    It needs no coroutine if the run is ready, takes over no update, and completes while its backend polls.
     """
     graph, hold = loaded.runs + 1 >= loaded.graph_from, CURRENT_THREAD.hold
     interrupted = hold is not None and hold.raised is not None
-    if bound.graphs or interrupted or not (loaded.graph_is_ready if graph else loaded.is_compiled):
+    if (
+        interrupted
+        or (bound.graphs and _has_updates(bound))
+        or not (loaded.graph_is_ready if graph else loaded.is_compiled)
+    ):
         return drive(run_bound(loaded, bound, settings, _blocking, origin))
     locks = Locks(origin)
     try:
@@ -121,6 +125,14 @@ async def _settle(replay: Replay, waits: Waits, spin: float) -> None:
         failures = replay.failures()
         if failures:
             _raise_failures(failures)
+
+
+def _has_updates(bound: BoundArguments) -> bool:
+    """Return True if a call has to take over updates of the graphs that it launches."""
+    for captured in bound.graphs:  # noqa: SIM110  # `any` of a generator takes twice as long
+        if not captured.updates.idle:
+            return True
+    return False
 
 
 def _take_over_updates(bound: BoundArguments, locks: Locks, updates: EnqueuedUpdate) -> None:

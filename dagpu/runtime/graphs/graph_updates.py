@@ -35,6 +35,12 @@ class GraphUpdates:
         self._locks: Locks | None = None
         self._enqueued = EnqueuedUpdate()
 
+    @property
+    def idle(self) -> bool:
+        """True if there is nothing for a launch to take over."""
+        enqueued = self._enqueued
+        return self._locks is None and not enqueued.replays and not enqueued.failures
+
     def enqueue(self, wanted: dict[Storage, bool], origin: Origin, submit: Callable[[], Replay]) -> None:
         """Lock the `wanted` memory, and start an update by `submit()`.
 

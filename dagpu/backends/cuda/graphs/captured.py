@@ -58,6 +58,11 @@ class CapturedGraph:
         assert self._instance.raw is not None
         self._instance.raw.launch(stream)
 
+    @property
+    def cannot_fail(self) -> bool:
+        """True if no kernel of the graph reports a violation of bounds."""
+        return self._memory.reports is None
+
     def violations(self) -> Iterator[BaseException]:
         """Yield the errors of the last launch's checked kernels, and reset the reports. The launch must be over."""
         block = self._memory.reports

@@ -6,23 +6,21 @@ of one small object. A run that is waited for in any other way, or that fails, g
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, final
 
 from dagpu.backends.common.measuring import current_recorder
 from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
-from dagpu.backends.cuda.driver.driver_protocol import RawStream
+from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
+from dagpu.backends.cuda.graphs.captured import LaunchGraph
 from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import NAP, CudaReplay
-from dagpu.backends.cuda.replay.submit import follow_graph
+from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, Failure, Replay
 from dagpu.common.errors import DagpuError, DeviceLostError
-
-_ONE: Final = (1,)
-"""The entries that a graph adds to its stream."""
 
 
 @final
@@ -188,9 +186,11 @@ class GraphReplay:
         run = CudaReplay(self._compiled, self._buffers, self._command_lists.give_back, self._graphs.give_back)
         if self._cancelled:
             run.cancel()
-        run.graph, run.streams, run.unmarked = self._graph, [self._stream], _ONE
+        run.graph = self._graph
         run.exclusive = self._stream if self._graphs.own is None else None
-        follow_graph(run, error)
+        if error is not None:
+            run.graph_failed(self._graph, error)
+        follow_launch(run, self._stream)
         self._followed = run
         return run
 
@@ -237,11 +237,51 @@ def launch_idle_graph(
     return run
 
 
-def _poll(stream: RawStream, seconds: float) -> bool:
-    """Poll a stream for at most this number of seconds. Return True if it is idle."""
+def launch_captured(
+    compiled: CompiledPlan, command_lists: CommandListPool, launch: LaunchGraph, memory: list[object], spin: float
+) -> Replay | None:
+    """Launch the captured graph that is all of a plan, in the user's stream, and poll it for at most `spin` seconds.
+
+    Return None if the run must be started in another way; it has no effect then.
+    """
+    device = compiled.devices[0]
+    if device.lost is not None or device.retired.gone or current_recorder() is not None:
+        return None
+    with device.gpu.current():
+        stream = device.streams.take(compiled.keys)[0]
+        if stream.congested():
+            return None
+        end = device.streams.take_event()
+        failed: BaseException | None = None
+        try:
+            launch.frozen.launch(stream.raw)
+            end.record(stream.raw)
+            stream.count_entries(1)
+            if spin and (end.query() or _poll(end, spin)):
+                device.streams.give_back(end)
+                return COMPLETED
+        except BaseException as error:
+            failed = error
+        run = CudaReplay(compiled, RunMemory(compiled, memory), command_lists.give_back, _no_graph)
+        run.buffers.launched.append(launch)
+        if failed is None:
+            follow_launch(run, stream, end)
+            return run
+        device.streams.give_back(end)
+        run.failed(command_lists.encoded.actions[0], failed)
+        follow_launch(run, stream)  # with an event after all that has been submitted
+        return run
+
+
+def _no_graph(_graph: GraphExec) -> None:
+    """Do nothing: a run that launches a captured graph has borrowed none."""
+
+
+def _poll(work: RawStream | RawEvent, seconds: float) -> bool:
+    """Poll a stream or an event for at most this number of seconds. Return True if its work is complete."""
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline:
-        if stream.query():
+        if work.query():
             return True
     return False
 

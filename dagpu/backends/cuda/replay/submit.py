@@ -18,9 +18,10 @@ from typing import Any, Final, final
 
 from dagpu.backends.common.worker_threads import enqueue
 from dagpu.backends.cuda.commands.command_list import Command, Kind
-from dagpu.backends.cuda.driver.driver_protocol import LAUNCH
+from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, RawEvent
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.cuda.resources.streams import CudaStream
 
 # As names of this module they cost one look-up each in the loop over all launches.
 _LAUNCH: Final = Kind.LAUNCH
@@ -75,24 +76,23 @@ def submit_commands(run: CudaReplay, begin: int, may_block: bool = False) -> Non
     run.finish_submission()
 
 
-def follow_graph(run: CudaReplay, error: BaseException | None) -> None:
-    """Follow a launch of the run's graph in its stream by events. `error` is the error of that launch, if it failed.
-    The context must be current."""
-    graph, stream, device = run.graph, run.streams[0], run.devices[0]
-    assert graph is not None
-    run.raw = [stream.raw]
+def follow_launch(run: CudaReplay, stream: CudaStream, end: RawEvent | None = None) -> None:
+    """Follow a run that has been launched by one call in this stream, or whose launch has failed. `end` is the event
+    that was recorded after the launch; None to record one. The context must be current."""
+    device = run.devices[0]
+    run.streams, run.raw, run.unmarked = [stream], [stream.raw], (1,)
     stream.users.add(run)
     device.live.add(run)
-    if error is not None:
-        run.graph_failed(graph, error)
-    again = True
+    if end is not None:
+        run.ends = [(0, end)]
+    again = end is None
     while again:
         again = False
         try:
             run.ends = [(0, device.streams.take_event())]
         except BaseException as refused:
             again = run.failed(Command(_RECORD, 0), refused)
-    if run.ends:
+    if run.ends and end is None:
         _end_lanes(run, (0,))
     run.finish_submission()
 

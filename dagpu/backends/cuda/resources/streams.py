@@ -99,9 +99,10 @@ class OwnedStream:
     """A stream that a user has opened. The CUDA stream goes back to the pool when the last reference to this object is
     dropped."""
 
-    __slots__ = ("__weakref__", "stream")
+    __slots__ = ("__weakref__", "owner", "stream")
 
     def __init__(self, owner: "Streams", stream: CudaStream) -> None:
+        self.owner = owner
         self.stream = stream
         owner.returned.watch(self, stream)
 
@@ -139,11 +140,14 @@ class Streams:
     def take(self, keys: Sequence[Hashable]) -> list[CudaStream]:
         """Return a stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`. The context must be
         current."""
-        if len(keys) == 1 and isinstance(keys[0], int):  # most plans
-            pool = self._pool
-            for stream in pool:
-                if not stream.users:
-                    return [stream]
+        if len(keys) == 1:  # most plans
+            key = keys[0]
+            if isinstance(key, int):
+                for stream in self._pool:
+                    if not stream.users:
+                        return [stream]
+            elif isinstance(key, OwnedStream) and key.owner is self:
+                return [key.stream]
         return streams_of_lanes(keys, f"cuda:{self._gpu.index}", self._own, self._least_busy)
 
     def _own(self, key: Hashable) -> CudaStream | None:
