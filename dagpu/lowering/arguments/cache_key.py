@@ -12,8 +12,12 @@ cannot distinguish their values. In Python `(2.0,)` equals `(2,)`, but only the 
 is in the key with its type and its bits (`exact_token`), and an immutable object with its identity. Any other object
 has no token. The walk calls no `__eq__` method of the user's.
 
-A closure cannot be inspected, since it may read state that has changed; `Shared` and `Unzip` remember values. An op
-that contains one of these has no key, and is traced in each run.
+A `Shared` or `Unzip` that has run counts as a source: the parts of its value are leaves. One that has not run is a part
+of the DAG like any other node, but several nodes may use it. The `Once` that will remember its value is a leaf. One
+that another run is computing has no key: a trace waits for that run.
+
+A closure cannot be inspected, since it may read state that has changed. An op that contains one has no key, and is
+traced in each run.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -31,11 +35,28 @@ from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import BUILT_IN, FIRST, LAST, SHARE, UNCUT, Map, On, Pure, Then, ToHost, Value, Zip
+from dagpu.ops.compose import (
+    BUILT_IN,
+    FIRST,
+    LAST,
+    SHARE,
+    UNCUT,
+    Map,
+    On,
+    Pure,
+    Shared,
+    Taken,
+    Then,
+    ToHost,
+    Unzip,
+    Value,
+    Zip,
+)
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import Captured, GraphLaunch
 from dagpu.ops.initializers import Constant, Normal, Recipe, Uniform
 from dagpu.ops.launch import Launch
+from dagpu.ops.single_flight import NOTHING, Once
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 
@@ -84,6 +105,25 @@ class CacheKey:
 
 
 @final
+class RememberedValue:
+    """The value of a `Shared` or `Unzip`, as the key has it."""
+
+    __slots__ = ("alive", "components", "leaf", "uses", "value")
+
+    def __init__(self, value: Any, leaf: int) -> None:
+        self.value = value
+        """The value (of an `Unzip`, the list of its components); `NOTHING` if the run has to compute it."""
+        self.leaf = leaf
+        """The index of the `Once` among the leaves, if the run has to compute the value."""
+        self.uses = 0
+        """The number of times that the DAG uses the value, or a component of it."""
+        self.components: set[int] = set()
+        """The components of an `Unzip` that the DAG uses."""
+        self.alive: tuple[bool, ...] = ()
+        """For each component of an `Unzip` that has not run: true if an op may still take it."""
+
+
+@final
 class Flattened:
     """The leaves of one run, and the key of the plans that can serve it."""
 
@@ -98,6 +138,7 @@ class Flattened:
         "nodes",
         "number_leaves",
         "owners",
+        "remembered",
         "streams",
     )
 
@@ -123,11 +164,14 @@ class Flattened:
         self.owners: list[Any] = reader.owners
         """The pipelines that the op calls. A plan keeps alive what its pipeline closes over, so the pipeline itself
         must own the plan."""
+        self.remembered: dict[Once, RememberedValue] = reader.remembered
+        """The values of the `Shared` and `Unzip` nodes of the DAG."""
         self.streams = reader.streams
         """True if the op names a stream. A plan of such an op keeps that stream alive."""
         self.changeable = reader.changeable
-        """True if the same op may have another key in its next run, because the shape or element type of an array may
-        be changed in place. (Lists and dicts belong to the op alone, since a call copies them.)"""
+        """True if the same op may have another key in its next run: because the shape or element type of an array may
+        be changed in place, or because the op remembers a value. (Lists and dicts belong to the op alone, since a call
+        copies them.)"""
 
     def numbers(self) -> list[int]:
         """Return the indices of the leaves that are numbers."""
@@ -164,6 +208,7 @@ class _Reader:
         self.named: dict[int, object] = {}
         self.graphs: list[Captured] = []
         self.owners: list[Any] = []
+        self.remembered: dict[Once, RememberedValue] = {}
         self.refused: tuple[Any, Origin, str] | None = None
         """The pipeline with an argument that cannot be in a key, the place of its call, and a description of the
         value."""
@@ -216,17 +261,20 @@ class _Reader:
                 return False
         return True
 
-    def _add_immutable(self, value: Any, depth: int = 0) -> bool:
-        """Add a value that runs must return unchanged, with the same numbers, and that must be immutable. Return false
-        if it cannot be added."""
+    def _add_immutable(self, value: Any, depth: int = 0, *, arrays: bool = False) -> bool:
+        """Add a value that runs must return unchanged, with the same numbers, and that must be immutable. With
+        `arrays` it may contain arrays, which become leaves. Return false if it cannot be added."""
         if type(value) in PLAIN:
             self.tokens.append(exact_token(value))
             return True
         if type(value) is SymbolicNumber:
             return self._add_immutable(value.number)
+        if arrays and type(value) is np.ndarray:
+            self._add_array(value)
+            return True
         if is_tuple(value):
             self.tokens += (tuple if type(value) is tuple else self._identity_token(type(value)), len(value))
-            return depth < _DEEPEST and all(self._add_immutable(item, depth + 1) for item in value)
+            return depth < _DEEPEST and all(self._add_immutable(item, depth + 1, arrays=arrays) for item in value)
         return type(value) in HANDLES and self._add_handle(value)
 
     def _identity_token(self, value: object) -> int:
@@ -292,7 +340,7 @@ class _Reader:
         seen = self.nodes
         while todo:
             op = todo.pop()
-            if len(seen) == self._most or (op in seen and type(op) is not Value):
+            if len(seen) == self._most or (op in seen and type(op) is not Value and type(op) is not Shared):
                 return False
             seen.add(op)
             kind = type(op)
@@ -367,9 +415,42 @@ class _Reader:
             case Zip(sources=sources):
                 self.tokens.append(len(sources))
                 todo += sources
+            case Shared():
+                return self._add_remembered(op, op.source, todo)
+            case Unzip():
+                return self._add_remembered(op, op.split.source, todo)
             case _:
                 return False
         return True
+
+    def _add_remembered(self, node: Shared[Any] | Unzip[Any], source: AnyOp, todo: list[AnyOp]) -> bool:
+        """Add an op that remembers its value: with the value if it has run, else with its source, which is put on
+        `todo` for the first use. Return false if it cannot be added."""
+        once = node.once
+        found = self.remembered.get(once)
+        if found is None:
+            value = once.value  # another thread may set it, so it is read once
+            if value is NOTHING and not once.settled():
+                return False
+            found = self.remembered[once] = RememberedValue(value, len(self.leaves))
+            if value is NOTHING:
+                self.changeable = True
+                if type(node) is Unzip:
+                    found.alive = tuple([taker() is not None for taker in node.split.takers])
+                self._add_leaf(once, found.alive)
+                todo.append(source)
+        found.uses += 1
+        if type(node) is Unzip:
+            found.components.add(node.index)
+            self.tokens.append(node.index)
+        if found.value is NOTHING:
+            self.tokens += ("computed", found.leaf)
+            return True
+        if type(node) is not Unzip:
+            return self._add_immutable(found.value, arrays=True)
+        self._add_leaf(node, "taken")
+        component = found.value[node.index]
+        return type(component) is not Taken and self._add_immutable(component, arrays=True)
 
     def _add_launch(self, launch: Launch, todo: list[AnyOp]) -> bool:
         """Add a launch with its arguments, and put the ops among them on `todo`. Return false if an argument cannot be

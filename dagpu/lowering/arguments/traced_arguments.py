@@ -30,9 +30,11 @@ from dagpu.handles import (
 from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
-from dagpu.lowering.arguments.cache_key import SEED_PLACE, Flattened
+from dagpu.lowering.arguments.cache_key import SEED_PLACE, Flattened, RememberedValue
+from dagpu.ops.compose import Unzip
 from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
+from dagpu.ops.single_flight import Once
 
 FixedHandle: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
 """The handles that do not move when an op uses them."""
@@ -49,6 +51,7 @@ class TracedArguments:
         "_owned",
         "_sources",
         "_standins",
+        "_unused",
         "fixed_handles",
         "graphs",
         "inputs",
@@ -79,6 +82,10 @@ class TracedArguments:
         """The ids of lenders and holders that belong only to stand-ins and to handles that derive from them."""
         self._standins: dict[int, tuple[Any, int]] = {}
         """The stand-ins by their ids, with the indices of their leaves."""
+        self._unused: dict[Once, int] = {}
+        """For each remembered value in the key, how many of its uses the trace has not reached yet."""
+        if inputs is not None and inputs.remembered:
+            self._unused = {once: found.uses for once, found in inputs.remembered.items()}
         for index, leaf in enumerate(() if inputs is None else inputs.leaves):
             self._add(index, leaf)
 
@@ -97,9 +104,9 @@ class TracedArguments:
     # ---- leaves, and handles that derive from them
 
     def moves(self) -> tuple[int, ...]:
-        """Return the indices of the leaves that move into the run."""
+        """Return the indices of the leaves that move into the run. An `Unzip` among them gives up its component."""
         leaves = () if self.inputs is None else self.inputs.leaves
-        return tuple(index for index, leaf in enumerate(leaves) if type(leaf) in OWNING)
+        return tuple(index for index, leaf in enumerate(leaves) if type(leaf) in OWNING or type(leaf) is Unzip)
 
     def index_of(self, leaf: Any) -> int | None:
         """Return the index of a leaf; None for any other object."""
@@ -156,12 +163,31 @@ class TracedArguments:
         """Record that a second trace might differ from this one, so that its plan must not be cached."""
         self.fixed_handles = None
 
-    # ---- stand-ins for a pipeline's arguments
+    # ---- values of `Shared` and `Unzip`
+
+    def reach_remembered(self, once: Once) -> RememberedValue | None:
+        """Count one use of a remembered value. Return how the key has the value; None if the key does not have this
+        use, because a function has built it."""
+        left = self._unused.get(once)
+        if left is None or self.inputs is None:
+            return None
+        if not left:  # the uses in the key cannot be distinguished from those that a function has built
+            self.forbid_reuse()
+            return None
+        self._unused[once] = left - 1
+        return self.inputs.remembered[once]
+
+    # ---- stand-ins for arguments
 
     def symbolic_arguments(self, arguments: Any, start: int, take: Callable[[Any], Any]) -> Any:
         """Return a pipeline's arguments as its function receives them. `take` moves a handle into the run; `start` is
         the index of the first leaf among the arguments."""
         return map_values(_SymbolicArguments(self, start, take).replace, arguments)
+
+    def symbolic_value(self, value: Any, take: Callable[[Any], Any]) -> Any:
+        """Return the remembered value of a node of the key, with stand-ins for its handles. `take` is as in
+        `symbolic_arguments`."""
+        return map_handles(lambda handle: self.standin_of(handle, take)[0], value)
 
     def standin_of(self, value: Any, take: Callable[[Any], Any]) -> tuple[Any, int]:
         """Return the stand-in for a handle or an array among the arguments, and the index of its leaf."""
@@ -184,8 +210,9 @@ class TracedArguments:
         return standin
 
     def restore_arguments(self, result: Any) -> Any:
-        """Return the result of the run with the arguments' own handles, and lenders, in place of their stand-ins."""
-        if self.inputs is None or not self.inputs.argument_starts:
+        """Return the result of the run, or a value that it remembers, with the leaves' own handles, and lenders, in
+        place of their stand-ins."""
+        if self.inputs is None or not self._standins:
             return result
         leaves = self.inputs.leaves
 

@@ -11,7 +11,9 @@ from dagpu.handles.handle_state import HandleState, restore_state, take_state
 from dagpu.handles.handle_trees import map_handles
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.tracing.loans import Loans
+from dagpu.lowering.tracing.run_memo import take_published
 from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import Unzip
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 
@@ -39,10 +41,11 @@ class UndoLog:
         return taken
 
     def take_leaves(self, leaves: list[Any], moves: Iterable[int], origin: Origin) -> None:
-        """Move the handles at the indices `moves` out of their op, and put the handles of the run in their places.
+        """Move the handles at the indices `moves` out of their op, and put the handles of the run in their places. Take
+        the component of an `Unzip` there.
 
         Raises:
-            MovedError: one of them has been moved before.
+            MovedError: one of them has been moved or taken before.
         """
         entries = self._entries
         assert entries is not None
@@ -52,6 +55,8 @@ class UndoLog:
                 state = take_state(handle, _TAKEN, origin)
                 entries.append((handle, state))
                 leaves[index] = Tensor(state)
+            elif type(handle) is Unzip:
+                take_published(handle, self.add)
             else:
                 leaves[index] = self.take_handle(handle, origin)
 
