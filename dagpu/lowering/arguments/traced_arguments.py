@@ -167,12 +167,10 @@ class TracedArguments:
 
     def reach_remembered(self, once: Once) -> RememberedValue | None:
         """Count one use of a remembered value. Return how the key has the value; None if the key does not have this
-        use, because a function has built it."""
+        use, because a function has built it. (The uses of one value cannot be distinguished, so the first ones count as
+        those in the key.)"""
         left = self._unused.get(once)
-        if left is None or self.inputs is None:
-            return None
-        if not left:  # the uses in the key cannot be distinguished from those that a function has built
-            self.forbid_reuse()
+        if not left or self.inputs is None:
             return None
         self._unused[once] = left - 1
         return self.inputs.remembered[once]

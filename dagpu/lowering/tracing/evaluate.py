@@ -467,8 +467,6 @@ class Evaluation:
         is_leaf = in_key is not None and in_key.value is not NOTHING
         if is_leaf:
             value = self.leaves.symbolic_value(value, lambda handle: self.taker.take_handles(handle, node))
-        elif in_key is not None:  # another run has made it since the key was made
-            self.leaves.forbid_reuse()
         if type(node) is Shared:
             value = copy_for_consumer(value)
         return value if is_leaf else self.taker.take_handles(value, node)

@@ -349,7 +349,7 @@ class _ResultTemplate:
             if known.value is not NOTHING:
                 continue
             value = memo.claimed_value(once)
-            if value is PENDING:
+            if value is PENDING:  # another run has made it since the key was made
                 return None
             builder = self._components_builder(value, known) if known.alive else self.part_builder(value, 0)
             if builder is None:

@@ -317,10 +317,21 @@ def test_a_node_that_another_run_claims_after_the_look_up(how: str) -> None:
     assert count.now == (2 if how == "complete" else 1)
 
 
-def test_a_node_that_another_run_computes_before_the_trace() -> None:
+@pytest.mark.parametrize("how", ["shared", "unzip", "unzip of a number"])
+def test_a_node_that_another_run_computes_before_the_trace(how: str) -> None:
     """The key has the node as one that has not run, and the trace finds its value. The plan is not kept: the next op
     whose node has not run computes it."""
-    op, node = with_node()
+
+    def build() -> tuple[Op, Op]:
+        if how == "shared":
+            return with_node()
+        if how == "unzip":
+            left, right = two_parts()
+            return zip_ops(acting(3, left).to_host()), right
+        number, right = zip_ops(value(f32(7)), acting(1)).unzip()
+        return zip_ops(number, acting(2).to_host(), acting(3).to_host()), right
+
+    op, node = build()
     tracer: Any = vars(execute)["Tracer"]
     before: list[Op] = [node]
 
@@ -332,12 +343,35 @@ def test_a_node_that_another_run_computes_before_the_trace() -> None:
         return tracer(*arguments)
 
     with patch.object(execute, "Tracer", late):
-        assert lists(op.sync()) == RESULT
+        wanted = lists(op.sync())
     for _ in range(2):
-        op, node = with_node()
+        op, node = build()
         CALLED.clear()
-        assert lists(op.sync()) == RESULT
+        assert lists(op.sync()) == wanted
         assert sorted(CALLED) == [1, 2, 3]
+
+
+def test_an_op_that_dies_before_the_trace() -> None:
+    """The key has a component that an op may still take, and the trace finds that op dead. The plan is not kept: for
+    the next op, the component is remembered."""
+    tracer: Any = vars(execute)["Tracer"]
+    parts: list[Any] = list(two_parts())
+
+    def late(*arguments: Any) -> Any:
+        del parts[1:]
+        return tracer(*arguments)
+
+    with patch.object(execute, "Tracer", late):
+        parts[0].sync()
+    for _ in range(2):
+        left, right = two_parts()
+        left.sync()
+        assert right.to_host().sync().tolist() == [3.0] * 4
+
+
+def two_parts() -> Any:
+    """Return the components of an op of two kernels."""
+    return zip_ops(acting(1), acting(2)).unzip()
 
 
 def test_a_run_that_blocks_the_thread_of_the_run_is_refused(gate: Gate) -> None:

@@ -124,12 +124,15 @@ def test_the_components_of_an_unzip_are_planned_once() -> None:
 def test_a_launch_that_is_unzipped_is_planned_once() -> None:
     """The tile, the number and the input that a kernel gives back come from the run's own inputs."""
     kept = ones(S).sync()
+    given = []
     with traces() as count:
         for number in (2.0, 3.0, 4.0):
-            y, a, x = axpy(zeros(S).partition(S), number, kept.borrow()).unzip()
+            parts: Any = axpy(zeros(S).partition(S), number, kept.borrow()).unzip()
+            y, a, x = parts
             array = y.unpartition().to_host().sync()
             assert (array[0, 0], count.now) == (number, 1)
-    assert a.sync() == number
+            given.append((type(a.once.value[1]), a.once.value[1], type(x.once.value[2])))
+    assert given == [(float, number, TensorRef) for number in (2.0, 3.0, 4.0)]
     assert x.sync().to_host().sync()[0, 0] == 1.0
 
 
@@ -203,16 +206,14 @@ def test_an_array_that_exists_is_a_leaf() -> None:
 
 def test_a_pipeline_that_closes_over_a_node_of_the_op() -> None:
     """The plan of such an op is not used for an op with another node in that place."""
-    inner: Op = filled(5).shared()
-    p = pipeline(lambda x: zip_ops(scaled(inner), dup(x)).first())
     x = ones(S).share().sync()
-    for _ in range(3):
-        both = zip_ops(p(x).to_host(), scaled(inner, 3.0).to_host()).sync()
-        assert [array[0, 0] for array in both] == [10.0, 15.0]
-        other: Op = filled(7).shared()
-        for _ in range(2):
-            both = zip_ops(p(x).to_host(), scaled(other, 3.0).to_host()).sync()
-            assert [array[0, 0] for array in both] == [10.0, 21.0]
+    for _ in range(2):
+        nodes: list[Op] = [filled(number).shared() for number in (5, 7, 9)]
+        p = pipeline(lambda x, inner=nodes[0]: zip_ops(scaled(inner), dup(x)).first())
+        for node, number in zip(nodes, (5.0, 7.0, 9.0), strict=True):
+            for _ in range(2):
+                both = zip_ops(p(x).to_host(), scaled(node, 3.0).to_host()).sync()
+                assert [array[0, 0] for array in both] == [10.0, 3 * number]
 
 
 def test_a_pipeline_beside_a_node() -> None:
@@ -229,6 +230,7 @@ def test_a_pipeline_beside_a_node() -> None:
             assert contents(right)[1] == contents(full(S, 4 * number).sync())[1]
         assert storage_of(kept[-1]) is storage_of(kept[-2])
     assert p.cache_info().misses == 2
+
     assert [each.to_host().sync()[0, 0] for each in kept] == [2.0, 2.0, 4.0, 4.0, 6.0, 6.0]
 
 
