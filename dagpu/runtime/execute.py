@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.origin import Origin
 from dagpu.handles.storage import Locks
-from dagpu.lowering.arguments.cache_key import flatten_op, is_fixed
+from dagpu.lowering.arguments.cache_key import flatten_op
+from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.tracing.signature import BoundArguments
 from dagpu.lowering.tracing.tracer import Stage, Tracer

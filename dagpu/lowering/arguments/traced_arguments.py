@@ -30,7 +30,7 @@ from dagpu.handles import (
 from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
-from dagpu.lowering.arguments.cache_key import SEED_PLACE, Flattened, RememberedValue
+from dagpu.lowering.arguments.flattened import SEED_PLACE, Flattened, RememberedValue
 from dagpu.ops.compose import Unzip
 from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
@@ -125,7 +125,7 @@ class TracedArguments:
         if found is not None:
             return found[1]
         if self.inputs is None or self.inputs.argument_starts:
-            return None  # a function may have closed over this handle
+            return None  # a function may have closed over this array
         return self._index_of.get(id(value))
 
     def is_derived(self, handle: HandleBase) -> bool:
@@ -139,9 +139,7 @@ class TracedArguments:
             return state.loan in self._loans
         if state.kind is Tensor:
             return False
-        if id(state.holders if state.lender is None else state.lender) in self._sources:
-            return True
-        return self.inputs is not None and not self.inputs.argument_starts and state.storage in self.storages
+        return id(state.holders if state.lender is None else state.lender) in self._sources
 
     def source_index(self, handle: HandleBase) -> int | None:
         """Return the index of a leaf from which a handle such as this one can be made; None if there is none."""
@@ -182,19 +180,8 @@ class TracedArguments:
         the index of the first leaf among the arguments."""
         return map_values(_SymbolicArguments(self, start, take).replace, arguments)
 
-    def symbolic_value(self, value: Any, take: Callable[[Any], Any]) -> Any:
-        """Return the remembered value of a node of the key, with stand-ins for its handles. `take` is as in
-        `symbolic_arguments`."""
-        return map_handles(lambda handle: self.standin_of(handle, take)[0], value)
-
-    def standin_of(self, value: Any, take: Callable[[Any], Any]) -> tuple[Any, int]:
-        """Return the stand-in for a handle or an array among the arguments, and the index of its leaf."""
-        index = self._index_of[id(value)]
-        if type(value) is np.ndarray:
-            return SymbolicArray(index, value, self.reads), index
-        return self._standin(take(value), index), index
-
-    def _standin(self, handle: Any, index: int) -> Any:
+    def standin_of_handle(self, handle: Any, index: int) -> Any:
+        """Return the stand-in for a handle that was taken for the leaf of this index."""
         state, standin = live_state(handle), handle
         if type(handle) is TensorRef and state.lender is not None:
             lender = LenderAlias(state.lender)
@@ -246,9 +233,10 @@ class _SymbolicArguments:
             self._next += 1
             return SymbolicNumber(self._next - 1, value, self._leaves.reads)
         if kind is np.ndarray or kind in HANDLES:
-            standin, index = self._leaves.standin_of(value, self._take)
+            index = self._leaves.index_of(value)
+            assert index is not None
             self._next += index == self._next
-            return standin
+            return SymbolicArray(index, value, self._leaves.reads) if kind is np.ndarray else self._take(value)
         if kind is SymbolicNumber or kind is SymbolicArray:  # left over from an earlier trace
             return self.replace(replace_standins(value))
         return value

@@ -20,7 +20,8 @@ from dagpu.common.origin import Origin, describe
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
 from dagpu.handles.handle_trees import has_owning_handle
 from dagpu.handles.symbolic import SymbolicNumber
-from dagpu.lowering.arguments.cache_key import RememberedValue, is_fixed
+from dagpu.lowering.arguments.exact_tokens import is_fixed
+from dagpu.lowering.arguments.flattened import RememberedValue
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.tracing.deferred import (
     NOT_YET,
@@ -367,7 +368,7 @@ class Evaluation:
             start = leaves.inputs.argument_starts[id(node)]
             return leaves.symbolic_arguments(value, start, lambda handle: self.taker.take_handles(handle, node))
         if type(value) is SharedTensor or type(value) is TensorRef:
-            self.taker.record_handle(value, node)
+            value = self.taker.take_handles(value, node)
         elif is_fixed(value):
             pass
         elif has_owning_handle(value):
@@ -464,12 +465,11 @@ class Evaluation:
     def _published_value(self, node: Remembering, in_key: RememberedValue | None) -> Any:
         """Return the value, or component, that an earlier run has made. `in_key` is how the key has it."""
         value = take_published(node, self.taker.undo_log.add)
-        is_leaf = in_key is not None and in_key.value is not NOTHING
-        if is_leaf:
-            value = self.leaves.symbolic_value(value, lambda handle: self.taker.take_handles(handle, node))
-        if type(node) is Shared:
-            value = copy_for_consumer(value)
-        return value if is_leaf else self.taker.take_handles(value, node)
+        if in_key is not None and in_key.value is not NOTHING:
+            value = self.taker.take_handles(value, node)
+            return copy_for_consumer(value) if type(node) is Shared else value
+        # The copies are no leaves, also if a function has built this use of a node that is in the key too.
+        return self.taker.take_handles(copy_for_consumer(value) if type(node) is Shared else value, node)
 
     def _suspend_until_made(self, node: Remembering) -> None:
         """Suspend a node whose value is being made. When the value exists, this use gets handles of its own to it."""

@@ -44,8 +44,9 @@ from dagpu.handles import (
 )
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
-from dagpu.lowering.arguments.cache_key import PLAIN, RememberedValue
 from dagpu.lowering.arguments.call_guard import BoundCall, LeafBinding
+from dagpu.lowering.arguments.exact_tokens import PLAIN
+from dagpu.lowering.arguments.flattened import RememberedValue
 from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.tracing.deferred import PENDING, Deferred, FromCell, FromItems

@@ -23,7 +23,7 @@ from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import replace_standins
-from dagpu.lowering.arguments.cache_key import Flattened
+from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.arguments.traced_arguments import TracedArguments, storage_of_leaf
 from dagpu.lowering.program import Program
 from dagpu.lowering.tracing.deferred import PENDING, Deferred, ForeignSuspension, FromCell, FromItems, resolve
