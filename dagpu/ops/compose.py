@@ -96,6 +96,11 @@ class Unzip(DeviceOp[_T_co, _L_co, _G_co]):
     index: int
     origin: Origin
 
+    @property
+    def once(self) -> Once:
+        """Remembers the list of components, also for the other ops of the same `unzip()`."""
+        return self.split.once
+
 
 @final
 @frozen
@@ -138,12 +143,9 @@ class On(DeviceOp[_T_co, _L_co, _G_co]):
 
 @final
 class Taken:
-    """Replaces a component that an `Unzip` has taken. `by` is the place where that `Unzip` was built."""
+    """Replaces a component that an `Unzip` has taken."""
 
-    __slots__ = ("by",)
-
-    def __init__(self, by: Origin) -> None:
-        self.by = by
+    __slots__ = ()
 
 
 # ---- functions that `Map` applies for the fluent methods: data, so that a plan can be found by structure

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.origin import Origin
 from dagpu.handles.storage import Locks
-from dagpu.lowering.arguments.cache_key import flatten_op, is_fixed
+from dagpu.lowering.arguments.cache_key import flatten_op
+from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.tracing.signature import BoundArguments
 from dagpu.lowering.tracing.tracer import Stage, Tracer
@@ -66,7 +67,15 @@ def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin)
     found = lookup.bind()
     if found is None:
         return drive(_run_traced(op, settings, _blocking, lookup, origin))
-    return run_bound_now(found[0], found[1], settings, origin)
+    claims = found[1].claims
+    if claims is None:
+        return run_bound_now(found[0], found[1], settings, origin)
+    if not claims.claim():
+        return drive(_run_traced(op, settings, _blocking, lookup, origin))
+    try:
+        return run_bound_now(found[0], found[1], settings, origin)
+    finally:
+        claims.abandon()
 
 
 def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin: Origin) -> Coroutine[Any, Any, _T]:
@@ -86,6 +95,8 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin
     found = lookup.bind()
     if found is None:
         return _run_traced(op, settings, waits, lookup, origin)
+    if found[1].claims is not None:
+        return _run_remembering(found[0], found[1], op, settings, waits, lookup, origin)
     return run_bound(found[0], found[1], settings, waits, origin)
 
 
@@ -148,6 +159,27 @@ async def _next_stage(tracer: Tracer, waits: Waits) -> Stage:
                 stage: Stage = end.value
                 return stage
         await waits.pause()
+
+
+async def _run_remembering(
+    loaded: LoadedPlan,
+    bound: BoundArguments,
+    op: DeviceOp[_T, Any, Any],
+    settings: Settings,
+    waits: Waits,
+    lookup: PlanLookup,
+    origin: Origin,
+) -> Any:
+    """Run a plan that computes values of `Shared` and `Unzip` nodes. If another run has claimed one of them since the
+    plan was found, the op is traced."""
+    claims = bound.claims
+    assert claims is not None
+    if not claims.claim():
+        return await _run_traced(op, settings, waits, lookup, origin)
+    try:
+        return await run_bound(loaded, bound, settings, waits, origin)
+    finally:
+        claims.abandon()
 
 
 def call_on_plan(settings: Settings, op: DeviceOp[Any, Any, Any], plan: Plan) -> None:

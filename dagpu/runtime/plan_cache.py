@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin, describe, place_of
-from dagpu.lowering.arguments.cache_key import MOST_NODES, Flattened, flatten_op
+from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
 from dagpu.lowering.arguments.call_guard import BoundCall, guard_call
+from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.tracing.signature import BoundArguments, Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value

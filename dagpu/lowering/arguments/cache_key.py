@@ -12,37 +12,52 @@ cannot distinguish their values. In Python `(2.0,)` equals `(2,)`, but only the 
 is in the key with its type and its bits (`exact_token`), and an immutable object with its identity. Any other object
 has no token. The walk calls no `__eq__` method of the user's.
 
-A closure cannot be inspected, since it may read state that has changed; `Shared` and `Unzip` remember values. An op
-that contains one of these has no key, and is traced in each run.
+A `Shared` or `Unzip` that has run counts as a source: the parts of its value are leaves. One that has not run is a part
+of the DAG like any other node, but several nodes may use it. The `Once` that will remember its value is a leaf. One
+that another run is computing has no key: a trace waits for that run.
+
+A closure cannot be inspected, since it may read state that has changed. An op that contains one has no key, and is
+traced in each run.
 """
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from enum import Enum
-from struct import Struct
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from dagpu.common.dtypes import SUPPORTED, element_type
+from dagpu.common.dtypes import element_type
 from dagpu.common.origin import Origin
 from dagpu.handles import HANDLES, Partition, cut_of, find_live_state
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
+from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, exact_token, is_tuple
+from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, CacheKey, Flattened, RememberedValue
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import BUILT_IN, FIRST, LAST, SHARE, UNCUT, Map, On, Pure, Then, ToHost, Value, Zip
+from dagpu.ops.compose import (
+    BUILT_IN,
+    FIRST,
+    LAST,
+    SHARE,
+    UNCUT,
+    Map,
+    On,
+    Pure,
+    Shared,
+    Taken,
+    Then,
+    ToHost,
+    Unzip,
+    Value,
+    Zip,
+)
 from dagpu.ops.creation import Alloc, Copy, FromHost
-from dagpu.ops.graph import Captured, GraphLaunch
+from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.initializers import Constant, Normal, Recipe, Uniform
 from dagpu.ops.launch import Launch
-
-AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
-
-PLAIN: Final = frozenset(
-    {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED}
-)
-"""The types of immutable values that refer to no other objects."""
+from dagpu.ops.single_flight import NOTHING
 
 NAMED: Final = (type, Enum, Device, np.dtype)
 """The classes of values that are in a key by their identity."""
@@ -54,84 +69,9 @@ _CONSTANT_IDS: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
 """The ids of the functions that `Map` applies in most DAGs. These objects live as long as the process, so their ids are
 exact."""
 
-_DEEPEST: Final = 20
-"""The depth to which nested tuples, lists and dicts are inspected."""
-
-SEED_PLACE: Final = 0
-"""The argument position of the seed in `Flattened.number_leaves`. An op that takes a seed has no other number."""
-
 MOST_NODES: Final = 20_000
 """The most nodes of a DAG that gets a key. For a larger DAG, the walk that makes the key takes too long for a cached
 plan to be worthwhile."""
-
-
-@final
-class CacheKey:
-    """The tokens of an op, with their hash computed once. A cache asks for the hash several times, and a long chain has
-    about ten tokens for each launch."""
-
-    __slots__ = ("_hash", "_tokens")
-
-    def __init__(self, tokens: tuple[Hashable, ...]) -> None:
-        self._tokens = tokens
-        self._hash = hash(tokens)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is CacheKey and self._tokens == other._tokens
-
-
-@final
-class Flattened:
-    """The leaves of one run, and the key of the plans that can serve it."""
-
-    __slots__ = (
-        "argument_starts",
-        "array_leaves",
-        "changeable",
-        "graphs",
-        "key",
-        "leaves",
-        "named",
-        "nodes",
-        "number_leaves",
-        "owners",
-        "streams",
-    )
-
-    def __init__(self, key: CacheKey, reader: "_Reader") -> None:
-        self.key = key
-        self.leaves: list[Any] = reader.leaves
-        self.nodes: set[AnyOp] = reader.nodes
-        """The ops that hold leaves. A closure may build other ops around the same objects, where they are not
-        leaves."""
-        self.array_leaves: dict[int, int] = reader.array_leaves
-        """The index of the array of each `FromHost` among the leaves, by the id of that op."""
-        self.number_leaves: dict[tuple[int, int], int] = reader.number_leaves
-        """The index of each number among the leaves. The key of an argument of a kernel is the id of the `Launch` and
-        the argument's position, and that of a seed is the id of the `Alloc` and `SEED_PLACE`."""
-        self.argument_starts: dict[int, int] = reader.argument_starts
-        """The index of the first leaf of a pipeline's arguments, by the id of the `Value` that holds them."""
-        self.named: dict[int, object] = reader.named
-        """The objects whose ids are in the key, by their ids. The owner of the key keeps these objects alive, so that
-        the ids stay unique."""
-        self.graphs: list[Captured] = reader.graphs
-        """The graphs that the op launches. A plan keeps alive what its graph refers to, so the graph itself must own
-        the plan."""
-        self.owners: list[Any] = reader.owners
-        """The pipelines that the op calls. A plan keeps alive what its pipeline closes over, so the pipeline itself
-        must own the plan."""
-        self.streams = reader.streams
-        """True if the op names a stream. A plan of such an op keeps that stream alive."""
-        self.changeable = reader.changeable
-        """True if the same op may have another key in its next run, because the shape or element type of an array may
-        be changed in place. (Lists and dicts belong to the op alone, since a call copies them.)"""
-
-    def numbers(self) -> list[int]:
-        """Return the indices of the leaves that are numbers."""
-        return [index for index, leaf in enumerate(self.leaves) if type(leaf) is int or type(leaf) is float]
 
 
 Refused: TypeAlias = Callable[[Any, Origin, str], None]
@@ -142,36 +82,34 @@ description of the value."""
 def flatten_op(op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None) -> Flattened | None:
     """Return the leaves and the key of a DAG; None if it has no key, or more than `most` nodes."""
     reader = _Reader(most)
-    if not reader.add_dag(op):
-        if refused is not None and reader.refused is not None:
-            refused(*reader.refused)
-        return None
-    return Flattened(CacheKey(tuple(reader.tokens)), reader)
+    if reader.add_dag(op):
+        reader.finish()
+        return reader
+    if refused is not None and reader.refused is not None:
+        refused(*reader.refused)
+    return None
 
 
 @final
-class _Reader:
-    """The walk over one DAG, with the tokens and leaves that it has collected."""
+class _Reader(Flattened):
+    """The walk over one DAG, which collects its tokens and its leaves."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self._most = most
-        self.tokens: list[Any] = []
-        self.leaves: list[Any] = []
-        self.nodes: set[AnyOp] = set()
-        self.array_leaves: dict[int, int] = {}
-        self.number_leaves: dict[tuple[int, int], int] = {}
-        self.argument_starts: dict[int, int] = {}
-        self.named: dict[int, object] = {}
-        self.graphs: list[Captured] = []
-        self.owners: list[Any] = []
+        self._tokens: list[Any] = []
         self.refused: tuple[Any, Origin, str] | None = None
         """The pipeline with an argument that cannot be in a key, the place of its call, and a description of the
         value."""
-        self.streams = False
-        self.changeable = False
         self._unreadable: str | None = None
         self._numbers: dict[int, int] = {}
         self._storages: dict[Storage, int] = {}
+
+    def finish(self) -> None:
+        """Make the key, and drop what only the walk needs. The run must not keep memory that it moves elsewhere."""
+        self.key = CacheKey(tuple(self._tokens))
+        self._tokens.clear()
+        self._storages.clear()
 
     # ---- values
 
@@ -183,20 +121,20 @@ class _Reader:
         if kind is int or kind is float:
             self._add_leaf(value, kind)
         elif kind in PLAIN:
-            self.tokens.append(exact_token(value))
+            self._tokens.append(exact_token(value))
         elif kind is tuple:
-            self.tokens += (tuple, len(value))
+            self._tokens += (tuple, len(value))
             return self._add_items(value, depth)
         elif isinstance(value, NAMED):
-            self.tokens += ("named", self._identity_token(value))
+            self._tokens += ("named", self._identity_token(value))
         elif kind is np.ndarray:
             self.changeable = True
             self._add_array(value)
         elif kind is list or is_tuple(value):
-            self.tokens += (kind if kind is list else self._identity_token(kind), len(value))
+            self._tokens += (kind if kind is list else self._identity_token(kind), len(value))
             return self._add_items(value, depth)
         elif kind is dict and PLAIN.issuperset(map(type, value)):
-            self.tokens += (dict, tuple(map(exact_token, value)))
+            self._tokens += (dict, tuple(map(exact_token, value)))
             return self._add_items(value.values(), depth)
         elif kind is SymbolicNumber or kind is SymbolicArray:
             return self.add_value(replace_standins(value), depth)
@@ -208,25 +146,28 @@ class _Reader:
 
     def _add_items(self, items: Iterable[Any], depth: int) -> bool:
         """Add the items of a tuple, list or dict at this depth. Return false if one cannot be added."""
-        if depth == _DEEPEST:
-            self._unreadable = f"tuples, lists or dicts more than {_DEEPEST} deep"
+        if depth == DEEPEST:
+            self._unreadable = f"tuples, lists or dicts more than {DEEPEST} deep"
             return False
         for item in items:  # noqa: SIM110  # `all` of a generator takes twice as long
             if not self.add_value(item, depth + 1):
                 return False
         return True
 
-    def _add_immutable(self, value: Any, depth: int = 0) -> bool:
-        """Add a value that runs must return unchanged, with the same numbers, and that must be immutable. Return false
-        if it cannot be added."""
+    def _add_immutable(self, value: Any, depth: int = 0, *, arrays: bool = False) -> bool:
+        """Add a value that runs must return unchanged, with the same numbers, and that must be immutable. With
+        `arrays` it may contain arrays, which become leaves. Return false if it cannot be added."""
         if type(value) in PLAIN:
-            self.tokens.append(exact_token(value))
+            self._tokens.append(exact_token(value))
             return True
         if type(value) is SymbolicNumber:
             return self._add_immutable(value.number)
+        if arrays and type(value) is np.ndarray:
+            self._add_array(value)
+            return True
         if is_tuple(value):
-            self.tokens += (tuple if type(value) is tuple else self._identity_token(type(value)), len(value))
-            return depth < _DEEPEST and all(self._add_immutable(item, depth + 1) for item in value)
+            self._tokens += (tuple if type(value) is tuple else self._identity_token(type(value)), len(value))
+            return depth < DEEPEST and all(self._add_immutable(item, depth + 1, arrays=arrays) for item in value)
         return type(value) in HANDLES and self._add_handle(value)
 
     def _identity_token(self, value: object) -> int:
@@ -237,20 +178,20 @@ class _Reader:
     def _add_fields(self, record: Any) -> bool:
         """Add one of dagpu's own dataclasses whose fields hold what the user gave: plain values, and tuples of these.
         Return false if it holds anything else."""
-        self.tokens.append(type(record))
+        self._tokens.append(type(record))
         for name in record.__slots__:
             value = getattr(record, name)
             if type(value) in PLAIN:
-                self.tokens.append(exact_token(value))
+                self._tokens.append(exact_token(value))
             elif type(value) is tuple and PLAIN.issuperset(map(type, value)):
-                self.tokens.append(value if _INT.issuperset(map(type, value)) else tuple(map(exact_token, value)))
+                self._tokens.append(value if _INT.issuperset(map(type, value)) else tuple(map(exact_token, value)))
             else:
                 return False  # a trace raises the error for it
         return True
 
     def _add_leaf(self, value: Any, token: object) -> None:
         """Add a leaf, with the token of the facts that a trace depends on."""
-        self.tokens.append(token)
+        self._tokens.append(token)
         self.leaves.append(value)
 
     def _refer_to_known(self, leaf: Any) -> bool:
@@ -259,7 +200,7 @@ class _Reader:
         index = self._numbers.setdefault(id(leaf), len(self.leaves))
         if index == len(self.leaves):
             return False
-        self.tokens += ("again", index)
+        self._tokens += ("again", index)
         return True
 
     def _add_array(self, array: "np.ndarray[Any, Any]") -> None:
@@ -292,11 +233,11 @@ class _Reader:
         seen = self.nodes
         while todo:
             op = todo.pop()
-            if len(seen) == self._most or (op in seen and type(op) is not Value):
+            if len(seen) == self._most or (op in seen and type(op) is not Value and type(op) is not Shared):
                 return False
             seen.add(op)
             kind = type(op)
-            self.tokens.append(kind)
+            self._tokens.append(kind)
             if (kind is Launch or kind is Map or not self._add_source(op)) and not self._add_inner_node(op, todo):
                 return False
         return True
@@ -310,31 +251,31 @@ class _Reader:
             case Then(source=Value(content=arguments) as source, f=Pure(owner=owner)):
                 self.nodes.add(source)
                 self.owners.append(owner)
-                self.tokens.append(owner.number)
+                self._tokens.append(owner.number)
                 self.argument_starts[id(source)] = len(self.leaves)
                 found = self.add_value(arguments)
                 if self._unreadable is not None:
                     self.refused = owner, op.origin, self._unreadable
                 return found
             case GraphLaunch(captured=captured, origin=origin):
-                self.tokens += self._origin_tokens(origin)
+                self._tokens += self._origin_tokens(origin)
                 self.graphs.append(captured)
                 self._add_leaf(captured, captured.number)
                 return True
             case Alloc(shape=shape, dtype=dtype, recipe=recipe, origin=origin):
-                self.tokens += (*self._origin_tokens(origin), shape, dtype)
+                self._tokens += (*self._origin_tokens(origin), shape, dtype)
                 if isinstance(recipe, Uniform | Normal) and type(recipe.seed) in _NUMBERS:
                     self.number_leaves[id(op), SEED_PLACE] = len(self.leaves)
                     self.add_value(recipe.seed)
                     recipe = replace(recipe, seed=None)
                 return self._add_recipe(recipe)
             case FromHost(array=given, origin=origin) if type(array := _unwrapped_array(given)) is np.ndarray:
-                self.tokens += self._origin_tokens(origin)
+                self._tokens += self._origin_tokens(origin)
                 self._add_array(array)
                 self.array_leaves[id(op)] = self._numbers[id(array)]
                 return True
             case Copy(source=source, into=into, dtype=dtype, origin=origin):
-                self.tokens += (*self._origin_tokens(origin), dtype)
+                self._tokens += (*self._origin_tokens(origin), dtype)
                 if type(source) is Constant:
                     return self._add_recipe(source) and self.add_value(into)
                 return self.add_value(source) and (into is None or self.add_value(into))
@@ -343,7 +284,7 @@ class _Reader:
 
     def _add_inner_node(self, op: AnyOp, todo: list[AnyOp]) -> bool:
         """Add an op with sources, and put the sources on `todo`. Return false if it cannot be added."""
-        self.tokens += self._origin_tokens(op.origin)
+        self._tokens += self._origin_tokens(op.origin)
         match op:
             case Launch():
                 return self._add_launch(op, todo)
@@ -351,35 +292,68 @@ class _Reader:
                 todo.append(source)
                 if id(f) not in _CONSTANT_IDS:
                     return self._add_fields(f)
-                self.tokens.append(id(f))
+                self._tokens.append(id(f))
             case ToHost(source=source):
                 todo.append(source)
             case On(source=source, place=Stream() as stream):
                 self.streams = True
-                self.tokens += (self._identity_token(stream.device), stream.lane)
+                self._tokens += (self._identity_token(stream.device), stream.lane)
                 todo.append(source)
             case On(source=source, place=Device() as place):
-                self.tokens += ("named", self._identity_token(place))
+                self._tokens += ("named", self._identity_token(place))
                 todo.append(source)
             case On(source=source, place=place) if type(place) is str:  # a user-defined policy may change
-                self.tokens.append(place)
+                self._tokens.append(place)
                 todo.append(source)
             case Zip(sources=sources):
-                self.tokens.append(len(sources))
+                self._tokens.append(len(sources))
                 todo += sources
+            case Shared():
+                return self._add_remembered(op, op.source, todo)
+            case Unzip():
+                return self._add_remembered(op, op.split.source, todo)
             case _:
                 return False
         return True
+
+    def _add_remembered(self, node: Shared[Any] | Unzip[Any], source: AnyOp, todo: list[AnyOp]) -> bool:
+        """Add an op that remembers its value: with the value if it has run, else with its source, which is put on
+        `todo` for the first use. Return false if it cannot be added."""
+        once = node.once
+        found = self.remembered.get(once)
+        if found is None:
+            value = once.value  # another thread may set it, so it is read once
+            if value is NOTHING and not once.settled():
+                return False
+            found = self.remembered[once] = RememberedValue(value, len(self.leaves))
+            if value is NOTHING:
+                self.changeable = True
+                if type(node) is Unzip:
+                    found.alive = tuple([taker() is not None for taker in node.split.takers])
+                self._add_leaf(once, found.alive)
+                todo.append(source)
+        found.uses += 1
+        if type(node) is Unzip:
+            found.components.add(node.index)
+            self._tokens.append(node.index)
+        if found.value is NOTHING:
+            self._tokens += ("computed", found.leaf)
+            return True
+        if type(node) is not Unzip:
+            return self._add_immutable(found.value, arrays=True)
+        self._add_leaf(node, "taken")
+        component = found.value[node.index]
+        return type(component) is not Taken and self._add_immutable(component, arrays=True)
 
     def _add_launch(self, launch: Launch, todo: list[AnyOp]) -> bool:
         """Add a launch with its arguments, and put the ops among them on `todo`. Return false if an argument cannot be
         added."""
         spec = launch.kernel
         # The host body identifies the kernel: copies that `kernel.grid(...)` and similar calls make share it.
-        self.tokens += (spec.host, spec.grid, spec.block, spec.shared_bytes)
+        self._tokens += (spec.host, spec.grid, spec.block, spec.shared_bytes)
         for place, argument in enumerate(launch.args):
             if isinstance(argument, DeviceOp):
-                self.tokens.append("op")
+                self._tokens.append("op")
                 todo.append(argument)
                 continue
             if type(argument) in _NUMBERS:
@@ -400,7 +374,7 @@ class _Reader:
     def _add_recipe(self, recipe: Recipe | None) -> bool:
         """Add the contents that a creation op writes. Return false if they cannot be added."""
         if recipe is None:
-            self.tokens.append(None)
+            self._tokens.append(None)
             return True
         return self._add_fields(recipe)
 
@@ -408,39 +382,3 @@ class _Reader:
 def _unwrapped_array(array: Any) -> Any:
     """Return the array itself, also for the stand-in of an earlier trace."""
     return array.source if type(array) is SymbolicArray else array
-
-
-_bits: Final = Struct("d").pack
-"""Packs a float into its bytes. `float.hex` would call each NaN 'nan'."""
-
-
-def is_fixed(value: Any, depth: int = 0) -> bool:
-    """Return true for a value that cannot be changed in place, as far as it is inspected."""
-    if is_tuple(value):
-        return depth < _DEEPEST and all(is_fixed(item, depth + 1) for item in value)
-    return type(value) in PLAIN
-
-
-def is_tuple(value: Any) -> bool:
-    """Return true for a plain tuple, and for a named tuple that has no attributes except its fields."""
-    return type(value) is tuple or (
-        isinstance(value, tuple) and hasattr(value, "_fields") and not _has_attributes(value)
-    )
-
-
-def _has_attributes(value: object) -> bool:
-    """Return true for an object that has attributes in a `__dict__`."""
-    return bool(getattr(value, "__dict__", None))
-
-
-def exact_token(value: Any) -> Hashable:
-    """Return the token of a plain value. Equal tokens mean the same type and bits: 0.0 and -0.0 differ, True and 1
-    differ, and two NaNs are equal only with the same sign and payload."""
-    kind = type(value)
-    if kind is float:
-        return float, _bits(value)
-    if kind is complex:
-        return complex, _bits(value.real), _bits(value.imag)
-    if isinstance(value, np.generic):
-        return kind, value.tobytes()
-    return kind, value

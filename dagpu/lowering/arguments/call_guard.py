@@ -16,7 +16,8 @@ from dagpu.common.layout import Layout
 from dagpu.handles import HANDLES, Partition, cut_of, live_state, state_of
 from dagpu.handles.device_handles import Device
 from dagpu.handles.storage import Storage, no_graph
-from dagpu.lowering.arguments.cache_key import NAMED, PLAIN, exact_token, is_tuple
+from dagpu.lowering.arguments.cache_key import NAMED
+from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token, is_tuple
 
 _DEEPEST: Final = 4
 """The depth of nested tuples, lists and dicts to which a guard is made."""

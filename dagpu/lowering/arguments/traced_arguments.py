@@ -30,9 +30,11 @@ from dagpu.handles import (
 from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
-from dagpu.lowering.arguments.cache_key import SEED_PLACE, Flattened
+from dagpu.lowering.arguments.flattened import SEED_PLACE, Flattened, RememberedValue
+from dagpu.ops.compose import Unzip
 from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
+from dagpu.ops.single_flight import Once
 
 FixedHandle: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
 """The handles that do not move when an op uses them."""
@@ -49,6 +51,7 @@ class TracedArguments:
         "_owned",
         "_sources",
         "_standins",
+        "_unused",
         "fixed_handles",
         "graphs",
         "inputs",
@@ -79,6 +82,10 @@ class TracedArguments:
         """The ids of lenders and holders that belong only to stand-ins and to handles that derive from them."""
         self._standins: dict[int, tuple[Any, int]] = {}
         """The stand-ins by their ids, with the indices of their leaves."""
+        self._unused: dict[Once, int] = {}
+        """For each remembered value in the key, how many of its uses the trace has not reached yet."""
+        if inputs is not None and inputs.remembered:
+            self._unused = {once: found.uses for once, found in inputs.remembered.items()}
         for index, leaf in enumerate(() if inputs is None else inputs.leaves):
             self._add(index, leaf)
 
@@ -97,9 +104,9 @@ class TracedArguments:
     # ---- leaves, and handles that derive from them
 
     def moves(self) -> tuple[int, ...]:
-        """Return the indices of the leaves that move into the run."""
+        """Return the indices of the leaves that move into the run. An `Unzip` among them gives up its component."""
         leaves = () if self.inputs is None else self.inputs.leaves
-        return tuple(index for index, leaf in enumerate(leaves) if type(leaf) in OWNING)
+        return tuple(index for index, leaf in enumerate(leaves) if type(leaf) in OWNING or type(leaf) is Unzip)
 
     def index_of(self, leaf: Any) -> int | None:
         """Return the index of a leaf; None for any other object."""
@@ -118,7 +125,7 @@ class TracedArguments:
         if found is not None:
             return found[1]
         if self.inputs is None or self.inputs.argument_starts:
-            return None  # a function may have closed over this handle
+            return None  # a function may have closed over this array
         return self._index_of.get(id(value))
 
     def is_derived(self, handle: HandleBase) -> bool:
@@ -132,9 +139,7 @@ class TracedArguments:
             return state.loan in self._loans
         if state.kind is Tensor:
             return False
-        if id(state.holders if state.lender is None else state.lender) in self._sources:
-            return True
-        return self.inputs is not None and not self.inputs.argument_starts and state.storage in self.storages
+        return id(state.holders if state.lender is None else state.lender) in self._sources
 
     def source_index(self, handle: HandleBase) -> int | None:
         """Return the index of a leaf from which a handle such as this one can be made; None if there is none."""
@@ -156,21 +161,27 @@ class TracedArguments:
         """Record that a second trace might differ from this one, so that its plan must not be cached."""
         self.fixed_handles = None
 
-    # ---- stand-ins for a pipeline's arguments
+    # ---- values of `Shared` and `Unzip`
+
+    def reach_remembered(self, once: Once) -> RememberedValue | None:
+        """Count one use of a remembered value. Return how the key has the value; None if the key does not have this
+        use, because a function has built it. (The uses of one value cannot be distinguished, so the first ones count as
+        those in the key.)"""
+        left = self._unused.get(once)
+        if not left or self.inputs is None:
+            return None
+        self._unused[once] = left - 1
+        return self.inputs.remembered[once]
+
+    # ---- stand-ins for arguments
 
     def symbolic_arguments(self, arguments: Any, start: int, take: Callable[[Any], Any]) -> Any:
         """Return a pipeline's arguments as its function receives them. `take` moves a handle into the run; `start` is
         the index of the first leaf among the arguments."""
         return map_values(_SymbolicArguments(self, start, take).replace, arguments)
 
-    def standin_of(self, value: Any, take: Callable[[Any], Any]) -> tuple[Any, int]:
-        """Return the stand-in for a handle or an array among the arguments, and the index of its leaf."""
-        index = self._index_of[id(value)]
-        if type(value) is np.ndarray:
-            return SymbolicArray(index, value, self.reads), index
-        return self._standin(take(value), index), index
-
-    def _standin(self, handle: Any, index: int) -> Any:
+    def standin_of_handle(self, handle: Any, index: int) -> Any:
+        """Return the stand-in for a handle that was taken for the leaf of this index."""
         state, standin = live_state(handle), handle
         if type(handle) is TensorRef and state.lender is not None:
             lender = LenderAlias(state.lender)
@@ -184,8 +195,9 @@ class TracedArguments:
         return standin
 
     def restore_arguments(self, result: Any) -> Any:
-        """Return the result of the run with the arguments' own handles, and lenders, in place of their stand-ins."""
-        if self.inputs is None or not self.inputs.argument_starts:
+        """Return the result of the run, or a value that it remembers, with the leaves' own handles, and lenders, in
+        place of their stand-ins."""
+        if self.inputs is None or not self._standins:
             return result
         leaves = self.inputs.leaves
 
@@ -221,9 +233,10 @@ class _SymbolicArguments:
             self._next += 1
             return SymbolicNumber(self._next - 1, value, self._leaves.reads)
         if kind is np.ndarray or kind in HANDLES:
-            standin, index = self._leaves.standin_of(value, self._take)
+            index = self._leaves.index_of(value)
+            assert index is not None
             self._next += index == self._next
-            return standin
+            return SymbolicArray(index, value, self._leaves.reads) if kind is np.ndarray else self._take(value)
         if kind is SymbolicNumber or kind is SymbolicArray:  # left over from an earlier trace
             return self.replace(replace_standins(value))
         return value

@@ -13,12 +13,15 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, Final, TypeAlias, assert_never, final
 
+import numpy as np
+
 from dagpu.common.errors import MovedError
 from dagpu.common.origin import Origin, describe
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
 from dagpu.handles.handle_trees import has_owning_handle
 from dagpu.handles.symbolic import SymbolicNumber
-from dagpu.lowering.arguments.cache_key import is_fixed
+from dagpu.lowering.arguments.exact_tokens import is_fixed
+from dagpu.lowering.arguments.flattened import RememberedValue
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.tracing.deferred import (
     NOT_YET,
@@ -42,7 +45,14 @@ from dagpu.lowering.tracing.emit import (
 )
 from dagpu.lowering.tracing.placements import Placements
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
-from dagpu.lowering.tracing.run_memo import Remembering, RunMemo, check_components, once_of, own_result_error
+from dagpu.lowering.tracing.run_memo import (
+    Remembering,
+    RunMemo,
+    check_components,
+    copy_for_consumer,
+    own_result_error,
+    take_published,
+)
 from dagpu.lowering.tracing.undo_log import HandleTaker
 from dagpu.lowering.tracing.user_code import Closures, describe_closure
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
@@ -51,7 +61,7 @@ from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.nodes import Node
-from dagpu.ops.single_flight import new_once_number
+from dagpu.ops.single_flight import NOTHING, new_once_number
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 
@@ -215,6 +225,8 @@ class Evaluation:
                 value = self._launch_kernel(node, (value,))
             else:
                 f: Any = node.f
+                if type(value) is np.ndarray:
+                    self.leaves.forbid_reuse()  # the result may depend on the contents
                 try:
                     value = f.apply(value, node.origin)
                 except Exception as error:
@@ -325,7 +337,7 @@ class Evaluation:
                 self._places.current = deferred.cause.place
                 self._apply_node(deferred.cause.node, inputs)
             case ForeignSuspension(node=node, place=place):
-                once = once_of(node)
+                once = node.once
                 if self.memo.is_deferred(once) or (not once.settled() and once.owner is not self):
                     return False
                 self._places.current = place
@@ -356,7 +368,7 @@ class Evaluation:
             start = leaves.inputs.argument_starts[id(node)]
             return leaves.symbolic_arguments(value, start, lambda handle: self.taker.take_handles(handle, node))
         if type(value) is SharedTensor or type(value) is TensorRef:
-            self.taker.record_handle(value, node)
+            value = self.taker.take_handles(value, node)
         elif is_fixed(value):
             pass
         elif has_owning_handle(value):
@@ -385,6 +397,8 @@ class Evaluation:
     def _launch_kernel(self, node: Launch, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Launch a kernel, with `inputs` for the ops among its arguments. Return the arguments."""
         arguments = list(node.args)
+        if np.ndarray in map(type, inputs):
+            self.leaves.forbid_reuse()  # as in `_apply_row`
         used = 0
         for index in node.kernel.open_places:
             arg = arguments[index]
@@ -423,11 +437,14 @@ class Evaluation:
 
     def _visit_remembered(self, node: Remembering, source: AnyOp) -> None:
         """Use the remembered value of a `Shared` or `Unzip`, evaluate it, or wait for the run that is evaluating it."""
-        once = once_of(node)
-        # A plan may be cached in two cases. A node that a pipeline's function has just made is remembered for no other
-        # run. A value that a `Shared` has remembered before is a constant. Both hold in the next run too.
-        if not self.leaves.pure or (
-            once.number < self._newest_before and (type(node) is Unzip or not once.remembers())
+        once = node.once
+        in_key = self.leaves.reach_remembered(once)
+        # A plan may be cached in three cases. The key has this use. A node that a pipeline's function has just made is
+        # remembered for no other run. A value that a `Shared` has remembered before is a constant. All hold in the next
+        # run too.
+        if in_key is None and (
+            not self.leaves.pure
+            or (once.number < self._newest_before and (type(node) is Unzip or not once.remembers()))
         ):
             self.leaves.forbid_reuse()
         if self.memo.is_deferred(once):
@@ -441,9 +458,18 @@ class Evaluation:
                 self.memo.start_claim(once)
                 self.todo += (len(self.done), node, FINISH, source)
             case "done":
-                self.done.append(self.taker.take_handles(self.memo.use_published(node, self.taker.undo_log.add), node))
+                self.done.append(self._published_value(node, in_key))
             case "busy":
                 self._suspend_until_made(node)
+
+    def _published_value(self, node: Remembering, in_key: RememberedValue | None) -> Any:
+        """Return the value, or component, that an earlier run has made. `in_key` is how the key has it."""
+        value = take_published(node, self.taker.undo_log.add)
+        if in_key is not None and in_key.value is not NOTHING:
+            value = self.taker.take_handles(value, node)
+            return copy_for_consumer(value) if type(node) is Shared else value
+        # The copies are no leaves, also if a function has built this use of a node that is in the key too.
+        return self.taker.take_handles(copy_for_consumer(value) if type(node) is Shared else value, node)
 
     def _suspend_until_made(self, node: Remembering) -> None:
         """Suspend a node whose value is being made. When the value exists, this use gets handles of its own to it."""

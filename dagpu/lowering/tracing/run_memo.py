@@ -8,6 +8,7 @@
 A complete value is published to its `Once`, for other runs and for the next run, and removed from `claims`.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
@@ -48,23 +49,10 @@ class RunMemo:
 
     def use_again(self, node: Remembering) -> Any:
         """Return a value that this run itself has evaluated, for one more use."""
-        claimed = self._claims[once_of(node)]
+        claimed = self._claims[node.once]
         if claimed is PENDING:
             raise own_result_error(node.origin)
-        return self.take_component(node) if isinstance(node, Unzip) else _copy_for_consumer(claimed)
-
-    def use_published(self, node: Remembering, undo: Callable[[Callable[[], None]], None]) -> Any:
-        """Return a value that an earlier run has made. `undo` receives a function that puts back a component that is
-        taken."""
-        if isinstance(node, Shared):
-            return _copy_for_consumer(node.once.value)
-        once, index = node.split.once, node.index
-        found = once.exchange(index, Taken(node.origin))
-        if isinstance(found, Taken):
-            once.exchange(index, found)
-            raise _taken_error(node)
-        undo(lambda: _put_component_back(once, index, found))
-        return found
+        return self.take_component(node) if isinstance(node, Unzip) else copy_for_consumer(claimed)
 
     def record_shared(self, node: Shared[Any], value: Any) -> Any:
         """Record the value of a `Shared` in a form that any number of consumers may have. Return it for the first
@@ -81,7 +69,7 @@ class RunMemo:
         else:
             value = make_unwritable(value)
         self._claims[node.once] = value
-        return _copy_for_consumer(value)
+        return copy_for_consumer(value)
 
     def record_components(self, split: Split, value: Any, origin: Origin) -> None:
         """Record the components of an `Unzip`'s tuple, some of which may not exist yet."""
@@ -97,7 +85,7 @@ class RunMemo:
         parts, index = self._claims[node.split.once], node.index
         if isinstance(parts[index], Taken):
             raise _taken_error(node)
-        part, parts[index] = parts[index], Taken(node.origin)
+        part, parts[index] = parts[index], Taken()
         return part
 
     def forget_unreachable(self) -> None:
@@ -108,7 +96,7 @@ class RunMemo:
             if type(parts) is list:
                 for index, taker in enumerate(split.takers):
                     if taker() is None:
-                        parts[index] = Taken(None)
+                        parts[index] = Taken()
 
     def find_untaken(self) -> Unzip[Any] | None:
         """Return an op that may still ask for a component that this run has made and no op has taken; None if there is
@@ -126,9 +114,14 @@ class RunMemo:
         """Return the handles in the values that are made and not published yet."""
         return [handle for claimed in self._claims.values() if claimed is not PENDING for handle in handles_in(claimed)]
 
-    def publish(self, constant: Callable[[Any], Any]) -> list[Any]:
-        """Remember the complete values, for other runs and for the next run. `constant` maps the value of a `Shared` to
-        the value that is published. Return the published values."""
+    def claimed_value(self, once: Once) -> Any:
+        """Return what this run has recorded for a value (see the module); `PENDING` also if it does not make it."""
+        return self._claims.get(once, PENDING)
+
+    def publish(self, restore: Callable[[Any], Any], constant: Callable[[Any], Any]) -> list[Any]:
+        """Remember the complete values, for other runs and for the next run. `restore` removes the stand-ins from a
+        value, and `constant` maps the value of a `Shared` to the value that is published. Return the published
+        values."""
         published: list[Any] = []
         for once, claimed in list(self._claims.items()):
             if claimed is PENDING:
@@ -139,6 +132,7 @@ class RunMemo:
             )
             if not incomplete:
                 del self._claims[once]
+                value = restore(value)
                 published.append(value if self._splits.pop(once, None) else constant(value))
                 once.publish(published[-1])
         return published
@@ -148,6 +142,51 @@ class RunMemo:
         for once in self._claims:
             once.abandon()
         self._claims.clear()
+
+
+@final
+class BoundClaims:
+    """The claims of one run that is not traced. Its program computes the values of these nodes, which have not run."""
+
+    __slots__ = ("_onces", "thread")
+
+    def __init__(self, onces: Sequence[Once]) -> None:
+        self._onces = onces
+        self.thread = threading.get_ident()
+        """The thread that drives the run. Code that blocks this thread must not wait for the run."""
+
+    def claim(self) -> bool:
+        """Claim all values. Return false, without a claim, if one of them is complete or claimed by another run."""
+        for once in self._onces:
+            if once.claim(self) != "claimed":
+                self.abandon()
+                return False
+        return True
+
+    def abandon(self) -> None:
+        """Give up the claims of the values that were not made: another run may make them."""
+        for once in self._onces:
+            if once.owner is self:
+                once.abandon()
+
+
+def take_published(node: Remembering, undo: Callable[[Callable[[], None]], None]) -> Any:
+    """Return the value that an earlier run has made; of an `Unzip`, the component that is taken now. `undo` receives a
+    function that puts it back.
+
+    Raises:
+        MovedError: the component was taken before.
+    """
+    once = node.once
+    if isinstance(node, Shared):
+        return once.value
+    index = node.index
+    found = once.exchange(index, Taken())
+    if isinstance(found, Taken):
+        once.exchange(index, found)
+        raise _taken_error(node)
+    undo(lambda: _put_component_back(once, index, found))
+    return found
 
 
 def _how_to_share(value: Any) -> str:
@@ -178,11 +217,6 @@ def check_components(value: Any, count: int, origin: Origin) -> Sequence[Any]:
     return items
 
 
-def once_of(node: Remembering) -> Once:
-    """Return the `Once` that remembers the value of a node."""
-    return node.split.once if isinstance(node, Unzip) else node.once
-
-
 def own_result_error(origin: Origin) -> NestedRunError:
     """Return the error for an op that needs its own result."""
     return NestedRunError(
@@ -191,7 +225,7 @@ def own_result_error(origin: Origin) -> NestedRunError:
     )
 
 
-def _copy_for_consumer(claimed: Any) -> Any:
+def copy_for_consumer(claimed: Any) -> Any:
     """Return a remembered value for one more consumer, with handles, lists and dicts of its own."""
     return map_handles(lambda handle: handle.clone() if type(handle) is SharedTensor else handle, claimed)
 

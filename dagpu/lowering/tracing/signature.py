@@ -3,7 +3,8 @@
 A trace may be skipped if a second one would give the same program, whatever has happened in between. Two runs of the
 same op have that property unless the op
     calls a function of the user (`then`, `map`, `inspect`, `host_map`), which may read state that has changed;
-    remembers a value (`Shared`, `Unzip`), since its second run differs from its first;
+    remembers a value (`Shared`, `Unzip`), since its second run differs from its first: other ops of the structure of
+        the first run, which have not run, can use the plan;
     moves a handle (an owned `Tensor`, a `TensorMut`, a `Partition`), since the second run is a `MovedError`;
     holds an object that can be changed in place (a list in a `Value`);
     waits for host data, since there is more than one program then.
@@ -19,6 +20,8 @@ raises its usual error.
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias, final
+
+import numpy as np
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
@@ -41,15 +44,19 @@ from dagpu.handles import (
 )
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
-from dagpu.lowering.arguments.cache_key import PLAIN
 from dagpu.lowering.arguments.call_guard import BoundCall, LeafBinding
+from dagpu.lowering.arguments.exact_tokens import PLAIN
+from dagpu.lowering.arguments.flattened import RememberedValue
 from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
-from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems
+from dagpu.lowering.tracing.deferred import PENDING, Deferred, FromCell, FromItems
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
+from dagpu.lowering.tracing.run_memo import BoundClaims, RunMemo
 from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.lowering.tracing.undo_log import UndoLog
+from dagpu.ops.compose import Taken
 from dagpu.ops.graph import Captured
+from dagpu.ops.single_flight import NOTHING
 
 ResultBuilder: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
 """A function that builds (a part of) a run's result from the run's memory and from its leaves, which have moved into
@@ -63,7 +70,7 @@ _DEEPEST: Final = 20
 class BoundArguments:
     """The inputs of one run, bound to the program's buffers."""
 
-    __slots__ = ("graphs", "leaves", "locks", "memory", "moves", "undo_log")
+    __slots__ = ("claims", "graphs", "leaves", "locks", "memory", "moves", "undo_log")
 
     def __init__(
         self,
@@ -73,6 +80,7 @@ class BoundArguments:
         graphs: Sequence[Captured],
         moves: tuple[int, ...] = (),
         undo_log: UndoLog | None = None,
+        claims: BoundClaims | None = None,
     ) -> None:
         self.memory = memory
         """The memory and the values of the program's buffers: the inputs, and after the run the outputs."""
@@ -84,12 +92,20 @@ class BoundArguments:
         """The leaves of the run. A traced run has none here: its trace has moved them."""
         self.moves = moves
         """The indices of the leaves that `take_leaves` moves."""
+        self.claims = claims
+        """The claims of the values of `Shared` and `Unzip` nodes that the run computes; None if it computes none. A
+        traced run has none here: its trace has claimed the values."""
         self.undo_log = undo_log
         """The log of the handles that have moved into the run; None if there are none. Discard it when the run is
         submitted: from then on nothing can be moved back."""
 
     def take_leaves(self, origin: Origin) -> None:
-        """Move the owning leaves into the run. `return_leaves` can still move them back."""
+        """Move the owning leaves into the run, and take the components of the `Unzip` nodes among the leaves.
+        `return_leaves` can still undo both.
+
+        Raises:
+            MovedError: another run has moved or taken one of them meanwhile.
+        """
         if self.moves:
             self.undo_log = log = UndoLog()
             self.leaves = leaves = list(self.leaves)
@@ -112,7 +128,7 @@ class Signature:
 
     __slots__ = (
         "_arrays", "_drawn", "_given", "_graphs", "_guard_binds_all", "_held_storages", "_leaves", "_numbers",
-        "buffers", "moves", "result",
+        "_remembered", "buffers", "moves", "result",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +140,7 @@ class Signature:
         graphs: tuple[tuple["Captured | int", tuple[int, ...]], ...],
         builder: ProgramBuilder,
         result: ResultBuilder,
+        remembered: tuple[int, ...],
     ) -> None:
         self.buffers = buffers
         """The number of buffers of the program."""
@@ -149,8 +166,11 @@ class Signature:
         self._drawn = tuple(builder.drawn)
         """The cells of the seeds that each run draws."""
         self.result = result
+        """Builds the result. The values that the run remembers become visible to other runs before it returns."""
         self._guard_binds_all = False
         """True if a guard made with `leaf_bindings` binds all that differs between calls."""
+        self._remembered = remembered
+        """The indices among the leaves of the `Once` of each value that a run computes and remembers."""
 
     def add_array(self, cell: int, array: Any, index: int | None) -> None:
         """Record an array that is copied from. `index` is its index among the leaves, None if it is not a leaf."""
@@ -205,7 +225,9 @@ class Signature:
                 memory[cell] = use.checked(leaves[index])  # raises the same error with the place of the call
         for cell in self._drawn:
             memory[cell] = fresh_seed()
-        return BoundArguments(memory, locks, leaves, graphs, self.moves)
+        remembered = self._remembered
+        claims = BoundClaims([leaves[index] for index in remembered]) if remembered else None
+        return BoundArguments(memory, locks, leaves, graphs, self.moves, claims=claims)
 
     def _bind_given(self, memory: list[Any], locks: dict[Storage, bool]) -> bool:
         """Bind the handles that are not leaves. Return False if one of them has been moved or lost."""
@@ -259,15 +281,18 @@ def _any_uses(graphs: Sequence[Captured], storage: Storage) -> bool:
     return any(storage in graph.storages for graph in graphs)
 
 
-def make_signature(root: Any, traced: TracedArguments, builder: ProgramBuilder) -> Signature | None:
-    """Return the record that lets later runs skip this trace; None if the result cannot be built without a trace.
+def make_signature(root: Any, traced: TracedArguments, builder: ProgramBuilder, memo: RunMemo) -> Signature | None:
+    """Return the record that lets later runs skip this trace; None if the result, or a value that the run remembers,
+    cannot be built without a trace.
 
     `root` is the traced result, before it is settled.
     """
     given = traced.fixed_handles
     assert given is not None
-    result = _ResultTemplate(builder, given, traced).part_builder(root, 0)
-    if result is None:
+    template = _ResultTemplate(builder, given, traced)
+    remembered = template.remembered_builders(memo)
+    result = None if remembered is None else template.part_builder(root, 0)
+    if result is None or remembered is None:
         return None
     external = builder.external_buffers()
     locked = {storage for graph in traced.graphs for storage in graph.locks()} | traced.storages.keys()
@@ -289,7 +314,12 @@ def make_signature(root: Any, traced: TracedArguments, builder: ProgramBuilder) 
         (index, external.get(storage, -1), builder.locks.get(storage), storage if storage in held else None)
         for storage, index in traced.storages.items()
     )
-    signature = Signature(builder.buffer_count(), traced.moves(), tuple(read), leaves, tuple(graphs), builder, result)
+    if remembered or template.kept:
+        result = _remembering_builder(result, remembered, template.kept)
+    signature = Signature(
+        builder.buffer_count(), traced.moves(), tuple(read), leaves, tuple(graphs), builder, result,
+        tuple([index for index, _ in remembered]),
+    )  # fmt: skip
     for cell, array, leaf in builder.arrays:
         signature.add_array(cell, array, leaf)
     return signature
@@ -299,13 +329,50 @@ def make_signature(root: Any, traced: TracedArguments, builder: ProgramBuilder) 
 class _ResultTemplate:
     """Reads off a traced value how to build the same value in another run."""
 
-    __slots__ = ("_builder", "_given", "_traced", "_used")
+    __slots__ = ("_builder", "_given", "_leaves", "_traced", "_used", "kept")
 
     def __init__(self, builder: ProgramBuilder, given: list[FixedHandle], traced: TracedArguments) -> None:
         self._builder = builder
         self._given = set(map(id, given))
         self._traced = traced
-        self._used: set[Storage] = set()
+        self._used: dict[Storage, _FirstHandle | None] = {}
+        """The memory of the parts so far, with the builder of its handle; None if no other part may have the memory."""
+        self._leaves = 0 if traced.inputs is None else len(traced.inputs.leaves)
+        self.kept = 0
+        """The number of handles that several parts are built from. They come after the leaves."""
+
+    def remembered_builders(self, memo: RunMemo) -> tuple[tuple[int, ResultBuilder], ...] | None:
+        """Return a function that builds each value that the run computes and remembers, with the index of its `Once`
+        among the leaves. None if one of them cannot be built without a trace."""
+        found: list[tuple[int, ResultBuilder]] = []
+        inputs = self._traced.inputs
+        for once, known in () if inputs is None else inputs.remembered.items():
+            if known.value is not NOTHING:
+                continue
+            value = memo.claimed_value(once)
+            if value is PENDING:  # another run has made it since the key was made
+                return None
+            builder = self._components_builder(value, known) if known.alive else self.part_builder(value, 0)
+            if builder is None:
+                return None
+            found.append((known.leaf, builder))
+        return tuple(found)
+
+    def _components_builder(self, components: list[Any], known: RememberedValue) -> ResultBuilder | None:
+        """Return a function that builds the list of components that are left of an `Unzip`. None if it cannot be built
+        without a trace, or if an op that might have taken a component has died since the key was made."""
+        parts: list[ResultBuilder] = []
+        for index, component in enumerate(components):
+            if type(component) is Taken:
+                if known.alive[index] and index not in known.components:
+                    return None
+                parts.append(_Constant(component))
+                continue
+            part = self.part_builder(component, 1)
+            if part is None:
+                return None
+            parts.append(part)
+        return lambda memory, leaves: [part(memory, leaves) for part in parts]
 
     def part_builder(self, value: Any, depth: int) -> ResultBuilder | None:
         """Return a function that builds this part of the result; None if the part cannot be built without a trace."""
@@ -313,7 +380,7 @@ class _ResultTemplate:
         if kind is SymbolicNumber or kind is SymbolicArray:
             index = value.index_in(self._traced.reads)
             return _Constant(replace_standins(value)) if index is None else _leaf_builder(index)
-        if kind is SharedTensor or kind is TensorRef:
+        if kind is SharedTensor or kind is TensorRef or kind is np.ndarray:
             index = self._traced.index_of_result(value)
             if index is not None:
                 return _leaf_builder(index)
@@ -347,16 +414,35 @@ class _ResultTemplate:
         return lambda memory, leaves: tuple([part(memory, leaves) for part in parts])
 
     def _tensor_builder(self, value: HandleBase) -> ResultBuilder | None:
-        """Return a function that builds a tensor on memory that the run makes, or on the memory of a leaf. None if a
-        part of the result has that memory already: each memory gets one handle."""
+        """Return a function that builds a tensor on memory that the run makes, or on the memory of a leaf. None if
+        another part has that memory already, unless both are shared tensors: each memory gets one handle, and clones
+        of it."""
         state = state_of(value)
-        if state is None or state.storage in self._used:
+        if state is None:
             return None
-        self._used.add(state.storage)
-        if type(state.storage) is TracedStorage and state.storage.builder is self._builder:
-            return _new_memory_builder(state.kind, state.storage, state.layout, state.origin)
-        index = self._traced.source_index(value)
-        return None if index is None else _leaf_memory_builder(state.kind, index, state.layout)
+        storage, shared = state.storage, state.kind is SharedTensor
+        if storage in self._used:
+            first = self._used[storage]
+            if first is None or not shared:
+                return None
+            return _leaf_memory_builder(SharedTensor, self._keep(first), state.layout)
+        if type(storage) is TracedStorage and storage.builder is self._builder:
+            made = _new_memory_builder(state.kind, storage, state.layout, state.origin)
+        else:
+            index = self._traced.source_index(value)
+            made = None if index is None else _leaf_memory_builder(state.kind, index, state.layout)
+        if made is None or not shared:
+            self._used[storage] = None
+            return made
+        self._used[storage] = first = _FirstHandle(made)
+        return first
+
+    def _keep(self, first: "_FirstHandle") -> int:
+        """Let the first handle to some memory be kept beside the leaves, for clones of it. Return its index there."""
+        if first.index is None:
+            first.index = self._leaves + self.kept
+            self.kept += 1
+        return first.index
 
 
 @final
@@ -370,6 +456,42 @@ class _Constant:
 
     def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
         return self._value
+
+
+@final
+class _FirstHandle:
+    """Builds a shared tensor. If other parts are clones of it, it is kept beside the leaves, at `index`."""
+
+    __slots__ = ("_make", "index")
+
+    def __init__(self, make: ResultBuilder) -> None:
+        self._make = make
+        self.index: int | None = None
+
+    def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
+        handle = self._make(memory, leaves)
+        if self.index is not None:
+            assert isinstance(leaves, list)
+            leaves[self.index] = handle
+        return handle
+
+
+def _remembering_builder(
+    result: ResultBuilder, remembered: tuple[tuple[int, ResultBuilder], ...], kept: int
+) -> ResultBuilder:
+    """Return a function that builds the values that a run remembers, and its result, and makes the values visible to
+    other runs. `remembered` has the index of each value's `Once` among the leaves. `kept` handles are kept beside the
+    leaves."""
+
+    def build(memory: list[Any], leaves: Sequence[Any]) -> Any:
+        leaves = [*leaves, *[None] * kept]
+        values = [(leaves[index], part(memory, leaves)) for index, part in remembered]
+        found = result(memory, leaves)
+        for once, value in values:
+            once.publish(value)
+        return found
+
+    return build
 
 
 def _leaf_builder(index: int) -> ResultBuilder:

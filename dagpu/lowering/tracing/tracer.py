@@ -23,7 +23,7 @@ from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import replace_standins
-from dagpu.lowering.arguments.cache_key import Flattened
+from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.arguments.traced_arguments import TracedArguments, storage_of_leaf
 from dagpu.lowering.program import Program
 from dagpu.lowering.tracing.deferred import PENDING, Deferred, ForeignSuspension, FromCell, FromItems, resolve
@@ -31,7 +31,7 @@ from dagpu.lowering.tracing.evaluate import AnyOp, Evaluation
 from dagpu.lowering.tracing.loans import Loans
 from dagpu.lowering.tracing.placements import Placements
 from dagpu.lowering.tracing.program_builder import ProgramBuilder, waits_for_host_error
-from dagpu.lowering.tracing.run_memo import once_of, own_result_error
+from dagpu.lowering.tracing.run_memo import own_result_error
 from dagpu.lowering.tracing.signature import BoundArguments, Signature, make_signature
 from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.lowering.tracing.undo_log import HandleTaker, UndoLog
@@ -126,7 +126,11 @@ class Tracer:
     @property
     def result(self) -> Any:
         """The value of the op, once `finished`."""
-        return self._leaves.restore_arguments(replace_standins(self._root)) if self._leaves.pure else self._root
+        return self._restore(self._root)
+
+    def _restore(self, value: Any) -> Any:
+        """Return a value with the leaves in place of their stand-ins."""
+        return self._leaves.restore_arguments(replace_standins(value)) if self._leaves.pure else value
 
     def stage(self) -> Stage:
         """Trace as far as possible without running anything."""
@@ -154,7 +158,7 @@ class Tracer:
         """
         if self._leaves.fixed_handles is None or not self.ends_here:
             return None
-        signature = make_signature(self._root, self._leaves, self._evaluation.builder)
+        signature = make_signature(self._root, self._leaves, self._evaluation.builder, self._evaluation.memo)
         self._leaves.forbid_reuse()
         return signature
 
@@ -227,7 +231,7 @@ class Tracer:
     def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> None:
         """Make the values of `Shared` and `Unzip` ops visible to other runs. `constant` maps the value of a `Shared` to
         the value that is published."""
-        published = list(handles_in(self._evaluation.memo.publish(constant)))
+        published = list(handles_in(self._evaluation.memo.publish(self._restore, constant)))
         if published:
             others = {id(storage_of_leaf(handle)) for handle in published}
             self._stage_storages = [reference for reference in self._stage_storages if id(reference()) not in others]
@@ -239,7 +243,7 @@ class Tracer:
     def awaited_values(self) -> list[Once]:
         """Return the values that other runs are making and that this run needs to continue."""
         causes = [deferred.cause for deferred in self._evaluation.suspended]
-        onces = [once_of(cause.node) for cause in causes if type(cause) is ForeignSuspension]
+        onces = [cause.node.once for cause in causes if type(cause) is ForeignSuspension]
         return [once for once in onces if once.owner is not self._evaluation]
 
     def stuck_error(self) -> NestedRunError:

@@ -6,12 +6,14 @@ from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.containers import is_container
 from dagpu.common.origin import Origin
-from dagpu.handles import HANDLES, OWNING, Handle, HandleBase, Tensor, live_state, move_handle
+from dagpu.handles import HANDLES, OWNING, Handle, Tensor, live_state, move_handle
 from dagpu.handles.handle_state import HandleState, restore_state, take_state
 from dagpu.handles.handle_trees import map_handles
-from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
+from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.tracing.loans import Loans
+from dagpu.lowering.tracing.run_memo import take_published
 from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import Unzip
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 
@@ -39,10 +41,11 @@ class UndoLog:
         return taken
 
     def take_leaves(self, leaves: list[Any], moves: Iterable[int], origin: Origin) -> None:
-        """Move the handles at the indices `moves` out of their op, and put the handles of the run in their places.
+        """Move the handles at the indices `moves` out of their op, and put the handles of the run in their places. Take
+        the component of an `Unzip` there.
 
         Raises:
-            MovedError: one of them has been moved before.
+            MovedError: one of them has been moved or taken before.
         """
         entries = self._entries
         assert entries is not None
@@ -52,6 +55,8 @@ class UndoLog:
                 state = take_state(handle, _TAKEN, origin)
                 entries.append((handle, state))
                 leaves[index] = Tensor(state)
+            elif type(handle) is Unzip:
+                take_published(handle, self.add)
             else:
                 leaves[index] = self.take_handle(handle, origin)
 
@@ -99,40 +104,23 @@ class HandleTaker:
         Raises:
             MovedError: they have been moved before.
         """
-        kind = type(value)
-        if kind in OWNING:
-            if not self._is_leaf(value, node) and not self._is_made_or_derived(value):
-                self._leaves.forbid_reuse()
-            # The log holds no handles that the run itself has made: a reference from the log would make their memory an
-            # output.
-            state = live_state(value)
-            if self._loans.made_by_run(state.storage):
-                return move_handle(value, _TAKEN, self._origin)
-            taken = self.undo_log.take_handle(value, self._origin)
-            if state.kind is Tensor:
-                self._loans.owned.add(state.storage)
-            return taken
         if is_container(value):
             return map_handles(lambda handle: self.take_handles(handle, node), value)
-        if kind in HANDLES:
-            self.record_handle(value, node)
-        return value
-
-    def record_handle(self, handle: FixedHandle, node: AnyOp) -> None:
-        """Record a handle of the op that does not move. Later runs need it too, unless it is a leaf, or each run makes
-        it."""
-        storage = live_state(handle).storage
-        if not self._loans.made_by_run(storage) and not self._is_leaf(handle, node):
-            self._leaves.record_handle(handle)
-
-    def _is_leaf(self, handle: Any, node: AnyOp) -> bool:
-        """Return true for a leaf in one of the ops that hold leaves. Closures may build other ops around the same
-        handles."""
+        if type(value) not in HANDLES:
+            return value
         inputs = self._leaves.inputs
-        return inputs is not None and node in inputs.nodes and self._leaves.index_of(handle) is not None
-
-    def _is_made_or_derived(self, handle: HandleBase) -> bool:
-        """Return true for a handle that moves and that this run made, or that derives from a leaf."""
-        if self._leaves.inputs is None:
-            return False
-        return self._loans.made_by_run(live_state(handle).storage) or self._leaves.is_derived(handle)
+        # Closures may build other ops around the same handles.
+        leaf = None if inputs is None or node not in inputs.nodes else self._leaves.index_of(value)
+        state = live_state(value)
+        made = self._loans.made_by_run(state.storage)
+        if type(value) in OWNING:
+            if leaf is None and (inputs is None or not (made or self._leaves.is_derived(value))):
+                self._leaves.forbid_reuse()
+            if made:  # a reference from the log would make its memory an output
+                return move_handle(value, _TAKEN, self._origin)
+            value = self.undo_log.take_handle(value, self._origin)
+            if state.kind is Tensor:
+                self._loans.owned.add(state.storage)
+        elif leaf is None and not made:
+            self._leaves.record_handle(value)
+        return value if leaf is None else self._leaves.standin_of_handle(value, leaf)

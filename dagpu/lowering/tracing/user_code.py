@@ -8,7 +8,7 @@ from dagpu.common.errors import DagpuError
 from dagpu.common.origin import describe
 from dagpu.common.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 from dagpu.handles.symbolic import replace_standins
-from dagpu.lowering.arguments.cache_key import is_fixed
+from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.arguments.stateless_functions import is_stateless
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.program import Cell, Items

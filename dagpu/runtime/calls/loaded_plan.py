@@ -7,8 +7,9 @@ from typing import Any, Final, final
 from dagpu.backends.protocol import Bindings, Replay
 from dagpu.common.errors import DeviceError
 from dagpu.common.origin import Origin
-from dagpu.lowering.arguments.cache_key import Flattened, exact_token
 from dagpu.lowering.arguments.call_guard import CallGuard
+from dagpu.lowering.arguments.exact_tokens import exact_token
+from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import Program
 from dagpu.lowering.schedule.list_schedule import ListSchedule

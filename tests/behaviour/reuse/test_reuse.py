@@ -123,8 +123,6 @@ NOT_REUSABLE: dict[str, Callable[[], Op]] = {
     "inspect": lambda: ones((2,)).inspect(lambda t: None),
     "host_map": lambda: value(1).host_map(float),
     "host_map at the end": lambda: ones((2,)).to_host().host_map(lambda a: a + 1),
-    "shared": lambda: ones((2,)).shared(),
-    "shared inside": lambda: scaled(ones((2, 3)).shared()),
     "two stages": lambda: zip_ops(from_host(ARRAY).to_host(), ones((2,))).first(),
     "a list": lambda: zip_ops(ones((2,)), value(NUMBERS)),
     "a lazy number from the device": lambda: scale(
@@ -135,7 +133,7 @@ NOT_REUSABLE: dict[str, Callable[[], Op]] = {
 
 @pytest.mark.parametrize("name", NOT_REUSABLE)
 def test_what_a_second_trace_might_see_otherwise_is_traced(name: str) -> None:
-    """Closures, what remembers, what can be changed in place, what waits for host data: one trace for each run."""
+    """Closures, what can be changed in place, what waits for host data: one trace for each run."""
     op = NOT_REUSABLE[name]()
     with traces() as count:
         results = [op.sync() for _ in range(2)]

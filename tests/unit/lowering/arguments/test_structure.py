@@ -55,6 +55,19 @@ def let(f: Callable[..., Any], *values: Any) -> Any:
     return f(*values)
 
 
+def after_run(op: Op) -> Op:
+    """An op that has run."""
+    op.sync()
+    return op
+
+
+def claimed(op: Any) -> Op:
+    """A `shared()` op that another run is computing."""
+    op.once.claim(object())
+    found: Op = op
+    return found
+
+
 X, Y, Z = (np.zeros(S, f32) for _ in range(3))
 
 
@@ -71,6 +84,13 @@ SAME: dict[str, Callable[[Any], Op]] = {
     "the place of a value": lambda k: [lambda: value(1), lambda: value(1)][k](),
     "two of one memory": lambda k: let(lambda s: anything(s, s.clone()), shared(k)),
     "one handle twice": lambda k: let(lambda s: anything(s, s), shared(k)),
+    "a node that has run": lambda k: scale(out(), 1.0, after_run(full(S, k).shared())),
+    "a node that has not run": lambda k: let(
+        lambda x: zip_ops(scale(out(), 1.0, x), x), from_host(np.full(S, k, f32)).shared()
+    ),
+    "a component that was made": lambda k: let(
+        lambda left, right: let(lambda _: right, after_run(left)), *zip_ops(full(S, k), full(S, k)).unzip()
+    ),
 }
 
 
@@ -136,6 +156,18 @@ DIFFERENT: dict[str, Callable[[], list[Any]]] = {
     ],
     "which component": lambda: [zip_ops(zeros(S), ones(S)).first(), zip_ops(zeros(S), ones(S)).last()],
     "the order of branches": lambda: [zip_ops(zeros(S), ones(S)), zip_ops(ones(S), zeros(S))],
+    "what has run": lambda: [f(ones(S).shared()) for f in (lambda op: op, after_run)],
+    "a node twice": lambda: let(
+        lambda x, y: [zip_ops(*pair) for pair in ((x, x), (x, y))], *[ones(S).shared() for _ in range(2)]
+    ),
+    "the order of nodes": lambda: let(
+        lambda x, y: [zip_ops(*uses) for uses in ((x, y, x, y), (x, y, y, x))], *[ones(S).shared() for _ in range(2)]
+    ),
+    "which component of an unzip": lambda: list(zip_ops(zeros(S), ones(S)).unzip()),
+    "remembered values": lambda: [after_run(value(x).shared()) for x in (1, 1.0, True, "1", (1,), ((1,),), None)],
+    "memory that is remembered twice": lambda: let(
+        lambda x, y: [zip_ops(*pair) for pair in ((x, x), (x, y))], *[after_run(ones(S).shared()) for _ in range(2)]
+    ),
 }  # fmt: skip
 
 
@@ -159,8 +191,9 @@ NO_KEY: dict[str, Callable[[], Op]] = {
     "closures": lambda: zeros(S).map(lambda t: t),
     "then": lambda: zeros(S).then(dup),
     "host_map": lambda: value(1).host_map(float),
-    "shared": lambda: zeros(S).shared(),
-    "unzip": lambda: zip_ops(zeros(S), ones(S)).unzip()[0],
+    "shared by another run": lambda: claimed(zeros(S).shared()),
+    "a component that was taken": lambda: after_run(zip_ops(zeros(S), ones(S)).unzip()[0]),
+    "a remembered list": lambda: after_run(value([1]).shared()),
     "a policy": lambda: zeros(S).on(RoundRobin(2)),
     "a list in a value": lambda: value([1]),
     "an array in a value": lambda: value(X),

@@ -1,0 +1,52 @@
+"""Tokens of plain values, which are equal exactly where no program can distinguish the values."""
+
+from collections.abc import Hashable
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+
+from dagpu.common.dtypes import SUPPORTED
+
+PLAIN: Final = frozenset(
+    {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED}
+)
+"""The types of immutable values that refer to no other objects."""
+
+DEEPEST: Final = 20
+"""The depth to which nested tuples, lists and dicts are inspected."""
+
+_bits: Final = Struct("d").pack
+"""Packs a float into its bytes. `float.hex` would call each NaN 'nan'."""
+
+
+def is_fixed(value: Any, depth: int = 0) -> bool:
+    """Return true for a value that cannot be changed in place, as far as it is inspected."""
+    if is_tuple(value):
+        return depth < DEEPEST and all(is_fixed(item, depth + 1) for item in value)
+    return type(value) in PLAIN
+
+
+def is_tuple(value: Any) -> bool:
+    """Return true for a plain tuple, and for a named tuple that has no attributes except its fields."""
+    return type(value) is tuple or (
+        isinstance(value, tuple) and hasattr(value, "_fields") and not _has_attributes(value)
+    )
+
+
+def _has_attributes(value: object) -> bool:
+    """Return true for an object that has attributes in a `__dict__`."""
+    return bool(getattr(value, "__dict__", None))
+
+
+def exact_token(value: Any) -> Hashable:
+    """Return the token of a plain value. Equal tokens mean the same type and bits: 0.0 and -0.0 differ, True and 1
+    differ, and two NaNs are equal only with the same sign and payload."""
+    kind = type(value)
+    if kind is float:
+        return float, _bits(value)
+    if kind is complex:
+        return complex, _bits(value.real), _bits(value.imag)
+    if isinstance(value, np.generic):
+        return kind, value.tobytes()
+    return kind, value
