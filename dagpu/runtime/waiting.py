@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn, Protocol, TypeVar, final
+from typing import Any, Final, NoReturn, Protocol, TypeVar, final
 
 import trio
 
@@ -32,6 +32,11 @@ TURN_SECONDS = 0.01
 
 class Waits(Protocol):
     """The ways in which a run waits: by blocking its thread, or by suspending its trio task."""
+
+    @property
+    def polls_at_submit(self) -> bool:
+        """True if a run polls its replay directly after the submission; false if other tasks have a turn before."""
+        ...
 
     async def run_slow_work(self, work: Callable[[], None]) -> None:
         """Do work that takes long, such as compilation, without blocking other tasks."""
@@ -73,6 +78,8 @@ class BlockingWaits:
     On the main thread a critical section defers Ctrl-C (dagpu.common.critical). These methods raise it: before work is
     submitted, and during a wait, which it ends early.
     """
+
+    polls_at_submit: Final = True
 
     async def run_slow_work(self, work: Callable[[], None]) -> None:
         work()
@@ -307,6 +314,8 @@ class TrioWaits:
     coroutine is closed. No loop resumes a closed coroutine, so it waits for its work under way by blocking.
     """
 
+    polls_at_submit: Final = False
+
     def __init__(self) -> None:
         self._dropped = False
         self._turn_began: float | None = None
@@ -337,8 +346,9 @@ class TrioWaits:
             raise
 
     async def _suspend_for_replay(self, replay: Replay, spin: float) -> None:
+        # First the turn of the other tasks, which every `await` owes them: the device works meanwhile.
+        await trio.lowlevel.cancel_shielded_checkpoint()
         if replay.poll(spin):
-            await trio.lowlevel.cancel_shielded_checkpoint()
             return
         descriptor = replay.readable()
         if descriptor is not None:
