@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NoReturn, Protocol, TypeVar, final
+from typing import Any, NoReturn, Protocol, TypeVar, final
 
 import trio
 
@@ -79,7 +79,7 @@ class BlockingWaits:
     submitted, and during a wait, which it ends early.
     """
 
-    polls_at_submit: Final = True
+    polls_at_submit: bool = True
 
     async def run_slow_work(self, work: Callable[[], None]) -> None:
         work()
@@ -314,7 +314,7 @@ class TrioWaits:
     coroutine is closed. No loop resumes a closed coroutine, so it waits for its work under way by blocking.
     """
 
-    polls_at_submit: Final = False
+    polls_at_submit: bool = False
 
     def __init__(self) -> None:
         self._dropped = False
