@@ -34,8 +34,8 @@ class Waits(Protocol):
     """The ways in which a run waits: by blocking its thread, or by suspending its trio task."""
 
     @property
-    def suspends(self) -> bool:
-        """True if each run suspends its task at least once."""
+    def polls_at_submit(self) -> bool:
+        """True if a run polls its replay directly after the submission; false if other tasks have a turn before."""
         ...
 
     async def run_slow_work(self, work: Callable[[], None]) -> None:
@@ -83,7 +83,7 @@ class BlockingWaits:
     submitted, and during a wait, which it ends early.
     """
 
-    suspends = False
+    polls_at_submit: bool = True
 
     async def run_slow_work(self, work: Callable[[], None]) -> None:
         work()
@@ -322,7 +322,7 @@ class TrioWaits:
     coroutine is closed. No loop resumes a closed coroutine, so it waits for its work under way by blocking.
     """
 
-    suspends = True
+    polls_at_submit: bool = False
 
     def __init__(self) -> None:
         self._dropped = False
@@ -357,8 +357,9 @@ class TrioWaits:
             raise
 
     async def _suspend_for_replay(self, replay: Replay, spin: float) -> None:
+        # First the turn of the other tasks, which every `await` owes them: the device works meanwhile.
+        await trio.lowlevel.cancel_shielded_checkpoint()
         if replay.poll(spin):
-            await trio.lowlevel.cancel_shielded_checkpoint()
             return
         descriptor = replay.readable()
         if descriptor is not None:

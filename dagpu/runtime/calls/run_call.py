@@ -97,7 +97,8 @@ async def run_call(
                 await waits.raise_reason()
             spin = loaded.spin if settings.spin is None else settings.spin
             bindings = Bindings(memory=bound.memory)
-            replay = loaded.prepared.submit(bindings, spin if meanwhile is None else 0.0, graph=graph)
+            polls_now = meanwhile is None and waits.polls_at_submit
+            replay = loaded.prepared.submit(bindings, spin if polls_now else 0.0, graph=graph)
             if bound.undo_log is not None:
                 bound.undo_log.discard()
         except BaseException:
@@ -110,7 +111,7 @@ async def run_call(
                 replay.cancel()
                 await waits.drain_replay(replay)
                 raise
-        await _settle(replay, waits, 0.0 if meanwhile is None else spin)
+        await _settle(replay, waits, 0.0 if polls_now else spin)
     finally:
         if updates is not None:
             await _finish_updates(updates, waits)
@@ -119,7 +120,7 @@ async def run_call(
 async def _settle(replay: Replay, waits: Waits, spin: float) -> None:
     """Wait for a replay, and raise its failures."""
     try:
-        if waits.suspends or not replay.done():
+        if not waits.polls_at_submit or not replay.done():
             await waits.wait_for_replay(replay, spin)
     finally:
         failures = replay.failures()
