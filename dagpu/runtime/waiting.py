@@ -35,7 +35,7 @@ class Waits(Protocol):
 
     @property
     def polls_at_submit(self) -> bool:
-        """True if a run polls its replay directly after the submission; false if other tasks have a turn before."""
+        """True if a run polls its replay in the submission; false if other tasks may have a turn before."""
         ...
 
     async def run_slow_work(self, work: Callable[[], None]) -> None:
@@ -357,9 +357,14 @@ class TrioWaits:
             raise
 
     async def _suspend_for_replay(self, replay: Replay, spin: float) -> None:
-        # First the turn of the other tasks, which every `await` owes them: the device works meanwhile.
-        await trio.lowlevel.cancel_shielded_checkpoint()
+        # Every `await` owes the other tasks a turn. If a cancellation can skip nothing any more, they have it now,
+        # while the device works. Otherwise a cancellation must not wait for the end of a turn.
+        has_yielded = not replay.cancellable
+        if has_yielded:
+            await trio.lowlevel.cancel_shielded_checkpoint()
         if replay.poll(spin):
+            if not has_yielded:
+                await trio.lowlevel.cancel_shielded_checkpoint()
             return
         descriptor = replay.readable()
         if descriptor is not None:

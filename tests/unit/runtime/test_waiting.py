@@ -13,9 +13,10 @@ from dagpu.runtime.waiting import TrioWaits
 class Watched:
     """A replay that is done at the look of this number, and that writes down what is asked of it."""
 
-    def __init__(self, events: list[str], done_at: int) -> None:
+    def __init__(self, events: list[str], done_at: int, cancellable: bool = False) -> None:
         self._events = events
         self._left = done_at
+        self.cancellable = cancellable
 
     def poll(self, seconds: float) -> bool:
         self._events.append(f"look for {seconds:g}")
@@ -48,10 +49,10 @@ class Turns(trio.abc.Instrument):
             self._events.append("suspended")
 
 
-def events_of_a_wait(done_at: int) -> list[str]:
+def events_of_a_wait(done_at: int, cancellable: bool = False) -> list[str]:
     """Return what happens while a task waits for a replay that is done at the look of this number."""
     events: list[str] = []
-    replay: Any = Watched(events, done_at)
+    replay: Any = Watched(events, done_at, cancellable)
 
     async def main() -> None:
         instrument = Turns(events, trio.lowlevel.current_task())
@@ -72,6 +73,12 @@ def test_other_tasks_have_their_turn_before_the_first_look() -> None:
 def test_a_task_sleeps_only_after_it_has_looked() -> None:
     """A descriptor is opened for a run that is under way still."""
     assert events_of_a_wait(2) == ["suspended", "look for 0.5", "asleep", "suspended", "over"]
+
+
+def test_a_replay_that_can_be_cancelled_is_looked_at_first() -> None:
+    """A cancellation reaches it at once, and not after a turn of the other tasks. Each wait has a turn all the same."""
+    assert events_of_a_wait(1, cancellable=True) == ["look for 0.5", "suspended", "over"]
+    assert events_of_a_wait(2, cancellable=True) == ["look for 0.5", "asleep", "suspended", "over"]
 
 
 def test_a_wait_that_is_dropped_in_its_turn_cancels_the_replay() -> None:

@@ -9,7 +9,7 @@ from dagpu.backends.common.host_instructions import source_array
 from dagpu.backends.cuda.commands.command_list import Reporting
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.relocation import BaseOffset
-from dagpu.backends.cuda.commands.staging import PROMPT_IN, array_over, locked
+from dagpu.backends.cuda.commands.staging import PROMPT_IN, address_of, array_over, is_copied_in_place, lock_together
 from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
@@ -117,11 +117,20 @@ class RunMemory:
         for copy_out in compiled.copies_out:
             result = copy_out.locked_result(self.bound, device, before[copy_out.host])
             self.bases[copy_out.host] = result.address if copy_out.nbytes else 0
+        staged: list[CopyIn] = []
+        arrays: list[NDArray[Any]] = []
         for copy_in in compiled.copies_in:
             array = source_array(copy_in.instruction, self.bound)
-            if array.nbytes:
-                source, self.bases[copy_in.host] = locked(array, device, before[copy_in.host])
-                locked_arrays.append((copy_in, source))
+            if is_copied_in_place(array, device.gpu):
+                self.bases[copy_in.host] = address_of(array)
+                locked_arrays.append((copy_in, array))
+            elif array.nbytes:
+                staged.append(copy_in)
+                arrays.append(array)
+        if staged:
+            copies = lock_together(arrays, device, before[staged[0].host])
+            for copy_in, (array, self.bases[copy_in.host]) in zip(staged, copies, strict=True):
+                locked_arrays.append((copy_in, array))
 
     def release(self) -> None:
         """Release all memory and objects. The run must be over."""

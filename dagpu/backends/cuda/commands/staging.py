@@ -8,6 +8,7 @@ driver.
 
 import ctypes
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, Final, NamedTuple, final
@@ -17,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawStream
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.cuda.resources.pools import MemoryBlock
+from dagpu.backends.cuda.resources.pools import GRAIN, MemoryBlock
 
 PROMPT_IN: Final = 4 << 20
 """Bytes that the thread which starts a run stages for it, in up to half a millisecond.
@@ -56,15 +57,17 @@ class _LockedMemory(ctypes.Structure):
     block: MemoryBlock
 
 
-def array_over(block: MemoryBlock, shape: int | tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[Any]:
-    """Return an array over the first bytes of a block of pinned memory. The block lives as long as the array or any
-    view of it."""
+def array_over(
+    block: MemoryBlock, shape: int | tuple[int, ...], dtype: DTypeLike = np.uint8, start: int = 0
+) -> NDArray[Any]:
+    """Return an array over the bytes of a block of pinned memory from byte `start` on. The block lives as long as the
+    array or any view of it."""
     if not block.nbytes:
         return np.empty(shape, dtype)  # its address is 0
     memory = _LockedMemory.from_address(block.address)
     memory.block = block
     buffer: Any = memory  # NumPy's stubs name a few types, and it takes any buffer
-    return np.ndarray(shape, dtype, buffer)
+    return np.ndarray(shape, dtype, buffer, start)
 
 
 def is_locked(array: NDArray[Any], gpu: Gpu) -> bool:
@@ -84,15 +87,24 @@ class LockedArray(NamedTuple):
     address: int
 
 
-def locked(array: NDArray[Any], device: CudaDevice, wanted: int = 0) -> LockedArray:
-    """Return the array itself if it is page-locked, contiguous and not small; else a page-locked copy, at the address
-    `wanted` if that is free."""
-    if array.nbytes > SMALL and is_locked(array, device.gpu):
-        return LockedArray(array, address_of(array))
-    block = device.pinned.take(array.nbytes, wanted=wanted)
-    staged = array_over(block, array.shape, array.dtype)
-    np.copyto(staged, array)
-    return LockedArray(staged, block.address)
+def is_copied_in_place(array: NDArray[Any], gpu: Gpu) -> bool:
+    """Return True if the device copies from the array itself: it is page-locked, contiguous and not small."""
+    return array.nbytes > SMALL and is_locked(array, gpu)
+
+
+def lock_together(arrays: Sequence[NDArray[Any]], device: CudaDevice, wanted: int) -> list[LockedArray]:
+    """Return page-locked copies of arrays, in one block. It is at the address `wanted` if that is free."""
+    starts, end = [], 0
+    for array in arrays:
+        starts.append(end)
+        end += -(-array.nbytes // GRAIN) * GRAIN
+    block = device.pinned.take(end, wanted=wanted)
+    found = []
+    for array, start in zip(arrays, starts, strict=True):
+        copied = array_over(block, array.shape, array.dtype, start)
+        np.copyto(copied, array)
+        found.append(LockedArray(copied, block.address + start))
+    return found
 
 
 def address_of(array: NDArray[Any]) -> int:

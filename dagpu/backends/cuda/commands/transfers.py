@@ -14,10 +14,10 @@ from dagpu.backends.cuda.commands.command_list import Do, RunBuffers
 from dagpu.backends.cuda.commands.relocation import BaseOffset
 from dagpu.backends.cuda.commands.staging import (
     PROMPT_IN,
-    SMALL,
     LockedArray,
     address_of,
     array_over,
+    is_copied_in_place,
     is_locked,
     stage,
     stage_by_threads,
@@ -59,7 +59,7 @@ class CopyIn:
 
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
         array, address = source_array(self.instruction, buffers.bound), buffers.address(self.out)
-        if array.nbytes > SMALL and is_locked(array, device.gpu):
+        if is_copied_in_place(array, device.gpu):
             device.gpu.copy_in(address, array, stream)
             buffers.kept_alive.append(array)
         elif array.nbytes > PROMPT_IN:

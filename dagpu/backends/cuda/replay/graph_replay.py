@@ -130,6 +130,11 @@ class GraphReplay:
         else:
             followed.when_done(wake)
 
+    @property
+    def cancellable(self) -> bool:
+        """False: the graph has been launched as a whole."""
+        return False
+
     def cancel(self) -> None:
         """Do nothing to the graph: it has been launched as a whole."""
         self._cancelled = True

@@ -221,7 +221,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the size from which copies count as large."""
     for module, name, nbytes in (
         (staging, "CHUNK", 1000),
-        (transfers, "SMALL", 8),
+        (staging, "SMALL", 8),
         (transfers, "PROMPT_IN", 64),
         (buffers, "PROMPT_IN", 64),
         (transfers, "PROMPT_OUT", 512),

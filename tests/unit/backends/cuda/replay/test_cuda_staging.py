@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from dagpu import f32, from_host, pipeline, zip_ops
 from dagpu.backends.cuda.commands import buffers, staging, transfers
+from dagpu.backends.cuda.resources.pools import MemoryBlock
+from tests.programs.graph_trials import graph_calls
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import Machine
 from tests.simulated.runs import assert_nothing_is_held, fresh_machine  # noqa: F401  # a fixture
@@ -26,8 +28,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def small(monkeypatch: pytest.MonkeyPatch, prompt: int, piece: int, chunk: int) -> None:
     for module in (transfers, buffers):
         monkeypatch.setattr(module, "PROMPT_IN", prompt)
-    for module in (staging, transfers):
-        monkeypatch.setattr(module, "SMALL", 16)
+    monkeypatch.setattr(staging, "SMALL", 16)
     monkeypatch.setattr(staging, "PIECE", piece)
     monkeypatch.setattr(staging, "CHUNK", chunk)
 
@@ -117,3 +118,28 @@ def test_an_array_knows_that_its_memory_is_page_locked(machine: Machine) -> None
     assert not staging.is_locked(result[:, 1:3], silent)  # not contiguous
     with driver().gpu.current():
         assert not staging.is_locked(np.arange(5), gpu)
+
+
+def test_arrays_that_a_graph_stages_share_a_block(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run takes one block for all of them, and no node of the graph changes while that block comes back."""
+    all_up = pipeline(graph_from=2)(lambda *arrays: zip_ops(*(from_host(array).to_host() for array in arrays)))
+    sizes, pool = (1, 200, 1000), driver().pinned
+    taken: list[int] = []
+    take = pool.take
+
+    def counted(nbytes: int, room: int | None = None, wanted: int = 0) -> MemoryBlock:
+        if room is None:  # it is no result
+            taken.append(nbytes)
+        return take(nbytes, room, wanted)
+
+    monkeypatch.setattr(pool, "take", counted)
+    for number in range(4):
+        arrays = [np.arange(number, number + size, dtype=f32) for size in sizes]
+        for found, array in zip(all_up(*arrays).sync(), arrays, strict=True):
+            assert (found == array).all()
+        del found
+        if number == 1:  # the first run that is a graph
+            taken.clear()
+            before = graph_calls(machine)
+    assert taken == [512 + 1024 + 4096] * 2
+    assert graph_calls(machine) == (before[0], before[1] + 2, before[2])
