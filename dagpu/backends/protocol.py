@@ -52,6 +52,11 @@ class Replay(Protocol):
         """Poll `done()` for at most `seconds` and return it. For waits so short that sleeping would cost more."""
         ...
 
+    @property
+    def cancellable(self) -> bool:
+        """True if `cancel` may still skip a step; false if everything is submitted to a device."""
+        ...
+
     def readable(self) -> int | None:
         """Return a file descriptor that becomes readable once the replay is done, for an event loop to wait for.
 

@@ -33,6 +33,11 @@ TURN_SECONDS = 0.01
 class Waits(Protocol):
     """The ways in which a run waits: by blocking its thread, or by suspending its trio task."""
 
+    @property
+    def polls_at_submit(self) -> bool:
+        """True if a run polls its replay in the submission; false if other tasks may have a turn before."""
+        ...
+
     async def run_slow_work(self, work: Callable[[], None]) -> None:
         """Do work that takes long, such as compilation, without blocking other tasks."""
         ...
@@ -73,6 +78,8 @@ class BlockingWaits:
     On the main thread a critical section defers Ctrl-C (dagpu.common.critical). These methods raise it: before work is
     submitted, and during a wait, which it ends early.
     """
+
+    polls_at_submit: bool = True
 
     async def run_slow_work(self, work: Callable[[], None]) -> None:
         work()
@@ -307,6 +314,8 @@ class TrioWaits:
     coroutine is closed. No loop resumes a closed coroutine, so it waits for its work under way by blocking.
     """
 
+    polls_at_submit: bool = False
+
     def __init__(self) -> None:
         self._dropped = False
         self._turn_began: float | None = None
@@ -337,8 +346,14 @@ class TrioWaits:
             raise
 
     async def _suspend_for_replay(self, replay: Replay, spin: float) -> None:
-        if replay.poll(spin):
+        # Every `await` owes the other tasks a turn. If a cancellation can skip nothing any more, they have it now,
+        # while the device works. Otherwise a cancellation must not wait for the end of a turn.
+        has_yielded = not replay.cancellable
+        if has_yielded:
             await trio.lowlevel.cancel_shielded_checkpoint()
+        if replay.poll(spin):
+            if not has_yielded:
+                await trio.lowlevel.cancel_shielded_checkpoint()
             return
         descriptor = replay.readable()
         if descriptor is not None:

@@ -79,6 +79,11 @@ class ExploreReplay:
             return False
         return self._machine is None
 
+    @property
+    def cancellable(self) -> bool:
+        """True until the run is executed."""
+        return self._machine is not None
+
     def readable(self) -> int:
         """Return a file descriptor that is readable at once.
 

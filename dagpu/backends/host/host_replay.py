@@ -88,6 +88,11 @@ class HostReplay:
             time.sleep(0)
         return True
 
+    @property
+    def cancellable(self) -> bool:
+        """True until the run is done: a cancelled launch stops between two tiles."""
+        return not self._done
+
     def readable(self) -> None:
         """Return None: the workers run Python, so they call the functions of `when_done`."""
         return

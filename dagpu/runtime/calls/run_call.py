@@ -83,7 +83,8 @@ async def run_call(
             await waits.run_slow_work(slow)
         await waits.before_submit()
         spin = loaded.spin_seconds(settings)
-        replay = loaded.submit(bound, spin if meanwhile is None else 0.0, graph=graph)
+        polls_now = meanwhile is None and waits.polls_at_submit
+        replay = loaded.submit(bound, spin if polls_now else 0.0, graph=graph)
     except BaseException:
         bound.return_leaves()
         raise
@@ -95,7 +96,7 @@ async def run_call(
             await waits.drain_replay(replay)
             raise
     try:
-        await waits.wait_for_replay(replay, 0.0 if meanwhile is None else spin)
+        await waits.wait_for_replay(replay, 0.0 if polls_now else spin)
     finally:
         failures = replay.failures()
         if failures:

@@ -197,6 +197,8 @@ def test_a_second_interrupt_does_not_end_the_drain(where: str, capfd: pytest.Cap
 class Slow:
     """A replay that is under way until `end` is called, and says so by a descriptor, as on a GPU."""
 
+    cancellable = True
+
     def __init__(self, events: list[str]) -> None:
         self._reading, self._writing = os.pipe()
         self._events = events

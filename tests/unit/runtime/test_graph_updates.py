@@ -38,6 +38,10 @@ class ManualReplay:
     def poll(self, seconds: float) -> bool:
         return self._done
 
+    @property
+    def cancellable(self) -> bool:
+        return not self._done
+
     def readable(self) -> None:
         return
 

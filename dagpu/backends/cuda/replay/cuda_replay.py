@@ -220,6 +220,11 @@ class CudaReplay:
                 if not self.mark_lost(error, required=True):
                     raise
 
+    @property
+    def cancellable(self) -> bool:
+        """True until everything is submitted."""
+        return not self.submitted
+
     def readable(self) -> int | None:
         """Return the read end of a pipe whose write end the driver closes when the run is over; None if there are too
         many pipes."""
