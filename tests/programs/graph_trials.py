@@ -22,7 +22,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.cuda.commands import transfers
+from dagpu.backends.cuda.commands.staging import array_over
 from dagpu.backends.cuda.executable import Executable
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.backends.protocol import Bindings, Failure
@@ -181,4 +181,4 @@ def driver_array(shape: tuple[int, ...]) -> NDArray[f32]:
     """Return a page-locked array."""
     with driver().gpu.current():
         nbytes = int(np.prod(shape)) * 4
-        return transfers.array_over(driver().pinned.take(nbytes), nbytes).view(f32).reshape(shape)
+        return array_over(driver().pinned.take(nbytes), shape, f32)

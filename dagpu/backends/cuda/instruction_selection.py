@@ -7,7 +7,8 @@ from dagpu.backends.cuda.commands.command_list import Do, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.encoder import Selected, SelectedBuiltin, SelectedCommand, SelectedKernel
 from dagpu.backends.cuda.commands.relocation import BaseOffset
-from dagpu.backends.cuda.commands.transfers import PROMPT_IN, CopyIn, CopyOut, host_call
+from dagpu.backends.cuda.commands.staging import PROMPT_IN
+from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut, host_call
 from dagpu.backends.cuda.driver.driver_protocol import Function
 from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset

@@ -9,7 +9,8 @@ from dagpu.backends.common.host_instructions import source_array
 from dagpu.backends.cuda.commands.command_list import Reporting
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.relocation import BaseOffset
-from dagpu.backends.cuda.commands.transfers import CopyIn, array_over, locked
+from dagpu.backends.cuda.commands.staging import PROMPT_IN, address_of, array_over, is_copied_in_place, lock_together
+from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
@@ -95,12 +96,15 @@ class RunMemory:
     def submits_quickly(self) -> bool:
         """Return True if every copy from or to the host is submitted without a long wait, so that the starting thread
         may submit it."""
-        compiled = self._compiled
-        for copies in (compiled.copies_in, compiled.copies_out):
-            for copy in copies:
-                if not copy.submits_quickly(self.bound, compiled.devices[copy.instruction.device]):
-                    return False
-        return True
+        compiled, bound = self._compiled, self.bound
+        devices = compiled.devices
+        for copy_out in compiled.copies_out:
+            if not copy_out.submits_quickly(bound, devices[copy_out.instruction.device]):
+                return False
+        copies = compiled.copies_in
+        if sum([copy.nbytes for copy in copies]) <= PROMPT_IN:
+            return True
+        return sum([copy.staged_bytes(bound, devices[copy.instruction.device]) for copy in copies]) <= PROMPT_IN
 
     def allocate_host_memory(self, before: Sequence[int]) -> None:
         """Allocate the page-locked memory of a graph's copies from and to the host, and fill it with the arrays to
@@ -117,13 +121,21 @@ class RunMemory:
         self.locked = locked_arrays
         for copy_out in compiled.copies_out:
             result = copy_out.locked_result(self.bound, device, before[copy_out.host])
-            self.bases[copy_out.host] = _start(result) if result.nbytes else 0
+            self.bases[copy_out.host] = result.address if copy_out.nbytes else 0
+        staged: list[CopyIn] = []
+        arrays: list[NDArray[Any]] = []
         for copy_in in compiled.copies_in:
             array = source_array(copy_in.instruction, self.bound)
-            if array.nbytes:
-                source = locked(array, device, before[copy_in.host])
-                locked_arrays.append((copy_in, source))
-                self.bases[copy_in.host] = _start(source)
+            if is_copied_in_place(array, device.gpu):
+                self.bases[copy_in.host] = address_of(array)
+                locked_arrays.append((copy_in, array))
+            elif array.nbytes:
+                staged.append(copy_in)
+                arrays.append(array)
+        if staged:
+            copies = lock_together(arrays, device, before[staged[0].host])
+            for copy_in, (array, self.bases[copy_in.host]) in zip(staged, copies, strict=True):
+                locked_arrays.append((copy_in, array))
 
     def release(self) -> None:
         """Release all memory and objects. The run must be over."""
@@ -153,8 +165,3 @@ class RunMemory:
             if error.code != OUT_OF_MEMORY:
                 raise
             raise device.out_of_memory(self._compiled.plan, number, nbytes, purpose) from None
-
-
-def _start(array: Any) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address

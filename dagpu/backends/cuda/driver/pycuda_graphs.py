@@ -58,8 +58,8 @@ class PyCudaGraph:
     """An executable graph. Implements `dagpu.backends.cuda.driver.driver_protocol.RawGraph`."""
 
     __slots__ = (
-        "_bindings", "_checked", "_context", "_exec", "_extras", "_graph", "_kernels", "_launch", "_nodes",
-        "_set_kernel", "_shapes", "_updates",
+        "_bindings", "_checked", "_context", "_copies", "_exec", "_extras", "_graph", "_kernels", "_launch", "_nodes",
+        "_set_copy", "_set_kernel", "_shapes", "_updates",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,7 @@ class PyCudaGraph:
         self._context = context
         self._checked = checked
         self._set_kernel: Callable[..., tuple[Any, ...]] = bindings.cuGraphExecKernelNodeSetParams
+        self._set_copy: Callable[..., tuple[Any, ...]] = bindings.cuGraphExecMemcpyNodeSetParams
         self._launch: Callable[..., tuple[Any, ...]] = bindings.cuGraphLaunch
         self._extras = Extras([node for node, _ in nodes if isinstance(node, KernelLaunch)])
         self._nodes: list[Any] = []
@@ -80,6 +81,8 @@ class PyCudaGraph:
         """For each kernel's node the launch, and the address of its `extra`."""
         self._updates: dict[int, Any] = {}
         """For each kernel's node that has been updated its own CUDA_KERNEL_NODE_PARAMS."""
+        self._copies: dict[int, Any] = {}
+        """For each copy's node its CUDA_MEMCPY3D."""
         self._shapes: dict[tuple[object, ...], Any] = {}
         """The CUDA_KERNEL_NODE_PARAMS by their other fields. To create one takes longer than the driver takes for a
         node."""
@@ -101,7 +104,7 @@ class PyCudaGraph:
             added = bindings.cuGraphAddKernelNode(self._graph, needs, len(needs), params)
             call = "cuGraphAddKernelNode"
         elif isinstance(node, CopyNode):
-            copy = self._copy_params(node)
+            copy = self._copies[len(self._nodes)] = self._copy_params(node)
             added = bindings.cuGraphAddMemcpyNode(self._graph, needs, len(needs), copy, self._context)
             call = "cuGraphAddMemcpyNode"
         else:
@@ -130,15 +133,11 @@ class PyCudaGraph:
     def _copy_params(self, node: CopyNode) -> Any:
         # Pitches and heights of 0 mean one row (as in XLA, and in NVIDIA's own tests).
         kinds, params = self._bindings.CUmemorytype, self._bindings.CUDA_MEMCPY3D()
-        if node.kind == "in":
-            params.srcMemoryType, params.srcHost = kinds.CU_MEMORYTYPE_HOST, node.source
-        else:
-            params.srcMemoryType, params.srcDevice = kinds.CU_MEMORYTYPE_DEVICE, node.source
-        if node.kind == "out":
-            params.dstMemoryType, params.dstHost = kinds.CU_MEMORYTYPE_HOST, node.target
-        else:
-            params.dstMemoryType, params.dstDevice = kinds.CU_MEMORYTYPE_DEVICE, node.target
+        host, device = kinds.CU_MEMORYTYPE_HOST, kinds.CU_MEMORYTYPE_DEVICE
+        params.srcMemoryType = host if node.kind == "in" else device
+        params.dstMemoryType = host if node.kind == "out" else device
         params.WidthInBytes, params.Height, params.Depth = node.nbytes, 1, 1
+        _set_addresses(params, node)
         return params
 
     def _fill_params(self, node: FillNode) -> Any:
@@ -164,9 +163,11 @@ class PyCudaGraph:
         return params
 
     def update_copy(self, node: int, to: CopyNode) -> None:
-        params, set_params = self._copy_params(to), self._bindings.cuGraphExecMemcpyNodeSetParams
-        returned = set_params(self._exec, self._nodes[node], params, self._context)
-        self._checked("cuGraphExecMemcpyNodeSetParams", returned)
+        params = self._copies[node]  # to create one takes longer than the driver takes for the node
+        _set_addresses(params, to)
+        returned = self._set_copy(self._exec, self._nodes[node], params, self._context)
+        if returned[0]:
+            self._checked("cuGraphExecMemcpyNodeSetParams", returned)
 
     def update_fill(self, node: int, to: FillNode) -> None:
         params, set_params = self._fill_params(to), self._bindings.cuGraphExecMemsetNodeSetParams
@@ -184,3 +185,15 @@ class PyCudaGraph:
     def destroy(self) -> None:
         self._checked("cuGraphExecDestroy", self._bindings.cuGraphExecDestroy(self._exec))
         self._checked("cuGraphDestroy", self._bindings.cuGraphDestroy(self._graph))
+
+
+def _set_addresses(params: Any, node: CopyNode) -> None:
+    """Write a copy's addresses into its CUDA_MEMCPY3D."""
+    if node.kind == "in":
+        params.srcHost = node.source
+    else:
+        params.srcDevice = node.source
+    if node.kind == "out":
+        params.dstHost = node.target
+    else:
+        params.dstDevice = node.target

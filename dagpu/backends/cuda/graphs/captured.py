@@ -13,7 +13,8 @@ from dagpu.backends.cuda.commands.bounds_reports import fail_violations
 from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import Encoded, RunBuffers
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.transfers import CopyIn, array_over
+from dagpu.backends.cuda.commands.staging import array_over
+from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import RawStream
 from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice

@@ -16,7 +16,7 @@ from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import Command, CommandList
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
-from dagpu.backends.cuda.commands.transfers import array_over
+from dagpu.backends.cuda.commands.staging import array_over
 from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
 from dagpu.backends.cuda.graphs.instances import GraphExec
 from dagpu.backends.cuda.replay.timing import EventTiming

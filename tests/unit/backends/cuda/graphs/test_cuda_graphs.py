@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import RoundRobin, device, dup, empty, f32, from_host, ones, u64, zeros, zip_ops
-from dagpu.backends.cuda.commands import transfers
+from dagpu.backends.cuda.commands import buffers
 from dagpu.backends.cuda.graphs import instances
 from dagpu.backends.cuda.graphs.instances import FEW_NODES, INSTANCES
 from dagpu.backends.cuda.resources.pools import MemoryBlock
@@ -286,7 +286,7 @@ def test_outputs_that_are_there_are_written_where_they_are(machine: Machine) -> 
 
 def test_a_large_array_goes_through_streams(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless it is page-locked: then the graph copies from where it lies."""
-    monkeypatch.setattr(transfers, "PROMPT_IN", 64)
+    monkeypatch.setattr(buffers, "PROMPT_IN", 64)
     array = np.arange(100, dtype=f32)
     program, inputs = program_of(from_host(array).to_host())
     (source,) = inputs

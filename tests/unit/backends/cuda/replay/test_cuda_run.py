@@ -26,7 +26,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.cuda.commands import transfers
+from dagpu.backends.cuda.commands import buffers, staging, transfers
 from dagpu.backends.cuda.executable import Executable
 from dagpu.backends.cuda.resources import streams
 from dagpu.runtime.device_lookup import backend
@@ -219,8 +219,14 @@ def test_a_failing_host_map_leaves_the_other_branch(machine: Machine) -> None:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the size from which copies count as large."""
-    for name, nbytes in {"PROMPT_IN": 64, "PROMPT_OUT": 512, "CHUNK": 1000}.items():
-        monkeypatch.setattr(transfers, name, nbytes)
+    for module, name, nbytes in (
+        (staging, "CHUNK", 1000),
+        (staging, "SMALL", 8),
+        (transfers, "PROMPT_IN", 64),
+        (buffers, "PROMPT_IN", 64),
+        (transfers, "PROMPT_OUT", 512),
+    ):
+        monkeypatch.setattr(module, name, nbytes)
 
 
 @pytest.mark.parametrize("size", [10, 200, 250, 251, 500, 1501, 4000])
