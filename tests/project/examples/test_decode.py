@@ -24,7 +24,7 @@ from tests.unit.backends.cuda.kernels.emulated_prelude import PRELUDE, in_namesp
 
 H200 = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 232_448, 49_152)
 LINEAR = {"project_qkv", "attend"}  # their tiles have four axes, a grid of CUDA's three
-PREFETCH = """asm volatile("prefetch.global.L2 [%0];" ::"l"("""
+PREFETCH = """asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");"""
 NAMES = ("embed", "project_qkv", "attend", "add_attention", "gate_up", "add_down", "score", "pick")
 
 
@@ -61,7 +61,7 @@ def emulated_text(spec: KernelSpec, element: "np.dtype[Any]") -> str:
     name = entry_of(spec, element)
     define, undefine = ("#define DAGPU_LINEAR_GRID", "#undef DAGPU_LINEAR_GRID") if spec.name in LINEAR else ("", "")
     source = spec.cuda.replace("extern __shared__ float4 staged[];", "static float4 staged[3072];")
-    source = source.replace(PREFETCH, "emulation::ask_for((")
+    source = source.replace(PREFETCH, "emulation::ask_for(from, bytes);")
     prelude = PRELUDE.replace("#pragma once\n", "")
     entry = f"EMULATED_TOGETHER({name}, ({name}_text::{spec.name}))"
     return f"{define}\nnamespace {name}_text {{\n{prelude}\n{source}\n}}\n{undefine}\n{entry}\n"
