@@ -12,6 +12,7 @@ import numpy as np
 
 from dagpu import (
     Borrowed,
+    CostModel,
     DeviceOp,
     SharedTensor,
     Tensor,
@@ -38,8 +39,8 @@ Step: TypeAlias = Callable[[SharedTensor[i32], TensorMut[W], int], DeviceOp[Tens
 """A function from a token (1,), the cache and the token's position to the next token."""
 
 ATTENTION_ROWS, FFN_ROWS, DOWN_ROWS = 16, 32, 16
-"""Rows of a block: one for each warp, and four in `gate_up`. For 2,048 and 8,192 rows this gives about one or two blocks
-for each of the 132 multiprocessors of an H200, so that all blocks run at once."""
+"""Rows of a block: one for each warp, and four in `gate_up`. For 2,048 and 8,192 rows this gives about one or two
+blocks for each of the 132 multiprocessors of an H200, so that all blocks run at once."""
 
 
 class Weights(NamedTuple, Generic[W]):
@@ -154,6 +155,23 @@ def next_token(model: Model[W], x: Stream) -> DeviceOp[Tensor[i32], Borrowed]:
     largest, rows = empty((blocks,)).partition((1,)), empty((blocks,), i32).partition((1,))
     best, where, *_ = model.vocabulary.score(largest, rows, x, w.last_gain, w.table).unzip()
     return pick(empty((1,), i32).partition((1,)), best.unpartition(), where.unpartition()).first().unpartition()
+
+
+def costs_of(model: Model[Any]) -> CostModel:
+    """Return a cost model with the bytes that each kernel reads of the weights and the cache: one layer of them."""
+    s, w = model.sizes, model.weights
+    element = np.dtype(model.element).itemsize
+    return CostModel().count(
+        {
+            "embed": s.hidden * element,
+            "project_qkv": w.qkv.nbytes // s.layers,
+            "attend": s.kv_heads * 2 * s.positions * s.head * element,
+            "add_attention": w.output.nbytes // s.layers,
+            "gate_up": w.gate_up.nbytes // s.layers,
+            "add_down": w.down.nbytes // s.layers,
+            "score": w.table.nbytes,
+        }
+    )
 
 
 def step(

@@ -1,6 +1,7 @@
 """examples/decode: its CUDA C++ kernels run on the CPU, against their host bodies; its sizes; other shapes."""
 
 import dataclasses
+import re
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -233,6 +234,8 @@ def test_close_logits_are_no_evidence(decode: Any, monkeypatch: pytest.MonkeyPat
 def test_a_step_is_shown(decode: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On request: the plan of a step, and a timeline of two, with every kernel in both."""
     timeline = tmp_path / "steps.json"
-    decode.main(["--layers", "1", "--tokens", "2", "--explain", "--trace", str(timeline)])
+    decode.main(["--layers", "2", "--tokens", "2", "--explain", "--trace", str(timeline)])
     told, drawn = capsys.readouterr().out, timeline.read_text()
     assert all(name in told and name in drawn for name in NAMES)
+    by_kernel = told[told.index("Predicted time by kernel:") :]
+    assert re.search(rf"^gate_up +2 +{2 * 192 * 2 * 64 * 4:,} ", by_kernel, re.MULTILINE), by_kernel
