@@ -3,6 +3,7 @@
 import dataclasses
 import linecache
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, cast, final
@@ -128,6 +129,33 @@ class ScalarCheck:
             self(value.number)  # check the number of this call, but pass on the stand-in for all calls
             return cast("int | float", value)
         return check_scalar(value, self._param, kernel=self._kernel)
+
+
+_WAITS = re.compile(r"\b(?:wait_for_inputs|cudaGridDependencySynchronize)\s*\(|griddepcontrol\.wait")
+
+
+def early_inputs(
+    names: object, params: Sequence[Param], source: str, kernel: str, place: str
+) -> tuple[int, ...] | None:
+    """Check the names of the inputs that a kernel reads early, and return their indices in `params`. None stays None.
+
+    Raises:
+        KernelArgumentError: one of them is not the name of an input, or the source does not wait for the others.
+    """
+    if names is None:
+        return None
+    inputs = {param.name: index for index, param in enumerate(params) if param.form == "in"}
+    given: Sequence[object] = names if isinstance(names, Sequence) and not isinstance(names, str | bytes) else [names]
+    found = [inputs[name] for name in given if isinstance(name, str) and name in inputs]
+    if len(found) < len(given) or given is not names:
+        known = ", ".join(map(repr, inputs)) or "none"
+        what = f"early_reads={format_value(names)}; its inputs are {known}"
+        raise declaration_error(kernel, place, what, "Give a sequence of names of inputs")
+    if not _WAITS.search(source):
+        what = f"early_reads={format_value(names)}, but its CUDA source never calls wait_for_inputs()"
+        cure = "Call wait_for_inputs() before the kernel reads other arguments or writes, or leave early_reads out"
+        raise declaration_error(kernel, place, what, cure)
+    return tuple(found)
 
 
 # ---- other parts of a declaration ---------------------------------------------------------

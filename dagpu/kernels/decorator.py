@@ -37,6 +37,7 @@ from dagpu.kernels.call_arguments import check_arguments, format_param, refuse_c
 from dagpu.kernels.declaration import (
     ScalarCheck,
     check_extents,
+    early_inputs,
     params_of,
     read_source,
 )
@@ -252,6 +253,7 @@ def kernel(
     options: Sequence[str] = (),
     checked: bool | None = None,
     in_place: bool = False,
+    early_reads: Sequence[str] | None = None,
 ) -> Callable[[Callable[_P, None]], Kernel[_P]]:
     """Declare a kernel. The decorated function defines its name and parameters; the body of the function never runs.
 
@@ -265,6 +267,11 @@ def kernel(
         in_place: an output may reuse the memory of an input of the same shape and element size that is not needed any
             more. Set it only if the kernel and its host body use an element of such an input for the output's element
             of the same index alone, and read it before they write.
+        early_reads: names of the inputs that the kernel reads before it calls `wait_for_inputs()`; `()` if it reads
+            none so early. In a CUDA graph its blocks may then start while the kernel before it still runs
+            (programmatic dependent launch), unless an instruction of the plan writes one of these inputs. Every thread
+            must call `wait_for_inputs()` before it reads another argument, and before it writes. None means that the
+            kernel starts when the one before it is over.
 
     Raises:
         KernelArgumentError: the Python and the CUDA declaration differ, or one of them cannot be read.
@@ -281,9 +288,10 @@ def kernel(
         _check_settings(name, place, abi, options, checked=checked, in_place=in_place)
         threads = block if block is None or isinstance(block, tuple) else (block,)
         source, source_name = read_source(cuda, function)
+        params = params_of(function, signature, source, abi)
         spec = KernelSpec(
             name=name,
-            params=params_of(function, signature, source, abi),
+            params=params,
             cuda=source,
             source_name=source_name,
             abi=abi,
@@ -293,6 +301,7 @@ def kernel(
             origin=(function.__code__, 0),
             host=HostBody(),
             in_place=bool(in_place),
+            early_reads=early_inputs(early_reads, params, source, name, place),
         )
         return Kernel(spec, signature, cast("Callable[_P, None]", function))
 

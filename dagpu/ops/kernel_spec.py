@@ -57,6 +57,9 @@ class KernelSpec:
     shared_bytes: int = 0
     in_place: bool = False
     """True if an output may reuse the memory of an input of equal shape and element size that is not read later."""
+    early_reads: tuple[int, ...] | None = None
+    """Indices in `params` of the inputs that the kernel reads before it waits for the kernel before it in a graph; None
+    if it does not wait, and so must start when that kernel is over."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)

@@ -23,13 +23,18 @@ __global__ void project_qkv(
     View<const Weight, 5> w, View<const float, 1> frequencies, View<const int, 1> at, int layer
 ) {
     const int head = q.origin(1), group = q.extent(3), pair = q.origin(4), columns = x.extent(0), job = warp();
+    const Rows two = {&w(layer, head, job, pair, 0), static_cast<size_t>(columns)};
     Products<2> rows;
-    rows.row[0] = &w(layer, head, job, pair, 0);
-    rows.row[1] = rows.row[0] + columns;
-    rows.begin(columns);
+    rows.begin(two, columns);
+    launch_dependents();
+    const float frequency = frequencies[pair / 2];
+    stage_gains(gains, layer);
+    wait_for_inputs();
     const int position = at[0];
-    const float scale = stage_normalised(x, gains, layer);
-    rows.finish(columns);
+    const float scale = stage_normalised(x);
+    float sine, cosine;
+    sincosf(static_cast<float>(position) * frequency, &sine, &cosine);
+    rows.finish(two, Rows{}, columns);
     if (lane() != 0) return;
     const float a = rows.sum[0] * scale, b = rows.sum[1] * scale;
     if (job > group) {
@@ -37,8 +42,6 @@ __global__ void project_qkv(
         cache(layer, head, 1, position, pair + 1) = Weight(b);
         return;
     }
-    float sine, cosine;
-    sincosf(static_cast<float>(position) * frequencies[pair / 2], &sine, &cosine);
     const float turned = a * cosine - b * sine, across = b * cosine + a * sine;
     if (job == group) {
         cache(layer, head, 0, position, pair) = Weight(turned);
@@ -60,52 +63,85 @@ constexpr int BATCH = 4;         // positions whose keys and values a thread has
 struct Softmax {
     float top = LEAST, total = 0.0f, sum[WIDE] = {};
 
-    __device__ void merge(float other_top, float other_total, const float (&other)[WIDE]) {
-        const float highest = fmaxf(top, other_top);
-        const float mine = expf(top - highest), theirs = expf(other_top - highest);
+    __device__ void raise(float highest) {
+        const float mine = expf(top - highest);
         top = highest;
-        total = total * mine + other_total * theirs;
+        total *= mine;
 #pragma unroll
-        for (int j = 0; j < WIDE; ++j) sum[j] = sum[j] * mine + other[j] * theirs;
+        for (int j = 0; j < WIDE; ++j) sum[j] *= mine;
+    }
+    __device__ void merge(float other_top, float other_total, const float (&other)[WIDE]) {
+        raise(fmaxf(top, other_top));
+        const float theirs = expf(other_top - top);
+        total += other_total * theirs;
+#pragma unroll
+        for (int j = 0; j < WIDE; ++j) sum[j] += other[j] * theirs;
     }
 };
 
 __global__ void attend(
-    Tile<float, 5> partial, Tile<Weight, 5> cache, View<const float, 5> q, View<const int, 1> at, int layer,
-    View<const Weight, 2> coming, int which, int tiles, int stretch
+    Tile<float, 5> partial, Tile<Weight, 5> cache, View<const float, 5> q, View<const int, 1> at, int layer
 ) {
-    const int head = cache.origin(1), begin = cache.origin(3), group = q.extent(3), dim = q.extent(4);
-    const int end = min(begin + static_cast<int>(cache.tile_extent(3)), at[0] + 1);
+    const int head = cache.origin(1), begin = cache.origin(3), stop = begin + cache.tile_extent(3);
+    const int group = q.extent(3), dim = q.extent(4);
     const int width = dim / WIDE, teams = 32 / width, part = lane() % width, team = lane() / width;
     const int member = warp() % group, turn = warp() / group, turns = warps() / group;
-    const size_t rows = cache.extent(3);
-    const Weight* keys = &cache(layer, head, 0, begin, 0) - begin * dim + part * WIDE;
-    const Weight* values = keys + rows * dim;
-
-    float query[WIDE];
-#pragma unroll
-    for (int j = 0; j < WIDE; ++j) query[j] = q(0, head, 0, member, part * WIDE + j) * rsqrtf(static_cast<float>(dim));
-    Softmax softmax;
-    for (int first = begin + turn * teams; first < end; first += BATCH * turns * teams) {  // the same for a warp
-        uint4 key[BATCH], value[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            const int place = min(first + i * turns * teams + team, end - 1);
-            key[i] = load_once(keys + static_cast<size_t>(place) * dim);
-            value[i] = load_once(values + static_cast<size_t>(place) * dim);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            float k[WIDE], v[WIDE], score = 0.0f;
-            widen(key[i], keys, k);
-            widen(value[i], values, v);
-#pragma unroll
-            for (int j = 0; j < WIDE; ++j) score = fmaf(query[j], k[j], score);
-            for (int offset = 1; offset < width; offset *= 2) score += __shfl_xor_sync(0xffffffffu, score, offset);
-            if (first + i * turns * teams + team < end) softmax.merge(score, 1.0f, v);
-        }
+    const int stride = turns * teams, batch = BATCH * stride;  // positions of a block: at a time, and in flight
+    const Weight* keys = &cache(layer, head, 0, begin, 0);
+    const Weight* values = keys + static_cast<size_t>(cache.extent(3)) * dim;
+    launch_dependents();
+    if (threadIdx.x == 0) {  // the kernel before may still write them: what is in the L2 cache changes with them
+        prefetch(keys, min(stop - begin, 2 * batch) * dim);
+        prefetch(values, min(stop - begin, 2 * batch) * dim);
     }
-    bring_ahead(coming, which, tiles, stretch);
+    wait_for_inputs();
+
+    uint4 key[BATCH], value[BATCH];
+    const auto load = [&](int first) {
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            const size_t place = min(first + i * stride + team, stop - 1) - begin;
+            key[i] = load_once(keys + place * dim + part * WIDE);
+            value[i] = load_once(values + place * dim + part * WIDE);
+        }
+    };
+    int first = begin + turn * teams;  // the same for a warp
+    load(first);
+    float query[WIDE];
+    const float* given = &q(0, head, 0, member, part * WIDE);
+#pragma unroll
+    for (int j = 0; j < WIDE; ++j) query[j] = given[j] * rsqrtf(static_cast<float>(dim));
+    const int end = min(stop, at[0] + 1);
+    Softmax softmax;
+    while (first < end) {
+        float score[BATCH] = {}, highest = softmax.top;
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            float k[WIDE];
+            widen(key[i], keys, k);
+#pragma unroll
+            for (int j = 0; j < WIDE; ++j) score[i] = fmaf(query[j], k[j], score[i]);
+        }
+        for (int offset = 1; offset < width; offset *= 2)
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) score[i] += __shfl_xor_sync(0xffffffffu, score[i], offset);
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i)
+            if (first + i * stride + team < end) highest = fmaxf(highest, score[i]);
+        softmax.raise(highest);
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            if (first + i * stride + team >= end) continue;
+            const float share = expf(score[i] - highest);
+            float v[WIDE];
+            widen(value[i], values, v);
+            softmax.total += share;
+#pragma unroll
+            for (int j = 0; j < WIDE; ++j) softmax.sum[j] = fmaf(share, v[j], softmax.sum[j]);
+        }
+        first += batch;
+        if (first < end) load(first);
+    }
     for (int offset = width; offset < 32; offset *= 2) {
         float other[WIDE];
 #pragma unroll
@@ -141,20 +177,20 @@ __global__ void attend(
 """
 
 # Every block merges the splits of all heads itself, while its first weights are being loaded. A separate kernel would
-# take longer: its launch alone does.
+# take longer: its launch alone does. A warp computes one row.
 ADD_ATTENTION = """
 __global__ void add_attention(
-    Tile<float, 1> x, View<const float, 5> partial, View<const Weight, 3> w, int layer,
-    View<const Weight, 2> coming, int which, int tiles, int stretch
+    Tile<float, 1> x, View<const float, 5> partial, View<const Weight, 3> w, int layer
 ) {
     const int columns = w.extent(2), heads = partial.extent(1), splits = partial.extent(3);
-    const int end = x.origin(0) + x.tile_extent(0);
-    int row = x.origin(0) + warp();
-    Products<1, 8> products;  // with as many threads as a block has here, there are no registers for more
-    if (row < end) {
-        products.row[0] = &w(layer, row, 0);
-        products.begin(columns);
-    }
+    const int row = x.origin(0) + warp();
+    const bool mine = warp() < x.tile_extent(0);
+    const Rows one = {mine ? &w(layer, row, 0) : nullptr};
+    Products<1> products;
+    products.begin(one, columns);
+    launch_dependents();
+    wait_for_inputs();
+    const float before = mine ? x[row] : 0.0f;
     const int stride = partial.extent(4), own = columns / heads;  // floats of a split; columns of a key-value head
     const int group = (stride - own) / 4, dim = own / group;
     for (int quad = threadIdx.x; quad < columns / 4; quad += blockDim.x) {
@@ -162,27 +198,22 @@ __global__ void add_attention(
         const float* found = partial.data() + head * splits * stride + member * (dim + 4);
         float top = -1e30f, total = 0.0f;
         float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 8
+#pragma unroll 4
         for (int split = 0; split < splits; ++split, found += stride) {
             const float4 theirs = *reinterpret_cast<const float4*>(found + place);
-            const float highest = fmaxf(top, found[dim]), a = expf(top - highest), b = expf(found[dim] - highest);
+            const float2 rest = *reinterpret_cast<const float2*>(found + dim);  // maximum and total
+            const float highest = fmaxf(top, rest.x), a = expf(top - highest), b = expf(rest.x - highest);
             top = highest;
-            total = total * a + found[dim + 1] * b;
+            total = total * a + rest.y * b;
             sum.x = sum.x * a + theirs.x * b, sum.y = sum.y * a + theirs.y * b;
             sum.z = sum.z * a + theirs.z * b, sum.w = sum.w * a + theirs.w * b;
         }
         staged[place_of(quad, columns)] = float4{sum.x / total, sum.y / total, sum.z / total, sum.w / total};
     }
     __syncthreads();
-    for (; row < end; row += warps()) {
-        products.finish(columns);
-        if (lane() == 0) x[row] += products.sum[0];
-        if (row + warps() < end) {
-            products.row[0] = &w(layer, row + warps(), 0);
-            products.begin(columns);
-        }
-    }
-    bring_ahead(coming, which, tiles, stretch);
+    if (!mine) return;
+    products.finish(one, Rows{}, columns);
+    if (lane() == 0) x[row] = before + products.sum[0];
 }
 """
 
@@ -197,12 +228,13 @@ def turned(x: Floats, frequencies: Floats, position: int) -> Floats:
 
 @final
 class Attention(Generic[W]):
-    """The three kernels of attention, for weights and cache of type `W`. `model.Ahead` describes `coming` etc."""
+    """The three kernels of attention, for weights and cache of type `W`."""
 
-    def __init__(self, element: type[W], sizes: Sizes) -> None:
+    def __init__(self, element: type[W], sizes: Sizes, early: bool = True) -> None:
         head, group, turns, found = sizes.head, sizes.group, sizes.turns, sizes.head + PADDING
+        of_qkv = ("gains", "w", "frequencies") if early else None
 
-        @kernel(cuda=head_of(element) + NORM + PROJECT_QKV, block=32 * (group + 2))
+        @kernel(cuda=head_of(element) + NORM + PROJECT_QKV, block=32 * (group + 2), early_reads=of_qkv)
         def project_qkv(
             q: Out[f32], cache: Out[W], x: In[f32], gains: In[f32], w: In[W], frequencies: In[f32], at: In[i32],
             layer: int,
@@ -225,10 +257,11 @@ class Attention(Generic[W]):
             cache[layer, :, 0, position] = turned(rows[:, group], frequencies, position)
             cache[layer, :, 1, position] = rows[:, group + 1]
 
-        @kernel(cuda=head_of(element, products=False) + ATTEND, block=32 * turns * group)
+        of_attend = () if early else None
+
+        @kernel(cuda=head_of(element, products=False) + ATTEND, block=32 * turns * group, early_reads=of_attend)
         def attend(
             partial: Out[f32], cache: Out[W], q: In[f32], at: In[i32], layer: int,
-            coming: In[W], which: int, tiles: int, stretch: int,
         ) -> None:  # fmt: skip
             """Compute the attention of the queries to each split of a layer's cache, up to at[0]. It reads the cache.
 
@@ -238,7 +271,7 @@ class Attention(Generic[W]):
             """
 
         @attend.host
-        def _(partial: Tile[f32], cache: Tile[W], q: Floats, at: NDArray[i32], layer: int, *_ahead: object) -> None:
+        def _(partial: Tile[f32], cache: Tile[W], q: Floats, at: NDArray[i32], layer: int) -> None:
             kv_head, begin, end = cache.at[1].start, cache.at[3].start, min(cache.at[3].stop, int(at[0]) + 1)
             out = partial.reshape(group, found)
             out[:] = 0
@@ -250,14 +283,12 @@ class Attention(Generic[W]):
                 weights = np.exp(scores - out[:, head, None])
                 out[:, :head], out[:, head + 1] = weights @ values, weights.sum(axis=1)
 
-        @kernel(cuda=head_of(element) + ADD_ATTENTION, block=512)
-        def add_attention(
-            x: Out[f32], partial: In[f32], w: In[W], layer: int, coming: In[W], which: int, tiles: int, stretch: int
-        ) -> None:
+        @kernel(cuda=head_of(element) + ADD_ATTENTION, block=512, early_reads=("w",) if early else None)
+        def add_attention(x: Out[f32], partial: In[f32], w: In[W], layer: int) -> None:
             """x += w[layer] a, for w (layers, hidden, heads * head) and an a that is merged from `partial`."""
 
         @add_attention.host(whole=True)
-        def _(x: Tile[f32], partial: Floats, w: NDArray[W], layer: int, *_ahead: object) -> None:
+        def _(x: Tile[f32], partial: Floats, w: NDArray[W], layer: int) -> None:
             parts = partial.reshape(sizes.kv_heads, sizes.splits, group, found)
             tops, totals = parts[..., head : head + 1], parts[..., head + 1 : head + 2]
             weights = np.exp(tops - tops.max(axis=1, keepdims=True))

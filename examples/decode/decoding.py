@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from dagpu import (
     Borrowed,
     DeviceOp,
+    ListSchedule,
     SharedTensor,
     Tensor,
     TensorMut,
@@ -34,7 +35,7 @@ from dagpu import (
     pipeline,
     trace,
 )
-from examples.decode.model import Model, Step, Weights, empty_cache, random_model, step
+from examples.decode.model import Model, Step, Weights, costs_of, empty_cache, random_model, step
 from examples.decode.parts import EPSILON, Sizes, W
 
 LLAMA_1B = Sizes(
@@ -120,7 +121,8 @@ def show(model: Model[W], options: Options) -> None:
     following, cache = pipeline_of(model), empty_cache(model)
     token = from_host(np.array(PROMPT[:1], np.int32)).sync().share()
     if options.explain:
-        print(following(token, cache.borrow_mut(), 0).explain())
+        planned = following(token, cache.borrow_mut(), 0).schedule(ListSchedule(1, costs_of(model)))
+        print(planned.explain())
     if options.trace is not None:
         token = following(token, cache.borrow_mut(), 0).sync().share()  # this compiles the kernels
         with trace(options.trace):

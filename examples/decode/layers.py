@@ -12,53 +12,43 @@ SCORE_BLOCKS = 264  # two for each of the 132 multiprocessors of an H200: all ru
 
 GATE_UP = """
 __global__ void gate_up(
-    Tile<float, 1> h, View<const float, 1> x, View<const float, 2> gains, View<const Weight, 4> w, int layer,
-    View<const Weight, 2> coming, int which, int tiles, int stretch
+    Tile<float, 1> h, View<const float, 1> x, View<const float, 2> gains, View<const Weight, 4> w, int layer
 ) {
     const int columns = x.extent(0), end = h.origin(0) + h.tile_extent(0);
+    const auto rows_at = [&](int row) {
+        return row < end ? Rows{&w(layer, row, 0, 0), static_cast<size_t>(columns)} : Rows{};
+    };
     int row = h.origin(0) + warp();
     Products<2> products;
-    const auto begin = [&](int at) {
-        products.row[0] = &w(layer, at, 0, 0);
-        products.row[1] = products.row[0] + columns;
-        products.begin(columns);
-    };
-    if (row < end) begin(row);
-    const float scale = stage_normalised(x, gains, layer);
+    products.begin(rows_at(row), columns);
+    launch_dependents();
+    stage_gains(gains, layer);
+    wait_for_inputs();
+    const float scale = stage_normalised(x);
     for (; row < end; row += warps()) {
-        products.finish(columns);
+        products.finish(rows_at(row), rows_at(row + warps()), columns);
         const float gate = products.sum[0] * scale, up = products.sum[1] * scale;
         if (lane() == 0) h[row] = gate / (1.0f + expf(-gate)) * up;
-        if (row + warps() < end) begin(row + warps());
     }
-    bring_ahead(coming, which, tiles, stretch);
 }
 """
 
+# A warp computes one row.
 ADD_DOWN = """
-__global__ void add_down(
-    Tile<float, 1> x, View<const float, 1> h, View<const Weight, 3> w, int layer,
-    View<const Weight, 2> coming, int which, int tiles, int stretch
-) {
-    const int columns = h.extent(0), end = x.origin(0) + x.tile_extent(0);
-    int row = x.origin(0) + warp();
+__global__ void add_down(Tile<float, 1> x, View<const float, 1> h, View<const Weight, 3> w, int layer) {
+    const int columns = h.extent(0), row = x.origin(0) + warp();
+    const bool mine = warp() < x.tile_extent(0);
+    const Rows one = {mine ? &w(layer, row, 0) : nullptr};
     Products<1> products;
-    if (row < end) {
-        products.row[0] = &w(layer, row, 0);
-        products.begin(columns);
-    }
-    const float4* given = reinterpret_cast<const float4*>(h.data());
-    for (int quad = threadIdx.x; quad < columns / 4; quad += blockDim.x) staged[place_of(quad, columns)] = given[quad];
+    products.begin(one, columns);
+    launch_dependents();
+    wait_for_inputs();
+    const float before = mine ? x[row] : 0.0f;
+    each_quad(h.data(), columns, [](float4 four, float4& place) { place = four; });
     __syncthreads();
-    for (; row < end; row += warps()) {
-        products.finish(columns);
-        if (lane() == 0) x[row] += products.sum[0];
-        if (row + warps() < end) {
-            products.row[0] = &w(layer, row + warps(), 0);
-            products.begin(columns);
-        }
-    }
-    bring_ahead(coming, which, tiles, stretch);
+    if (!mine) return;
+    products.finish(one, Rows{}, columns);
+    if (lane() == 0) x[row] = before + products.sum[0];
 }
 """
 
@@ -87,20 +77,21 @@ __global__ void score(
     const int end = min((block + 1) * share, static_cast<int>(table.extent(0)));
     int row = block * share + 2 * warp(), at = 0;
     float top = -INFINITY;
-    Products<2> products;  // of the last row twice, where there is no second one
-    const auto begin = [&](int from) {
-        products.row[0] = table.data() + static_cast<size_t>(from) * columns;
-        products.row[1] = from + 1 < end ? products.row[0] + columns : products.row[0];
-        products.begin(columns);
+    const auto rows_at = [&](int from) {  // the last row twice, where there is no second one
+        const Weight* first = table.data() + static_cast<size_t>(from) * columns;
+        return from < end ? Rows{first, static_cast<size_t>(from + 1 < end ? columns : 0)} : Rows{};
     };
-    if (row < end) begin(row);
-    const float scale = stage_normalised(x, gains, 0);
+    Products<2> products;
+    products.begin(rows_at(row), columns);
+    launch_dependents();
+    stage_gains(gains, 0);
+    wait_for_inputs();
+    const float scale = stage_normalised(x);
     for (; row < end; row += 2 * warps()) {
-        products.finish(columns);
+        products.finish(rows_at(row), rows_at(row + 2 * warps()), columns);
         const float first = products.sum[0] * scale, second = products.sum[1] * scale;
         if (first > top) top = first, at = row;
         if (second > top) top = second, at = row + 1;
-        if (row + 2 * warps() < end) begin(row + 2 * warps());
     }
     if (lane() == 0) bests[warp()] = top, wheres[warp()] = at;
     __syncthreads();
@@ -114,6 +105,7 @@ __global__ void score(
 
 PICK = """
 __global__ void pick(Tile<int, 1> token, View<const float, 1> best, View<const int, 1> where) {
+    wait_for_inputs();
     float top = -INFINITY;
     int at = 0x7fffffff;
     for (int i = lane(); i < best.extent(0); i += 32)  // one warp; blocks have their rows in order
@@ -130,29 +122,28 @@ __global__ void pick(Tile<int, 1> token, View<const float, 1> best, View<const i
 
 @final
 class FeedForward(Generic[W]):
-    """The two kernels of SwiGLU (arXiv:2002.05202, equation 6). `model.Ahead` describes `coming` and the rest."""
+    """The two kernels of SwiGLU (arXiv:2002.05202, equation 6)."""
 
-    def __init__(self, element: type[W], sizes: Sizes) -> None:
-        @kernel(cuda=head_of(element) + NORM + GATE_UP, block=256)
+    def __init__(self, element: type[W], sizes: Sizes, early: bool = True) -> None:
+        of_gate_up = ("gains", "w") if early else None
+
+        @kernel(cuda=head_of(element) + NORM + GATE_UP, block=256, early_reads=of_gate_up)
         def gate_up(
             h: Out[f32], x: In[f32], gains: In[f32], w: In[W], layer: int,
-            coming: In[W], which: int, tiles: int, stretch: int,
         ) -> None:  # fmt: skip
             """h (ffn,) = silu(gate) * up, for the products of the normalised x with w (layers, ffn, 2, hidden)."""
 
         @gate_up.host(whole=True)
-        def _(h: Tile[f32], x: Floats, gains: Floats, w: NDArray[W], layer: int, *_ahead: object) -> None:
+        def _(h: Tile[f32], x: Floats, gains: Floats, w: NDArray[W], layer: int) -> None:
             gate, up = (single(w[layer]) @ normalised(x, gains[layer])).T
             h[:] = gate / (1 + np.exp(-gate)) * up
 
-        @kernel(cuda=head_of(element) + ADD_DOWN, block=256)
-        def add_down(
-            x: Out[f32], h: In[f32], w: In[W], layer: int, coming: In[W], which: int, tiles: int, stretch: int
-        ) -> None:
+        @kernel(cuda=head_of(element) + ADD_DOWN, block=512, early_reads=("w",) if early else None)
+        def add_down(x: Out[f32], h: In[f32], w: In[W], layer: int) -> None:
             """x += w[layer] h, for h (ffn,) and w (layers, hidden, ffn)."""
 
         @add_down.host(whole=True)
-        def _(x: Tile[f32], h: Floats, w: NDArray[W], layer: int, *_ahead: object) -> None:
+        def _(x: Tile[f32], h: Floats, w: NDArray[W], layer: int) -> None:
             x += single(w[layer]) @ h
 
         self.gate_up = gate_up.shared_memory(4 * sizes.hidden)
@@ -163,7 +154,7 @@ class FeedForward(Generic[W]):
 class Vocabulary(Generic[W]):
     """The kernels from a token to its embedding, and from the last layer to the next token. Both use one table."""
 
-    def __init__(self, element: type[W], sizes: Sizes) -> None:
+    def __init__(self, element: type[W], sizes: Sizes, early: bool = True) -> None:
         @kernel(cuda=f"{head_of(element, products=False)}{EMBED}", block=512)
         def embed(x: Out[f32], at: Out[i32], token: In[i32], table: In[W], position: int) -> None:
             """x (hidden,) = the row of token (1,) in table (vocabulary, hidden); at (1,) = position."""
@@ -173,7 +164,9 @@ class Vocabulary(Generic[W]):
             x[:] = single(table[token[0]])
             at[:] = position
 
-        @kernel(cuda=head_of(element) + NORM + SCORE, block=256)
+        of_score = ("gains", "table") if early else None
+
+        @kernel(cuda=head_of(element) + NORM + SCORE, block=256, early_reads=of_score)
         def score(best: Out[f32], where: Out[i32], x: In[f32], gains: In[f32], table: In[W]) -> None:
             """best and where (blocks,) = the largest logit in each block of rows of the table, and its row."""
 
@@ -191,7 +184,7 @@ class Vocabulary(Generic[W]):
         self.score = score.shared_memory(4 * sizes.hidden)
 
 
-@kernel(cuda=WARPS + PICK, block=32)
+@kernel(cuda=WARPS + PICK, block=32, early_reads=())
 def pick(token: Out[i32], best: In[f32], where: In[i32]) -> None:
     """token (1,) = where[i] of the largest best[i]; the first of equal ones."""
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from dagpu import (
     Borrowed,
+    CostModel,
     DeviceOp,
     SharedTensor,
     Tensor,
@@ -37,9 +38,9 @@ Place: TypeAlias = DeviceOp[SharedTensor[i32], Borrowed]
 Step: TypeAlias = Callable[[SharedTensor[i32], TensorMut[W], int], DeviceOp[Tensor[i32], Borrowed]]
 """A function from a token (1,), the cache and the token's position to the next token."""
 
-ATTENTION_ROWS, FFN_ROWS, DOWN_ROWS = 16, 32, 8
-"""Rows of a block, a multiple of its warps. For 2,048 and 8,192 rows this gives about one or two blocks for each of the
-132 multiprocessors of an H200, so that all blocks run at once."""
+ATTENTION_ROWS, FFN_ROWS, DOWN_ROWS = 16, 32, 16
+"""Rows of a block: one for each warp, and four in `gate_up`. For 2,048 and 8,192 rows this gives about one or two
+blocks for each of the 132 multiprocessors of an H200, so that all blocks run at once."""
 
 
 class Weights(NamedTuple, Generic[W]):
@@ -59,7 +60,7 @@ class Weights(NamedTuple, Generic[W]):
 @final
 @dataclass(frozen=True)
 class Model(Generic[W]):
-    """A model. `element` is the type of weights and cache. With `prefetching`, kernels prefetch weights of the next."""
+    """A model. `element` is the type of weights and cache."""
 
     sizes: Sizes
     element: type[W]
@@ -67,7 +68,6 @@ class Model(Generic[W]):
     attention: Attention[W]
     feed_forward: FeedForward[W]
     vocabulary: Vocabulary[W]
-    prefetching: bool = True
 
 
 def frequencies_of(sizes: Sizes) -> "np.ndarray[Any, np.dtype[f32]]":
@@ -101,35 +101,19 @@ def random_model(sizes: Sizes, element: type[W], seed: int) -> Model[W]:
         last_gain=gains(7, 1, s.hidden),
         frequencies=from_host(frequencies_of(s)).sync().share(),
     )
-    kernels = Attention(element, s), FeedForward(element, s), Vocabulary(element, s)
-    return Model(s, element, weights, *kernels)
+    return model_of(s, element, weights)
+
+
+def model_of(sizes: Sizes, element: type[W], weights: Weights[W], early: bool = True) -> Model[W]:
+    """Return a model of these weights. With `early`, a kernel loads its first weights while the one before it ends."""
+    kernels = Attention(element, sizes, early), FeedForward(element, sizes, early), Vocabulary(element, sizes, early)
+    return Model(sizes, element, weights, *kernels)
 
 
 def empty_cache(model: Model[W]) -> Tensor[W]:
     """Return an empty cache for keys and values of all layers: (layers, kv_heads, 2, positions, head)."""
     s = model.sizes
     return zeros((s.layers, s.kv_heads, 2, s.positions, s.head), model.element).sync()
-
-
-class Ahead(NamedTuple, Generic[W]):
-    """The weights that a kernel prefetches at its end, as its last arguments: the first `stretch` elements of each of
-    `tiles` equal parts of weights[which]."""
-
-    weights: SharedTensor[W]
-    which: int
-    tiles: int
-    stretch: int
-
-
-def ahead_of(model: Model[W], weights: SharedTensor[W], which: int, tiles: int, part: int = 1) -> Ahead[W]:
-    """Return the prefetch of the first 1 / `part` of each tile. A tile is read by one block or warp of the next kernel.
-
-    It is about 8 MB in all at the sizes of Llama 3.2 1B, as much as memory could deliver between the end of one kernel
-    and the start of the next.
-    """
-    matrices = weights.shape[0]
-    flat = weights.reshape((matrices, weights.size // matrices))
-    return Ahead(flat, which, tiles, flat.shape[1] // tiles // part if model.prefetching else 0)
 
 
 def attended(model: Model[W], layer: int, x: Stream, cache: Cache, at: Place) -> tuple[Stream, Cache]:
@@ -150,11 +134,9 @@ def attended(model: Model[W], layer: int, x: Stream, cache: Cache, at: Place) ->
     ).unzip()
     splits = cache.unpartition().partition((s.layers, 1, 2, s.positions // s.splits, s.head))
     blank = empty((1, s.kv_heads, 1, s.splits, s.partial)).partition((1, 1, 1, 1, s.partial))
-    ahead = ahead_of(model, w.output, layer, -(-s.hidden // ATTENTION_ROWS))
-    found, splits, *_ = kernels.attend(blank, splits, q.unpartition(), at, layer, *ahead).unzip()
+    found, splits, *_ = kernels.attend(blank, splits, q.unpartition(), at, layer).unzip()
     rows = x.partition((ATTENTION_ROWS,), partial=True)
-    ahead = ahead_of(model, w.gate_up, layer, -(-s.ffn // FFN_ROWS), 8)
-    x = kernels.add_attention(rows, found.unpartition(), w.output, layer, *ahead).first().unpartition()
+    x = kernels.add_attention(rows, found.unpartition(), w.output, layer).first().unpartition()
     return x, splits.unpartition()
 
 
@@ -162,14 +144,9 @@ def fed_forward(model: Model[W], layer: int, x: Stream) -> Stream:
     """Return x plus the output of the two layers of SwiGLU."""
     s, w, kernels = model.sizes, model.weights, model.feed_forward
     blank = empty((s.ffn,)).partition((FFN_ROWS,), partial=True)
-    ahead = ahead_of(model, w.down, layer, s.hidden, 4)
-    h, x, *_ = kernels.gate_up(blank, x, w.ffn_gains, w.gate_up, layer, *ahead).unzip()
+    h, x, *_ = kernels.gate_up(blank, x, w.ffn_gains, w.gate_up, layer).unzip()
     rows = x.partition((DOWN_ROWS,), partial=True)
-    if layer + 1 < s.layers:
-        ahead = ahead_of(model, w.qkv, layer + 1, s.kv_heads * s.head // PAIR)
-    else:
-        ahead = ahead_of(model, w.table.reshape((1, s.vocabulary, s.hidden)), 0, model.vocabulary.blocks, 64)
-    return kernels.add_down(rows, h.unpartition(), w.down, layer, *ahead).first().unpartition()
+    return kernels.add_down(rows, h.unpartition(), w.down, layer).first().unpartition()
 
 
 def next_token(model: Model[W], x: Stream) -> DeviceOp[Tensor[i32], Borrowed]:
@@ -178,6 +155,23 @@ def next_token(model: Model[W], x: Stream) -> DeviceOp[Tensor[i32], Borrowed]:
     largest, rows = empty((blocks,)).partition((1,)), empty((blocks,), i32).partition((1,))
     best, where, *_ = model.vocabulary.score(largest, rows, x, w.last_gain, w.table).unzip()
     return pick(empty((1,), i32).partition((1,)), best.unpartition(), where.unpartition()).first().unpartition()
+
+
+def costs_of(model: Model[Any]) -> CostModel:
+    """Return a cost model with the bytes that each kernel reads of the weights and the cache: one layer of them."""
+    s, w = model.sizes, model.weights
+    element = np.dtype(model.element).itemsize
+    return CostModel().count(
+        {
+            "embed": s.hidden * element,
+            "project_qkv": w.qkv.nbytes // s.layers,
+            "attend": s.kv_heads * 2 * s.positions * s.head * element,
+            "add_attention": w.output.nbytes // s.layers,
+            "gate_up": w.gate_up.nbytes // s.layers,
+            "add_down": w.down.nbytes // s.layers,
+            "score": w.table.nbytes,
+        }
+    )
 
 
 def step(

@@ -1,10 +1,10 @@
 """Shared parts of the kernels of examples/decode: sizes, and CUDA code to read rows of weights and multiply them.
 
 A decode step reads every weight once and uses it once, so memory bandwidth bounds its time. Therefore, a warp owns a
-row of weights (or two, used together), and each of its threads has 16 loads of 16 bytes in flight. The first loads
-start before the block reads the factors of the weights, so that the two latencies overlap. Between two kernels, memory
-would be idle for longer than some kernels take, so each kernel ends with a prefetch of the first weights of the next
-one. Sums are computed in a fixed order, so every run gives the same numbers.
+row of weights (or two, used together), and each of its threads has 8 loads of 16 bytes in flight for each row. Between
+two kernels, memory would be idle for longer than some kernels take. So each kernel starts while the one before it still
+runs, and loads its first weights; then it waits, and reads what the other has computed (`early_reads`). Sums are
+computed in a fixed order, so every run gives the same numbers.
 
 Weights and the cache have elements of one type, float32 or bfloat16; everything else is float32. The weights of all
 layers are in one array, whose first axis is the layer: a step has nine arrays of weights, not a hundred.
@@ -23,6 +23,7 @@ W = TypeVar("W", bound=np.generic)
 Floats: TypeAlias = NDArray[f32]
 
 EPSILON = 1e-5  # the epsilon of the norms, also in CUDA
+DEPTH = 8  # loads of 16 bytes that a thread has in flight for each row
 PADDING = 4  # floats after the sums of a query: their maximum, their total, and two zeros, to keep to 16 bytes
 
 
@@ -122,6 +123,12 @@ template <class Bfloat16> __device__ inline void widen(uint4 bits, const Bfloat1
     }
 }
 
+// Starts to bring elements to the L2 cache. One thread asks for all of them.
+__device__ inline void prefetch(const Weight* from, int elements) {
+    const unsigned int bytes = elements * sizeof(Weight);
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 // Weights and the cache are read once in a step: they need no place in the caches.
 __device__ inline uint4 load_once(const Weight* from) { return __ldcs(reinterpret_cast<const uint4*>(from)); }
 """
@@ -134,57 +141,81 @@ __device__ inline int place_of(int quad, int columns) {
     return quad % planes * (columns / WIDE) + quad / planes;
 }
 
-// Scalar products of ROWS rows with the staged vector, by one warp; every thread of it has the sums. A thread has DEPTH
-// loads of each row in flight.
-template <int ROWS, int DEPTH = 16 / ROWS> struct Products {
-    static constexpr int CHUNK = 32 * DEPTH * WIDE;  // elements that the warp reads of a row at a time
+// Gives each four elements of a vector to `use`, with their place in `staged`. A thread has 4 loads in flight.
+template <class Use> __device__ inline void each_quad(const float* vector, int columns, Use use) {
+    constexpr int AT_ONCE = 4;
+    const float4* quads = reinterpret_cast<const float4*>(vector);
+    for (int first = threadIdx.x; first < columns / 4; first += AT_ONCE * blockDim.x) {
+        float4 found[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int quad = first + i * blockDim.x;
+            if (quad < columns / 4) found[i] = quads[quad];
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int quad = first + i * blockDim.x;
+            if (quad < columns / 4) use(found[i], staged[place_of(quad, columns)]);
+        }
+    }
+}
 
-    const Weight* row[ROWS];
+// Rows of weights, each `stride` elements after the one before. `first` is null for no rows.
+struct Rows {
+    const Weight* first;
+    size_t stride;
+};
+
+// Scalar products of ROWS rows with the staged vector, by one warp; every thread of it has the sums. A thread has DEPTH
+// loads of each row in flight: as soon as it has used one, it starts the load that takes its place.
+template <int ROWS> struct Products {
+    static constexpr int CHUNK = 32 * DEPTH * WIDE;  // elements of a row that the warp has in flight
+
     uint4 ahead[ROWS][DEPTH];
     float sum[ROWS];
 
-    __device__ void load(int from, int columns) {
+    __device__ void load(int i, Rows from, int columns) {
+        const int column = (32 * i + lane()) * WIDE;
+        if (from.first == nullptr || column >= columns) return;
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r)
+        for (int r = 0; r < ROWS; ++r) ahead[r][i] = load_once(from.first + r * from.stride + column);
+    }
+    __device__ void begin(Rows rows, int columns) {
+#pragma unroll
+        for (int i = 0; i < DEPTH; ++i) load(i, rows, columns);
+    }
+    // Computes the products of `rows`, which were begun, and begins the rows that come next.
+    __device__ void finish(Rows rows, Rows next, int columns) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) sum[r] = 0.0f;
+        for (int from = 0; from < columns; from += CHUNK) {
+            const bool more = from + CHUNK < columns;
+            const Rows coming = more ? Rows{rows.first + from + CHUNK, rows.stride} : next;
+            const int left = more ? columns - from - CHUNK : columns;
 #pragma unroll
             for (int i = 0; i < DEPTH; ++i) {
                 const int column = from + (32 * i + lane()) * WIDE;
-                ahead[r][i] = column < columns ? load_once(row[r] + column) : uint4{0, 0, 0, 0};
+                if (column < columns) add(i, column, columns);
+                load(i, coming, left);
             }
-    }
-    __device__ void begin(int columns) {
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) sum[r] = 0.0f;
-        load(0, columns);
-    }
-    __device__ void add(int from, int columns) {
-#pragma unroll
-        for (int i = 0; i < DEPTH; ++i) {
-            const int column = from + (32 * i + lane()) * WIDE;
-            if (column >= columns) break;
-            float x[WIDE];
-#pragma unroll
-            for (int j = 0; j < WIDE; j += 4) {
-                const float4 four = staged[place_of((column + j) / 4, columns)];
-                x[j] = four.x, x[j + 1] = four.y, x[j + 2] = four.z, x[j + 3] = four.w;
-            }
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                float w[WIDE];
-                widen(ahead[r][i], row[r], w);
-#pragma unroll
-                for (int j = 0; j < WIDE; ++j) sum[r] = fmaf(w[j], x[j], sum[r]);
-            }
-        }
-    }
-    __device__ void finish(int columns) {
-        add(0, columns);
-        for (int from = CHUNK; from < columns; from += CHUNK) {
-            load(from, columns);
-            add(from, columns);
         }
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) sum[r] = warp_sum(sum[r]);
+    }
+    __device__ void add(int i, int column, int columns) {
+        float x[WIDE];
+#pragma unroll
+        for (int j = 0; j < WIDE; j += 4) {
+            const float4 four = staged[place_of((column + j) / 4, columns)];
+            x[j] = four.x, x[j + 1] = four.y, x[j + 2] = four.z, x[j + 3] = four.w;
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            float w[WIDE];
+            widen(ahead[r][i], static_cast<const Weight*>(nullptr), w);
+#pragma unroll
+            for (int j = 0; j < WIDE; ++j) sum[r] = fmaf(w[j], x[j], sum[r]);
+        }
     }
 };
 """
@@ -192,19 +223,22 @@ template <int ROWS, int DEPTH = 16 / ROWS> struct Products {
 NORM = """
 constexpr float EPSILON = 1e-5f;
 
-// Stages x * gain, and gives what it is to be multiplied by: 1 / rms(x). That factor comes last, when the products are
-// there, so that the threads of a block wait for each other once and not twice.
-__device__ inline float stage_normalised(View<const float, 1> x, View<const float, 2> gains, int layer) {
+// Stages the gains of a layer. No kernel of a step writes them, so this comes before the wait for the one before.
+__device__ inline void stage_gains(View<const float, 2> gains, int layer) {
+    const int columns = gains.extent(1);
+    each_quad(&gains(layer, 0), columns, [](float4 gain, float4& place) { place = gain; });
+}
+
+// Multiplies the staged gains by x, and gives what the products are to be multiplied by: 1 / rms(x). That factor comes
+// last, when the products are there, so that the threads of a block wait for each other once and not twice.
+__device__ inline float stage_normalised(View<const float, 1> x) {
     __shared__ float squares[32];
     const int columns = x.extent(0);
-    const float4* given = reinterpret_cast<const float4*>(x.data());
-    const float4* gain = reinterpret_cast<const float4*>(gains.data() + static_cast<size_t>(layer) * columns);
     float sum = 0.0f;
-    for (int quad = threadIdx.x; quad < columns / 4; quad += blockDim.x) {
-        const float4 a = given[quad], g = gain[quad];
+    each_quad(x.data(), columns, [&](float4 a, float4& place) {
         sum += a.x * a.x + a.y * a.y + a.z * a.z + a.w * a.w;
-        staged[place_of(quad, columns)] = float4{a.x * g.x, a.y * g.y, a.z * g.z, a.w * g.w};
-    }
+        place = float4{a.x * place.x, a.y * place.y, a.z * place.z, a.w * place.w};
+    });
     sum = warp_sum(sum);
     if (lane() == 0) squares[warp()] = sum;
     __syncthreads();
@@ -214,21 +248,9 @@ __device__ inline float stage_normalised(View<const float, 1> x, View<const floa
 }
 """
 
-AHEAD = """
-// Starts to bring to the L2 cache what the next kernel reads first, while this one ends and that one starts: of each of
-// `tiles` equal parts of its weights the first `stretch` elements. It asks for lines, and nobody waits for them.
-__device__ inline void bring_ahead(View<const Weight, 2> coming, int which, int tiles, int stretch) {
-    constexpr int line = 128 / sizeof(Weight);
-    const size_t part = coming.extent(1) / tiles;
-    const Weight* weights = coming.data() + static_cast<size_t>(which) * coming.extent(1);
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-        for (int from = threadIdx.x * line; from < stretch; from += blockDim.x * line)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(weights + tile * part + from));
-}
-"""
-
 
 def head_of(element: type[Any], products: bool = True) -> str:
     """Return the beginning of a kernel's CUDA text."""
+    products_text = f"constexpr int DEPTH = {DEPTH};\n{PRODUCTS}"
     name = {np.dtype(f32): "float", np.dtype(bf16): "__nv_bfloat16"}[np.dtype(element)]
-    return f"using Weight = {name};\n{WARPS}{LOADS}{AHEAD}{PRODUCTS if products else ''}"
+    return f"using Weight = {name};\n{WARPS}{LOADS}{products_text if products else ''}"

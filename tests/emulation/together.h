@@ -10,6 +10,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -20,6 +21,7 @@ using std::max;
 using std::min;
 
 struct alignas(16) uint4 { unsigned int x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
@@ -81,9 +83,12 @@ template <class T> T exchange(T mine, unsigned int mask) {
     return theirs;
 }
 
-// In place of a prefetch, which no compiler but the device's can be told of: a look, which there must be memory for.
-template <class T> void ask_for(const T* address) {
-    [[maybe_unused]] volatile const char seen = *reinterpret_cast<const char*>(address);
+// In place of a prefetch, which no compiler but the device's can be told of: a look at both ends, which there must be
+// memory for. Address and size must be multiples of 16.
+template <class T> void ask_for(const T* address, unsigned int bytes) {
+    const char* const from = reinterpret_cast<const char*>(address);
+    if (bytes % 16 || reinterpret_cast<std::uintptr_t>(from) % 16) std::abort();
+    [[maybe_unused]] volatile const char seen[] = {bytes ? from[0] : '\0', bytes ? from[bytes - 1] : '\0'};
 }
 
 template <class Function, class Arguments> struct Call {

@@ -290,6 +290,14 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
     say_fill(params, context);
     return CUDA_SUCCESS;
 }
+CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                   const CUgraphEdgeData *edges, size_t count) {
+    ENTER("cuGraphAddDependencies");
+    for (size_t i = 0; i < count; ++i)
+        say("edge in %lx from %lx port %d to %lx port %d type %d\n", (unsigned long)graph, (unsigned long)from[i],
+            edges[i].from_port, (unsigned long)to[i], edges[i].to_port, edges[i].type);
+    return CUDA_SUCCESS;
+}
 CUresult cuGraphInstantiate(CUgraphExec *executable, CUgraph graph, unsigned long long flags) {
     ENTER("cuGraphInstantiate");
     wait_for_device("cuGraphInstantiate");

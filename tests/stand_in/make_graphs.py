@@ -75,6 +75,7 @@ def main() -> None:
         found["destroy"] = said()
         gpu.make_graph(nodes[:1]).destroy()
         found["again"] = said()
+        found["early"] = early_kernels(gpu, first)
         found["refused"] = refusals(gpu, stream)
         for call, code in (("cuGraphInstantiate", 2), ("cuGraphAddMemcpyNode", 1), ("cuModuleLoadData", 2)):
             LIBRARY.stand_in_fail(call.encode(), code)
@@ -94,6 +95,21 @@ def main() -> None:
         updates.apply()
         found["accepted update"] = [str(updates.refused)]
     print(json.dumps(found))
+
+
+def early_kernels(gpu: Gpu, function: Function) -> list[str]:
+    """Return the calls recorded for a graph of kernels that may start early: after a kernel, a copy and two kernels."""
+    late = kernel(function, 0x5000, 1)
+    early = late._replace(early=True)
+    nodes: list[tuple[GraphNode, tuple[int, ...]]] = [
+        (late, ()),
+        (early, (0,)),
+        (CopyNode("within", 0x5100, 0x5000, 8), (1,)),
+        (early, (2,)),
+        (early, (1, 3)),
+    ]
+    gpu.make_graph(nodes).destroy()
+    return said()
 
 
 def of_events(gpu: Gpu, stream: RawStream, other: RawStream) -> list[str]:

@@ -131,9 +131,12 @@ def _calls_of_a_context(gpu: Any, see: See) -> None:
     launches.set_streams([stream])
     see("cuLaunchKernelEx", "ctypes", launches.each[0])
     copy, fill = CopyNode("within", 128, 64, 8), FillNode(64, 1, 0, 8)
-    nodes: list[tuple[GraphNode, tuple[int, ...]]] = [(launch, ()), (copy, ()), (fill, ())]
+    nodes: list[tuple[GraphNode, tuple[int, ...]]] = [
+        (launch, ()), (copy, ()), (fill, ()), (launch._replace(early=True), (0,)),
+    ]  # fmt: skip
     for name in (
-        "cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddMemcpyNode", "cuGraphAddMemsetNode", "cuGraphInstantiate",
+        "cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddMemcpyNode", "cuGraphAddMemsetNode",
+        "cuGraphAddDependencies", "cuGraphInstantiate",
     ):  # fmt: skip
         see(name, "bindings", lambda: gpu.make_graph(nodes))
     graph = gpu.make_graph(nodes)

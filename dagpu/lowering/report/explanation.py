@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple, final
 
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.report.memory_bound import least_bytes
@@ -15,6 +15,8 @@ MOST_ROWS: Final = 400
 """Most instructions in the table, by default."""
 MOST_PAIRS: Final = 40
 """Most pairs of branches in the report, by default."""
+_KERNELS: Final = 12
+"""Most kernels in the table of kernels."""
 _ON_A_LINE: Final = 12
 """Most steps of the critical path that are named one by one."""
 
@@ -27,6 +29,8 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
       the place in the user's code that built it. At most `rows` instructions are shown.
     - The critical path; the makespan compared with the lower bound max(critical path, work / lanes); the peak of memory
       beyond the inputs compared with the bytes that every execution of the plan holds at once.
+    - If a kernel is launched more than once: for each kernel its launches, the bytes that they read and write, their
+      time, and its share of the time of all instructions; those with the largest share first.
     - Each pair of independent branches that is predicted not to overlap, with the reason. At most `pairs` pairs are
       shown, those that lose most time first.
     """
@@ -34,7 +38,8 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
     parts = [_count(len(found.pieces), "instruction"), _count(len(found.lanes), "lane"), _count(plan.events, "event")]
     lines = [f"Plan: {', '.join(parts)}, devices: {', '.join(plan.devices) or 'none'}"]
     if found.pieces:
-        lines += [*_instructions(found, rows), "", *_time(found), _memory(plan), "", *_overlap(found, pairs)]
+        lines += [*_instructions(found, rows), "", *_time(found), _memory(plan), "", *_kernels(found)]
+        lines += _overlap(found, pairs)
     return "\n".join(lines)
 
 
@@ -75,6 +80,38 @@ def _time(found: Prediction) -> list[str]:
         f"Makespan, predicted: {duration(found.makespan)}, {against}",
         "Predicted by bytes and launches on an H200, but for kernels declared to or learnt by the policy's CostModel.",
     ]
+
+
+@final
+class _KernelRow(NamedTuple):
+    name: str
+    launches: int
+    nbytes: int
+    seconds: float
+
+
+def _kernels(found: Prediction) -> list[str]:
+    """Return the lines that say which kernels take the time; none if each is launched once."""
+    grouped: dict[str, list[PredictedStep]] = {}
+    for piece in found.pieces:
+        grouped.setdefault(piece.name, []).append(piece)
+    if len(grouped) == len(found.pieces):
+        return []
+    rows = [
+        _KernelRow(name, len(pieces), sum([piece.moved for piece in pieces]), sum([piece.seconds for piece in pieces]))
+        for name, pieces in grouped.items()
+    ]
+    rows.sort(key=lambda row: -row.seconds)
+    total = sum([row.seconds for row in rows]) or 1.0
+    if len(rows) > _KERNELS:
+        rest = rows[_KERNELS - 1 :]
+        launches, nbytes, seconds = (sum(column) for column in list(zip(*rest, strict=True))[1:])
+        rows[_KERNELS - 1 :] = [_KernelRow(f"({len(rest):,} more)", launches, nbytes, seconds)]
+    texts = [
+        (row.name, f"{row.launches:,}", f"{row.nbytes:,}", duration(row.seconds), f"{row.seconds / total:.1%}")
+        for row in rows
+    ]
+    return ["Predicted time by kernel:", *table(("kernel", "launches", "bytes", "time", "share"), texts), ""]
 
 
 def _memory(plan: Plan) -> str:

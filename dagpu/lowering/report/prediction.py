@@ -138,6 +138,7 @@ def program_of(plan: Plan) -> Program:
 
 def forecast(plan: Plan, costs: CostModel | None = None) -> Prediction:
     """Predict the timeline of a plan, with instruction times from `costs` (`CostModel()` unless given)."""
+    model = CostModel() if costs is None else costs
     inputs = dependencies(plan)
     latest = [-1] * len(plan.lanes)
     pending: list[list[int]] = [[] for _ in plan.lanes]
@@ -148,7 +149,8 @@ def forecast(plan: Plan, costs: CostModel | None = None) -> Prediction:
         match step:
             case Execute(instruction, _):
                 latest[lane] = len(pieces)
-                pieces.append(_piece(plan, number, instruction, lane, inputs[len(pieces)], tuple(pending[lane])))
+                moved, before = model.nbytes(instruction, plan), inputs[len(pieces)]
+                pieces.append(_piece(plan, number, instruction, lane, moved, before, tuple(pending[lane])))
                 pending[lane] = []
             case Record(event, _):
                 recorded[event] = latest[lane]
@@ -161,22 +163,23 @@ def forecast(plan: Plan, costs: CostModel | None = None) -> Prediction:
     devices = tuple([lane.device for lane in plan.lanes])
     clocks = step_clocks(plan.steps, len(plan.lanes), plan.events)
     bare = Prediction(tuple(pieces), names, devices, tuple([clocks[piece.step] for piece in pieces]), (), 0.0, 0.0)
-    return bare.timed((CostModel() if costs is None else costs).times(program_of(plan)))
+    return bare.timed(model.times(program_of(plan)))
 
 
 def _piece(
-    plan: Plan, number: int, instruction: Instruction, lane: int, inputs: tuple[int, ...], waits: tuple[int, ...]
+    plan: Plan,
+    number: int,
+    instruction: Instruction,
+    lane: int,
+    moved: int,
+    inputs: tuple[int, ...],
+    waits: tuple[int, ...],
 ) -> PredictedStep:
     text = label(instruction)
     written = sum([plan.buffers[buffer].nbytes for buffer in instruction.writes if plan.buffers[buffer].device != HOST])
     name = text.split(" ", 1)[1] if isinstance(instruction, Launch | HostCall) else text
     kind, engine, origin = type(instruction).__name__, engine_of(instruction), instruction.origin
-    moved = _COUNT.nbytes(instruction, plan)
     return PredictedStep(number, text, name, kind, lane, engine, origin, written, moved, 0.0, 0.0, inputs, waits)
-
-
-_COUNT = CostModel()
-"""Counts bytes, which every cost model counts in the same way."""
 
 
 def dependencies(plan: Plan) -> list[tuple[int, ...]]:

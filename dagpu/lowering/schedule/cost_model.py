@@ -15,7 +15,7 @@ import numpy as np
 
 from dagpu.common.errors import NotReadyError
 from dagpu.common.origin import here
-from dagpu.common.wrong_arguments import wrong_argument
+from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
 from dagpu.lowering.plan import Execute, Plan, Record, Wait
 from dagpu.lowering.program import (
     Buffer,
@@ -64,8 +64,8 @@ class CostModel:
 
     A kernel's time is the declared one. If none is declared but the kernel was measured, it is the mean at the same
     bytes, or the mean at the nearest bytes (by ratio) scaled by the bytes. Else it is the kernel's bytes at
-    `bandwidth`, with each view that is read or written counted whole and once. A model is immutable and compared by
-    value; `declare` and `learn` return another model.
+    `bandwidth`: the counted ones, or each view that is read or written, whole and once. A model is immutable and
+    compared by value; `declare`, `count` and `learn` return another model.
 
     The defaults are medians measured on one H200 (driver 580, CUDA 13.0, 21 November 2026). Only a copy between two
     devices was not measured: it is assumed to be as slow as a copy to the host.
@@ -83,6 +83,8 @@ class CostModel:
     """Kernel names with declared seconds, sorted; `declare` adds to them."""
     learnt: _Learnt = ()
     """Measured kernel times; `learn` adds to them."""
+    counted: tuple[tuple[str, int], ...] = ()
+    """Kernel names with the bytes of a launch, sorted; `count` adds to them."""
 
     def __post_init__(self) -> None:
         number: Any  # whatever the user gave
@@ -106,6 +108,28 @@ class CostModel:
         for name, seconds in kernels.items():
             _check_seconds("declare", name, seconds)
         return replace(self, declared=tuple(sorted({**dict(self.declared), **kernels}.items())))
+
+    def count(self, kernels: Mapping[str, int]) -> "CostModel":
+        """Return a model with these bytes, read plus written, for each launch of the kernels of these names.
+
+        It is for kernels that read or write only a part of their arguments, such as one layer of many.
+
+        Raises:
+            TypeError: `kernels` is not a mapping of names to whole numbers.
+            ValueError: a number is negative.
+        """
+        wanted, cure = "a mapping of kernels' names to bytes", 'Write .count({"gemm": 4096})'
+        if not isinstance(kernels, Mapping):
+            raise wrong_argument("count", here(), "kernels", kernels, wanted, cure)
+        found = dict(self.counted)
+        for name, nbytes in kernels.items():
+            number = as_whole_number(nbytes)
+            if number is None:
+                raise wrong_argument("count", here(), f"the bytes of {name}", nbytes, "a whole number", cure)
+            if number < 0:
+                raise wrong_argument("count", here(), f"the bytes of {name}", nbytes, "0 or more", cure, ValueError)
+            found[name] = number
+        return replace(self, counted=tuple(sorted(found.items())))
 
     def learn(self, measured: Iterable[tuple[str, int, float]]) -> "CostModel":
         """Return a model with times of earlier runs: kernel name, bytes as `nbytes` counts them, seconds on the device.
@@ -138,7 +162,7 @@ class CostModel:
 
         `program` is the program or the plan that the instruction belongs to.
         """
-        return _bytes_of(instruction, program.buffers)
+        return _Clock(self, program).nbytes(instruction)
 
     def seconds(self, instruction: Instruction, program: _Buffered) -> float:
         """Return the seconds of an instruction; `program` is the program or the plan that it belongs to."""
@@ -160,7 +184,7 @@ def _check_seconds(call: str, name: object, seconds: object) -> None:
 class _Clock:
     """A cost model with its tables as dicts, for the instructions of one program."""
 
-    __slots__ = ("_buffers", "_byte", "_declared", "_host_byte", "_learnt", "_model")
+    __slots__ = ("_buffers", "_byte", "_counted", "_declared", "_host_byte", "_learnt", "_model")
 
     def __init__(self, model: CostModel, program: _Buffered) -> None:
         self._model = model
@@ -169,13 +193,21 @@ class _Clock:
         self._host_byte = 1 / model.host_bandwidth
         self._declared = dict(model.declared)
         self._learnt = dict(model.learnt)
+        self._counted = dict(model.counted)
+
+    def nbytes(self, instruction: Instruction) -> int:
+        if self._counted and isinstance(instruction, Launch):
+            counted = self._counted.get(instruction.kernel.name)
+            if counted is not None:
+                return counted
+        return _bytes_of(instruction, self._buffers)
 
     def seconds(self, instruction: Instruction) -> float:
         kind = type(instruction)
         model = self._model
         if kind is HostCall:
             return model.host_call
-        nbytes = _bytes_of(instruction, self._buffers)
+        nbytes = self.nbytes(instruction)
         if kind is CopyHtoD or kind is CopyDtoH:
             return model.launch + nbytes * self._host_byte
         if isinstance(instruction, Launch):

@@ -390,6 +390,7 @@ TABLE: dict[str, Public] = {
         {"streams": ("number",), "memory_limit": ("None", "number")},
     ),
     "CostModel.declare": Public(CostModel().declare, lambda: {"kernels": {"copy": 1e-6}}),
+    "CostModel.count": Public(CostModel().count, lambda: {"kernels": {"copy": 4096}}),
     "CostModel.learn": Public(CostModel().learn, lambda: {"measured": [("copy", 4, 1e-6)]}),
 }
 

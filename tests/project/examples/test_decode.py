@@ -1,6 +1,7 @@
 """examples/decode: its CUDA C++ kernels run on the CPU, against their host bodies; its sizes; other shapes."""
 
 import dataclasses
+import re
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from tests.unit.backends.cuda.kernels.emulated_prelude import PRELUDE, in_namesp
 
 H200 = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 232_448, 49_152)
 LINEAR = {"project_qkv", "attend"}  # their tiles have four axes, a grid of CUDA's three
-PREFETCH = """asm volatile("prefetch.global.L2 [%0];" ::"l"("""
+PREFETCH = """asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");"""
 NAMES = ("embed", "project_qkv", "attend", "add_attention", "gate_up", "add_down", "score", "pick")
 
 
@@ -61,7 +62,7 @@ def emulated_text(spec: KernelSpec, element: "np.dtype[Any]") -> str:
     name = entry_of(spec, element)
     define, undefine = ("#define DAGPU_LINEAR_GRID", "#undef DAGPU_LINEAR_GRID") if spec.name in LINEAR else ("", "")
     source = spec.cuda.replace("extern __shared__ float4 staged[];", "static float4 staged[3072];")
-    source = source.replace(PREFETCH, "emulation::ask_for((")
+    source = source.replace(PREFETCH, "emulation::ask_for(from, bytes);")
     prelude = PRELUDE.replace("#pragma once\n", "")
     entry = f"EMULATED_TOGETHER({name}, ({name}_text::{spec.name}))"
     return f"{define}\nnamespace {name}_text {{\n{prelude}\n{source}\n}}\n{undefine}\n{entry}\n"
@@ -233,6 +234,8 @@ def test_close_logits_are_no_evidence(decode: Any, monkeypatch: pytest.MonkeyPat
 def test_a_step_is_shown(decode: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On request: the plan of a step, and a timeline of two, with every kernel in both."""
     timeline = tmp_path / "steps.json"
-    decode.main(["--layers", "1", "--tokens", "2", "--explain", "--trace", str(timeline)])
+    decode.main(["--layers", "2", "--tokens", "2", "--explain", "--trace", str(timeline)])
     told, drawn = capsys.readouterr().out, timeline.read_text()
     assert all(name in told and name in drawn for name in NAMES)
+    by_kernel = told[told.index("Predicted time by kernel:") :]
+    assert re.search(rf"^gate_up +2 +{2 * 192 * 2 * 64 * 4:,} ", by_kernel, re.MULTILINE), by_kernel

@@ -1,14 +1,15 @@
 """Encodes a plan as commands. Every kernel of the plan must be compiled."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple, TypeAlias, assert_never, final
+from typing import Any, Final, NamedTuple, TypeAlias, assert_never, final
 
 from dagpu.backends.cuda.commands.command_list import Command, Do, Encoded, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.interleave import round_robin
 from dagpu.backends.cuda.commands.relocation import BaseOffset, LaunchParameters, Relocations
-from dagpu.backends.cuda.driver.driver_protocol import Function, GridExtents, KernelLaunch
+from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, packed_seed
 from dagpu.backends.cuda.kernels.launch_params import REPORT, PackedLaunch, check_limits
 from dagpu.backends.cuda.resources.streams import MARK_EVERY
@@ -48,6 +49,9 @@ class SelectedCommand(NamedTuple):
     """DO or HOST."""
 
 
+PROGRAMMATIC: Final = 90
+"""The first architecture with programmatic dependent launch; on others `wait_for_inputs` does nothing."""
+
 Selected: TypeAlias = SelectedKernel | SelectedBuiltin | SelectedCommand
 """A launch or command that an instruction, or a part of one, becomes."""
 
@@ -84,7 +88,7 @@ class _Encoder:
     def __init__(self, compiled: CompiledPlan) -> None:
         self._compiled = compiled
         self.actions: list[Command] = []
-        self.texts: list[bytearray] = []
+        self.texts: list[bytearray | memoryview] = []
         self.launches: list[tuple[KernelLaunch, int]] = []
         self.relocations = Relocations([[] for _ in range(compiled.bases)])
         self.unmarked = [0] * len(compiled.plan.lanes)
@@ -142,7 +146,23 @@ class _Encoder:
             self._patch(cell, number, at, convert)
         for at in form.reports:
             addresses[compiled.report_base].append((number, at, report * REPORT))
-        self._put(launch, lane, function, form.grid, block, packed.parameters, launch.kernel.shared_bytes)
+        shared, early = launch.kernel.shared_bytes, self._may_start_early(launch)
+        self._put(launch, lane, KernelLaunch(function, form.grid, block, packed.parameters, shared, early))
+
+    def _may_start_early(self, launch: Launch) -> bool:
+        """Return True if the kernel waits for the one before it, and no instruction of the plan writes what it reads
+        before: that is complete when the run begins."""
+        early, arch = launch.kernel.early_reads, self._compiled.devices[launch.device].gpu.arch
+        if early is None or int(arch.removeprefix("sm_").rstrip("af")) < PROGRAMMATIC:
+            return False
+        read = [launch.args[index] for index in early]
+        return not any(isinstance(argument, View) and argument.buffer in self._written for argument in read)
+
+    @cached_property
+    def _written(self) -> frozenset[int]:
+        """The buffers that an instruction of the plan writes."""
+        steps = self._compiled.plan.steps
+        return frozenset([out for step in steps if type(step) is Execute for out in step.instruction.writes])
 
     def _patch(self, cell: int, launch: int, at: int, convert: Callable[[Any], bytes]) -> None:
         """Add a relocation of a number that each run gives to the parameters of a launch."""
@@ -157,21 +177,12 @@ class _Encoder:
             self.relocations.addresses[place.base].append((number, at, place.offset))
         device = self._compiled.devices[self._compiled.plan.lanes[lane].device]
         function = device.library.load_builtin(builtin)
-        self._put(instruction, lane, function, builtin.grid, builtin.block, parameters, 0)
+        self._put(instruction, lane, KernelLaunch(function, builtin.grid, builtin.block, parameters, 0))
 
-    def _put(
-        self,
-        instruction: Instruction,
-        lane: int,
-        function: Function,
-        grid: GridExtents,
-        block: GridExtents,
-        parameters: bytearray,
-        shared: int,
-    ) -> None:
+    def _put(self, instruction: Instruction, lane: int, launch: KernelLaunch) -> None:
         self.add(Command(Kind.LAUNCH, lane, instruction, len(self.launches)))
-        self.launches.append((KernelLaunch(function, grid, block, parameters, shared), lane))
-        self.texts.append(parameters)
+        self.launches.append((launch, lane))
+        self.texts.append(launch.parameters)
         self._count(lane)
 
     def _count(self, lane: int) -> None:

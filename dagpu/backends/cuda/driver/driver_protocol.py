@@ -133,6 +133,9 @@ class KernelLaunch(NamedTuple):
     them when it is created, and at each `KernelUpdates.apply`."""
     shared: int
     """Bytes of dynamic shared memory."""
+    early: bool = False
+    """True if in a graph its blocks may start before the kernel on which it depends is over. They wait themselves
+    (griddepcontrol.wait). A stream ignores it."""
 
 
 class Launches(Protocol):

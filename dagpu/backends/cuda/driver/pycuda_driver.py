@@ -53,6 +53,7 @@ makes:
     cuGraphAddKernelNode            bindings                         -                 unknown        released
     cuGraphAddMemcpyNode            bindings                         -                 unknown        released
     cuGraphAddMemsetNode            bindings                         -                 unknown        released
+    cuGraphAddDependencies          bindings                         -                 unknown        released
     cuGraphInstantiate              bindings                         the device        unknown        released
     cuGraphExecKernelNodeSetParams  bindings                         -                 -              released
     cuGraphExecMemcpyNodeSetParams  bindings                         -                 -              released

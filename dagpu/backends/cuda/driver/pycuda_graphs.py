@@ -1,7 +1,8 @@
 """Executable graphs through cuda.bindings.
 
-This module uses only functions that take the same arguments in cuda.bindings 12 and 13. A node is identified by its
-handle in the graph from which the executable graph was instantiated, so both graphs live equally long.
+This module uses only functions that take the same arguments in cuda.bindings 12 and 13; the one exception says so. A
+node is identified by its handle in the graph from which the executable graph was instantiated, so both graphs live
+equally long.
 """
 
 from collections.abc import Callable, Sequence
@@ -89,7 +90,11 @@ class PyCudaGraph:
         self._graph: Any = checked("cuGraphCreate", bindings.cuGraphCreate(0))[0]
         try:
             for node, needs in nodes:
-                self._add(node, [self._nodes[number] for number in needs])
+                early = isinstance(node, KernelLaunch) and node.early and len(needs) == 1 and needs[0] in self._kernels
+                before = [self._nodes[number] for number in needs]
+                self._add(node, [] if early else before)
+                if early:
+                    self._add_programmatic_edge(before[0], self._nodes[-1])
             self._exec: Any = checked("cuGraphInstantiate", bindings.cuGraphInstantiate(self._graph, 0))[0]
         except BaseException:
             bindings.cuGraphDestroy(self._graph)
@@ -112,6 +117,16 @@ class PyCudaGraph:
             added = bindings.cuGraphAddMemsetNode(self._graph, needs, len(needs), fill, self._context)
             call = "cuGraphAddMemsetNode"
         self._nodes += self._checked(call, added)
+
+    def _add_programmatic_edge(self, before: Any, after: Any) -> None:
+        """Let a kernel start as soon as all blocks of the kernel before it have permitted that, or have ended."""
+        bindings = self._bindings
+        edge = bindings.CUgraphEdgeData()
+        edge.from_port = 1  # cuda.h: CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
+        edge.type = bindings.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.value
+        # cuda.bindings 12 has the function with edge data under the driver's name.
+        add = getattr(bindings, "cuGraphAddDependencies_v2", None) or bindings.cuGraphAddDependencies
+        self._checked("cuGraphAddDependencies", add(self._graph, [before], [after], [edge], 1))
 
     # ---- node parameters ----------------------------------------------------------------------------------------
 

@@ -86,6 +86,32 @@ case(
 case(lambda: declare(3), ("Give CUDA C++ source text", declare))
 
 
+WAITING = "__global__ void k(Tile<float, 1> y, View<const float, 1> x) { wait_for_inputs(); }"
+
+
+def early(names: object, source: str = WAITING) -> Any:
+    """Declare a kernel `k(y, x)` that reads these inputs early."""
+
+    def k(y: Out[f32], x: In[f32]) -> None: ...
+
+    return declare(source, k, early_reads=names)
+
+
+case(
+    lambda: early(("y",)),
+    ("Give a sequence of names of inputs", lambda: early(("x",))),
+)
+case(
+    lambda: early("x"),
+    ("Give a sequence of names of inputs", lambda: early(["x"])),
+)
+case(
+    lambda: early(("x",), WAITING.replace("wait_for_inputs();", "")),
+    ("Call wait_for_inputs() before the kernel reads other arguments or writes", lambda: early(("x",))),
+    ("leave early_reads out", lambda: early(None, WAITING.replace("wait_for_inputs();", ""))),
+)
+
+
 def written(text: bytes) -> Any:
     """A source in a file."""
     Path("k.cu").write_bytes(text)

@@ -343,6 +343,18 @@ case(
     lambda: CostModel(bandwidth=0),
     ("Write 4.29e12, say", lambda: CostModel(bandwidth=4.29e12)),
 )
+case(
+    lambda: CostModel().count(anything(["gemm"])),
+    ('Write .count({"gemm": 4096})', lambda: CostModel().count({"gemm": 4096})),
+)
+case(
+    lambda: CostModel().count({"gemm": -1}),
+    ('Write .count({"gemm": 4096})', lambda: CostModel().count({"gemm": 4096})),
+)
+case(
+    lambda: CostModel().count(anything({"gemm": 0.5})),
+    ('Write .count({"gemm": 4096})', lambda: CostModel().count({"gemm": 4096})),
+)
 case(lambda: CostModel().declare({"add": -1.0}), ("Write 3e-5, say", lambda: CostModel().declare({"add": 3e-5})))
 case(
     lambda: CostModel().declare(anything(["add"])),

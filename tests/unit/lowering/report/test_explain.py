@@ -1,5 +1,6 @@
 """`explain`: predictions, lower bounds, and why branches do not overlap."""
 
+import re
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -83,6 +84,42 @@ def test_a_forecast_is_what_the_cost_model_simulates(source: Program) -> None:
     found = forecast(plan)
     assert expected == [(piece.begin, piece.end) for piece in found.pieces]
     assert found.makespan == max([end for _, end in expected], default=0.0)
+
+
+def kernel_table(report: str) -> list[list[str]]:
+    """The rows of the table of kernels, cut at two spaces or more; none if the report has no such table."""
+    lines = report.splitlines()
+    title = "Predicted time by kernel:"
+    if title not in lines:
+        return []
+    begin = lines.index(title) + 2
+    return [re.split(r" {2,}", line) for line in lines[begin : lines.index("", begin)]]
+
+
+@given(programs(25))
+def test_the_table_of_kernels_sums_up_all_instructions(source: Program) -> None:
+    """Launches and bytes of all rows are those of the plan, the largest time is first; there is no such table if each
+    kernel is launched once."""
+    plan = schedule(source)
+    found, rows = forecast(plan), kernel_table(explain(plan))
+    names = [piece.name for piece in found.pieces]
+    assert bool(rows) == (len(set(names)) < len(names))
+    if rows:
+        assert sum(int(row[1].replace(",", "")) for row in rows) == len(names)
+        assert sum(int(row[2].replace(",", "")) for row in rows) == sum(piece.moved for piece in found.pieces)
+        shares = [float(row[4].removesuffix("%")) for row in rows]
+        assert shares == sorted(shares, reverse=True)
+        assert sum(shares) == pytest.approx(100, abs=0.05 * len(rows) + 1e-9)
+
+
+def test_small_kernels_share_a_row() -> None:
+    """At most twelve rows: the last has the launches, the bytes and the time of the others."""
+    names = [f"k{number}" for number in range(20)] * 2
+    plain = [launch((), (n,)) for n in range(len(names))]
+    named = [replace(each, kernel=replace(each.kernel, name=name)) for each, name in zip(plain, names, strict=True)]
+    rows = kernel_table(explain(schedule(program(named, [output()] * len(names)))))
+    assert len(rows) == 12
+    assert rows[-1][:2] == ["(9 more)", "18"]
 
 
 @given(programs(25))

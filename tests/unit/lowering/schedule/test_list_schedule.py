@@ -400,6 +400,17 @@ def test_a_declared_time_takes_the_place_of_the_bytes() -> None:
     assert COSTS.declare({"step": 5.0}).learn([("step", 64, 7.0)]).times(source) == [6.0]
 
 
+def test_counted_bytes_take_the_place_of_the_views() -> None:
+    """By the kernel's name, for the time at the bandwidth and for measured times; a declared time stays as it is."""
+    source = chain(1)  # writes 64 bytes
+    counted = COSTS.count({"step": 300, "other": 7})
+    assert [counted.nbytes(each, source) for each in source.instructions] == [300]
+    assert counted.times(source) == [1.0 + 3.0]
+    assert counted.count({"step": 100}).times(source) == [1.0 + 1.0]
+    assert counted.learn([("step", 150, 2.0)]).times(source) == [1.0 + 4.0]
+    assert counted.declare({"step": 5.0}).times(source) == [6.0]
+
+
 def test_measured_times_are_averaged_and_scaled() -> None:
     """Equal bytes give the mean; others are scaled from the nearest that has been measured."""
     source = chain(1)  # writes 64 bytes

@@ -61,6 +61,22 @@ typedef int index_t;
 typedef unsigned int unsigned_t;
 #endif
 
+// ---- the order of kernels ------------------------------------------------------------------------------------------
+// For a kernel that is declared with early_reads. In a CUDA graph its blocks may start while the kernel before still
+// runs. Until a thread has called this, it may read those inputs alone, and it may write no memory of the device.
+DAGPU_INLINE void wait_for_inputs() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The blocks of the next kernel, if it has early_reads, may start once every block of this one has called this or ended.
+DAGPU_INLINE void launch_dependents() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 // ---- places ---------------------------------------------------------------------------------------------------------
 // A place in an array: one coordinate for each axis, rows first.
 template <int N> struct Index {
@@ -436,3 +452,5 @@ template <class T> struct Tile<T, 0> {
 using dagpu::Index;
 using dagpu::Tile;
 using dagpu::View;
+using dagpu::launch_dependents;
+using dagpu::wait_for_inputs;

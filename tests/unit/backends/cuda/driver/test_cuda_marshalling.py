@@ -118,6 +118,23 @@ def test_launches_and_changes_arrive(said: dict[str, list[str]]) -> None:
     assert said["destroy"] == ["destroy 501", "destroy 301"]
 
 
+def test_an_early_kernel_has_a_programmatic_edge(said: dict[str, list[str]]) -> None:
+    """Its edge (type 1) begins at the port of the kernel before that its blocks open (1). After anything but one kernel
+    it starts when all before it is over."""
+    adds = [line.split(";")[0] for line in said["early"] if line.startswith(("add", "edge"))]
+    nodes = [line.split()[1] for line in adds if line.startswith("add")]
+    a, b, c, d, _ = nodes
+    graph = adds[0].split()[3]
+    assert adds == [
+        f"add {a} to {graph} after",
+        f"add {b} to {graph} after",
+        f"edge in {graph} from {a} port 1 to {b} port 0 type 1",
+        f"add {c} to {graph} after {b}",
+        f"add {d} to {graph} after {c}",
+        f"add {nodes[4]} to {graph} after {b} {d}",
+    ]
+
+
 def test_failures_leave_no_graph(said: dict[str, list[str]]) -> None:
     """They are errors of ours with their CUresult, and the graph that was begun is destroyed."""
     for call, error in (
