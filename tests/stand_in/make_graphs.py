@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from struct import pack
 
+import ml_dtypes
 import numpy as np
 
 from dagpu.backends.cuda.driver.driver_protocol import (
@@ -161,14 +162,18 @@ def refusals(gpu: Gpu, stream: RawStream) -> list[str]:
 
 def of_memory(gpu: Gpu, stream: RawStream) -> list[str]:
     """Return the calls recorded for copies and fills, with `HOST` for the address of the host's array."""
-    array = np.zeros((3, 5), np.float16)
+    array, brain = np.zeros((3, 5), np.float16), np.zeros((), ml_dtypes.bfloat16)
     gpu.copy_in(0x5000, array, stream)
     gpu.copy_out(array, 0x5000, stream)
+    gpu.copy_in(0x5000, brain, stream)
+    gpu.copy_out(brain, 0x5000, stream)
     gpu.copy(0x5100, 0x5000, 1 << 33, stream)
     gpu.copy_pitched(0x5100, 0x5000, 12, 3, (64, 16), stream)
     for width, value in ((1, 0xAB), (2, 0xABCD), (4, 0xABCDEF01)):
         gpu.fill(0x5200, width, value, 7, stream)
-    return [line.replace(f"{array.ctypes.data:x}", "HOST") for line in said()]
+    return [
+        line.replace(f"{array.ctypes.data:x}", "HOST").replace(f"{brain.ctypes.data:x}", "BRAIN") for line in said()
+    ]
 
 
 def in_streams(gpu: Gpu, kernels: Sequence[KernelLaunch], stream: RawStream, other: RawStream) -> dict[str, list[str]]:

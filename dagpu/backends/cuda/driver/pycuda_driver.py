@@ -304,11 +304,11 @@ class PyCudaGpu:
     # ---- copies ---------------------------------------------------------------------------------------------------
 
     def copy_in(self, address: int, source: NDArray[Any], stream: Any) -> None:
-        returned = self._bindings.cuMemcpyHtoDAsync(address, source, source.nbytes, stream.cu)
+        returned = self._bindings.cuMemcpyHtoDAsync(address, _start_of(source), source.nbytes, stream.cu)
         self._checked("cuMemcpyHtoDAsync", returned)
 
     def copy_out(self, target: NDArray[Any], address: int, stream: Any) -> None:
-        returned = self._bindings.cuMemcpyDtoHAsync(target, address, target.nbytes, stream.cu)
+        returned = self._bindings.cuMemcpyDtoHAsync(_start_of(target), address, target.nbytes, stream.cu)
         self._checked("cuMemcpyDtoHAsync", returned)
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
@@ -377,6 +377,16 @@ class PyCudaGpu:
 
     def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> PyCudaLaunches:
         return PyCudaLaunches(self._libraries.launch_kernel, launches)
+
+
+def _start_of(array: NDArray[Any]) -> int:
+    """Return the address of an array's first byte.
+
+    cuda.bindings takes an array too, but not one without the buffer protocol, such as one of bfloat16: of that it takes
+    the value of a single element for the address.
+    """
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _limits_of(device: "cuda.Device") -> Limits:
