@@ -45,7 +45,11 @@ def move_handles(value: Any, how: str, where: Origin) -> Any:
     moved: list[tuple[Any, Any]] = []
 
     def move(handle: Any) -> Any:
-        taken = move_handle(handle, how, where)
+        taken: Any
+        if type(handle) is Tensor:
+            taken = Tensor(take_state(handle, how, where))
+        else:
+            taken = move_handle(handle, how, where)
         if taken is not handle:
             moved.append((handle, taken))
         return taken
@@ -57,10 +61,8 @@ def move_handles(value: Any, how: str, where: Origin) -> Any:
         same = True
         for item in value:  # most are the flat arguments of a call
             kind = type(item)
-            if kind is Tensor:
-                taken: Any = Tensor(take_state(item, how, where))
-                moved.append((item, taken))
-            elif kind in OWNING:
+            taken: Any
+            if kind in OWNING:
                 taken = move(item)
             elif kind in HANDLES:
                 state = state_of(item)

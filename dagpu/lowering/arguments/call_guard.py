@@ -243,4 +243,7 @@ def _has_dtype(array: "np.ndarray[Any, Any]", dtype: np.dtype[Any] | None) -> bo
 
 def _is_among(value: object, leaves: list[Any]) -> bool:
     """Return True if this very object is one of the leaves."""
-    return any(leaf is value for leaf in leaves)
+    for leaf in leaves:  # noqa: SIM110  # `any` of a generator takes twice as long
+        if leaf is value:
+            return True
+    return False

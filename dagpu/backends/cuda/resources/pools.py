@@ -134,8 +134,14 @@ class Pool:
             return MemoryBlock(self, 0, 0, 0)
         size = rounded(nbytes)
         with self._lock:
-            self._sort_in()
-            found = self._fitting(size, wanted)
+            if self.dropped.gone:
+                self._sort_in()
+            same = self._idle.get(size)
+            if same is not None and wanted in same and len(same) > 1:  # most blocks are those of the run before
+                del same[wanted]
+                found: tuple[int, int] | None = (wanted, size)
+            else:
+                found = self._fitting(size, wanted)
             if found is None:
                 found = self._fresh(size, room)
             self._used += nbytes
@@ -170,7 +176,7 @@ class Pool:
 
     def _sort_in(self) -> None:
         dropped = self.dropped
-        while dropped:
+        while dropped.gone:
             address, nbytes, size = dropped.pop()
             if size:
                 self._used -= nbytes
