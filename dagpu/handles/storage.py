@@ -86,6 +86,19 @@ class Locks:
                 self.held[storage] = exclusive or self.held.get(storage, False)
             other.held.clear()
 
+    def hand_on(self, storages: dict[Storage, bool]) -> None:
+        """Release the exclusive locks on memory that other runs may have from now on. Where the value is true, the run
+        keeps a read lock."""
+        with BOOKKEEPING:
+            for storage, keeps in storages.items():
+                if self.held.get(storage):
+                    storage.lock.writer = None
+                    if keeps:
+                        storage.lock.readers += 1
+                        self.held[storage] = False
+                    else:
+                        del self.held[storage]
+
     def _check(self, storage: Storage, exclusive: bool) -> None:
         """Raise a `BorrowError` if another run holds a conflicting lock on the storage."""
         mine, lock = storage in self.held, storage.lock

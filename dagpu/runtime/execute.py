@@ -73,7 +73,7 @@ def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin)
     if not claims.claim():
         return drive(_run_traced(op, settings, _blocking, lookup, origin))
     try:
-        return run_bound_now(found[0], found[1], settings, origin)
+        return claims.publish(run_bound_now(found[0], found[1], settings, origin))
     finally:
         claims.abandon()
 
@@ -126,6 +126,8 @@ async def _run_traced(
                 waited = True
             else:
                 tracer.settle([])
+            locks.hand_on(tracer.published_storages())
+            tracer.publish()
             if tracer.finished:
                 result: _T = tracer.result
                 break
@@ -177,7 +179,7 @@ async def _run_remembering(
     if not claims.claim():
         return await _run_traced(op, settings, waits, lookup, origin)
     try:
-        return await run_bound(loaded, bound, settings, waits, origin)
+        return claims.publish(await run_bound(loaded, bound, settings, waits, origin))
     finally:
         claims.abandon()
 

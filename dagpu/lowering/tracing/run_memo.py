@@ -110,9 +110,18 @@ class RunMemo:
                         return op
         return None
 
+    def complete_values(self) -> dict[Once, Any]:
+        """Return the values that are made and not published yet."""
+        found: dict[Once, Any] = {}
+        for once, claimed in self._claims.items():
+            parts = [resolve(part) for part in claimed] if type(claimed) is list else [resolve(claimed)]
+            if claimed is not PENDING and Deferred not in map(type, parts):
+                found[once] = parts if type(claimed) is list else parts[0]
+        return found
+
     def unpublished_handles(self) -> list[Handle]:
         """Return the handles in the values that are made and not published yet."""
-        return [handle for claimed in self._claims.values() if claimed is not PENDING for handle in handles_in(claimed)]
+        return [handle for value in self.complete_values().values() for handle in handles_in(value)]
 
     def claimed_value(self, once: Once) -> Any:
         """Return what this run has recorded for a value (see the module); `PENDING` also if it does not make it."""
@@ -123,18 +132,11 @@ class RunMemo:
         value, and `constant` maps the value of a `Shared` to the value that is published. Return the published
         values."""
         published: list[Any] = []
-        for once, claimed in list(self._claims.items()):
-            if claimed is PENDING:
-                continue
-            value = [resolve(part) for part in claimed] if type(claimed) is list else resolve(claimed)
-            incomplete = (
-                any(type(part) is Deferred for part in value) if type(claimed) is list else type(value) is Deferred
-            )
-            if not incomplete:
-                del self._claims[once]
-                value = restore(value)
-                published.append(value if self._splits.pop(once, None) else constant(value))
-                once.publish(published[-1])
+        for once, value in self.complete_values().items():
+            del self._claims[once]
+            restored = restore(value)
+            published.append(restored if self._splits.pop(once, None) else constant(restored))
+            once.publish(published[-1])
         return published
 
     def abandon(self) -> None:
@@ -162,6 +164,14 @@ class BoundClaims:
                 self.abandon()
                 return False
         return True
+
+    def publish(self, built: tuple[list[Any], Any]) -> Any:
+        """Remember the values, for other runs and for the next run, once the run has released its locks. `built` is
+        what `Signature.result` returns for such a run: the values, and the result, which this returns."""
+        values, result = built
+        for once, value in zip(self._onces, values, strict=True):
+            once.publish(value)
+        return result
 
     def abandon(self) -> None:
         """Give up the claims of the values that were not made: another run may make them."""

@@ -166,7 +166,7 @@ class Signature:
         self._drawn = tuple(builder.drawn)
         """The cells of the seeds that each run draws."""
         self.result = result
-        """Builds the result. The values that the run remembers become visible to other runs before it returns."""
+        """Builds the result; if the run remembers values, a pair of these values and the result."""
         self._guard_binds_all = False
         """True if a guard made with `leaf_bindings` binds all that differs between calls."""
         self._remembered = remembered
@@ -479,17 +479,14 @@ class _FirstHandle:
 def _remembering_builder(
     result: ResultBuilder, remembered: tuple[tuple[int, ResultBuilder], ...], kept: int
 ) -> ResultBuilder:
-    """Return a function that builds the values that a run remembers, and its result, and makes the values visible to
-    other runs. `remembered` has the index of each value's `Once` among the leaves. `kept` handles are kept beside the
-    leaves."""
+    """Return a function that builds the list of the values that a run remembers, and its result; the result alone if it
+    remembers none. `kept` handles are kept beside the leaves."""
 
     def build(memory: list[Any], leaves: Sequence[Any]) -> Any:
         leaves = [*leaves, *[None] * kept]
-        values = [(leaves[index], part(memory, leaves)) for index, part in remembered]
+        values = [part(memory, leaves) for _, part in remembered]
         found = result(memory, leaves)
-        for once, value in values:
-            once.publish(value)
-        return found
+        return (values, found) if remembered else found
 
     return build
 

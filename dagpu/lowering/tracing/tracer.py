@@ -7,6 +7,7 @@ host data is suspended (`Deferred`). When the stage has run, the tracer resumes 
         stage = tracer.stage()            # trace as far as possible
         ... run stage.program ...         # unless it is empty
         tracer.settle(memory)             # the memory that the stage made
+        tracer.publish()                  # the values that it remembers
 
 A run takes handles out of ops, and claims `Shared` and `Unzip` values. It can put both back until something was
 submitted.
@@ -18,7 +19,7 @@ from typing import Any, TypeVar, final
 
 from dagpu.common.errors import NestedRunError
 from dagpu.common.origin import Origin, start_of_run
-from dagpu.handles import HandleState, Lender
+from dagpu.handles import HandleState, Lender, SharedTensor, TensorRef
 from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.storage import Storage
@@ -213,9 +214,8 @@ class Tracer:
         """Discard the undo log: from now on nothing that was taken can be put back."""
         self._evaluation.taker.undo_log.discard()
 
-    def settle(self, memory: list[Any], *, publish: bool = True) -> None:
-        """Complete the stage. `memory[i]` is the memory or value of buffer i. The values of `Shared` and `Unzip` ops
-        become visible to other runs, unless `publish` is false: then the caller calls `publish` later."""
+    def settle(self, memory: list[Any]) -> None:
+        """Complete the stage. `memory[i]` is the memory or value of buffer i. Call `publish` afterwards."""
         for index, storage in self._evaluation.builder.outputs():
             storage.settle(memory[index])
             self._stage_storages.append(weakref.ref(storage))
@@ -225,8 +225,6 @@ class Tracer:
                 deferred.value = memory[cause.buffer]
         self._evaluation.cells.clear()
         self._evaluation.builder = self._new_builder()
-        if publish:
-            self.publish()
 
     def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> None:
         """Make the values of `Shared` and `Unzip` ops visible to other runs. `constant` maps the value of a `Shared` to
@@ -235,6 +233,16 @@ class Tracer:
         if published:
             others = {id(storage_of_leaf(handle)) for handle in published}
             self._stage_storages = [reference for reference in self._stage_storages if id(reference()) not in others]
+
+    def published_storages(self) -> dict[Storage, bool]:
+        """Return the memory that `publish` makes available to other runs and that this run does not borrow. The value
+        is true for shared memory, which this run may still read in a later stage."""
+        found: dict[Storage, bool] = {}
+        for handle in self.unpublished_handles():
+            storage = storage_of_leaf(handle)
+            if storage is not None and type(handle) is not TensorRef:
+                found[storage] = type(handle) is SharedTensor
+        return found
 
     def unpublished_handles(self) -> list[Any]:
         """Return the handles in values of `Shared` and `Unzip` ops that exist and are not published yet."""

@@ -61,7 +61,7 @@ def capture(
         loaded, bound, constant = LoadedPlan(plan, settings), stage.bind(), stage.bind()
         drive(run_call(loaded, bound, locks, settings, waits))
         outputs, lent, owned = tracer.outputs(), tracer.lent_handles, tracer.owned_storages
-        tracer.settle(bound.memory, publish=False)
+        tracer.settle(bound.memory)
         tracer.stage()  # adds no instructions: tuples get their arrays, which are complete now
         assert tracer.finished
         for index, buffer in enumerate(plan.buffers):

@@ -6,7 +6,7 @@ The kernel calls a function of the test on the host, so that a run can fail, or 
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import patch
@@ -14,24 +14,18 @@ from unittest.mock import patch
 import pytest
 import trio
 import trio.testing
-from numpy.typing import NDArray
 
 from dagpu import (
     BorrowError,
-    In,
     MovedError,
     NestedRunError,
-    Out,
     OwnershipError,
     SharedTensor,
-    Tile,
     current_device,
     f32,
     fill,
-    kernel,
     ones,
     value,
-    zeros,
     zip_ops,
 )
 from dagpu.handles.handle_trees import storage_of
@@ -41,54 +35,14 @@ from dagpu.lowering.tracing.signature import BoundArguments
 from dagpu.runtime import execute
 from dagpu.runtime.calls import run_call
 from tests.behaviour.laws.marked_ops import Op, awaiting
+from tests.behaviour.reuse.acting_kernels import ACTIONS, CALLED, acting, forked, lists
+from tests.behaviour.reuse.acting_kernels import gate_of_kernel_one as gate_of_kernel_one
+from tests.behaviour.reuse.acting_kernels import nothing_called as nothing_called
 from tests.support.gates import PATIENCE, Gate, awaited, run
 from tests.support.reused_ops import no_plans_yet as no_plans_yet
 from tests.support.reused_ops import traces
 
 pytestmark = pytest.mark.host_only("kernels' host bodies")
-
-CALLED: list[int] = []
-"""The numbers of the kernels that have run."""
-ACTIONS: dict[int, Callable[[], object]] = {}
-"""For the number of a kernel, the function that it calls."""
-
-
-@kernel(cuda="__global__ void act(Tile<float, 1> y, View<const float, 1> x, int number) {}")
-def act(y: Out[f32], x: In[f32], number: int) -> None:
-    """y += x + number, after a call of the test's function. On the host alone: no kernel of a GPU waits for Python."""
-
-
-@act.host
-def _(y: Tile[f32], x: NDArray[f32], number: int) -> None:
-    CALLED.append(number)
-    ACTIONS.get(number, int)()
-    y[...] += x[y.at] + f32(number)
-
-
-def acting(number: int, x: Op | None = None, size: int = 4) -> Op:
-    return act(zeros((size,)).partition((size,)), ones((size,)) if x is None else x, number).first().unpartition()
-
-
-@pytest.fixture(autouse=True)
-def nothing_called() -> Iterator[None]:
-    """Forget what earlier tests called."""
-    CALLED.clear()
-    yield
-    ACTIONS.clear()
-
-
-@pytest.fixture(name="gate")
-def gate_of_kernel_one() -> Iterator[Gate]:
-    """Return a gate in kernel 1. It is opened at the end, so that no thread of a failed test remains."""
-    gate = Gate()
-    ACTIONS[1] = lambda: gate(None)
-    yield gate
-    gate.open.set()
-
-
-def forked(node: Op) -> Op:
-    """Return an op with two branches that start from a node."""
-    return zip_ops(acting(2, node).to_host(), acting(3, node).to_host())
 
 
 def with_node() -> tuple[Op, Any]:
@@ -110,10 +64,6 @@ def fail() -> None:
 
 
 RESULT = [[4.0] * 4, [5.0] * 4]
-
-
-def lists(result: Any) -> list[list[float]]:
-    return [array.tolist() for array in result]
 
 
 # ---- failures
