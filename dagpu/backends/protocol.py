@@ -89,7 +89,10 @@ class CompletedReplay:
     """A replay that completed without a failure before `submit` returned. Implements `Replay`."""
 
     __slots__ = ()
-    cancellable: Final = False
+
+    @property
+    def cancellable(self) -> bool:
+        return False
 
     def done(self) -> bool:
         return True

@@ -12,16 +12,15 @@ from dagpu.handles.storage import Locks
 from dagpu.lowering.arguments.cache_key import flatten_op
 from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.plan import Plan
-from dagpu.lowering.tracing.signature import BoundArguments
+from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Pure, Then, Value
-from dagpu.ops.graph import GraphLaunch
+from dagpu.ops.compose import Value
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.run_call import run_bound, run_bound_now, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.plan_cache import PlanLookup
+from dagpu.runtime.plan_cache import PlanLookup, bind_again
 from dagpu.runtime.waiting import BlockingWaits, Waits, drive
 
 _T = TypeVar("_T")
@@ -55,14 +54,11 @@ def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
 
 def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin) -> Any:
     """Run an op, block this thread until its result is complete, and return it. See `execute`."""
-    if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
-        again: tuple[LoadedPlan, BoundArguments] | None = op.f.owner.plans.bind_again(*op.source.content, settings)
-        if again is not None:
-            return run_bound_now(again[0], again[1], settings, origin)
-    elif type(op) is Value and is_fixed(op.content):
-        return op.content
-    elif type(op) is GraphLaunch and (again := op.captured.plans.bind_launch(op, settings)) is not None:
+    again = bind_again(op, settings)
+    if again is not None:
         return run_bound_now(again[0], again[1], settings, origin)
+    if type(op) is Value and is_fixed(op.content):
+        return op.content
     lookup = PlanLookup(op, settings)
     found = lookup.bind()
     if found is None:
@@ -85,11 +81,8 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin
     """
     if type(op) is Value and is_fixed(op.content):
         return _run_value(op.content, waits)
-    if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
-        again: tuple[LoadedPlan, BoundArguments] | None = op.f.owner.plans.bind_again(*op.source.content, settings)
-        if again is not None:
-            return run_bound(again[0], again[1], settings, waits, origin)
-    elif type(op) is GraphLaunch and (again := op.captured.plans.bind_launch(op, settings)) is not None:
+    again = bind_again(op, settings)
+    if again is not None:
         return run_bound(again[0], again[1], settings, waits, origin)
     lookup = PlanLookup(op, settings)
     found = lookup.bind()

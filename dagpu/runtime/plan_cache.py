@@ -11,7 +11,8 @@ from dagpu.common.origin import Origin, describe, place_of
 from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
 from dagpu.lowering.arguments.call_guard import BoundCall, guard_call
 from dagpu.lowering.arguments.flattened import Flattened
-from dagpu.lowering.tracing.signature import BoundArguments, Signature
+from dagpu.lowering.reuse.bound_arguments import BoundArguments
+from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
@@ -50,7 +51,7 @@ class PlanCache:
         """Return the run of a plan, counted from 1, from which on it is launched as a graph; None for never."""
         return settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
 
-    def bind_again(
+    def bind_call(
         self, arguments: tuple[Any, ...], named: tuple[Any, ...], settings: Settings
     ) -> tuple[LoadedPlan, BoundArguments] | None:
         """Bind the arguments of one more call of this pipeline to the latest plan, and count a hit.
@@ -98,7 +99,7 @@ class PlanCache:
     def remember(
         self, loaded: LoadedPlan, arguments: tuple[Any, ...], named: tuple[Any, ...], inputs: Flattened
     ) -> None:
-        """Remember the plan that `find` has returned for this call, for `bind_again`."""
+        """Remember the plan that `find` has returned for this call, for `bind_call`."""
         if not loaded.guard_is_known:
             assert loaded.signature is not None
             bindings = loaded.signature.leaf_bindings(len(inputs.leaves))
@@ -203,6 +204,22 @@ def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
 # ---- the plan of one run
 
 
+def bind_again(op: DeviceOp[Any, Any, Any], settings: Settings) -> tuple[LoadedPlan, BoundArguments] | None:
+    """Bind one more call of a pipeline, or launch of a graph, to its latest plan.
+
+    Return None for any other op, and if a key must be made, to look for another plan.
+    """
+    if isinstance(op, Then):
+        if isinstance(op.f, Pure) and isinstance(op.source, Value):
+            pipeline_plans: PlanCache = op.f.owner.plans
+            arguments, named = op.source.content
+            return pipeline_plans.bind_call(arguments, named, settings)
+    elif isinstance(op, GraphLaunch):
+        graph_plans: PlanCache = op.captured.plans
+        return graph_plans.bind_launch(op, settings)
+    return None
+
+
 @final
 class PlanLookup:
     """The search for a plan that serves one run, and the store of the plan that the run makes if there is none.
@@ -228,7 +245,7 @@ class PlanLookup:
         op, settings = self._op, self._settings
         if not self._inline:
             self.inputs = inputs = flatten_op(op)
-        elif type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
+        elif isinstance(op, Then) and isinstance(op.f, Pure) and isinstance(op.source, Value):
             return self._bind_call(op.f.owner.plans, *op.source.content)
         else:
             for loaded, leaves in attached_plans(op) or ():

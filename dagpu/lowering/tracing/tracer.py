@@ -27,13 +27,14 @@ from dagpu.handles.symbolic import replace_standins
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.arguments.traced_arguments import TracedArguments, storage_of_leaf
 from dagpu.lowering.program import Program
+from dagpu.lowering.reuse.bound_arguments import BoundArguments
+from dagpu.lowering.reuse.signature import Signature, make_signature
 from dagpu.lowering.tracing.deferred import PENDING, Deferred, ForeignSuspension, FromCell, FromItems, resolve
 from dagpu.lowering.tracing.evaluate import AnyOp, Evaluation
 from dagpu.lowering.tracing.loans import Loans
 from dagpu.lowering.tracing.placements import Placements
 from dagpu.lowering.tracing.program_builder import ProgramBuilder, waits_for_host_error
 from dagpu.lowering.tracing.run_memo import own_result_error
-from dagpu.lowering.tracing.signature import BoundArguments, Signature, make_signature
 from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.lowering.tracing.undo_log import HandleTaker, UndoLog
 from dagpu.ops.compose import Unzip
@@ -155,7 +156,7 @@ class Tracer:
         """Return the record that lets later runs of the same op skip their trace. Call this after the trace of the
         first stage and before `settle`.
 
-        None if later runs need a trace; the rules are those of dagpu.lowering.tracing.signature.
+        None if later runs need a trace; the rules are those of dagpu.lowering.reuse.signature.
         """
         if self._leaves.fixed_handles is None or not self.ends_here:
             return None

@@ -75,7 +75,8 @@ class UndoLog:
         entries, self._entries = self._entries, None
         for undo in reversed(entries or ()):
             if isinstance(undo, tuple):
-                restore_state(*undo)
+                handle, state = undo
+                restore_state(handle, state)
             else:
                 undo()
 

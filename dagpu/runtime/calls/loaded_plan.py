@@ -12,10 +12,11 @@ from dagpu.lowering.arguments.exact_tokens import exact_token
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import Program
+from dagpu.lowering.reuse.bound_arguments import BoundArguments
+from dagpu.lowering.reuse.signature import Signature
 from dagpu.lowering.schedule.list_schedule import ListSchedule
 from dagpu.lowering.schedule.policies import RoundRobin, SingleStream
 from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.tracing.signature import BoundArguments, Signature
 from dagpu.lowering.verify.verifier import verify
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import backend

@@ -8,7 +8,7 @@ from dagpu.common.critical import CURRENT_THREAD
 from dagpu.common.origin import Origin
 from dagpu.common.tracebacks import passes_on
 from dagpu.handles.storage import Locks
-from dagpu.lowering.tracing.signature import BoundArguments
+from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.graphs.graph_updates import EnqueuedUpdate

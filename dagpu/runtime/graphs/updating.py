@@ -16,7 +16,7 @@ from typing_extensions import TypeVar
 from dagpu.common.critical import Section
 from dagpu.common.origin import Origin, here
 from dagpu.handles.device_handles import Stream
-from dagpu.lowering.tracing.signature import BoundArguments
+from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On

@@ -30,7 +30,7 @@ from dagpu.backends.explore import exploring
 from dagpu.handles import live_state, move_handle, restore_state
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
-from dagpu.lowering.tracing.signature import BoundArguments
+from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, scaled, shared, tensor, unlocked
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
 from tests.programs.arithmetic import axpy

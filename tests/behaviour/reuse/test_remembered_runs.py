@@ -30,8 +30,8 @@ from dagpu import (
 )
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
+from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.tracing.run_memo import BoundClaims
-from dagpu.lowering.tracing.signature import BoundArguments
 from dagpu.runtime import execute
 from dagpu.runtime.calls import run_call
 from tests.behaviour.laws.marked_ops import Op, awaiting

@@ -1,0 +1,257 @@
+"""The template of a result: functions that build the same value in another run, from its memory and its leaves."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin
+from dagpu.handles import (
+    Cut,
+    HandleBase,
+    HandleState,
+    Holders,
+    Partition,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    TensorRef,
+    clone_shared,
+    cut_of,
+    live_state,
+    state_of,
+)
+from dagpu.handles.storage import Storage
+from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
+from dagpu.lowering.arguments.exact_tokens import PLAIN
+from dagpu.lowering.arguments.flattened import RememberedValue
+from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
+from dagpu.lowering.tracing.deferred import PENDING, Deferred, FromCell, FromItems
+from dagpu.lowering.tracing.program_builder import ProgramBuilder
+from dagpu.lowering.tracing.run_memo import RunMemo
+from dagpu.lowering.tracing.traced_storage import TracedStorage
+from dagpu.ops.compose import Taken
+from dagpu.ops.single_flight import NOTHING
+
+ResultBuilder: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
+"""A function that builds (a part of) a run's result from the run's memory and from its leaves, which have moved into
+it."""
+
+_DEEPEST: Final = 20
+"""The depth to which tuples in a result are inspected. A run whose result is nested deeper is traced each time."""
+
+
+@final
+class ResultTemplate:
+    """Reads off a traced value how to build the same value in another run."""
+
+    __slots__ = ("_builder", "_given", "_leaves", "_traced", "_used", "kept")
+
+    def __init__(self, builder: ProgramBuilder, given: list[FixedHandle], traced: TracedArguments) -> None:
+        self._builder = builder
+        self._given = set(map(id, given))
+        self._traced = traced
+        self._used: dict[Storage, _FirstHandle | None] = {}
+        """The memory of the parts so far, with the builder of its handle; None if no other part may have the memory."""
+        self._leaves = 0 if traced.inputs is None else len(traced.inputs.leaves)
+        self.kept = 0
+        """The number of handles that several parts are built from. They come after the leaves."""
+
+    def remembered_builders(self, memo: RunMemo) -> tuple[tuple[int, ResultBuilder], ...] | None:
+        """Return a function that builds each value that the run computes and remembers, with the index of its `Once`
+        among the leaves. None if one of them cannot be built without a trace."""
+        found: list[tuple[int, ResultBuilder]] = []
+        inputs = self._traced.inputs
+        for once, known in () if inputs is None else inputs.remembered.items():
+            if known.value is not NOTHING:
+                continue
+            value = memo.claimed_value(once)
+            if value is PENDING:  # another run has made it since the key was made
+                return None
+            builder = self._components_builder(value, known) if known.alive else self.part_builder(value, 0)
+            if builder is None:
+                return None
+            found.append((known.leaf, builder))
+        return tuple(found)
+
+    def _components_builder(self, components: list[Any], known: RememberedValue) -> ResultBuilder | None:
+        """Return a function that builds the list of components that are left of an `Unzip`. None if it cannot be built
+        without a trace, or if an op that might have taken a component has died since the key was made."""
+        parts: list[ResultBuilder] = []
+        for index, component in enumerate(components):
+            if type(component) is Taken:
+                if known.alive[index] and index not in known.components:
+                    return None
+                parts.append(_Constant(component))
+                continue
+            part = self.part_builder(component, 1)
+            if part is None:
+                return None
+            parts.append(part)
+        return lambda memory, leaves: [part(memory, leaves) for part in parts]
+
+    def part_builder(self, value: Any, depth: int) -> ResultBuilder | None:
+        """Return a function that builds this part of the result; None if the part cannot be built without a trace."""
+        kind = type(value)
+        if kind is SymbolicNumber or kind is SymbolicArray:
+            index = value.index_in(self._traced.reads)
+            return _Constant(replace_standins(value)) if index is None else _leaf_builder(index)
+        if kind is SharedTensor or kind is TensorRef or kind is np.ndarray:
+            index = self._traced.index_of_result(value)
+            if index is not None:
+                return _leaf_builder(index)
+        if kind is Tensor or kind is TensorMut or kind is SharedTensor:
+            return _Constant(value) if id(value) in self._given else self._tensor_builder(value)
+        if kind in PLAIN or id(value) in self._given:
+            return _Constant(value)
+        if kind is tuple:
+            return self._tuple_builder(value, value, depth)
+        if kind is Deferred:
+            if type(value.cause) is FromCell:
+                return _cell_builder(value.cause.buffer)
+            return self._tuple_builder(value.cause.items, None, depth) if type(value.cause) is FromItems else None
+        if kind is Partition:
+            whole = self._tensor_builder(value)
+            return None if whole is None else _partition_builder(whole, cut_of(value))
+        return None  # for example a new handle to memory from outside: `reshape` of a SharedTensor
+
+    def _tuple_builder(self, items: tuple[Any, ...], whole: object, depth: int) -> ResultBuilder | None:
+        """Return a function that builds a tuple. `whole` is the tuple itself if all its items exist."""
+        if depth == _DEEPEST:
+            return None
+        parts: list[ResultBuilder] = []
+        for item in items:
+            part = self.part_builder(item, depth + 1)
+            if part is None:
+                return None
+            parts.append(part)
+        if whole is not None and all(type(part) is _Constant for part in parts):
+            return _Constant(whole)
+        return lambda memory, leaves: tuple([part(memory, leaves) for part in parts])
+
+    def _tensor_builder(self, value: HandleBase) -> ResultBuilder | None:
+        """Return a function that builds a tensor on memory that the run makes, or on the memory of a leaf. None if
+        another part has that memory already, unless both are shared tensors: each memory gets one handle, and clones
+        of it."""
+        state = state_of(value)
+        if state is None:
+            return None
+        storage, shared = state.storage, state.kind is SharedTensor
+        if storage in self._used:
+            first = self._used[storage]
+            if first is None or not shared:
+                return None
+            return _leaf_memory_builder(SharedTensor, self._keep(first), state.layout)
+        if type(storage) is TracedStorage and storage.builder is self._builder:
+            made = _new_memory_builder(state.kind, storage, state.layout, state.origin)
+        else:
+            index = self._traced.source_index(value)
+            made = None if index is None else _leaf_memory_builder(state.kind, index, state.layout)
+        if made is None or not shared:
+            self._used[storage] = None
+            return made
+        self._used[storage] = first = _FirstHandle(made)
+        return first
+
+    def _keep(self, first: "_FirstHandle") -> int:
+        """Let the first handle to some memory be kept beside the leaves, for clones of it. Return its index there."""
+        if first.index is None:
+            first.index = self._leaves + self.kept
+            self.kept += 1
+        return first.index
+
+
+@final
+class _Constant:
+    """Returns the same object in every run."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
+        return self._value
+
+
+@final
+class _FirstHandle:
+    """Builds a shared tensor. If other parts are clones of it, it is kept beside the leaves, at `index`."""
+
+    __slots__ = ("_make", "index")
+
+    def __init__(self, make: ResultBuilder) -> None:
+        self._make = make
+        self.index: int | None = None
+
+    def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
+        handle = self._make(memory, leaves)
+        if self.index is not None:
+            assert isinstance(leaves, list)
+            leaves[self.index] = handle
+        return handle
+
+
+def remembering_builder(
+    result: ResultBuilder, remembered: tuple[tuple[int, ResultBuilder], ...], kept: int
+) -> ResultBuilder:
+    """Return a function that builds the list of the values that a run remembers, and its result; the result alone if it
+    remembers none. `kept` handles are kept beside the leaves."""
+
+    def build(memory: list[Any], leaves: Sequence[Any]) -> Any:
+        leaves = [*leaves, *[None] * kept]
+        values = [part(memory, leaves) for _, part in remembered]
+        found = result(memory, leaves)
+        return (values, found) if remembered else found
+
+    return build
+
+
+def _leaf_builder(index: int) -> ResultBuilder:
+    """Return a function that returns a leaf."""
+    return lambda memory, leaves: leaves[index]
+
+
+def _cell_builder(buffer: int) -> ResultBuilder:
+    """Return a function that returns the value of a cell."""
+    return lambda memory, leaves: replace_standins(memory[buffer])
+
+
+def _new_memory_builder(
+    kind: type[HandleBase], traced: TracedStorage, layout: Layout, origin: Origin
+) -> ResultBuilder | None:
+    """Return a function that builds a handle on new memory of each run. The function must not refer to the storage,
+    which belongs to the traced run."""
+    device, nbytes, buffer = traced.device, traced.nbytes, traced.buffer
+
+    def tensor(memory: list[Any], leaves: Sequence[Any]) -> Any:
+        return Tensor(HandleState(Tensor, Storage(device, nbytes, memory[buffer]), layout, origin))
+
+    def shared(memory: list[Any], leaves: Sequence[Any]) -> Any:
+        storage = Storage(device, nbytes, memory[buffer])
+        return SharedTensor(HandleState(SharedTensor, storage, layout, origin, holders=Holders()))
+
+    return tensor if kind is Tensor else shared if kind is SharedTensor else None
+
+
+def _leaf_memory_builder(kind: type[HandleBase], index: int, layout: Layout) -> ResultBuilder:
+    """Return a function that builds a handle on the memory of a leaf that has moved into the run, or is shared."""
+
+    def make(memory: list[Any], leaves: Sequence[Any]) -> Any:
+        leaf = leaves[index]
+        if type(leaf) is SharedTensor:
+            return clone_shared(leaf, layout)
+        state = state_of(leaf) if kind is Tensor else None
+        if state is None:
+            state = live_state(leaf)
+        if kind is state.kind:
+            return kind(state if state.layout == layout else state.with_layout(layout))
+        return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=Holders()))
+
+    return make
+
+
+def _partition_builder(whole: ResultBuilder, cut: Cut) -> ResultBuilder:
+    """Return a function that builds a partition of a tensor."""
+    return lambda memory, leaves: Partition(live_state(whole(memory, leaves)), cut)

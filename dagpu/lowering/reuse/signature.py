@@ -1,0 +1,251 @@
+"""The record that replaces a trace in later runs. It binds their inputs, and builds their results.
+
+A trace may be skipped if a second one would give the same program, whatever has happened in between. Two runs of the
+same op have that property unless the op
+    calls a function of the user (`then`, `map`, `inspect`, `host_map`), which may read state that has changed;
+    remembers a value (`Shared`, `Unzip`), since its second run differs from its first: other ops of the structure of
+        the first run, which have not run, can use the plan;
+    moves a handle (an owned `Tensor`, a `TensorMut`, a `Partition`), since the second run is a `MovedError`;
+    holds an object that can be changed in place (a list in a `Value`);
+    waits for host data, since there is more than one program then.
+
+Runs of different ops of one key (dagpu.lowering.arguments.cache_key) may also move leaves of the key, and differ in
+their numbers. A pipeline's function may call functions: `@pipeline` states that its result depends on its arguments
+alone.
+
+The tracer finds all of this out during the trace. `bind` checks in each run the facts that may change between two runs:
+handles may have been moved or lost, and arrays may have got another shape. Then the op is traced again, and the trace
+raises its usual error.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, final
+
+from dagpu.common.errors import KernelArgumentError
+from dagpu.handles import (
+    HandleBase,
+    find_live_state,
+    state_of,
+)
+from dagpu.handles.storage import Storage
+from dagpu.lowering.arguments.call_guard import BoundCall, LeafBinding
+from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
+from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
+from dagpu.lowering.reuse.bound_arguments import BoundArguments
+from dagpu.lowering.reuse.result_template import ResultBuilder, ResultTemplate, remembering_builder
+from dagpu.lowering.tracing.program_builder import ProgramBuilder
+from dagpu.lowering.tracing.run_memo import BoundClaims, RunMemo
+from dagpu.ops.graph import Captured
+
+
+@final
+class Signature:
+    """The inputs and the result of a program. It is immutable and belongs to no single run: any number of runs may use
+    it at once.
+
+    It refers to handles that the op holds anyway, never to their memory. So that memory is freed when the handles are
+    moved and dropped.
+    """
+
+    __slots__ = (
+        "_arrays", "_drawn", "_given", "_graphs", "_guard_binds_all", "_held_storages", "_leaves", "_numbers",
+        "_remembered", "buffers", "moves", "result",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        buffers: int,
+        moves: tuple[int, ...],
+        given: tuple[tuple[FixedHandle, int], ...],
+        leaves: tuple[tuple[int, int, bool | None, Storage | None], ...],
+        graphs: tuple[tuple["Captured | int", tuple[int, ...]], ...],
+        builder: ProgramBuilder,
+        result: ResultBuilder,
+        remembered: tuple[int, ...],
+    ) -> None:
+        self.buffers = buffers
+        """The number of buffers of the program."""
+        self.moves = moves
+        """The indices of the leaves that move into the run, also of those that the program does not use."""
+        self._given = given
+        """Each handle that is not a leaf, with the buffer of its memory; -1 if the program does not use it."""
+        self._graphs = graphs
+        """The graphs that are launched, or their indices among the leaves, each with the buffers of its memory. A graph
+        that is a leaf is not held here: it owns the plans of the ops that launch it."""
+        self._held_storages = _storages_of(handle for handle, _ in given)
+        self._leaves = leaves
+        """For each leaf with memory: its index; the buffer of its memory, or -1 if the program does not use it; true if
+        the memory is locked for writing, false for reading, None if it is not locked; and the memory itself if the op
+        also holds it in another way."""
+        self._arrays: list[tuple[int, Any, int, tuple[int, ...], Any]] = []
+        """For each array that is copied from: its cell; the array if it is not a leaf; the index of the leaf, or -1;
+        and the shape and element type with which it was traced."""
+        self._numbers: list[tuple[int, int, Callable[[float], object], NumberUse]] = [
+            (cell, index, use.check, use) for (index, _), (cell, use) in builder.numbers.items()
+        ]
+        """Each cell of a number, with the index of its leaf, and one of its uses with its check."""
+        self._drawn = tuple(builder.drawn)
+        """The cells of the seeds that each run draws."""
+        self.result = result
+        """Builds the result; if the run remembers values, a pair of these values and the result."""
+        self._guard_binds_all = False
+        """True if a guard made with `leaf_bindings` binds all that differs between calls."""
+        self._remembered = remembered
+        """The indices among the leaves of the `Once` of each value that a run computes and remembers."""
+
+    def add_array(self, cell: int, array: Any, index: int | None) -> None:
+        """Record an array that is copied from. `index` is its index among the leaves, None if it is not a leaf."""
+        constant, number = (array, -1) if index is None else (None, index)
+        self._arrays.append((cell, constant, number, array.shape, array.dtype))
+
+    def leaf_bindings(self, leaves: int) -> list[LeafBinding]:
+        """Return the use of each leaf, for a guard that binds them."""
+        handles = {index: (buffer, exclusive) for index, buffer, exclusive, _ in self._leaves}
+        arrays = {index: cell for cell, constant, index, _, _ in self._arrays if constant is None}
+        # A guard binds all unless these facts depend on each other, or an array is copied twice.
+        self._guard_binds_all = not (self._given or self._graphs) and len(arrays) == len(self._arrays)
+        found = []
+        for index in range(leaves):
+            buffer, lock = handles.get(index, (arrays.get(index, -1), None))
+            numbers = tuple((cell, check) for cell, leaf, check, _ in self._numbers if leaf == index)
+            found.append(LeafBinding(buffer, lock, numbers))
+        return found
+
+    def finish(self, call: BoundCall) -> BoundArguments | None:
+        """Bind what is not a leaf. A guard made with `leaf_bindings` has bound the leaves.
+
+        Return None if the run needs a trace.
+        """
+        if not self._guard_binds_all:
+            return self.bind(call.leaves)
+        for cell in self._drawn:
+            call.memory[cell] = fresh_seed()
+        return BoundArguments(call.memory, call.locks, call.leaves, (), self.moves)
+
+    def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:
+        """Bind the inputs of a run.
+
+        Return None if the run needs a trace, because an input has been moved, lost or changed.
+        """
+        memory: list[Any] = [None] * self.buffers
+        locks: dict[Storage, bool] = {}
+        if self._given and not self._bind_given(memory, locks):
+            return None
+        graphs = self._bind_graphs(memory, leaves, locks) if self._graphs else ()
+        if not self._bind_leaves(memory, leaves, locks, graphs):
+            return None
+        for cell, constant, index, shape, dtype in self._arrays:
+            array = leaves[index] if constant is None else constant
+            if array.shape != shape or array.dtype != dtype:
+                return None
+            memory[cell] = array
+        for cell, index, check, use in self._numbers:
+            try:
+                memory[cell] = check(leaves[index])
+            except KernelArgumentError:
+                memory[cell] = use.checked(leaves[index])  # raises the same error with the place of the call
+        for cell in self._drawn:
+            memory[cell] = fresh_seed()
+        remembered = self._remembered
+        claims = BoundClaims([leaves[index] for index in remembered]) if remembered else None
+        return BoundArguments(memory, locks, leaves, graphs, self.moves, claims=claims)
+
+    def _bind_given(self, memory: list[Any], locks: dict[Storage, bool]) -> bool:
+        """Bind the handles that are not leaves. Return False if one of them has been moved or lost."""
+        for handle, buffer in self._given:
+            state = find_live_state(handle)
+            if state is None:
+                return False
+            if buffer >= 0:
+                storage = state.storage
+                if storage.memory is None:
+                    return False
+                memory[buffer] = storage.memory
+                locks[storage] = False
+        return True
+
+    def _bind_graphs(self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool]) -> Sequence[Captured]:
+        """Bind the memory of the graphs, add it to `locks`, and return the graphs."""
+        found: list[Captured] = []
+        for graph, buffers in self._graphs:
+            captured: Captured = leaves[graph] if isinstance(graph, int) else graph
+            captured.check()
+            locks.update(captured.locks())
+            for storage, buffer in zip(captured.storages, buffers, strict=True):
+                memory[buffer] = storage.memory
+            found.append(captured)
+        return found
+
+    def _bind_leaves(
+        self, memory: list[Any], leaves: Sequence[Any], locks: dict[Storage, bool], graphs: Sequence[Captured]
+    ) -> bool:
+        """Bind the memory of the leaves, and add it to `locks`. Return false if a leaf has been moved or lost, or if
+        tensors share memory that did not when they were traced, or the reverse."""
+        for index, buffer, exclusive, held in self._leaves:
+            state = find_live_state(leaves[index])
+            if state is None or state.storage.memory is None:
+                return False
+            storage = state.storage
+            if storage is not held and (
+                held is not None or storage in self._held_storages or (graphs and _any_uses(graphs, storage))
+            ):
+                return False
+            if buffer >= 0:
+                memory[buffer] = storage.memory
+            if exclusive is not None:
+                locks[storage] = exclusive or locks.get(storage, False)
+        return True
+
+
+def _any_uses(graphs: Sequence[Captured], storage: Storage) -> bool:
+    """Return true if one of the graphs uses this memory."""
+    return any(storage in graph.storages for graph in graphs)
+
+
+def make_signature(root: Any, traced: TracedArguments, builder: ProgramBuilder, memo: RunMemo) -> Signature | None:
+    """Return the record that lets later runs skip this trace; None if the result, or a value that the run remembers,
+    cannot be built without a trace.
+
+    `root` is the traced result, before it is settled.
+    """
+    given = traced.fixed_handles
+    assert given is not None
+    template = ResultTemplate(builder, given, traced)
+    remembered = template.remembered_builders(memo)
+    result = None if remembered is None else template.part_builder(root, 0)
+    if result is None or remembered is None:
+        return None
+    external = builder.external_buffers()
+    locked = {storage for graph in traced.graphs for storage in graph.locks()} | traced.storages.keys()
+    others = {storage: lock for storage, lock in builder.locks.items() if storage not in locked}
+    if any(others.values()) or not others.keys() <= external.keys():
+        return None
+    read: list[tuple[FixedHandle, int]] = []
+    for handle in given:
+        state = state_of(handle)
+        if state is None:  # another thread has moved it meanwhile
+            return None
+        read.append((handle, external.get(state.storage, -1)))
+    graphs: list[tuple[Captured | int, tuple[int, ...]]] = []
+    for graph in dict.fromkeys(traced.graphs):
+        index = traced.index_of(graph)
+        graphs.append((graph if index is None else index, tuple(external[storage] for storage in graph.storages)))
+    held = _storages_of(given) | {storage for graph in traced.graphs for storage in graph.storages}
+    leaves = tuple(
+        (index, external.get(storage, -1), builder.locks.get(storage), storage if storage in held else None)
+        for storage, index in traced.storages.items()
+    )
+    if remembered or template.kept:
+        result = remembering_builder(result, remembered, template.kept)
+    signature = Signature(
+        builder.buffer_count(), traced.moves(), tuple(read), leaves, tuple(graphs), builder, result,
+        tuple([index for index, _ in remembered]),
+    )  # fmt: skip
+    for cell, array, leaf in builder.arrays:
+        signature.add_array(cell, array, leaf)
+    return signature
+
+
+def _storages_of(handles: Iterable[HandleBase]) -> set[Storage]:
+    """Return the memory of those handles that have not been moved."""
+    return {state.storage for state in map(state_of, handles) if state is not None}
