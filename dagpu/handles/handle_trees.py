@@ -62,7 +62,10 @@ def move_handles(value: Any, how: str, where: Origin) -> Any:
         for item in value:  # most are the flat arguments of a call
             kind = type(item)
             taken: Any
-            if kind in OWNING:
+            if kind is Tensor:
+                taken = Tensor(take_state(item, how, where))
+                moved.append((item, taken))
+            elif kind in OWNING:
                 taken = move(item)
             elif kind in HANDLES:
                 state = state_of(item)
