@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CodeType, FrameType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 Origin: TypeAlias = tuple[CodeType, int] | None
 """A code object and the byte offset of an instruction in it; None if origins are turned off."""
@@ -97,10 +97,6 @@ def started_at(origin: Origin) -> Iterator[None]:
         _started.reset(token)
 
 
-_FRAMES_OF_SYNC: Final = 4
-"""The number of frames from `start_of_run` to the caller of `op.sync()`."""
-
-
 def start_of_run() -> Origin:
     """Return the origin of a run that starts now.
 
@@ -111,17 +107,14 @@ def start_of_run() -> Origin:
         return started
     if not _enabled:
         return None
-    try:
-        user = _frame_above(_FRAMES_OF_SYNC)
-    except ValueError:  # the stack has fewer frames
-        user = _frame_above(1)
-    code = user.f_code
-    if _ours.get(code.co_filename) is False and _ours.get(_frame_above(_FRAMES_OF_SYNC - 1).f_code.co_filename):
-        return code, user.f_lasti
     frame: FrameType | None = _frame_above(1)
-    while frame is not None and _ours.get(frame.f_code.co_filename):
+    while frame is not None:  # as in `_innermost_outside`, without a call
+        code = frame.f_code
+        ours = _ours.get(code.co_filename)
+        if not ours:
+            return (code, frame.f_lasti) if ours is False else _innermost_outside(frame)
         frame = frame.f_back
-    return _innermost_outside(frame)
+    return None
 
 
 def place_of(origin: Origin) -> tuple[str, int] | None:

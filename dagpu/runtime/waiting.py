@@ -349,23 +349,22 @@ class TrioWaits:
 
     async def wait_for_replay(self, replay: Replay, spin: float) -> None:
         try:
-            await self._suspend_for_replay(replay, spin)
+            # Every `await` owes the other tasks a turn. If a cancellation can skip nothing any more, they have it now,
+            # while the device works. Otherwise a cancellation must not wait for the end of a turn.
+            has_yielded = not replay.cancellable
+            if has_yielded:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            if not replay.poll(spin):
+                await self._suspend_for_replay(replay)
+            elif not has_yielded:
+                await trio.lowlevel.cancel_shielded_checkpoint()
         except GeneratorExit:
             self._dropped = True
             replay.cancel()
             _block_until_done(replay)
             raise
 
-    async def _suspend_for_replay(self, replay: Replay, spin: float) -> None:
-        # Every `await` owes the other tasks a turn. If a cancellation can skip nothing any more, they have it now,
-        # while the device works. Otherwise a cancellation must not wait for the end of a turn.
-        has_yielded = not replay.cancellable
-        if has_yielded:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-        if replay.poll(spin):
-            if not has_yielded:
-                await trio.lowlevel.cancel_shielded_checkpoint()
-            return
+    async def _suspend_for_replay(self, replay: Replay) -> None:
         descriptor = replay.readable()
         if descriptor is not None:
             await _until_readable(descriptor, replay)

@@ -33,7 +33,7 @@ class GraphReplay:
 
     __slots__ = (
         "__weakref__", "_buffers", "_cancelled", "_command_lists", "_compiled", "_device", "_followed", "_graph",
-        "_graphs", "_stream", "finished",
+        "_graphs", "_memory", "_stream", "finished",
     )  # fmt: skip
 
     def __init__(
@@ -42,14 +42,17 @@ class GraphReplay:
         command_lists: CommandListPool,
         graphs: GraphInstances,
         graph: GraphExec,
-        buffers: RunMemory,
+        memory: list[object],
         stream: CudaStream,
+        buffers: RunMemory | None = None,
     ) -> None:
+        """`buffers` are those of the run if it has memory beside `memory`, its inputs."""
         self._compiled = compiled
         self._device = compiled.devices[0]
         self._command_lists = command_lists
         self._graphs = graphs
         self._graph = graph
+        self._memory = memory
         self._buffers = buffers
         self._stream = stream
         self._followed: CudaReplay | None = None
@@ -107,7 +110,8 @@ class GraphReplay:
             return followed.done()
         if idle and self._claim():
             self._graphs.give_back(self._graph)
-            self._buffers.release()
+            if self._buffers is not None:
+                self._buffers.release()
             self._device.streams.give_back_exclusive(self._stream)
             self.finished = True
         return self.finished
@@ -188,7 +192,8 @@ class GraphReplay:
     def follow(self, error: BaseException | None = None) -> CudaReplay:
         """Go on as a `CudaReplay`, which fails with `error` if the launch raised it. Another thread must not have
         claimed the run. The context must be current."""
-        run = CudaReplay(self._compiled, self._buffers, self._command_lists.give_back, self._graphs.give_back)
+        buffers = self._buffers or RunMemory(self._compiled, self._memory)
+        run = CudaReplay(self._compiled, buffers, self._command_lists.give_back, self._graphs.give_back)
         if self._cancelled:
             run.cancel()
         run.graph = self._graph
@@ -231,13 +236,13 @@ def launch_idle_graph(
                 streams.give_back_exclusive(stream)
                 return COMPLETED
         except BaseException as error:
-            run = GraphReplay(compiled, command_lists, graphs, graph, RunMemory(compiled, memory), stream)
+            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream)
             followed = run.follow(None if launched else error)
             if launched and not followed.mark_lost(error, required=True):
                 followed.wait()  # an interrupt: no caller has the run to wait for it
                 raise
             return followed
-    run = GraphReplay(compiled, command_lists, graphs, graph, RunMemory(compiled, memory), stream)
+    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream)
     device.live.add(run)
     return run
 
@@ -327,7 +332,7 @@ def launch_graph(
         if isinstance(error, DeviceLostError):
             device.lose(error, [describe_instruction(each) for each in instructions_of(compiled.plan)])
         raise
-    run = GraphReplay(compiled, command_lists, graphs, graph, buffers, stream)
+    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
     try:
         graph.update_nodes(buffers.bases, memory).launch(stream.raw)
     except BaseException as error:
