@@ -121,15 +121,8 @@ SPIN_US: Final = Variable[float | None](
 VERIFY: Final = Variable("DAGPU_VERIFY", "0 or 1", "1", _switch, True)
 """True verifies each plan before it runs."""
 
-_DEVICE_KEY: Final = DEVICE.key
-_SPIN_KEY: Final = SPIN_US.key
-_VERIFY_KEY: Final = VERIFY.key
-
-
-def raw_run_options() -> tuple[object, object, object]:
-    """Return the variables of a run (`DAGPU_DEVICE`, `DAGPU_SPIN_US`, `DAGPU_VERIFY`) as the environment has them, to
-    notice that one has changed."""
-    return _variables.get(_DEVICE_KEY), _variables.get(_SPIN_KEY), _variables.get(_VERIFY_KEY)
+raw_value: Final[Callable[[Any], Any]] = _variables.get
+"""Returns the text of a variable by its `key`, as the environment has it, to notice that it has changed."""
 
 
 VARIABLES: Final[tuple[Variable[object], ...]] = (

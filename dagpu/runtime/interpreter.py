@@ -11,7 +11,7 @@ import trio
 from sniffio import thread_local as async_library
 
 from dagpu.common.critical import Section
-from dagpu.common.env_vars import SPIN_US, VERIFY, raw_run_options
+from dagpu.common.env_vars import DEVICE, SPIN_US, VERIFY, raw_value
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.origin import describe, here, place_of, start_of_run
 from dagpu.common.tracebacks import leaves_run, without_our_frames
@@ -35,6 +35,7 @@ from dagpu.runtime.waiting import TrioWaits
 
 _T = TypeVar("_T")
 _RUN: Final = "an op was run"
+_DEVICE, _SPIN, _VERIFY = DEVICE.key, SPIN_US.key, VERIFY.key
 
 
 class Interpreter(Protocol):
@@ -106,7 +107,7 @@ class StreamInterpreter:
     def settings(self) -> Settings:
         """Return the settings of a run that starts now, with the current device if this interpreter has no device."""
         asked = self._device
-        facts = chosen_device(), device_lookup.version, raw_run_options()
+        facts = chosen_device(), device_lookup.version, raw_value(_DEVICE), raw_value(_SPIN), raw_value(_VERIFY)
         last = self._last
         if last is not None and last[0] == facts:
             return last[1]

@@ -221,11 +221,11 @@ class GraphInstances:
         self._plan = plan
         self._device = devices[0]
         self._topology: GraphTopology | None = None
-        self._is_small = False
-        """True if the graph has few nodes."""
+        self.is_small = False
+        """True if the graph has few nodes. Then any idle graph serves a run, and may be popped from `idle`."""
         self._lock = threading.Lock()
         self.idle: list[GraphExec] = []
-        """The graphs that no run has borrowed. Only the methods of this class change the list."""
+        """The graphs that no run has borrowed. Popping and appending are atomic."""
         self._seen: deque[tuple[int, ...]] = deque(maxlen=SEEN)
         """The bases of the last runs for which many nodes were updated."""
         self._failed = False
@@ -260,7 +260,7 @@ class GraphInstances:
         time."""
         if self._topology is None:
             self._topology = build_topology(compiled, encoded)
-            self._is_small = len(self._topology.nodes) <= FEW_NODES
+            self.is_small = len(self._topology.nodes) <= FEW_NODES
         return self._topology
 
     def prepare_first(self, compiled: CompiledPlan, encoded: Encoded) -> None:
@@ -274,15 +274,6 @@ class GraphInstances:
                         self.instantiated(instance, GraphExec.prepare)
                 finally:
                     self.give_back(instance)
-
-    def borrow_idle(self) -> GraphExec | None:
-        """Return any idle graph of a plan with few nodes, without a comparison of bases; None if there is none."""
-        if self._is_small:
-            try:
-                return self.idle.pop()  # atomic
-            except IndexError:
-                pass
-        return None
 
     def borrow(self, compiled: CompiledPlan, encoded: Encoded, bases: Sequence[int]) -> GraphExec | None:
         """Return a graph for a run: the idle one with the fewest changed bases, or a new one, not instantiated yet.

@@ -220,21 +220,22 @@ def launch_idle_graph(
     for buffer, base in compiled.inputs:
         block: Any = memory[buffer]
         bases[base] = block.address
-    graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
-    if graph is None or graph.raw is None:
-        if graph is not None:
-            graphs.give_back(graph)
-        return None
     streams, launched = device.streams, False
     with device.gpu.current():
         stream = streams.take_exclusive()
         try:
+            graph = graphs.idle.pop() if graphs.is_small else graphs.borrow(compiled, command_lists.encoded, bases)
+        except IndexError:  # another thread was quicker
+            graph = None
+        if graph is None or graph.raw is None:
+            streams.give_back_exclusive(stream)
+            if graph is not None:
+                graphs.give_back(graph)
+            return None
+        try:
             graph.update_nodes(bases, memory).launch(stream.raw)
             launched = True
-            if spin and (stream.raw.query() or _poll(stream.raw, spin)):
-                graphs.idle.append(graph)
-                streams.give_back_exclusive(stream)
-                return COMPLETED
+            completed = spin > 0 and (stream.raw.query() or _poll(stream.raw, spin))
         except BaseException as error:
             run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream)
             followed = run.follow(None if launched else error)
@@ -242,6 +243,10 @@ def launch_idle_graph(
                 followed.wait()  # an interrupt: no caller has the run to wait for it
                 raise
             return followed
+    if completed:
+        graphs.idle.append(graph)
+        streams.exclusive.append(stream)
+        return COMPLETED
     run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream)
     device.live.add(run)
     return run

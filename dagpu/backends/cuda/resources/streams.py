@@ -122,7 +122,8 @@ class Streams:
         self._pool: list[CudaStream] = []
         self._events: deque[RawEvent] = deque()
         self._timing_events: deque[TimingEvent] = deque()
-        self._exclusive: list[CudaStream] = []
+        self.exclusive: list[CudaStream] = []
+        """The idle streams of `take_exclusive`. Popping and appending are atomic."""
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self.returned: ReferenceQueue[CudaStream] = ReferenceQueue()
@@ -172,13 +173,13 @@ class Streams:
         delays no other run.
         """
         try:
-            return self._exclusive.pop()
+            return self.exclusive.pop()
         except IndexError:
             return self._new()
 
     def give_back_exclusive(self, stream: CudaStream) -> None:
         """Return an exclusive stream to the pool. It must be idle."""
-        self._exclusive.append(stream)
+        self.exclusive.append(stream)
 
     def take_event(self) -> RawEvent:
         """Return an unused event. The context must be current."""
