@@ -112,6 +112,7 @@ class GraphReplay:
             self._graphs.give_back(self._graph)
             if self._buffers is not None:
                 self._buffers.release()
+            self._memory = []
             self._device.streams.give_back_exclusive(self._stream)
             self.finished = True
         return self.finished
@@ -193,6 +194,7 @@ class GraphReplay:
         """Go on as a `CudaReplay`, which fails with `error` if the launch raised it. Another thread must not have
         claimed the run. The context must be current."""
         buffers = self._buffers or RunMemory(self._compiled, self._memory)
+        self._memory = []
         run = CudaReplay(self._compiled, buffers, self._command_lists.give_back, self._graphs.give_back)
         if self._cancelled:
             run.cancel()
