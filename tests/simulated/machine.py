@@ -166,6 +166,11 @@ class SimulatedStream:
             self.gpu.refuse_if_lost("cuStreamQuery")
             return not self.queue
 
+    def synchronize(self) -> None:
+        with self.gpu.call("cuStreamSynchronize", anywhere=True):
+            pass
+        self.gpu.machine.run_until(lambda: not self.queue, self.gpu, "cuStreamSynchronize")
+
 
 @final
 class GraphRun:

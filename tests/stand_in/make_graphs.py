@@ -123,6 +123,7 @@ def of_events(gpu: Gpu, stream: RawStream, other: RawStream) -> list[str]:
     LIBRARY.stand_in_fail(b"cuStreamQuery", NOT_READY)
     looks_at_stream = stream.query(), stream.query()
     event.synchronize()
+    stream.synchronize()
     milliseconds = last.time_since(first)
     return [*said(), f"{looks} {looks_at_stream} {milliseconds} {stream.handle:x} {other.handle:x}"]
 
@@ -134,6 +135,7 @@ def refusals(gpu: Gpu, stream: RawStream) -> list[str]:
         ("cuStreamCreate", gpu.new_stream),
         ("cuStreamWaitEvent", lambda: stream.wait_for_event(event)),
         ("cuStreamQuery", stream.query),
+        ("cuStreamSynchronize", stream.synchronize),
         ("cuEventCreate", gpu.new_event),
         ("cuEventRecord", lambda: event.record(stream)),
         ("cuEventQuery", event.query),

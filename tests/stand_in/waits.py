@@ -101,6 +101,7 @@ def _calls_of_a_context(gpu: Any, see: See) -> None:
     see("cuStreamCreate", "bindings", gpu.new_stream)
     see("cuStreamWaitEvent", "bindings", lambda: stream.wait_for_event(event))
     see("cuStreamQuery", "bindings", stream.query)
+    see("cuStreamSynchronize", "bindings", stream.synchronize)
     see("cuEventCreate", "bindings", gpu.new_event)
     see("cuEventRecord", "bindings", lambda: event.record(stream))
     see("cuEventQuery", "bindings", event.query)

@@ -43,7 +43,7 @@ def run_bound_now(loaded: LoadedPlan, bound: BoundArguments, settings: Settings,
             bound.return_leaves()
             raise
         if replay is not COMPLETED:
-            drive(_settle(replay, _blocking, spin))
+            drive(_settle(replay, _blocking, 0.0))
         assert loaded.signature is not None
         return loaded.signature.result(bound.memory, bound.leaves)
     finally:

@@ -69,6 +69,10 @@ class RawStream(Protocol):
         """Return True if all work in the stream is complete."""
         ...
 
+    def synchronize(self) -> object:
+        """Block until all work in the stream is complete."""
+        ...
+
 
 class RawEvent(Protocol):
     """A CUDA event (CUevent) without timing."""

@@ -25,6 +25,7 @@ makes:
     cuStreamCreate                  bindings                         -                 waits          released
     cuStreamWaitEvent               bindings                         a full queue      -              released
     cuStreamQuery                   bindings                         -                 unknown        released
+    cuStreamSynchronize             bindings                         the stream        unknown        released
     cuEventCreate                   bindings                         -                 waits          released
     cuEventRecord                   bindings                         a full queue      waits          released
     cuEventQuery                    bindings                         -                 -              released

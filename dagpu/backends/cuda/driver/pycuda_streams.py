@@ -43,6 +43,9 @@ class PyCudaStream:
             self._checked("cuStreamQuery", returned)
         return False
 
+    def synchronize(self) -> None:
+        self._checked("cuStreamSynchronize", self._bindings.cuStreamSynchronize(self.cu))
+
 
 @final
 class PyCudaEvent:

@@ -104,10 +104,9 @@ class GraphReplay:
         try:
             idle = self._stream.raw.query()
         except BaseException as error:
-            followed = self._follow()
-            if followed is None or not followed.mark_lost(error, required=True):
+            if not self._is_lost(error):
                 raise
-            return followed.done()
+            return self.finished
         if idle and self._claim():
             self._graphs.give_back(self._graph)
             if self._buffers is not None:
@@ -118,9 +117,31 @@ class GraphReplay:
         return self.finished
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the run is over, at most `timeout` seconds. Return True if it is over."""
-        followed = self._follow_now()
-        return followed is None or followed.wait(timeout)
+        """Block until the run is over, at most `timeout` seconds. Return True if it is over. Other threads run
+        meanwhile."""
+        if timeout is not None:
+            followed = self._follow_now()
+            return followed is None or followed.wait(timeout)
+        while not self.done():
+            followed = self._followed
+            if followed is not None:
+                return followed.wait()
+            with self._device.gpu.current():
+                try:
+                    self._stream.raw.synchronize()
+                except BaseException as error:
+                    if not self._is_lost(error):
+                        raise
+        return True
+
+    def _is_lost(self, error: BaseException) -> bool:
+        """Return True if the error of a look or a wait says that the device is lost, and end the run then. The context
+        must be current."""
+        followed = self._follow()
+        if followed is None or not followed.mark_lost(error, required=True):
+            return False
+        self.finished = followed.finished
+        return True
 
     def readable(self) -> int | None:
         """Return a descriptor that becomes readable when the run is over; see `CudaReplay.readable`."""
