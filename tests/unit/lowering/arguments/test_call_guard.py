@@ -9,11 +9,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import DeviceOp, full, pipeline, use_device, value
+from dagpu import DeviceOp, empty, full, pipeline, use_device, value
 from dagpu.common.errors import DagpuError
 from dagpu.lowering.arguments.cache_key import flatten_op
 from dagpu.lowering.arguments.call_guard import BoundCall, LeafBinding, guard_call
 from dagpu.ops.compose import Pure, Then, Value
+from tests.programs.arithmetic import scale
 from tests.unit.lowering.arguments.structure_keys import Colour, Pair, named, shared, tensor
 
 
@@ -209,3 +210,13 @@ def _flat(arguments: tuple[Any, ...], names: tuple[Any, ...]) -> Any:
         assert isinstance(known.f, Pure)
         return flatten_op(Then(Value((arguments, names), None), known.f, None))
     return None
+
+
+def test_a_guard_calls_no_comparison_of_the_users() -> None:
+    """An enum member or a class whose comparison raises, or is always true, is found by its identity."""
+    with use_device("host"):
+        for one, other in ((Picky.A, Picky.B), (Lax.A, Lax.B), (First, Second)):
+            f = pipeline(lambda x, mode: scale(empty((2, 2)).partition((2, 2)), 2.0, x).first().unpartition().to_host())
+            for mode in (one, one, one, other, one, other):
+                assert (f(shared(), mode).sync() == 2).all()
+            assert f.cache_info().misses == 2

@@ -123,7 +123,7 @@ def test_a_lost_device_ends_the_run(machine: Machine) -> None:
 CALLS = (
     "cuGraphAddKernelNode", "cuGraphAddMemcpyNode", "cuGraphAddMemsetNode", "cuGraphInstantiate", "cuGraphLaunch",
     "cuGraphExecKernelNodeSetParams", "cuGraphExecMemcpyNodeSetParams", "cuGraphExecMemsetNodeSetParams",
-    "cuGraphExecDestroy", "cuGraphUpload", "cuEventRecord", "cuMemAlloc", "cuMemHostAlloc", "cuEventQuery",
+    "cuGraphExecDestroy", "cuGraphUpload", "cuEventRecord", "cuMemAlloc", "cuMemHostAlloc", "cuEventQuery", "cuStreamQuery",
 )  # fmt: skip
 
 
