@@ -10,6 +10,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from dagpu.common.dtypes import element_type
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.frozen import frozen
 from dagpu.common.layout import Layout
@@ -197,8 +198,8 @@ class _Walk:
             facts.alias = self._storages.setdefault(storage, len(self._storages))
             facts.cut = (state.kind, *cut_of(value)) if kind is Partition else None
         elif kind is np.ndarray:
-            if value.dtype.metadata is not None:
-                return None
+            if value.dtype.metadata is not None or element_type(value.dtype) is None:
+                return None  # a key has such an element type by its identity
             facts.shape, facts.dtype = value.shape, value.dtype
         elif kind is not int and kind is not float:
             return None
@@ -209,8 +210,9 @@ class _Walk:
 
 def _match_other(value: Any, facts: _Expected, call: BoundCall) -> bool:
     """Return True if an argument that is not a handle has the expected facts, and bind it."""
-    if facts.token is not None:
-        return facts.token is value or facts.token == exact_token(value)
+    token = facts.token
+    if token is not None:  # an object in the key by its identity is its own token, and may have an `__eq__` of its own
+        return token is value or (type(token) is tuple and token == exact_token(value))
     if facts.items is not None:
         return _match_items(value, facts.items, facts, call)
     binding = facts.binding

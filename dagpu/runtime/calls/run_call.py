@@ -30,22 +30,25 @@ def run_bound_now(loaded: LoadedPlan, bound: BoundArguments, settings: Settings,
         or not (loaded.graph_is_ready if graph else loaded.is_compiled)
     ):
         return drive(run_bound(loaded, bound, settings, _blocking, origin))
-    locks = Locks(origin)
+    locks, replay = Locks(origin), None
     try:
         locks.acquire(bound.locks)
-        try:
-            if bound.moves:
-                bound.take_leaves(origin)
-            loaded.runs += 1
-            spin = loaded.spin if settings.spin is None else settings.spin
-            replay = loaded.prepared.submit(Bindings(memory=bound.memory), spin, graph=graph)
-        except BaseException:
-            bound.return_leaves()
-            raise
+        if bound.moves:
+            bound.take_leaves(origin)
+        loaded.runs += 1
+        spin = loaded.spin if settings.spin is None else settings.spin
+        replay = loaded.prepared.submit(Bindings(memory=bound.memory), spin, graph=graph)
         if replay is not COMPLETED:
             drive(_settle(replay, _blocking, 0.0))
         assert loaded.signature is not None
         return loaded.signature.result(bound.memory, bound.leaves)
+    except BaseException:
+        if replay is None:
+            bound.return_leaves()
+        else:  # the locks are held until it is over
+            replay.cancel()
+            drive(_blocking.drain_replay(replay))
+        raise
     finally:
         locks.release()
 

@@ -221,8 +221,8 @@ class GraphInstances:
         self._plan = plan
         self._device = devices[0]
         self._topology: GraphTopology | None = None
-        self.is_small = False
-        """True if the graph has few nodes. Then any idle graph serves a run, and may be popped from `idle`."""
+        self._is_small = False
+        """True if the graph has few nodes."""
         self._lock = threading.Lock()
         self.idle: list[GraphExec] = []
         """The graphs that no run has borrowed. Popping and appending are atomic."""
@@ -253,14 +253,19 @@ class GraphInstances:
     @property
     def can_lend(self) -> bool:
         """True if `borrow` may succeed: a graph is idle, or another may be created."""
-        return bool(self.idle) or not (self._count >= INSTANCES or self.refused or self.obstacle)
+        return bool(self.idle) or self._can_make
+
+    @property
+    def _can_make(self) -> bool:
+        """True if another graph may be created."""
+        return not (self._count >= INSTANCES or self.refused or self.obstacle)
 
     def find_topology(self, compiled: CompiledPlan, encoded: Encoded) -> GraphTopology:
         """Return the topology of the plan's graph. It is computed once, or twice if two threads call at the same
         time."""
         if self._topology is None:
             self._topology = build_topology(compiled, encoded)
-            self.is_small = len(self._topology.nodes) <= FEW_NODES
+            self._is_small = len(self._topology.nodes) <= FEW_NODES
         return self._topology
 
     def prepare_first(self, compiled: CompiledPlan, encoded: Encoded) -> None:
@@ -275,27 +280,31 @@ class GraphInstances:
                 finally:
                     self.give_back(instance)
 
+    def borrow_idle(self) -> GraphExec | None:
+        """Return any idle graph of a plan with few nodes, without a comparison of bases; None if there is none."""
+        if self._is_small:
+            try:
+                return self.idle.pop()  # atomic
+            except IndexError:
+                pass
+        return None
+
     def borrow(self, compiled: CompiledPlan, encoded: Encoded, bases: Sequence[int]) -> GraphExec | None:
         """Return a graph for a run: the idle one with the fewest changed bases, or a new one, not instantiated yet.
         Addresses that come back get a new one if that saves the update of many nodes.
 
         Return None if none is available. Pass the graph to `give_back` after the run."""
         with self._lock:
-            idle, topology = self.idle, self._topology
-            if idle:
-                may_want_another = (
-                    topology is not None
-                    and len(topology.nodes) > FEW_NODES
-                    and self._count < INSTANCES
-                    and not self._failed
-                )
-                if len(idle) == 1 and not may_want_another:
-                    return idle.pop()
-                changed = [instance.changed_bases(bases) for instance in idle]
-                nearest = min(range(len(idle)), key=lambda n: len(changed[n]))
-                if not (may_want_another and self._wants_another(changed[nearest], bases)):
-                    return idle.pop(nearest)
-            elif not self.can_lend:
+            while idle := self.idle.copy():
+                nearest = self._nearest(idle, bases)
+                if nearest is None:
+                    break
+                try:
+                    self.idle.remove(nearest)
+                except ValueError:  # `borrow_idle`, which needs no lock, was quicker
+                    continue
+                return nearest
+            if not (idle or self._can_make):
                 return None
             self._count += 1
         try:
@@ -307,6 +316,21 @@ class GraphInstances:
                 raise
             self._refuse(error)
             return None
+
+    def _nearest(self, idle: Sequence[GraphExec], bases: Sequence[int]) -> GraphExec | None:
+        """Return the one of these idle graphs with the fewest changed bases; None if the run is to have a new graph.
+
+        The caller holds the lock.
+        """
+        topology = self._topology
+        may_want_another = (
+            topology is not None and len(topology.nodes) > FEW_NODES and self._count < INSTANCES and not self._failed
+        )
+        if len(idle) == 1 and not may_want_another:
+            return idle[0]
+        changed = [instance.changed_bases(bases) for instance in idle]
+        nearest = min(range(len(idle)), key=lambda n: len(changed[n]))
+        return None if may_want_another and self._wants_another(changed[nearest], bases) else idle[nearest]
 
     def _wants_another(self, changed: Sequence[int], bases: Sequence[int]) -> bool:
         """Return True if a run with these bases is to have a graph of its own, although one is idle: many of its nodes

@@ -243,36 +243,53 @@ def launch_idle_graph(
     for buffer, base in compiled.inputs:
         block: Any = memory[buffer]
         bases[base] = block.address
-    streams, launched = device.streams, False
+    streams = device.streams
+    graph: GraphExec | None = None
+    stream: CudaStream | None = None
+    launched = complete = False
     with device.gpu.current():
-        stream = streams.take_exclusive()
         try:
-            graph = graphs.idle.pop() if graphs.is_small else graphs.borrow(compiled, command_lists.encoded, bases)
-        except IndexError:  # another thread was quicker
-            graph = None
-        if graph is None or graph.raw is None:
-            streams.give_back_exclusive(stream)
-            if graph is not None:
-                graphs.give_back(graph)
-            return None
-        try:
-            graph.update_nodes(bases, memory).launch(stream.raw)
-            launched = True
-            completed = spin > 0 and (stream.raw.query() or _poll(stream.raw, spin))
+            graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
+            if graph is not None and graph.raw is not None:
+                stream = streams.take_exclusive()
+                graph.update_nodes(bases, memory).launch(stream.raw)
+                launched = True
+                if spin:
+                    complete = stream.raw.query() or _poll(stream.raw, spin)
         except BaseException as error:
+            if graph is None or stream is None:
+                _give_up(compiled, graphs, graph, error)
+                raise
             run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream)
             followed = run.follow(None if launched else error)
             if launched and not followed.mark_lost(error, required=True):
                 followed.wait()  # an interrupt: no caller has the run to wait for it
                 raise
             return followed
-    if completed:
+    if graph is None or stream is None:
+        if graph is not None:
+            graphs.give_back(graph)
+        return None
+    if complete:  # outside of the `try`: whatever interrupts this, neither is given back twice
         graphs.idle.append(graph)
         streams.exclusive.append(stream)
         return COMPLETED
     run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream)
     device.live.add(run)
     return run
+
+
+def _give_up(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec | None, error: BaseException) -> None:
+    """Return the graph, if any, of a run that cannot begin because of this error."""
+    if graph is not None:
+        graphs.give_back(graph)
+    _lose_device(compiled, error)
+
+
+def _lose_device(compiled: CompiledPlan, error: BaseException) -> None:
+    """Mark the device as lost, and end every run on it, if this error of a run that cannot begin says so."""
+    if isinstance(error, DeviceLostError):
+        compiled.devices[0].lose(error, [describe_instruction(each) for each in instructions_of(compiled.plan)])
 
 
 def launch_captured(
@@ -287,19 +304,26 @@ def launch_captured(
         return None
     with device.gpu.current():
         stream = device.streams.take(compiled.keys)[0]
-        if stream.congested():
-            return None
-        end = device.streams.take_event()
+        try:
+            if stream.congested():
+                return None
+            end = device.streams.take_event()
+        except DeviceLostError as error:
+            _lose_device(compiled, error)
+            raise
         failed: BaseException | None = None
+        complete = False
         try:
             launch.frozen.launch(stream.raw)
             end.record(stream.raw)
             stream.count_entries(1)
-            if spin and (end.query() or _poll(end, spin)):
-                device.streams.give_back(end)
-                return COMPLETED
+            if spin:
+                complete = end.query() or _poll(end, spin)
         except BaseException as error:
             failed = error
+        if complete:  # outside of the `try`: whatever interrupts this, the event is not given back twice
+            device.streams.give_back(end)
+            return COMPLETED
         run = CudaReplay(compiled, RunMemory(compiled, memory), command_lists.give_back, _no_graph)
         run.buffers.launched.append(launch)
         if failed is None:
@@ -356,9 +380,7 @@ def launch_graph(
             return None
         stream = streams.take_exclusive() if own is None else streams.take((own,))[0]
     except BaseException as error:
-        graphs.give_back(graph)
-        if isinstance(error, DeviceLostError):
-            device.lose(error, [describe_instruction(each) for each in instructions_of(compiled.plan)])
+        _give_up(compiled, graphs, graph, error)
         raise
     run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
     try:

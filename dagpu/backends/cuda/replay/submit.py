@@ -85,6 +85,12 @@ def follow_launch(run: CudaReplay, stream: CudaStream, end: RawEvent | None = No
     device.live.add(run)
     if end is not None:
         run.ends = [(0, end)]
+    if (
+        device.lost is not None
+    ):  # another run has lost it. To find that out by a call would lose each run inside another
+        run.lose(device.lost)
+        run.finish_submission()
+        return
     again = end is None
     while again:
         again = False

@@ -124,6 +124,7 @@ CALLS = (
     "cuGraphAddKernelNode", "cuGraphAddMemcpyNode", "cuGraphAddMemsetNode", "cuGraphInstantiate", "cuGraphLaunch",
     "cuGraphExecKernelNodeSetParams", "cuGraphExecMemcpyNodeSetParams", "cuGraphExecMemsetNodeSetParams",
     "cuGraphExecDestroy", "cuGraphUpload", "cuEventRecord", "cuMemAlloc", "cuMemHostAlloc", "cuEventQuery",
+    "cuStreamQuery", "cuStreamSynchronize",
 )  # fmt: skip
 
 

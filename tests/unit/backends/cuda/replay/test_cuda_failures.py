@@ -147,7 +147,7 @@ def test_a_refused_launch_leaves_the_other_branch(machine: Machine) -> None:
 CALLS = (
     "cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuEventSynchronize", "cuMemcpyHtoDAsync",
     "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemsetD32Async", "cuMemAlloc", "cuMemHostAlloc", "cuEventCreate",
-    "cuStreamCreate", "cuLaunchHostFunc",
+    "cuStreamCreate", "cuStreamQuery", "cuLaunchHostFunc",
 )  # fmt: skip
 
 

@@ -1,0 +1,44 @@
+"""A signal handler of the user's that raises, at every line of the direct way of a call, on simulated GPUs."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from dagpu import ones, pipeline, zeros
+from dagpu.handles.handle_trees import storage_of
+from dagpu.runtime.calls.run_call import run_bound_now
+from tests.programs.arithmetic import axpy
+from tests.simulated.cuda import driver, installed
+from tests.simulated.raising import RaisingAt, lines_to_try
+
+S = (2, 2)
+
+
+@pytest.mark.parametrize("spin", [0, 1_000_000])
+def test_an_exception_at_any_line_of_a_call_leaves_nothing_locked_or_under_way(
+    spin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handles are back in their op if the run has not begun. Otherwise the run is over when the call ends. Only at
+    the line that releases the locks they stay."""
+    monkeypatch.setenv("DAGPU_SPIN_US", str(spin))
+    raised = 0
+    with installed(5) as machine:
+        axpy.compile()
+        given = ones(S).share().sync()
+        *lines, _release = lines_to_try(run_bound_now)
+        for code, line in lines:
+            f = pipeline(graph_from=1)(lambda x, y: axpy(x.partition(S), 1.0, y).first().unpartition())
+            for _ in range(3):
+                f(zeros(S).sync(), given).sync()
+            op: Any = f(zeros(S).sync(), given)
+            launches = machine.gpus[0].calls["cuGraphLaunch"]
+            with RaisingAt(code, line) as raising, suppress(TimeoutError):
+                op.sync()
+            raised += raising.raised
+            assert not driver().live, line
+            lock = storage_of(given).lock
+            assert (lock.readers, lock.writer) == (0, None), line
+            if raising.raised and machine.gpus[0].calls["cuGraphLaunch"] == launches:
+                assert (op.sync().borrow().to_host().sync() == 1).all(), line
+    assert raised > 10

@@ -1,0 +1,43 @@
+"""An exception at a line of a function, as a signal handler of the user's raises it."""
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any, final
+
+
+def lines_to_try(function: Callable[..., object]) -> Iterator[tuple[CodeType, int]]:
+    """The lines of a function at which an exception may be expected to leave nothing.
+
+    An exception at the first or last instruction of a `with` block leaves it without a call of `__exit__`.
+    """
+    code: CodeType = function.__code__
+    for line in sorted({line for _, _, line in code.co_lines() if line is not None}):
+        if not linecache.getline(code.co_filename, line).strip().startswith(("with ", "try:")):
+            yield code, line
+
+
+@final
+class RaisingAt:
+    """Raises a TimeoutError the first time that this thread comes to a line of a function."""
+
+    def __init__(self, code: CodeType, line: int) -> None:
+        self._code = code
+        self._at = line
+        self.raised = False
+
+    def __enter__(self) -> "RaisingAt":
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is not self._code:
+            return None
+        if event == "line" and frame.f_lineno == self._at and not self.raised:
+            self.raised = True
+            raise TimeoutError(self._at)
+        return self._trace
