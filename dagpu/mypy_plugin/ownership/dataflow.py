@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Iterator
 from typing import TypeAlias, TypeVar
 
-from dagpu.mypy_plugin.flow.control_flow import (
+from dagpu.mypy_plugin.ownership.control_flow import (
     EVERYTHING,
     EXCLUSIVE,
     SHARED,

@@ -13,9 +13,9 @@ from mypy.nodes import (
 from mypy.types import UninhabitedType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.flow.callee import Callee, by_value_flags, callee_of, describe_call
-from dagpu.mypy_plugin.flow.closure_facts import call_closure
-from dagpu.mypy_plugin.flow.control_flow import (
+from dagpu.mypy_plugin.ownership.callee import Callee, by_value_flags, callee_of, describe_call
+from dagpu.mypy_plugin.ownership.closure_facts import call_closure
+from dagpu.mypy_plugin.ownership.control_flow import (
     ANY_GLOBAL,
     EVERYTHING,
     LOANS,
@@ -27,8 +27,8 @@ from dagpu.mypy_plugin.flow.control_flow import (
     Run,
     Slot,
 )
-from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.flow.lower.lower_places import Operands, build_part, function_of, place_of
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
+from dagpu.mypy_plugin.ownership.lower.lower_places import Operands, build_part, function_of, place_of
 from dagpu.mypy_plugin.typing.type_facts import FREE, HANDLE, OP
 
 

@@ -4,7 +4,7 @@ A set of slots is an integer with one bit for each slot. On bodies with thousand
 recompute the set at every instruction.
 """
 
-from dagpu.mypy_plugin.flow.control_flow import (
+from dagpu.mypy_plugin.ownership.control_flow import (
     BasicBlock,
     Body,
     Build,

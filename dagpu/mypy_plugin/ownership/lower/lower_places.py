@@ -18,9 +18,9 @@ from mypy.nodes import (
 from mypy.types import Instance, TupleType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.flow.closure_facts import pass_closure_on
-from dagpu.mypy_plugin.flow.control_flow import EVERYTHING, Build, Move, Place, Read, Slot
-from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder, expression
+from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, Build, Move, Place, Read, Slot
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, is_stored, method_name
 
 _DEEPEST = 3

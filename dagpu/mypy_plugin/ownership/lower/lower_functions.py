@@ -17,10 +17,10 @@ from mypy.semanal import is_trivial_body
 from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.flow.closure_facts import summarise
-from dagpu.mypy_plugin.flow.control_flow import SPENDABLE, Body, Build, Move, Read, Run, Slot, Store
-from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.flow.module_facts import Closure, Effect, ModuleFacts
+from dagpu.mypy_plugin.ownership.closure_facts import summarise
+from dagpu.mypy_plugin.ownership.control_flow import SPENDABLE, Body, Build, Move, Read, Run, Slot, Store
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect, ModuleFacts
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 

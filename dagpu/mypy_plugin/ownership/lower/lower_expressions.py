@@ -25,12 +25,12 @@ from mypy.nodes import (
     YieldFromExpr,
 )
 
-from dagpu.mypy_plugin.flow.closure_facts import pass_closure_on
-from dagpu.mypy_plugin.flow.control_flow import EVERYTHING, LOANS, BasicBlock, Build, Slot
-from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.flow.lower.lower_assignments import assign, declare, record_aliases
-from dagpu.mypy_plugin.flow.lower.lower_functions import closure_of
-from dagpu.mypy_plugin.flow.lower.lower_places import Operands
+from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, BasicBlock, Build, Slot
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
+from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare, record_aliases
+from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
+from dagpu.mypy_plugin.ownership.lower.lower_places import Operands
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 

@@ -8,10 +8,10 @@ from mypy.nodes import Context, Expression
 from mypy.types import Type
 
 from dagpu.mypy_plugin import codes, messages
-from dagpu.mypy_plugin.flow.control_flow import Body, Build, Escape, Lend, Move, Place, Read, Run, Slot, Touch
-from dagpu.mypy_plugin.flow.dataflow import Dataflow, entry_states
-from dagpu.mypy_plugin.flow.liveness import live_after_each, liveness
-from dagpu.mypy_plugin.flow.module_facts import ModuleFacts
+from dagpu.mypy_plugin.ownership.control_flow import Body, Build, Escape, Lend, Move, Place, Read, Run, Slot, Touch
+from dagpu.mypy_plugin.ownership.dataflow import Dataflow, entry_states
+from dagpu.mypy_plugin.ownership.liveness import live_after_each, liveness
+from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
 
 
 class Finding(NamedTuple):

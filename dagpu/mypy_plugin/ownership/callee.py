@@ -23,10 +23,10 @@ from mypy.typeops import get_type_vars
 from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.flow.lower.lower_functions import effect_of, function_named
-from dagpu.mypy_plugin.flow.lower.lower_places import function_of
-from dagpu.mypy_plugin.flow.module_facts import Closure
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.ownership.lower.lower_functions import effect_of, function_named
+from dagpu.mypy_plugin.ownership.lower.lower_places import function_of
+from dagpu.mypy_plugin.ownership.module_facts import Closure
 from dagpu.mypy_plugin.typing.type_facts import MOVES, method_name, signatures
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeAlias
 from mypy.nodes import Context, Expression, FuncDef, FuncItem
 from mypy.types import Type
 
-from dagpu.mypy_plugin.flow.control_flow import Body, Path, Root
-from dagpu.mypy_plugin.flow.expected_errors import ExpectedErrors
+from dagpu.mypy_plugin.ownership.control_flow import Body, Path, Root
+from dagpu.mypy_plugin.ownership.expected_errors import ExpectedErrors
 from dagpu.mypy_plugin.typing.type_facts import TypeFacts
 
 Types: TypeAlias = Mapping[Expression, Type]

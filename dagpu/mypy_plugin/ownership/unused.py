@@ -15,7 +15,7 @@ from mypy.nodes import (
     TupleExpr,
 )
 
-from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, OP, method_name
 
 

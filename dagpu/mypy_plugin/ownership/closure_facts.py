@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from mypy.nodes import Context, FuncItem, Var
 
-from dagpu.mypy_plugin.flow.control_flow import (
+from dagpu.mypy_plugin.ownership.control_flow import (
     EVERYTHING,
     Body,
     Build,
@@ -22,9 +22,9 @@ from dagpu.mypy_plugin.flow.control_flow import (
     Store,
     Touch,
 )
-from dagpu.mypy_plugin.flow.dataflow import entry_states
-from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.flow.module_facts import Closure, Outside
+from dagpu.mypy_plugin.ownership.dataflow import entry_states
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.ownership.module_facts import Closure, Outside
 from dagpu.mypy_plugin.typing.type_facts import MOVES, TypeFacts
 
 

@@ -21,10 +21,10 @@ from mypy.nodes import (
 )
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.flow.control_flow import EVERYTHING, Escape, Forget, Place, Slot, Store
-from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.flow.lower.lower_functions import closure_of
-from dagpu.mypy_plugin.flow.lower.lower_places import place_of
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, Escape, Forget, Place, Slot, Store
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
+from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
+from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 

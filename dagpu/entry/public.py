@@ -49,6 +49,11 @@ from dagpu.ops.creation import (
 )
 from dagpu.ops.graph import CudaGraph, Module, Scope
 from dagpu.ops.launch import KernelOp
+from dagpu.reactive.flows.asking import Ask, batching
+from dagpu.reactive.flows.feed import Feed
+from dagpu.reactive.flows.flow_class import Flow
+from dagpu.reactive.flows.flow_makers import every, flow, merge, zip_flows
+from dagpu.reactive.flows.stats import Stats
 from dagpu.runtime.device_lookup import current_device, device, devices, use_device
 from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
 from dagpu.runtime.pipelines import Pipeline, pipeline
@@ -56,14 +61,15 @@ from dagpu.runtime.spawning import Pending, spawn
 from dagpu.runtime.timeline import Trace, trace
 
 __all__ = [
-    "BorrowError", "Borrowed", "CaptureError", "CompileError", "CostModel", "CudaGraph", "DagpuError", "Device",
-    "DeviceError", "DeviceLostError", "DeviceOp", "In", "Interpreter", "Kernel", "KernelArgumentError",
+    "Ask", "BorrowError", "Borrowed", "CaptureError", "CompileError", "CostModel", "CudaGraph", "DagpuError", "Device",
+    "DeviceError", "DeviceLostError", "DeviceOp", "Feed", "Flow", "In", "Interpreter", "Kernel", "KernelArgumentError",
     "KernelBoundsError", "KernelOp", "Lazy", "ListSchedule", "MayAlloc", "Module", "MovedError", "NestedRunError",
     "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
     "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "SchedulingPolicy", "Scope",
-    "Shape", "ShapeError", "SharedTensor", "SingleStream", "Static", "Stream", "StreamInterpreter", "Tensor",
-    "TensorMut", "TensorRef", "Tile", "Trace", "arange", "bf16", "bool_", "convert", "current_device", "device",
-    "devices", "dup", "empty", "eye", "f16", "f32", "f64", "fill", "from_host", "full", "i8", "i16", "i32", "i64",
-    "kernel", "linspace", "memcpy", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "spawn",
-    "trace", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "zeros", "zip_ops",
+    "Shape", "ShapeError", "SharedTensor", "SingleStream", "Static", "Stats", "Stream", "StreamInterpreter", "Tensor",
+    "TensorMut", "TensorRef", "Tile", "Trace", "arange", "batching", "bf16", "bool_", "convert", "current_device",
+    "device", "devices", "dup", "empty", "every", "eye", "f16", "f32", "f64", "fill", "flow", "from_host", "full",
+    "i8", "i16", "i32", "i64", "kernel", "linspace", "memcpy", "merge", "ones", "pipeline", "plan_of", "rand", "randn",
+    "record_origins", "spawn", "trace", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "zeros",
+    "zip_flows", "zip_ops",
 ]  # fmt: skip

@@ -17,10 +17,10 @@ from mypy.patterns import (
 from mypy.typeops import try_expanding_sum_type_to_union
 from mypy.types import Instance, LiteralType, NoneType, ProperType, UnionType, get_proper_type
 
-from dagpu.mypy_plugin.flow.control_flow import Move
-from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.flow.lower.lower_assignments import assign, declare
-from dagpu.mypy_plugin.flow.lower.lower_places import place_of
+from dagpu.mypy_plugin.ownership.control_flow import Move
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
+from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
+from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 

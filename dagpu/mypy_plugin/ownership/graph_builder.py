@@ -25,7 +25,7 @@ from mypy.nodes import (
 )
 from mypy.nodes import Block as Suite
 
-from dagpu.mypy_plugin.flow.control_flow import (
+from dagpu.mypy_plugin.ownership.control_flow import (
     ANY_GLOBAL,
     BasicBlock,
     Body,
@@ -39,7 +39,7 @@ from dagpu.mypy_plugin.flow.control_flow import (
     Slot,
     reverse_postorder,
 )
-from dagpu.mypy_plugin.flow.module_facts import Closure, ModuleFacts
+from dagpu.mypy_plugin.ownership.module_facts import Closure, ModuleFacts
 
 
 @dataclass(eq=False, slots=True)

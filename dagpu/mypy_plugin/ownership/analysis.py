@@ -20,18 +20,18 @@ from mypy.nodes import (
 )
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.flow.closure_facts import summarise
-from dagpu.mypy_plugin.flow.control_flow import Body
-from dagpu.mypy_plugin.flow.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.flow.lower import (  # noqa: F401  # each registers itself
+from dagpu.mypy_plugin.ownership.closure_facts import summarise
+from dagpu.mypy_plugin.ownership.control_flow import Body
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.ownership.lower import (  # noqa: F401  # each registers itself
     lower_calls,
     lower_expressions,
     lower_match,
     lower_statements,
 )
-from dagpu.mypy_plugin.flow.lower.lower_functions import bodies_of, effect_in, is_pipeline
-from dagpu.mypy_plugin.flow.module_facts import Effect, ModuleFacts, Types
-from dagpu.mypy_plugin.flow.reporting import Finding, check_body
+from dagpu.mypy_plugin.ownership.lower.lower_functions import bodies_of, effect_in, is_pipeline
+from dagpu.mypy_plugin.ownership.module_facts import Effect, ModuleFacts, Types
+from dagpu.mypy_plugin.ownership.reporting import Finding, check_body
 
 
 class Analysis:

@@ -27,13 +27,13 @@ from mypy.nodes import (
 from mypy.types import AnyType, CallableType, Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.flow import expected_errors
-from dagpu.mypy_plugin.flow.control_flow import Escape, Place, Read
-from dagpu.mypy_plugin.flow.graph_builder import Finally, GraphBuilder, Loop, statement
-from dagpu.mypy_plugin.flow.lower.lower_assignments import assign, declare, record_aliases
-from dagpu.mypy_plugin.flow.lower.lower_functions import closure_of, is_pipeline
-from dagpu.mypy_plugin.flow.lower.lower_places import place_of
-from dagpu.mypy_plugin.flow.unused import drops_op
+from dagpu.mypy_plugin.ownership import expected_errors
+from dagpu.mypy_plugin.ownership.control_flow import Escape, Place, Read
+from dagpu.mypy_plugin.ownership.graph_builder import Finally, GraphBuilder, Loop, statement
+from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare, record_aliases
+from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline
+from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
+from dagpu.mypy_plugin.ownership.unused import drops_op
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 
