@@ -117,7 +117,7 @@ class Feed(Generic[_T_co]):
 class OpenBlock(Generic[_T_co]):
     """The block of a feed: it owns the tasks and the resources of the feed, and ends them."""
 
-    __slots__ = ("_manager", "_nursery", "_stack", "feed")
+    __slots__ = ("_manager", "_nursery", "_stack", "_stats", "feed")
     feed: Feed[_T_co]
 
     async def open(self, begin: Begin[_T_co], origin: Origin) -> Feed[_T_co]:
@@ -125,15 +125,15 @@ class OpenBlock(Generic[_T_co]):
         self._stack = AsyncExitStack()
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
-        stats, maker = Stats(), track_maker()
+        self._stats, maker = Stats(), track_maker()
         try:
-            stage = begin(Opening(self._nursery, self._stack, stats, maker))
+            stage = begin(Opening(self._nursery, self._stack, self._stats, maker))
         except BaseException as error:
             self._nursery.cancel_scope.cancel()
             await self._leave(type(error), error, error.__traceback__)
             raise
         track = None if maker is None else maker(f"feed at {describe(origin)}")
-        self.feed = Feed(stage, stats, track, origin)
+        self.feed = Feed(stage, self._stats, track, origin)
         return self.feed
 
     async def close(
@@ -154,8 +154,10 @@ class OpenBlock(Generic[_T_co]):
             async with self._stack:
                 return await self._manager.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
-            if error is not None and group.exceptions == (error,):
-                return False
+            others = [each for each in group.exceptions if each is not error]
+            if len(others) < len(group.exceptions) and all(isinstance(each, trio.Cancelled) for each in others):
+                return False  # the body's error alone, perhaps beside a cancellation of the tasks around it
             raise
         finally:
+            self._stats.in_flight = 0
             del error, trace

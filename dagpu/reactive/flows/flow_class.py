@@ -41,7 +41,7 @@ class Flow(Generic[_T_co]):
                 ...
 
     All tasks that the feed started have ended when the block is left, and their device work is drained. A flow may be
-    opened any number of times, by any number of tasks; an iterator that it was made of goes on from where it is.
+    opened any number of times, by any number of tasks.
 
     An error of an item takes the item's place among the values. It is raised by the feed after all values before it.
     """

@@ -29,7 +29,8 @@ def flow(items: AsyncIterable[_T] | Iterable[_T], /) -> Flow[_T]:
     """Return the flow of the items of an iterable: a list, a generator, a camera, a memory channel of trio, a feed.
 
     Each is pulled when it is asked for. An iterator that is not async is called in the trio task that asks, so it must
-    not block. Each time the flow is opened, it iterates again; a generator goes on from where it is.
+    not block. Each time the flow is opened, it iterates again. An iterator goes on from where it is; but an async
+    generator is closed with the block of the feed, as trio wants it.
     """
     origin = here()
     if isinstance(items, Flow):

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from types import AsyncGeneratorType
 from typing import Any, TypeVar, final
 
 import trio
@@ -20,15 +21,16 @@ _U = TypeVar("_U")
 def begin_items(items: AsyncIterable[_T] | Iterable[_T], opening: Opening) -> FlowStage[_T]:
     """Begin a stage that returns the items of an iterable.
 
+    An async generator is closed with the block of the feed. Other iterators may be used after it.
+
     A consumer may be cancelled while an iterator computes, and a cancelled async generator cannot go on. So for a
     consumer, a task of the flow asks an async iterator.
     """
     if not isinstance(items, AsyncIterable):
         return ItemsStage(iter(items), yields=opening.asker is not Asker.RUNS)
     iterator = aiter(items)
-    close = getattr(iterator, "aclose", None)
-    if close is not None and iterator is not items:  # a generator that this feed alone knows
-        opening.stack.push_async_callback(close)
+    if isinstance(iterator, AsyncGeneratorType):  # trio warns of one that is left open
+        opening.stack.push_async_callback(iterator.aclose)
     found = AsyncItemsStage(iterator)
     if opening.asker is not Asker.CONSUMER:
         return found

@@ -136,21 +136,21 @@ class InFlightStage(FlowStage[_U]):
         """Pull an item and work on it."""
         self._pulling = True
         self._permits -= 1
-        self._stats.in_flight += 1
         try:
             item = await self._source.next()
         except End:
             self._permits += 1
-            self._stats.in_flight -= 1
             self._ended = True
             self._idle.unpark_all()
             self._consumer.unpark()
             return
         except Exception as error:
+            self._stats.in_flight += 1
             self._put(failure(error))
             return
         finally:
             self._pulling = False
+        self._stats.in_flight += 1
         slot = ItemOutcome[_U](self._source.since)
         self._pulled += 1
         if self._work.ordered:
@@ -179,9 +179,8 @@ class InFlightStage(FlowStage[_U]):
         self._consumer.unpark()
 
     def state(self) -> str:
-        work = self._work
-        order = "in order" if work.ordered else "as they come"
-        return f"{work.permits - self._permits} of {work.permits} in flight, {order}"
+        taken = self._work.permits - self._permits - self._pulling
+        return f"{taken} of {self._work.permits} in flight, {'in order' if self._work.ordered else 'as they come'}"
 
 
 def _span(track: SpanTrack, name: str) -> Callable[[], None]:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import trio
 
@@ -80,7 +80,7 @@ class SwitchStage(FlowStage[_U]):
         self._f = f
         self._opening = opening
         self._value: ItemOutcome[_U] | None = None
-        self._errors: deque[ItemOutcome[_U]] = deque()
+        self._errors: deque[ItemOutcome[Any]] = deque()
         self._inner: trio.CancelScope | None = None
         self._inner_ended = trio.Event()
         self._source_ended = False
@@ -91,6 +91,7 @@ class SwitchStage(FlowStage[_U]):
 
     @passes_on
     async def next(self) -> _U:
+        outcome: ItemOutcome[_U]
         while True:
             if self._errors:
                 outcome = self._errors.popleft()
@@ -111,22 +112,25 @@ class SwitchStage(FlowStage[_U]):
         """Pull values, and open the flow that is made of each."""
         try:
             while True:
-                try:
-                    begin = self._f(await self._source.next())
-                except End:
-                    raise
-                except Exception as error:
-                    self._errors.append(failure(error))
+                outcome = await ask(self._source)
+                if outcome.error is None:
+                    await self._close_inner()
+                    try:
+                        self._open_inner(self._f(outcome.take()))
+                    except Exception as error:
+                        outcome = failure(error)
+                if outcome.error is not None:
+                    self._errors.append(outcome)
                     self._consumer.unpark()
                     while self._errors:
                         await self._pumps.park()
-                    continue
-                await self._close_inner()
-                self._inner, self._inner_ended = trio.CancelScope(), trio.Event()
-                self._opening.nursery.start_soon(self._play, begin, self._inner, name="dagpu switch")
         except End:
             self._source_ended = True
             self._consumer.unpark()
+
+    def _open_inner(self, begin: Begin[_U]) -> None:
+        self._inner, self._inner_ended = trio.CancelScope(), trio.Event()
+        self._opening.nursery.start_soon(self._play, begin, self._inner, name="dagpu switch")
 
     async def _close_inner(self) -> None:
         if self._inner is not None:

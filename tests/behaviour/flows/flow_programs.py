@@ -13,7 +13,8 @@ import trio
 import trio.testing
 from hypothesis import strategies as st
 
-from dagpu import DeviceOp, Flow, Interpreter, StreamInterpreter, flow, value, zip_flows
+from dagpu import DeviceOp, Flow, StreamInterpreter, flow, value, zip_flows
+from dagpu.lowering.plan import Plan
 
 T = TypeVar("T")
 Outcomes: TypeAlias = list[Any]
@@ -48,7 +49,7 @@ class SlowInterpreter:
 
     def __init__(self, seconds: Callable[[], float] = lambda: 1.0) -> None:
         self._seconds = seconds
-        self._inner: Interpreter = StreamInterpreter()
+        self._inner = StreamInterpreter()
         self.running = 0
         self.most = 0
         self.begun = 0
@@ -69,6 +70,9 @@ class SlowInterpreter:
 
     def run_sync(self, op: DeviceOp[T, Any, Any], /) -> T:
         return self._inner.run_sync(op)
+
+    def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan:
+        return self._inner.plan_of(op)
 
 
 def seeded_seconds(seed: int) -> Callable[[], float]:
