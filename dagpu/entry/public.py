@@ -54,6 +54,7 @@ from dagpu.reactive.flows.feed import Feed
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.flow_makers import every, flow, merge, zip_flows
 from dagpu.reactive.flows.stats import Stats
+from dagpu.reactive.terminal import watch
 from dagpu.runtime.device_lookup import current_device, device, devices, use_device
 from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
 from dagpu.runtime.pipelines import Pipeline, pipeline
@@ -70,6 +71,6 @@ __all__ = [
     "TensorMut", "TensorRef", "Tile", "Trace", "arange", "batching", "bf16", "bool_", "convert", "current_device",
     "device", "devices", "dup", "empty", "every", "eye", "f16", "f32", "f64", "fill", "flow", "from_host", "full",
     "i8", "i16", "i32", "i64", "kernel", "linspace", "memcpy", "merge", "ones", "pipeline", "plan_of", "rand", "randn",
-    "record_origins", "spawn", "trace", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "zeros",
-    "zip_flows", "zip_ops",
+    "record_origins", "spawn", "trace", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "watch",
+    "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip

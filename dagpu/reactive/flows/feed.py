@@ -24,12 +24,13 @@ class Feed(Generic[_T_co]):
     `run`, `fold`, `latest`, `at_most` and `switch` say.
     """
 
-    __slots__ = ("_asked", "_left", "_origin", "_stage", "_track", "stats")
+    __slots__ = ("_asked", "_left", "_stage", "_track", "origin", "stats")
 
     def __init__(self, stage: FlowStage[_T_co], stats: Stats, track: SpanTrack | None, origin: Origin) -> None:
         self._stage: FlowStage[_T_co] | None = stage
         self._track = track
-        self._origin = origin
+        self.origin = origin
+        """The place where the flow was opened."""
         self._asked = False
         self._left: float | None = None
         self.stats = stats
@@ -44,7 +45,7 @@ class Feed(Generic[_T_co]):
         except End:
             raise StopAsyncIteration from None
         except StopAsyncIteration as error:  # of a function of the user's: `async for` would take it for the end
-            raise RuntimeError(f"a function of the flow opened at {describe(self._origin)} raised it") from error
+            raise RuntimeError(f"a function of the flow opened at {describe(self.origin)} raised it") from error
         except BaseException as error:
             without_our_frames(error)
             raise
@@ -63,7 +64,7 @@ class Feed(Generic[_T_co]):
         try:
             return await self._next()
         except End:
-            raise trio.EndOfChannel(f"the flow opened at {describe(self._origin)} has no more values") from None
+            raise trio.EndOfChannel(f"the flow opened at {describe(self.origin)} has no more values") from None
         except BaseException as error:
             without_our_frames(error)
             raise
@@ -74,7 +75,7 @@ class Feed(Generic[_T_co]):
             self._refuse_closed()
         if self._asked:
             raise trio.BusyResourceError(
-                f"two tasks ask the feed opened at {describe(self._origin)}. Open the flow twice, or share what it "
+                f"two tasks ask the feed opened at {describe(self.origin)}. Open the flow twice, or share what it "
                 "computes with op.shared()."
             )
         self._asked = True
@@ -106,11 +107,11 @@ class Feed(Generic[_T_co]):
 
     def _refuse_closed(self) -> NoReturn:
         raise trio.ClosedResourceError(
-            f"the block of this feed, opened at {describe(self._origin)}, is over. Ask it inside."
+            f"the block of this feed, opened at {describe(self.origin)}, is over. Ask it inside."
         )
 
     def __repr__(self) -> str:
-        return f"<{'closed ' if self._stage is None else ''}Feed opened at {describe(self._origin)}>"
+        return f"<{'closed ' if self._stage is None else ''}Feed opened at {describe(self.origin)}>"
 
 
 @final

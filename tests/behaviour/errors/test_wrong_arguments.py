@@ -162,6 +162,16 @@ def set_to(target: Any) -> object:
     return trio.run(main)
 
 
+def watched(feed: Any, **given: Any) -> object:
+    async def main() -> object:
+        if feed is not FLOW:
+            return dagpu.watch(feed, **given)
+        async with FLOW as opened:
+            return dagpu.watch(opened, **given)
+
+    return trio.run(main)
+
+
 class Settable:
     """Takes the values of a flow."""
 
@@ -319,6 +329,11 @@ TABLE: dict[str, Public] = {
             "within": ("number", "fraction"),
             "in_flight": ("number",),
         },
+    ),
+    "watch": Public(
+        watched,
+        lambda: {"feed": FLOW, "total": None, "title": "", "console": None},
+        {"total": ("None", "number"), "title": ("text",), "console": ("None",)},
     ),
     "Stats.latency": Public(by_place(dagpu.Stats().latency), lambda: {"quantile": 0.5}, {"quantile": ()}),
     "DeviceOp.then": Public(asked_of("then"), lambda: {"f": lambda t: t.to_host()}),
