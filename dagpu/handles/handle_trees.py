@@ -15,15 +15,15 @@ from dagpu.handles.storage import Storage
 class Undo:
     """A saved state of a handle, with which a run undoes its move."""
 
-    __slots__ = ("_handle", "_state")
+    __slots__ = ("handle", "state")
 
     def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._state: HandleState = live_state(handle)
+        self.handle = handle
+        self.state: HandleState = live_state(handle)
 
     def undo(self) -> None:
         """Restore the state of the handle. Handles that the run made from it must not be used any more."""
-        restore_state(self._handle, self._state)
+        restore_state(self.handle, self.state)
 
 
 def storage_of(handle: Handle) -> Storage:

@@ -45,11 +45,14 @@ from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.run_memo import Remembering, RunMemo, check_components, once_of, own_result_error
 from dagpu.lowering.tracing.undo_log import HandleTaker
 from dagpu.lowering.tracing.user_code import Closures, describe_closure
+from dagpu.lowering.updates.live_inputs import LiveValue
+from dagpu.lowering.updates.run_sources import RunSources
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
-from dagpu.ops.compose import BUILT_IN, Cut, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops.compose import BUILT_IN, Cut, Cutoff, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
+from dagpu.ops.live.source_op import Source
 from dagpu.ops.nodes import Node
 from dagpu.ops.single_flight import new_once_number
 
@@ -69,6 +72,9 @@ class _EvaluationMark:
 FINISH: Final = _EvaluationMark("followed on the stack by a node and a height: the node's inputs are `done[height:]`")
 FINISH_ROW: Final = _EvaluationMark("followed on the stack by a row, whose input is on top of `done`")
 RESTORE: Final = _EvaluationMark("followed on the stack by a placement to restore")
+
+_USED_AGAIN: Final = frozenset((Value, Shared, Source, Cutoff))
+"""The nodes that check themselves how often they are used in one run."""
 
 CALLING: Final = frozenset((Then, Map))
 """The nodes whose evaluation may call a function of the user's."""
@@ -93,6 +99,7 @@ class Evaluation:
         leaves: TracedArguments,
         taker: HandleTaker,
         origin: Origin,
+        sources: RunSources,
     ) -> None:
         self.thread = threading.get_ident()
         """The thread that drives the run. Code that blocks this thread must not wait for the run."""
@@ -110,6 +117,7 @@ class Evaluation:
         self.memo = RunMemo()
         self._places = places
         self._closures = Closures(leaves)
+        self._sources = sources
         self._newest_before = new_once_number()
 
     def run(self, due: Callable[[], bool]) -> Generator[None, None, None]:
@@ -139,7 +147,7 @@ class Evaluation:
         """
         row: list[Map[Any] | Launch] = []
         seen, kind = self.seen, type(node)
-        while kind is not Value and kind is not Shared:
+        while kind not in _USED_AGAIN:
             if node in seen:
                 raise self._used_twice_error(node)
             seen.add(node)
@@ -165,10 +173,12 @@ class Evaluation:
         match node:
             case Launch():
                 todo += (len(self.done), node, FINISH, *reversed(self._lazy_arguments(node)))
-            case Map() | Then() | ToHost() | HostCall():
+            case Map() | Then() | ToHost() | HostCall() | Cutoff():
                 todo += (len(self.done), node, FINISH, node.source)
             case Value():
                 self.done.append(self._held_value(node))
+            case Source():
+                self.done.append(self._sources.value_of(node))
             case Alloc():
                 seed = self.leaves.seed_of(node)
                 self.done.append(emit_alloc(node, seed, self.builder, self._places.current[0], self._places.current[1]))
@@ -208,7 +218,7 @@ class Evaluation:
         value = self.done.pop()
         while row:
             node = row.pop()
-            if type(value) is Deferred:
+            if type(value) is Deferred or type(value) is LiveValue:
                 self._apply_node(node, (value,))
                 value = self.done.pop()
             elif type(node) is Launch:
@@ -229,22 +239,25 @@ class Evaluation:
             inputs = tuple(resolve(item) for item in inputs)
             if Deferred in map(type, inputs) and self._suspend(node, inputs):
                 return
-        builder, (device, policy, _) = self.builder, self._places.current
+        inputs, result = self._sources.adapt(node, inputs, self.builder)
+        if result is not NOT_YET:
+            self.done.append(result)
+            return
+        builder, policy = self.builder, self._places.current[1]
         match node:
             case Launch():
                 self.done.append(self._launch_kernel(node, inputs))
             case Map():
                 self._apply_map(node, inputs[0])
             case Then():
-                op = self._closures.call(node, node.f, inputs[0])
+                op = self._sources.call(self._closures, node, node.f, inputs[0])
                 if not isinstance(op, DeviceOp):
                     raise self._not_an_op_error(node, op)
                 self.todo.append(op)
             case ToHost():
                 self._push_cell_value(emit_to_host(node, inputs[0], builder, policy))
             case HostCall():
-                argument = self._closures.host_argument(node, argument_template(inputs[0]))
-                self._push_cell_value(emit_host_call(node, argument, builder, device, policy))
+                self._push_cell_value(self._call_on_host(node, inputs[0]))
             case Zip():
                 self.done.append(inputs)
             case Shared():
@@ -252,10 +265,16 @@ class Evaluation:
             case Unzip():
                 self.memo.record_components(node.split, inputs[0], node.origin)
                 self.done.append(self.memo.take_component(node))
-            case Value() | Alloc() | FromHost() | Copy() | On() | GraphLaunch():
+            case Value() | Alloc() | FromHost() | Copy() | On() | GraphLaunch() | Source() | Cutoff():
                 raise AssertionError(f"{node!r} has no inputs to wait for")
             case _:
                 assert_never(node)
+
+    def _call_on_host(self, node: HostCall[Any], value: Any) -> Deferred:
+        """Emit the call of a function of `host_map`, and return its value."""
+        argument = self._closures.host_argument(node, argument_template(value))
+        argument = self._sources.host_argument(argument, self.builder)
+        return emit_host_call(node, argument, self.builder, *self._places.current[:2])
 
     def _apply_map(self, node: Map[Any], argument: Any) -> None:
         """Apply the function of a `Map`, which must return a value without ops in it."""
@@ -263,7 +282,7 @@ class Evaluation:
             self.done.append(argument)
             self._apply_row([node])
             return
-        result = self._closures.call(node, node.f, argument)
+        result = self._sources.call(self._closures, node, node.f, argument)
         if has_op(result):
             refuse_op(result, describe_closure(node, node.f))
         self.done.append(result)
@@ -424,6 +443,11 @@ class Evaluation:
     def _visit_remembered(self, node: Remembering, source: AnyOp) -> None:
         """Use the remembered value of a `Shared` or `Unzip`, evaluate it, or wait for the run that is evaluating it."""
         once = once_of(node)
+        if self._sources.is_private(node):
+            self._visit_private(node, source)
+            return
+        if once.made_for and self._sources.is_stale(once):
+            once.expire()
         # A plan may be cached in two cases. A node that a pipeline's function has just made is remembered for no other
         # run. A value that a `Shared` has remembered before is a constant. Both hold in the next run too.
         if not self.leaves.pure or (
@@ -434,16 +458,30 @@ class Evaluation:
             self._suspend_until_made(node)
             return
         if self.memo.is_claimed(once):
+            self._sources.reused(once)
             self.done.append(self.memo.use_again(node))
             return
         match once.claim(self):
             case "claimed":
                 self.memo.start_claim(once)
+                self._sources.start(once)
                 self.todo += (len(self.done), node, FINISH, source)
             case "done":
+                self._sources.reused(once)
                 self.done.append(self.taker.take_handles(self.memo.use_published(node, self.taker.undo_log.add), node))
             case "busy":
                 self._suspend_until_made(node)
+
+    def _visit_private(self, node: Remembering, source: AnyOp) -> None:
+        """Use the value of a `Shared` or `Unzip` that this run evaluates for itself alone."""
+        once = once_of(node)
+        if self.memo.is_deferred(once):
+            self._suspend_until_made(node)
+        elif self.memo.is_claimed(once):
+            self.done.append(self.memo.use_again(node))
+        else:
+            self.memo.start_private(once)
+            self.todo += (len(self.done), node, FINISH, source)
 
     def _suspend_until_made(self, node: Remembering) -> None:
         """Suspend a node whose value is being made. When the value exists, this use gets handles of its own to it."""

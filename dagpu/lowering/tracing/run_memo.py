@@ -8,7 +8,7 @@
 A complete value is published to its `Once`, for other runs and for the next run, and removed from `claims`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.common.errors import MovedError, NestedRunError, OwnershipError, ShapeError
@@ -29,6 +29,8 @@ class RunMemo:
     def __init__(self) -> None:
         self._claims: dict[Once, Any] = {}
         self._splits: dict[Once, Split] = {}
+        self._private: set[Once] = set()
+        """The values that this run makes for itself alone: it publishes none of them."""
 
     def is_claimed(self, once: Once) -> bool:
         """Return true if this run is making that value, or has made it in the stage that is being traced."""
@@ -37,6 +39,18 @@ class RunMemo:
     def start_claim(self, once: Once) -> None:
         """Record that this run evaluates the source."""
         self._claims[once] = PENDING
+
+    def start_private(self, once: Once) -> None:
+        """Record that this run evaluates the source for itself alone."""
+        self._private.add(once)
+        self._claims[once] = PENDING
+
+    def forget_private(self) -> None:
+        """Drop the values that this run has made for itself alone. Nothing of the run needs them any more."""
+        for once in self._private:
+            self._claims.pop(once, None)
+            self._splits.pop(once, None)
+        self._private.clear()
 
     def defer_shared(self, once: Once, deferred: Deferred) -> None:
         """Record that the value of a `Shared` does not exist yet."""
@@ -126,12 +140,13 @@ class RunMemo:
         """Return the handles in the values that are made and not published yet."""
         return [handle for claimed in self._claims.values() if claimed is not PENDING for handle in handles_in(claimed)]
 
-    def publish(self, constant: Callable[[Any], Any]) -> list[Any]:
+    def publish(self, constant: Callable[[Any], Any], made_for: Callable[[Once], Mapping[Any, int]]) -> list[Any]:
         """Remember the complete values, for other runs and for the next run. `constant` maps the value of a `Shared` to
-        the value that is published. Return the published values."""
+        the value that is published; `made_for` returns the sources on which a value depends. Return the published
+        values."""
         published: list[Any] = []
         for once, claimed in list(self._claims.items()):
-            if claimed is PENDING:
+            if claimed is PENDING or once in self._private:
                 continue
             value = [resolve(part) for part in claimed] if type(claimed) is list else resolve(claimed)
             incomplete = (
@@ -139,13 +154,14 @@ class RunMemo:
             )
             if not incomplete:
                 del self._claims[once]
-                published.append(value if self._splits.pop(once, None) else constant(value))
-                once.publish(published[-1])
+                components = self._splits.pop(once, None) is not None
+                published.append(value if components else constant(value))
+                once.publish(published[-1], None if components else made_for(once))
         return published
 
     def abandon(self) -> None:
         """Give up all claims: this run will not make the values, so another run may."""
-        for once in self._claims:
+        for once in self._claims.keys() - self._private:
             once.abandon()
         self._claims.clear()
 

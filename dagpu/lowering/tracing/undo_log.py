@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.containers import is_container
 from dagpu.common.origin import Origin
-from dagpu.handles import HANDLES, OWNING, Handle, HandleBase, Tensor, live_state, move_handle
+from dagpu.handles import HANDLES, OWNING, Handle, HandleBase, HandleState, Tensor, live_state, move_handle
 from dagpu.handles.handle_trees import Undo, map_handles
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.tracing.loans import Loans
@@ -44,6 +44,10 @@ class UndoLog:
     def discard(self) -> None:
         """Discard the log: from now on nothing can be put back."""
         self._entries = None
+
+    def taken(self) -> list[tuple[Handle, HandleState]]:
+        """Return the handles that were taken, each with its state before."""
+        return [(entry.handle, entry.state) for entry in self._entries or () if isinstance(entry, Undo)]
 
     def put_back(self) -> None:
         """Put back everything that was taken, because the run failed or was cancelled. After `discard`, and when

@@ -70,7 +70,7 @@ class LoadedPlan:
         self._fixed: list[tuple[int, Hashable]] = []
         """The values for which the plan is specialised, each with its index among the leaves."""
 
-    def keep(self, signature: Signature, graph_from: int | None) -> None:
+    def keep(self, signature: Signature | None, graph_from: int | None) -> None:
         """Make the plan ready for later runs, with the run from which on it is a graph."""
         self._signature = signature
         self._graph_from = graph_from
