@@ -20,6 +20,8 @@ from dagpu.common.errors import (
     PartitionError,
     PlanError,
     ShapeError,
+    SourceError,
+    UpdateError,
 )
 from dagpu.common.origin import record_origins
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
@@ -49,12 +51,15 @@ from dagpu.ops.creation import (
 )
 from dagpu.ops.graph import CudaGraph, Module, Scope
 from dagpu.ops.launch import KernelOp
+from dagpu.ops.live.source_op import Source, cutoff, source
+from dagpu.ops.live.versions import batch
 from dagpu.reactive.flows.asking import Ask, batching
 from dagpu.reactive.flows.feed import Feed
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.flow_makers import every, flow, merge, zip_flows
 from dagpu.reactive.flows.stats import Stats
 from dagpu.reactive.terminal import watch
+from dagpu.reactive.observing import observe
 from dagpu.runtime.device_lookup import current_device, device, devices, use_device
 from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
 from dagpu.runtime.pipelines import Pipeline, pipeline
@@ -67,10 +72,11 @@ __all__ = [
     "KernelBoundsError", "KernelOp", "Lazy", "ListSchedule", "MayAlloc", "Module", "MovedError", "NestedRunError",
     "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
     "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "SchedulingPolicy", "Scope",
-    "Shape", "ShapeError", "SharedTensor", "SingleStream", "Static", "Stats", "Stream", "StreamInterpreter", "Tensor",
-    "TensorMut", "TensorRef", "Tile", "Trace", "arange", "batching", "bf16", "bool_", "convert", "current_device",
-    "device", "devices", "dup", "empty", "every", "eye", "f16", "f32", "f64", "fill", "flow", "from_host", "full",
-    "i8", "i16", "i32", "i64", "kernel", "linspace", "memcpy", "merge", "ones", "pipeline", "plan_of", "rand", "randn",
-    "record_origins", "spawn", "trace", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "watch",
-    "zeros", "zip_flows", "zip_ops",
+    "Shape", "ShapeError", "SharedTensor", "SingleStream", "Source", "SourceError", "Static", "Stats", "Stream",
+    "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace", "UpdateError", "arange", "batch",
+    "batching", "bf16", "bool_", "convert", "current_device", "cutoff", "device", "devices", "dup", "empty", "every",
+    "eye", "f16", "f32", "f64", "fill", "flow", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "linspace",
+    "memcpy", "merge", "observe", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "source", "spawn",
+    "trace", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "watch", "zeros", "zip_flows",
+    "zip_ops",
 ]  # fmt: skip

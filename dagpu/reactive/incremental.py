@@ -6,12 +6,13 @@ where a value has another type or shape, and, if it has several stages, in each 
 the same by construction stays in use, so the device still runs only what has changed.
 """
 
-from typing import Any, TypeAlias, final
+from functools import partial
+from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.errors import BorrowError, MovedError
 from dagpu.common.origin import Origin, describe
 from dagpu.handles import SharedTensor, live_state
-from dagpu.lowering.program import Program
+from dagpu.lowering.program import Program, label
 from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.tracer import Tracer
@@ -32,6 +33,9 @@ from dagpu.runtime.execute import call_on_plan, execute, next_stage
 from dagpu.runtime.waiting import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
+
+_MOST_SHOWN: Final = 12
+"""The most instructions that `explain` names for one source."""
 
 
 class _TraceAgain(Exception):
@@ -69,6 +73,31 @@ class IncrementalRun:
     def kept_bytes(self) -> int:
         """The bytes of device memory that stay between updates."""
         return sum(stage.staleness.kept_bytes() for stage in self._stages)
+
+    def explain(self) -> list[str]:
+        """Describe which instructions run again for each source, and what is kept, one a line."""
+        live = self._live
+        if live is None:
+            return ["nothing has run yet"]
+        lines = []
+        names = [label(each) for stage in self._stages for each in stage.staleness.program.instructions]
+        for number, node in enumerate(live.bit_names):
+            bit, again = 1 << number, []
+            for stage in self._stages:
+                stale = stage.staleness
+                again += [label(stale.program.instructions[i]) for i in stale.instructions_for_mask(bit)]
+            what = "source" if type(node) is Source else "cutoff, if its value differs,"
+            shown = ", ".join(again[:_MOST_SHOWN]) + (", ..." if len(again) > _MOST_SHOWN else "")
+            why = "; a closure reads it, so the op is traced again" if bit & live.structural_bits() else ""
+            where = f"{what} at {describe(node.origin)}"
+            lines.append(f"{where}: {len(again)} of {len(names)} instructions{f': {shown}' if again else ''}{why}")
+        if self._build is None:
+            lines.append(
+                f"{len(self._stages)} stages: a closure waits for host data, so each update traces the op again"
+            )
+        total = sum(buffer.nbytes for stage in self._stages for buffer in stage.staleness.program.buffers)
+        lines.append(f"kept {self.kept_bytes:,} bytes of {total:,}")
+        return lines
 
     async def update(self, snapshot: Snapshot, waits: Waits) -> Any:
         """Bring everything up to date with a snapshot, and return the op's value.
@@ -219,6 +248,7 @@ class IncrementalRun:
             held = [handle for handle, _ in tracer.taken_handles()]
             result = make()
         finally:
+            live.end_trace()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
         return result
@@ -241,14 +271,8 @@ class IncrementalRun:
         if self._limit is not None:
             staleness = fit_into(staleness, self._limit, where)
         memory = TargetMemory(len(program.buffers))
-        return LiveStage(
-            staleness,
-            leaves,
-            cutoffs,
-            memory,
-            self._settings,
-            lambda plan: call_on_plan(self._settings, self._op, plan),
-        )
+        on_plan = partial(call_on_plan, self._settings, self._op)
+        return LiveStage(staleness, leaves, cutoffs, memory, self._settings, on_plan)
 
     def _check_borrows(self, builder: ProgramBuilder) -> None:
         """Raise a `BorrowError` for an op that holds a borrow, or launches a graph: a feed outlives both."""

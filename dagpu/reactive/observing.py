@@ -236,4 +236,4 @@ def _equal_items(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, np.ndarray):
         return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
-    return bool(a == b or (a != a and b != b))  # noqa: PLR0124  # NaN
+    return bool(a == b or (a != a and b != b))  # NaN

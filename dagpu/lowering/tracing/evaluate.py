@@ -261,6 +261,7 @@ class Evaluation:
             case Zip():
                 self.done.append(inputs)
             case Shared():
+                self._sources.finish(node.once)
                 self.done.append(self.memo.record_shared(node, inputs[0]))
             case Unzip():
                 self.memo.record_components(node.split, inputs[0], node.origin)

@@ -43,6 +43,7 @@ class LiveValue:
         self.value = value
 
 
+_NO_VALUE: Final = object()
 _STANDINS: Final = frozenset((SymbolicNumber, SymbolicArray, LiveValue))
 
 
@@ -87,7 +88,7 @@ class LiveInputs:
     """The inputs of one trace, in the order in which it found them."""
 
     def __init__(self, snapshot: Snapshot, reads: set[int], before: "LiveInputs | None" = None) -> None:
-        self.snapshot = snapshot
+        self._snapshot: Snapshot | None = snapshot
         self.reads = reads
         """The indices of the structural inputs. The set also identifies the trace to its stand-ins."""
         self.inputs: list[LiveInput] = []
@@ -97,6 +98,16 @@ class LiveInputs:
         """The memory by which the trace refers to tensors, each with the index of its input."""
         self._standins: dict[object, Any] = {}
         self._before = {} if before is None else before.cutoff_values()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The instant at which the trace reads sources."""
+        assert self._snapshot is not None, "the trace is over"
+        return self._snapshot
+
+    def end_trace(self) -> None:
+        """Let the versions of the snapshot go: the trace is over."""
+        self._snapshot = None
 
     def cutoff_values(self) -> dict[Cutoff[Any, Any, Any], Any]:
         """Return the values of the cutoffs, with which a later trace compares its own."""
@@ -220,7 +231,7 @@ class LiveInputs:
         if kind is SharedTensor:
             state = live_state(value)
             # Memory of its own, so that two sources that hold one tensor stay two inputs.
-            made.storage = Storage(state.storage.device, state.storage.nbytes, memory=made)
+            made.storage = Storage(state.storage.device, state.storage.nbytes, memory=_NO_VALUE)
             made.layout, made.origin = state.layout, state.origin
             self.storages[made.storage] = index
             return SharedTensor(
@@ -236,7 +247,6 @@ class LiveInputs:
         return standin.clone() if type(standin) is SharedTensor else standin
 
 
-_NO_VALUE: Final = object()
 _OPAQUE: Final = frozenset((LiveValue,))
 
 

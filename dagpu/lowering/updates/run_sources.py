@@ -51,6 +51,10 @@ class RunSources(Protocol):
         """Record that the value of a `Shared` is evaluated from now on."""
         ...
 
+    def finish(self, once: Once) -> None:
+        """Record that the value of a `Shared` exists."""
+        ...
+
     def reused(self, once: Once) -> None:
         """Record that the value of a `Shared` is used again."""
         ...
@@ -62,13 +66,15 @@ class RunSources(Protocol):
 
 @final
 class SourceLog:
-    """The sources that a run has read, in order. Those of a `Shared` are the ones read since its evaluation began."""
+    """The sources that a run has read, in order. Those of a `Shared` are the ones read while it was evaluated; of one
+    that waits for host data, all that were read since."""
 
-    __slots__ = ("_read", "_since")
+    __slots__ = ("_found", "_read", "_since")
 
     def __init__(self) -> None:
         self._read: list[Source[Any]] = []
         self._since: dict[Once, int] = {}
+        self._found: dict[Once, list[Source[Any]]] = {}
 
     def add(self, node: Source[Any]) -> None:
         """Record that a source was read."""
@@ -78,12 +84,18 @@ class SourceLog:
         """Record that the value of a `Shared` is evaluated from now on."""
         self._since[once] = len(self._read)
 
+    def finish(self, once: Once) -> None:
+        """Record that the value of a `Shared` exists."""
+        self._found[once] = self.of(once)
+
     def reused(self, once: Once) -> None:
         """Record that a `Shared` is used again: what uses it depends on all that was read since it began."""
         self._read += self.of(once)
 
     def of(self, once: Once) -> list[Source[Any]]:
         """Return the sources that were read since the evaluation of a `Shared` began. They contain all of its own."""
+        if once in self._found:
+            return self._found[once]
         since = self._since.get(once)
         return list(once.made_for) if since is None else list(dict.fromkeys(self._read[since:]))
 
@@ -134,6 +146,9 @@ class SnapshotSources:
 
     def start(self, once: Once) -> None:
         self._logged().start(once)
+
+    def finish(self, once: Once) -> None:
+        self._logged().finish(once)
 
     def reused(self, once: Once) -> None:
         self._logged().reused(once)
@@ -235,6 +250,9 @@ class LiveSources:
 
     def start(self, once: Once) -> None:
         self._log.start(once)
+
+    def finish(self, once: Once) -> None:
+        self._log.finish(once)
 
     def reused(self, once: Once) -> None:
         self._log.reused(once)

@@ -112,6 +112,10 @@ class Staleness:
             targets = targets | written
             valid = valid - written
 
+    def instructions_for_mask(self, mask: int) -> tuple[int, ...]:
+        """Return the instructions that run again if these bits have changed, in the order of the program."""
+        return self.instructions_for(self.stale_targets(Change(mask)))
+
     def _closure(self, roots: set[int], is_kept: IsKept) -> set[int]:
         """Return the instructions that make what `roots` need, these included."""
         chosen = set(roots)

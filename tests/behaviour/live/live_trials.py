@@ -130,6 +130,13 @@ def change(trial: Trial, which: set[int], step: int) -> set[int]:
     return changed
 
 
+def stirs(trial: Trial, which: set[int], step: int) -> bool:
+    """Change sources as `change` does; true if a feed watches one whose value is another one now."""
+    before = [each.revision for each in trial.sources]
+    change(trial, which, step)
+    return any(each.revision != was and each.watchers() for each, was in zip(trial.sources, before, strict=True))
+
+
 def changes() -> st.SearchStrategy[Changes]:
     """Which sources change before each of a few updates."""
     return st.lists(st.sets(st.integers(0, 4), max_size=3), min_size=1, max_size=4)
