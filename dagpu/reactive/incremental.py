@@ -261,8 +261,8 @@ class IncrementalRun:
         if owned is not None:
             raise MovedError(
                 f"the op observed at {describe(where)} writes over {owned[1]!r}, made at {describe(owned[1].origin)}, "
-                "which moved into it: its second update would find it written. Begin it with dup(t) of a t.share()d "
-                "tensor at each update, or with zeros."
+                "which moved into it: its second update would find it written. Share it, t.share(), and begin with a "
+                "copy at each update, value(t).then(dup), or begin with zeros."
             )
         known = {id(cut) for stage in before for cut in stage.cutoffs}
         cutoffs = [made for made in live.inputs if made.buffer is not None and id(made) not in known]

@@ -19,7 +19,8 @@ from tests.behaviour.errors.cures import (
     running,
 )
 from tests.behaviour.errors.cures.catalogue import KEPT, Case, Program
-from tests.behaviour.errors.cures.left_out import LEFT_OUT
+from tests.behaviour.errors.cures.reactive import sources
+from tests.behaviour.errors.left_out import LEFT_OUT
 
 __all__ = ["CASES", "KEPT", "LEFT_OUT", "Case", "Program"]
 
@@ -36,6 +37,7 @@ CASES: Final[list[Case]] = [
         copies,
         graphs,
         devices,
+        sources,
     )
     for case in module.CATALOGUE.cases
 ]
