@@ -58,8 +58,8 @@ from dagpu.reactive.flows.feed import Feed
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.flow_makers import every, flow, merge, zip_flows
 from dagpu.reactive.flows.stats import Stats
-from dagpu.reactive.terminal import watch
 from dagpu.reactive.observing import observe
+from dagpu.reactive.terminal import watch
 from dagpu.runtime.device_lookup import current_device, device, devices, use_device
 from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
 from dagpu.runtime.pipelines import Pipeline, pipeline
