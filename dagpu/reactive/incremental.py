@@ -59,15 +59,12 @@ class IncrementalRun:
         """Builds the result; None if the op has several stages, and is traced in each update."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
+        self.sources: tuple[Source[Any], ...] = ()
+        """The sources that the last trace has read, also of one that failed."""
         self.launched = 0
         """The number of instructions that have run."""
         self.reused = 0
         """The number of instructions that did not have to run again."""
-
-    @property
-    def sources(self) -> list[Source[Any]]:
-        """The sources that the last trace has read."""
-        return [] if self._live is None else [node for node in self._live.bit_names if type(node) is Source]
 
     @property
     def kept_bytes(self) -> int:
@@ -249,6 +246,7 @@ class IncrementalRun:
             result = make()
         finally:
             live.end_trace()
+            self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
         return result

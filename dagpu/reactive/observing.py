@@ -98,6 +98,8 @@ class Observed(FlowStage[Any]):
         """True until the value of the newest snapshot has been handed out."""
         self._seen: dict[Source[Any], Version] = {}
         """The sources that the op reads, with the versions of the value that was handed out last."""
+        self._watched: tuple[Source[Any], ...] = ()
+        """The sources that wake this stage."""
         opening.stack.callback(self._close)
 
     async def next(self) -> Any:
@@ -135,32 +137,44 @@ class Observed(FlowStage[Any]):
             stats.launched += run.launched - launched
             stats.reused += run.reused - reused
             stats.kept_bytes = run.kept_bytes
-            self._watch(run.sources)
+            self._watch(run.sources)  # also if it failed: a change may be the cure
         if self._check:
             await self._compare(value, snapshot)
         if self._check or run.launched == launched:
             await trio.lowlevel.cancel_shielded_checkpoint()
-        versions = {node: node.history.at(snapshot) for node in run.sources}
-        changed = [node for node in versions if self._seen.get(node) is not versions[node]]
-        now, waited = trio.current_time(), 0.0
-        if self._seen:
-            first = min((versions[node].since for node in changed), default=time.perf_counter())
-            waited = max(0.0, time.perf_counter() - first)
-            steps = [versions[node].revision - self._seen[node].revision for node in changed if node in self._seen]
-            stats.skipped += max(0, max(steps, default=1) - 1)
-        self.since = now - waited
-        self._watch(run.sources)
-        self._seen = versions
+        self._count(snapshot)
         return value
+
+    def _count(self, snapshot: Snapshot) -> None:
+        """Note the versions of the value that is handed out now, since when it was due, and what it has skipped."""
+        seen, now = self._seen, trio.current_time()
+        self._seen = versions = {node: node.history.at(snapshot) for node in self._run.sources}
+        self.since = now
+        if not seen:
+            return
+        here_now = first = time.perf_counter()
+        steps = 1
+        for node, version in versions.items():
+            before = seen.get(node)
+            if before is not None and version is not before:
+                first = min(first, version.since)
+                steps = max(steps, version.revision - before.revision)
+        self.since = now - (here_now - first)
+        self._stats.skipped += steps - 1
 
     # ---- changes
 
-    def _watch(self, sources: list[Source[Any]]) -> None:
+    def _watch(self, sources: tuple[Source[Any], ...]) -> None:
         """Let these sources wake the stage, and no others."""
+        watched = self._watched
+        if watched == sources:
+            return
         for node in sources:
-            node.watch(self, self._wake)
-        for node in self._seen.keys() - set(sources):
+            if node not in watched:
+                node.watch(self, self._wake)
+        for node in set(watched) - set(sources):
             node.unwatch(self)
+        self._watched = sources
 
     def _wake(self) -> None:
         """Wake the task that waits for a change. Sources call this on the thread that sets them."""
@@ -181,8 +195,7 @@ class Observed(FlowStage[Any]):
 
     def _close(self) -> None:
         """Let go of everything that is kept between updates."""
-        for node in {*self._seen, *self._run.sources}:
-            node.unwatch(self)
+        self._watch(())
         self._run = IncrementalRun(self._op, self._settings, None, self._where)
         self._seen = {}
 

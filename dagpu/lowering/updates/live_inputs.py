@@ -105,6 +105,10 @@ class LiveInputs:
         assert self._snapshot is not None, "the trace is over"
         return self._snapshot
 
+    def sources(self) -> tuple[Source[Any], ...]:
+        """Return the sources that the trace has read."""
+        return tuple([made.source for made in self.inputs if made.source is not None])
+
     def end_trace(self) -> None:
         """Let the versions of the snapshot go: the trace is over."""
         self._snapshot = None

@@ -5,6 +5,7 @@ snapshot is one number, and a source that a trace finds late is read at the same
 an old version only while a snapshot that needs it exists.
 """
 
+import itertools
 import time
 import weakref
 from bisect import bisect_right
@@ -34,28 +35,35 @@ class Version:
 
 @final
 class Snapshot:
-    """One instant at which all sources are read. The versions of that instant live as long as this object."""
+    """One instant at which all sources are read. The versions of that instant live as long as this object.
+
+    Taking a snapshot acquires no lock, so that it never waits for a change of another thread.
+    """
 
     __slots__ = ("__weakref__", "instant")
 
     def __init__(self) -> None:
-        with Bookkeeping():
-            self.instant = _clock.now
-            _clock.snapshots.add(self)
+        number = next(_numbers)
+        self.instant = -1  # until it is known, every version is needed
+        _snapshots[number] = weakref.ref(self, lambda _: _snapshots.pop(number, None))
+        self.instant = _clock.now
+
+
+_numbers: Final = itertools.count()
+_snapshots: Final[dict[int, "weakref.ref[Snapshot]"]] = {}
+"""The snapshots that exist, by numbers. Single operations of a dict are atomic."""
 
 
 @final
 class _Clock:
-    """The instant of the newest change, and the snapshots that exist."""
+    """The instant of the newest change that is complete.
+
+    A change gives all its sources their versions first, and advances the clock then; so a snapshot has all of it or
+    nothing. Versions that no snapshot needs are dropped after that.
+    """
 
     def __init__(self) -> None:
         self.now = 0
-        self.snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
-
-    def advance(self) -> int:
-        """Count one change, and return its instant."""
-        self.now += 1
-        return self.now
 
 
 _clock: Final = _Clock()
@@ -78,14 +86,27 @@ class History:
     def at(self, snapshot: Snapshot) -> Version:
         """Return the version of a snapshot; the oldest one for a source that is younger than the snapshot."""
         versions = self._versions  # one read: another thread may replace the tuple
+        newest = versions[-1]
+        if newest.instant <= snapshot.instant:
+            return newest
         return versions[max(_position(versions, snapshot.instant), 0)]
 
     def add(self, instant: int, value: Any) -> None:
-        """Add a version, and drop those that no snapshot needs. The caller holds the lock of the bookkeeping."""
-        versions = (*self._versions, Version(instant, self.newest.revision + 1, value))
-        needed = {max(_position(versions, snapshot.instant), 0) for snapshot in list(_clock.snapshots)}
-        last = len(versions) - 1
-        self._versions = tuple(version for index, version in enumerate(versions) if index == last or index in needed)
+        """Add a version. The caller holds the lock of the bookkeeping."""
+        self._versions = (*self._versions, Version(instant, self.newest.revision + 1, value))
+
+    def drop_old(self) -> None:
+        """Drop the versions that no snapshot needs. The caller holds the lock of the bookkeeping."""
+        versions = self._versions
+        if not _snapshots:
+            self._versions = versions[-1:]
+            return
+        living = [snapshot for reference in list(_snapshots.values()) if (snapshot := reference()) is not None]
+        needed = {max(_position(versions, snapshot.instant), 0) for snapshot in living}
+        if any(snapshot.instant < 0 for snapshot in living):
+            return  # it is being taken in another thread
+        needed.add(len(versions) - 1)
+        self._versions = tuple([versions[index] for index in sorted(needed)])
 
 
 def _position(versions: Sequence[Version], instant: int) -> int:
@@ -159,9 +180,12 @@ def _apply(changes: dict[Any, Any], only_after: Version | None = None) -> bool:
                 continue
             if not differing:
                 return True
-            instant = _clock.advance()
+            instant = _clock.now + 1
             for source in differing:
                 source.history.add(instant, changes[source])
+            _clock.now = instant
+            for source in differing:
+                source.history.drop_old()
             woken = dict.fromkeys(wake for source in differing for wake in source.watchers())
         for wake in woken:
             wake()
