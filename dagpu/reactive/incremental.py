@@ -17,8 +17,9 @@ from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.budget import fit_into
+from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
 from dagpu.lowering.updates.leaf_values import LeafValues, written_from_outside
-from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs, host_values_equal, same_kind
+from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs, same_kind
 from dagpu.lowering.updates.live_result import Build, Made, TargetMemory, result_builder
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.value_numbers import ValueNumbers
@@ -38,10 +39,6 @@ _MOST_SHOWN: Final = 12
 """The most instructions that `explain` names for one source."""
 
 
-class _TraceAgain(Exception):
-    """An input changed in a way that the trace does not serve."""
-
-
 @final
 class IncrementalRun:
     """The state of one observed op between updates. One task at a time calls `update`."""
@@ -57,6 +54,8 @@ class IncrementalRun:
         """The handles of the op that updates read, and that must not have moved."""
         self._build: Build | None = None
         """Builds the result; None if the op has several stages, and is traced in each update."""
+        self._layer: HostLayer | None = None
+        """The compiled host layer of the trace, from its second update on."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
         self.sources: tuple[Source[Any], ...] = ()
@@ -105,7 +104,7 @@ class IncrementalRun:
         if live is not None and self._build is not None:
             try:
                 self._read_inputs(live, snapshot)
-            except _TraceAgain:
+            except NewTraceNeeded:
                 pass
             else:
                 self._check_held()
@@ -120,26 +119,24 @@ class IncrementalRun:
         """Read the sources of a snapshot, and compute again the host values that depend on those that have changed.
 
         Raises:
-            _TraceAgain: a closure that built the op has read what has changed, or it has another type or shape.
+            NewTraceNeeded: a closure that built the op has read what has changed, or it has another type or shape.
         """
         fits = self._mark_changed(live, snapshot)
         if not fits or self._stale & live.structural_bits():
-            raise _TraceAgain
+            raise NewTraceNeeded
         for made in live.inputs:
             if made.source is not None and made.own & self._stale:
                 made.value = made.source.history.at(snapshot).value
-        for made in live.inputs:
-            if made.call is None:
-                continue
-            if made.cutoff is None and made.bits & self._stale:
-                self._set_input(made, made.call(live.concrete(made.argument)))
-            elif made.cutoff is not None and made.watched & self._stale:
-                value = live.concrete(made.argument)
-                if not host_values_equal(made.cutoff, made.value, value):
-                    self._stale |= made.own
-                    self._set_input(made, value)
+        if self._layer is None:
+            self._layer = HostLayer(live)
+        self._layer.refresh(self._stale, self._mark)
         if self._stale & live.structural_bits():
-            raise _TraceAgain
+            raise NewTraceNeeded
+
+    def _mark(self, bits: int) -> int:
+        """Add stale bits, and return all of them."""
+        self._stale |= bits
+        return self._stale
 
     def _mark_changed(self, live: LiveInputs, snapshot: Snapshot) -> bool:
         """Add the bits of the sources that differ from the trace's values. Return false if one needs a new trace."""
@@ -151,11 +148,6 @@ class IncrementalRun:
                     self._stale |= made.own
                     fits = fits and same_kind(made.value, value)
         return fits
-
-    def _set_input(self, made: LiveInput, value: Any) -> None:
-        if not same_kind(made.value, value):
-            raise _TraceAgain
-        made.value = value
 
     def _check_held(self) -> None:
         """Raise a `MovedError` if a handle that the op holds has moved since the trace."""
@@ -249,6 +241,7 @@ class IncrementalRun:
             self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
+        self._layer = None
         return result
 
     def _new_stage(self, tracer: Tracer, live: LiveInputs, program: Program, before: list[LiveStage]) -> LiveStage:

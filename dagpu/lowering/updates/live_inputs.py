@@ -25,7 +25,7 @@ from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
 from dagpu.lowering.arguments.cache_key import PLAIN, exact_token
 from dagpu.lowering.tracing.deferred import Deferred
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Cutoff
+from dagpu.ops.compose import Cutoff, Map
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot
 
@@ -52,8 +52,8 @@ class LiveInput:
     """One input: where its value comes from, and its value in the newest update."""
 
     __slots__ = (
-        "argument", "bits", "buffer", "call", "cutoff", "decided", "layout", "origin", "own", "source", "storage",
-        "value", "watched",
+        "argument", "bits", "buffer", "call", "cutoff", "decided", "layout", "node", "origin", "own", "source",
+        "storage", "value", "watched",
     )  # fmt: skip
 
     def __init__(self, own: int, bits: int, value: Any) -> None:
@@ -66,6 +66,8 @@ class LiveInput:
         self.source: Source[Any] | None = None
         self.call: Call | None = None
         """The function that computes the value of `argument`; None for a source, and for a cutoff on the device."""
+        self.node: Map[Any] | None = None
+        """The op whose closure computes the value."""
         self.argument: Any = None
         """What the function is given, with stand-ins of other inputs in it."""
         self.cutoff: Cutoff[Any, Any, Any] | None = None
@@ -156,7 +158,7 @@ class LiveInputs:
         kinds = set(map(type, values_in(value)))
         return not _STANDINS.isdisjoint(kinds) and HANDLES.isdisjoint(kinds) and Deferred not in kinds
 
-    def derive(self, call: Call, argument: Any, value: Any) -> Any:
+    def derive(self, node: Map[Any], call: Call, argument: Any, value: Any) -> Any:
         """Return the stand-in for `value`, which is what `call(argument)` has returned for the concrete argument.
 
         A value that holds handles or ops has none: what it was computed of is structural then.
@@ -165,7 +167,7 @@ class LiveInputs:
             self.read(argument)
             return value
         made = LiveInput(0, self.bits_in(argument), make_unwritable(value))
-        made.call, made.argument = call, argument
+        made.node, made.call, made.argument = node, call, argument
         self.inputs.append(made)
         return self._stand_in(len(self.inputs) - 1)
 

@@ -203,7 +203,7 @@ class LiveSources:
         value = call(self.live.concrete(argument))
         if has_op(value):
             refuse_op(value, describe_closure(node, f))
-        made = self.live.derive(call, argument, value)
+        made = self.live.derive(node, call, argument, value)
         return argument if type(f) is Inspect else made
 
     def call(self, closures: Closures, node: AnyOp, f: Any, argument: Any) -> Any:
