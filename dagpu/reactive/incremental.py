@@ -126,7 +126,7 @@ class IncrementalRun:
             raise NewTraceNeeded
         for made in live.inputs:
             if made.source is not None and made.own & self._stale:
-                made.value = made.source.history.at(snapshot).value
+                made.value = made.source.cell.history.at(snapshot).value
         if self._layer is None:
             self._layer = HostLayer(live)
         self._layer.refresh(self._stale, self._mark)
@@ -143,7 +143,7 @@ class IncrementalRun:
         fits = True
         for made in live.inputs:
             if made.source is not None:
-                value = made.source.history.at(snapshot).value
+                value = made.source.cell.history.at(snapshot).value
                 if value is not made.value:
                     self._stale |= made.own
                     fits = fits and same_kind(made.value, value)

@@ -120,7 +120,7 @@ class Observed(FlowStage[Any]):
         while True:
             self._changed = trio.Event()
             snapshot = Snapshot()
-            if self._due or any(node.history.at(snapshot) is not seen for node, seen in self._seen.items()):
+            if self._due or any(node.cell.history.at(snapshot) is not seen for node, seen in self._seen.items()):
                 return snapshot
             if not self._seen:
                 raise End
@@ -148,7 +148,7 @@ class Observed(FlowStage[Any]):
     def _count(self, snapshot: Snapshot) -> None:
         """Note the versions of the value that is handed out now, since when it was due, and what it has skipped."""
         seen, now = self._seen, trio.current_time()
-        self._seen = versions = {node: node.history.at(snapshot) for node in self._run.sources}
+        self._seen = versions = {node: node.cell.history.at(snapshot) for node in self._run.sources}
         self.since = now
         if not seen:
             return
@@ -171,9 +171,9 @@ class Observed(FlowStage[Any]):
             return
         for node in sources:
             if node not in watched:
-                node.watch(self, self._wake)
+                node.cell.watch(self, self._wake)
         for node in set(watched) - set(sources):
-            node.unwatch(self)
+            node.cell.unwatch(self)
         self._watched = sources
 
     def _wake(self) -> None:
@@ -218,12 +218,11 @@ class Observed(FlowStage[Any]):
         wanted = await IncrementalRun(self._op, self._settings, None, self._where).update(snapshot, TrioWaits())
         if _equal(await self._on_host(value), await self._on_host(wanted)):
             return
-        newest = max(self._run.sources, key=lambda node: node.history.at(snapshot).instant, default=None)
-        when = (
-            "of an op that reads no source"
-            if newest is None
-            else f"at revision {newest.history.at(snapshot).revision} of the source made at {describe(newest.origin)}"
-        )
+        newest = max(self._run.sources, key=lambda node: node.cell.history.at(snapshot).instant, default=None)
+        when = "of an op that reads no source"
+        if newest is not None:
+            revision = newest.cell.history.at(snapshot).revision
+            when = f"at revision {revision} of the source made at {describe(newest.origin)}"
         raise UpdateError(
             f"{label_of(self._op)} at {describe(self._op.origin)} differs from a run from scratch {when}: a closure of "
             "it reads what it is not given. Make what it reads a source."

@@ -126,7 +126,7 @@ class LiveInputs:
         found = self._standins.get(node)
         if found is not None:
             return self._again(found)
-        value = node.history.at(self.snapshot).value
+        value = node.cell.history.at(self.snapshot).value
         made = self._new_bit(node, value)
         made.source = node
         return self._keep(node, self._stand_in(len(self.inputs) - 1))

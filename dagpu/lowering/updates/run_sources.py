@@ -124,7 +124,7 @@ class SnapshotSources:
     def value_of(self, node: Source[Any]) -> Any:
         self._leaves.forbid_reuse()
         self._logged().add(node)
-        return as_read(node.history.at(self._at()).value)
+        return as_read(node.cell.history.at(self._at()).value)
 
     def adapt(self, node: AnyOp, inputs: tuple[Any, ...], builder: ProgramBuilder) -> tuple[tuple[Any, ...], Any]:
         return inputs, (inputs[0] if type(node) is Cutoff else NOT_YET)
@@ -142,7 +142,7 @@ class SnapshotSources:
         if not once.made_for:
             return False
         self._leaves.forbid_reuse()
-        return any(node.history.at(self._at()).revision != revision for node, revision in once.made_for.items())
+        return any(node.cell.history.at(self._at()).revision != revision for node, revision in once.made_for.items())
 
     def start(self, once: Once) -> None:
         self._logged().start(once)
@@ -156,7 +156,7 @@ class SnapshotSources:
     def made_for(self, once: Once) -> Mapping[Any, int]:
         if self._log is None:
             return {}
-        return {node: node.history.at(self._at()).revision for node in self._log.of(once)}
+        return {node: node.cell.history.at(self._at()).revision for node in self._log.of(once)}
 
 
 @final
@@ -259,4 +259,4 @@ class LiveSources:
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
         snapshot = self.live.snapshot
-        return {node: node.history.at(snapshot).revision for node in self._log.of(once)}
+        return {node: node.cell.history.at(snapshot).revision for node in self._log.of(once)}

@@ -1,14 +1,13 @@
 """`Source`, an op whose value is set from outside, and `cutoff`, which hides equal values from what comes after it."""
 
 from collections.abc import Callable, Hashable
-from struct import Struct
-from typing import Any, Final, final, overload
+from typing import Any, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.common.critical import Bookkeeping, in_user_code
+from dagpu.common.critical import in_user_code
 from dagpu.common.errors import SourceError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import check_function
@@ -17,15 +16,11 @@ from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
-from dagpu.ops.live.versions import History, change_source, newest_value
+from dagpu.ops.live.versions import SourceCell, change_source, newest_value
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=np.generic)
 _H = TypeVar("_H", bound=Hashable)
-
-_EXACT: Final = frozenset((int, bool, str, bytes, type(None)))
-"""The types of values that are equal by `==` exactly if nothing can distinguish them."""
-_bits: Final = Struct("d").pack
 
 
 @final
@@ -35,23 +30,22 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
     Each run reads all sources at one instant. `observe(op)` gives the values of an op as its sources change.
     """
 
-    __slots__ = ("_equal", "_kind", "_watchers", "history", "origin")
+    __slots__ = ("_kind", "cell", "origin")
 
     def __init__(self, value: Any, equal: Callable[[Any, Any], bool] | None, origin: Origin) -> None:
         self.origin = origin
-        self._equal = equal
         self._kind = type(value)
-        self._watchers: dict[object, Callable[[], None]] = {}
-        self.history = History(value)
+        self.cell = SourceCell(value, equal)
+        """The versions of the value, and what a change of it wakes."""
 
     @property
     def revision(self) -> int:
         """The number of changes since the source was made."""
-        return self.history.newest.revision
+        return self.cell.history.newest.revision
 
     def get(self) -> _T:
         """Return the value that was set last: a tensor as another handle to it, an array as a read-only array."""
-        value: _T = as_read(newest_value(self)[0])
+        value: _T = as_read(newest_value(self.cell)[0])
         return value
 
     @overload
@@ -68,7 +62,7 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
             SourceError: the value can be changed in place, or is lent, or a closure of a run called this.
         """
         self._refuse_in_closure()
-        change_source(self, _own(x, self._kind, self.origin, "set"))
+        change_source(self.cell, _own(x, self._kind, self.origin, "set"))
 
     def change(self, f: Callable[[_T], _T], /) -> None:
         """Set the value to `f(get())`, with no change of another thread in between: `f` is called again after one.
@@ -79,9 +73,9 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         self._refuse_in_closure()
         check_function(f, "change", here())
         while True:
-            value, version = newest_value(self)
+            value, version = newest_value(self.cell)
             new = f(as_read(value))
-            if change_source(self, _own(new, self._kind, self.origin, "set"), version):
+            if change_source(self.cell, _own(new, self._kind, self.origin, "set"), version):
                 return
 
     def _refuse_in_closure(self) -> None:
@@ -90,35 +84,6 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
                 f"the source made at {describe(self.origin)} was set at {describe(here())}, inside a closure of a run. "
                 "What an op computes may not change what it is computed of: set it where the result of the op arrives."
             )
-
-    # ---- for feeds
-
-    def differs(self, old: Any, new: Any) -> bool:
-        """Return true if a new value is a change."""
-        if self._equal is not None:
-            return not self._equal(old, new)
-        if old is new:
-            return False
-        kind = type(new)
-        if kind is not type(old):
-            return True
-        if kind is float:
-            return _bits(old) != _bits(new)
-        return kind not in _EXACT or bool(old != new)
-
-    def watch(self, watcher: object, wake: Callable[[], None]) -> None:
-        """Call `wake` after each change, on the thread that made it, until `unwatch`."""
-        with Bookkeeping():
-            self._watchers[watcher] = wake
-
-    def unwatch(self, watcher: object) -> None:
-        """End the calls that `watch` began."""
-        with Bookkeeping():
-            self._watchers.pop(watcher, None)
-
-    def watchers(self) -> list[Callable[[], None]]:
-        """Return the functions to call after a change. The caller holds the lock of the bookkeeping."""
-        return list(self._watchers.values())
 
 
 UNKNOWN_RESULTS.add(Source)

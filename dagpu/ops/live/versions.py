@@ -12,7 +12,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, final
+from struct import Struct
+from typing import Any, Final, final
 
 from dagpu.common.critical import Bookkeeping
 
@@ -114,13 +115,48 @@ def _position(versions: Sequence[Version], instant: int) -> int:
     return bisect_right(versions, instant, key=lambda version: version.instant) - 1
 
 
-class Changeable(Protocol):
-    """A source, as a change sees it."""
+_EXACT: Final = frozenset((int, bool, str, bytes, type(None)))
+"""The types of values that are equal by `==` exactly if nothing can distinguish them."""
+_bits: Final = Struct("d").pack
 
-    @property
-    def history(self) -> History: ...
-    def differs(self, old: Any, new: Any) -> bool: ...
-    def watchers(self) -> list[Callable[[], None]]: ...
+
+@final
+class SourceCell:
+    """The changing part of a source: the versions of its value, and the feeds that watch it."""
+
+    __slots__ = ("_equal", "_watchers", "history")
+
+    def __init__(self, value: Any, equal: Callable[[Any, Any], bool] | None) -> None:
+        self._equal = equal
+        self._watchers: dict[object, Callable[[], None]] = {}
+        self.history = History(value)
+
+    def differs(self, old: Any, new: Any) -> bool:
+        """Return true if a new value is a change."""
+        if self._equal is not None:
+            return not self._equal(old, new)
+        if old is new:
+            return False
+        kind = type(new)
+        if kind is not type(old):
+            return True
+        if kind is float:
+            return _bits(old) != _bits(new)
+        return kind not in _EXACT or bool(old != new)
+
+    def watch(self, watcher: object, wake: Callable[[], None]) -> None:
+        """Call `wake` after each change, on the thread that made it, until `unwatch`."""
+        with Bookkeeping():
+            self._watchers[watcher] = wake
+
+    def unwatch(self, watcher: object) -> None:
+        """End the calls that `watch` began."""
+        with Bookkeeping():
+            self._watchers.pop(watcher, None)
+
+    def watchers(self) -> list[Callable[[], None]]:
+        """Return the functions to call after a change."""
+        return list(self._watchers.values())
 
 
 @final
@@ -130,7 +166,7 @@ class _Pending:
     def __init__(self, around: "_Pending | None") -> None:
         self.around = around
         self.open = True
-        self.changes: dict[Any, Any] = {}
+        self.changes: dict[SourceCell, Any] = {}
 
 
 _batch: ContextVar[_Pending | None] = ContextVar("dagpu_batch", default=None)
@@ -144,7 +180,7 @@ def _open_batch() -> _Pending | None:
     return pending
 
 
-def newest_value(source: Changeable) -> tuple[Any, Version]:
+def newest_value(source: SourceCell) -> tuple[Any, Version]:
     """Return the value that this task or thread set last, in its batch or outside of it, and the newest version."""
     version, pending = source.history.newest, _open_batch()
     while pending is not None:
@@ -154,7 +190,7 @@ def newest_value(source: Changeable) -> tuple[Any, Version]:
     return version.value, version
 
 
-def change_source(source: Changeable, value: Any, only_after: Version | None = None) -> bool:
+def change_source(source: SourceCell, value: Any, only_after: Version | None = None) -> bool:
     """Set a source now, or at the end of the batch. Return false, and change nothing, if the newest version is another
     one than `only_after`."""
     pending = _open_batch()
@@ -164,7 +200,7 @@ def change_source(source: Changeable, value: Any, only_after: Version | None = N
     return _apply({source: value}, only_after)
 
 
-def _apply(changes: dict[Any, Any], only_after: Version | None = None) -> bool:
+def _apply(changes: dict[SourceCell, Any], only_after: Version | None = None) -> bool:
     """Make changes visible together, and wake the feeds that watch the sources.
 
     A comparison may call a function of the user's, so it is made without the lock, and again if a source has changed

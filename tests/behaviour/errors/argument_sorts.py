@@ -46,6 +46,9 @@ FINITE = ("number", "negative", "fraction", "true")
 NUMBERS = (*FINITE, "nan")
 SEED = ("number", "negative", "true")
 WHOLE = ("number", "true")
+CALLABLE = ("function", "class")
+HELD = tuple(WRONG.keys() - {"list", "dict", "op", "lent", "partition"})
+"""What a source can hold: what nobody can change in place, and what it copies or takes over."""
 
 
 @final

@@ -44,7 +44,7 @@ from dagpu import (
     zip_flows,
     zip_ops,
 )
-from tests.behaviour.errors.argument_sorts import FINITE, NUMBERS, SEED, WHOLE, WRONG, Public, tensor
+from tests.behaviour.errors.argument_sorts import CALLABLE, FINITE, HELD, NUMBERS, SEED, WHOLE, WRONG, Public, tensor
 
 
 @kernel(cuda="__global__ void copy(Tile<float, 1> y, View<const float, 1> x, float by) {}")
@@ -286,6 +286,23 @@ TABLE: dict[str, Public] = {
     "record_origins": Public(origins, lambda: {"enabled": True}, {"enabled": ("true",)}),
     "flow": Public(
         by_place(dagpu.flow), lambda: {"items": [1]}, {"items": ("text", "bytes", "list", "tuple", "dict", "array")}
+    ),
+    "source": Public(
+        lambda x, equal: dagpu.source(x, equal=equal),
+        lambda: {"x": 1, "equal": None},
+        {"x": HELD, "equal": ("None", *CALLABLE)},
+    ),
+    "Source.set": Public(lambda x: dagpu.source(1).set(x), lambda: {"x": 2}, {"x": HELD}),
+    "Source.change": Public(lambda f: dagpu.source(1).change(f), lambda: {"f": str}, {"f": CALLABLE}),
+    "cutoff": Public(
+        by_place(dagpu.cutoff),
+        lambda: {"op": value(1), "equal": None},
+        {"op": ("op",), "equal": ("None", *CALLABLE)},
+    ),
+    "observe": Public(
+        lambda op, memory, check: dagpu.observe(op, memory=memory, check=check),
+        lambda: {"op": value(1), "memory": None, "check": False},
+        {"op": ("op",), "memory": ("None", "number"), "check": ("true",)},
     ),
     "every": Public(by_place(dagpu.every), lambda: {"seconds": 1}, {"seconds": ("number", "fraction")}),
     "merge": Public(lambda a, b: merge(a, b), lambda: {"a": FLOW, "b": FLOW}),

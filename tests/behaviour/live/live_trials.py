@@ -134,7 +134,7 @@ def stirs(trial: Trial, which: set[int], step: int) -> bool:
     """Change sources as `change` does; true if a feed watches one whose value is another one now."""
     before = [each.revision for each in trial.sources]
     change(trial, which, step)
-    return any(each.revision != was and each.watchers() for each, was in zip(trial.sources, before, strict=True))
+    return any(each.revision != was and each.cell.watchers() for each, was in zip(trial.sources, before, strict=True))
 
 
 def changes() -> st.SearchStrategy[Changes]:

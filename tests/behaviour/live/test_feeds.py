@@ -368,7 +368,7 @@ def test_nothing_is_left_after_the_block(kind: str) -> None:
                         await feed.next()
             del feed
             assert current_device().memory_used() == used
-            assert given.watchers() == level.watchers() == []
+            assert given.cell.watchers() == level.cell.watchers() == []
 
     with machine(kind):
         if kind == "explore":
