@@ -45,7 +45,10 @@ class Feed(Generic[_T_co]):
         except End:
             raise StopAsyncIteration from None
         except StopAsyncIteration as error:  # of a function of the user's: `async for` would take it for the end
-            raise RuntimeError(f"a function of the flow opened at {describe(self.origin)} raised it") from error
+            raise RuntimeError(
+                f"a function of the flow opened at {describe(self.origin)} raised StopAsyncIteration, which async for "
+                "takes for the end of the values. Catch it there, or ask for a default: await anext(iterator, None)."
+            ) from error
         except BaseException as error:
             without_our_frames(error)
             raise
@@ -155,9 +158,11 @@ class OpenBlock(Generic[_T_co]):
             async with self._stack:
                 return await self._manager.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
-            others = [each for each in group.exceptions if each is not error]
-            if len(others) < len(group.exceptions) and all(isinstance(each, trio.Cancelled) for each in others):
+            found = [each for each in group.exceptions if not isinstance(each, trio.Cancelled)]
+            if len(found) == 1 and found[0] is error:
                 return False  # the body's error alone, perhaps beside a cancellation of the tasks around it
+            if len(found) == 1 and isinstance(error, BaseExceptionGroup) and isinstance(found[0], BaseExceptionGroup):
+                raise found[0] from None  # the same, from which trio took the cancellation
             raise
         finally:
             self._stats.in_flight = 0
