@@ -5,8 +5,8 @@
     python -m benchmarks.flows --device cuda:0        frames on a GPU
 
 An item is a number. Where it is run, the work is one checkpoint of the loop, so the table has the cost of the flow and
-of nothing else. aiostream, where it is installed, does the same on asyncio. By hand: tasks that take items in turn, with
-a semaphore for what is in flight and a channel for the order.
+of nothing else. aiostream, where it is installed, does the same on asyncio. By hand: tasks that take items in turn,
+with a semaphore for what is in flight, and a queue for the order.
 
 A frame is copied in, blurred twice and copied out, by one call of a pipeline. The hand-written loop keeps three pending
 runs of the same pipeline. Nothing is asserted.

@@ -1,6 +1,7 @@
 """`Feed`, an open flow, and the block that owns its tasks."""
 
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Generic, NoReturn, Self, TypeVar, final
@@ -24,11 +25,19 @@ class Feed(Generic[_T_co]):
     `run`, `fold`, `latest`, `at_most` and `switch` say.
     """
 
-    __slots__ = ("_asked", "_left", "_stage", "_track", "origin", "stats")
+    __slots__ = ("_asked", "_clock", "_left", "_stage", "_track", "origin", "stats")
 
-    def __init__(self, stage: FlowStage[_T_co], stats: Stats, track: SpanTrack | None, origin: Origin) -> None:
+    def __init__(
+        self,
+        stage: FlowStage[_T_co],
+        stats: Stats,
+        track: SpanTrack | None,
+        clock: Callable[[], float],
+        origin: Origin,
+    ) -> None:
         self._stage: FlowStage[_T_co] | None = stage
         self._track = track
+        self._clock = clock
         self.origin = origin
         """The place where the flow was opened."""
         self._asked = False
@@ -82,7 +91,7 @@ class Feed(Generic[_T_co]):
                 "computes with op.shared()."
             )
         self._asked = True
-        asked = trio.current_time()
+        asked = self._clock()
         if self._left is not None:
             stats.wait_for_consumer(asked - self._left)
         try:
@@ -90,7 +99,7 @@ class Feed(Generic[_T_co]):
             value = await stage.next()
         finally:
             self._asked = False
-            now = self._left = trio.current_time()
+            now = self._left = self._clock()
             stats.wait_for_producer(now - asked)
         stats.hand_over(stage.since, now)
         if self._track is not None:
@@ -129,15 +138,15 @@ class OpenBlock(Generic[_T_co]):
         self._stack = AsyncExitStack()
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
-        self._stats, maker = Stats(), track_maker()
+        self._stats, maker, clock = Stats(), track_maker(), trio.lowlevel.current_clock().current_time
         try:
-            stage = begin(Opening(self._nursery, self._stack, self._stats, maker))
+            stage = begin(Opening(self._nursery, self._stack, self._stats, maker, clock))
         except BaseException as error:
             self._nursery.cancel_scope.cancel()
             await self._leave(type(error), error, error.__traceback__)
             raise
         track = None if maker is None else maker(f"feed at {describe(origin)}")
-        self.feed = Feed(stage, self._stats, track, origin)
+        self.feed = Feed(stage, self._stats, track, clock, origin)
         return self.feed
 
     async def close(
