@@ -200,35 +200,30 @@ def softened(frame: NDArray[f32]) -> DeviceOp[NDArray[f32]]:
     return twice
 
 
-async def frames_by_flow(frames: list[NDArray[f32]], seen: Callable[[int], None]) -> None:
+async def frames_by_flow(frames: list[NDArray[f32]], seen: Callable[[NDArray[f32]], None]) -> None:
     """Hand out the frames of a flow."""
-    number = 0
     async with flow(frames).run(softened, in_flight=FRAMES_IN_FLIGHT) as feed:
-        async for _ in feed:
-            seen(number)
-            number += 1
+        async for shown in feed:
+            seen(shown)
 
 
-async def frames_by_hand(frames: list[NDArray[f32]], seen: Callable[[int], None]) -> None:
-    """Keep three pending runs, and take the oldest."""
+async def frames_by_hand(frames: list[NDArray[f32]], seen: Callable[[NDArray[f32]], None]) -> None:
+    """Keep three pending runs, and take the oldest. Like a feed's consumer, hold one frame until the next comes."""
     pending: deque[Pending[NDArray[f32]]] = deque()
-    number = 0
     async with trio.open_nursery() as nursery:
         for frame in frames:
             pending.append(spawn(nursery, softened(frame)))
             if len(pending) == FRAMES_IN_FLIGHT:
-                await pending.popleft()
-                seen(number)
-                number += 1
+                shown = await pending.popleft()
+                seen(shown)
         while pending:
-            await pending.popleft()
-            seen(number)
-            number += 1
+            shown = await pending.popleft()
+            seen(shown)
 
 
 def frames_by(
     name: str,
-    show_all: Callable[[list[NDArray[f32]], Callable[[int], None]], Awaitable[None]],
+    show_all: Callable[[list[NDArray[f32]], Callable[[NDArray[f32]], None]], Awaitable[None]],
     frames: list[NDArray[f32]],
 ) -> dict[str, Span]:
     """Return the seconds for each frame, and the 99th percentile of the time from one frame to the next."""
