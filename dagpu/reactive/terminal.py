@@ -60,14 +60,14 @@ def watch(
     if console is not None and not isinstance(console, RichConsole):
         cure = "Leave it out, or pass rich.console.Console()"
         raise wrong_argument("watch", origin, "console", console, "a console of rich", cure)
-    return _watching(feed, total, title or f"feed opened at {describe(feed.origin)}", console)
+    return _watching(feed, total, title, console)
 
 
 @contextmanager
 def _watching(feed: Feed[Any], total: int | None, title: str, console: "Console | None") -> Iterator[None]:
     from rich.live import Live
 
-    picture = _Picture(feed, total, title)
+    picture = _Picture(feed, total, title or f"feed opened at {describe(feed.origin)}")
     with Live(get_renderable=picture, console=console, refresh_per_second=_REDRAWS_PER_SECOND):
         yield
 

@@ -1,6 +1,7 @@
 """`Feed`, an open flow, and the block that owns its tasks."""
 
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Generic, NoReturn, Self, TypeVar, final
@@ -24,11 +25,19 @@ class Feed(Generic[_T_co]):
     `run`, `fold`, `latest`, `at_most` and `switch` say.
     """
 
-    __slots__ = ("_asked", "_left", "_stage", "_track", "origin", "stats")
+    __slots__ = ("_asked", "_clock", "_left", "_stage", "_track", "origin", "stats")
 
-    def __init__(self, stage: FlowStage[_T_co], stats: Stats, track: SpanTrack | None, origin: Origin) -> None:
+    def __init__(
+        self,
+        stage: FlowStage[_T_co],
+        stats: Stats,
+        track: SpanTrack | None,
+        clock: Callable[[], float],
+        origin: Origin,
+    ) -> None:
         self._stage: FlowStage[_T_co] | None = stage
         self._track = track
+        self._clock = clock
         self.origin = origin
         """The place where the flow was opened."""
         self._asked = False
@@ -45,7 +54,10 @@ class Feed(Generic[_T_co]):
         except End:
             raise StopAsyncIteration from None
         except StopAsyncIteration as error:  # of a function of the user's: `async for` would take it for the end
-            raise RuntimeError(f"a function of the flow opened at {describe(self.origin)} raised it") from error
+            raise RuntimeError(
+                f"a function of the flow opened at {describe(self.origin)} raised StopAsyncIteration, which async for "
+                "takes for the end of the values. Catch it there, or ask for a default: await anext(iterator, None)."
+            ) from error
         except BaseException as error:
             without_our_frames(error)
             raise
@@ -79,7 +91,7 @@ class Feed(Generic[_T_co]):
                 "computes with op.shared()."
             )
         self._asked = True
-        asked = trio.current_time()
+        asked = self._clock()
         if self._left is not None:
             stats.wait_for_consumer(asked - self._left)
         try:
@@ -87,7 +99,7 @@ class Feed(Generic[_T_co]):
             value = await stage.next()
         finally:
             self._asked = False
-            now = self._left = trio.current_time()
+            now = self._left = self._clock()
             stats.wait_for_producer(now - asked)
         stats.hand_over(stage.since, now)
         if self._track is not None:
@@ -126,15 +138,15 @@ class OpenBlock(Generic[_T_co]):
         self._stack = AsyncExitStack()
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
-        self._stats, maker = Stats(), track_maker()
+        self._stats, maker, clock = Stats(), track_maker(), trio.lowlevel.current_clock().current_time
         try:
-            stage = begin(Opening(self._nursery, self._stack, self._stats, maker))
+            stage = begin(Opening(self._nursery, self._stack, self._stats, maker, clock))
         except BaseException as error:
             self._nursery.cancel_scope.cancel()
             await self._leave(type(error), error, error.__traceback__)
             raise
         track = None if maker is None else maker(f"feed at {describe(origin)}")
-        self.feed = Feed(stage, self._stats, track, origin)
+        self.feed = Feed(stage, self._stats, track, clock, origin)
         return self.feed
 
     async def close(
@@ -155,9 +167,11 @@ class OpenBlock(Generic[_T_co]):
             async with self._stack:
                 return await self._manager.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
-            others = [each for each in group.exceptions if each is not error]
-            if len(others) < len(group.exceptions) and all(isinstance(each, trio.Cancelled) for each in others):
+            found = [each for each in group.exceptions if not isinstance(each, trio.Cancelled)]
+            if len(found) == 1 and found[0] is error:
                 return False  # the body's error alone, perhaps beside a cancellation of the tasks around it
+            if len(found) == 1 and isinstance(error, BaseExceptionGroup) and isinstance(found[0], BaseExceptionGroup):
+                raise found[0] from None  # the same, from which trio took the cancellation
             raise
         finally:
             self._stats.in_flight = 0

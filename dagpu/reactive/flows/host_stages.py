@@ -27,11 +27,11 @@ def begin_items(items: AsyncIterable[_T] | Iterable[_T], opening: Opening) -> Fl
     consumer, a task of the flow asks an async iterator.
     """
     if not isinstance(items, AsyncIterable):
-        return ItemsStage(iter(items), yields=opening.asker is not Asker.RUNS)
+        return ItemsStage(iter(items), opening.clock, yields=opening.asker is not Asker.RUNS)
     iterator = aiter(items)
     if isinstance(iterator, AsyncGeneratorType):  # trio warns of one that is left open
         opening.stack.push_async_callback(iterator.aclose)
-    found = AsyncItemsStage(iterator)
+    found = AsyncItemsStage(iterator, opening.clock)
     if opening.asker is not Asker.CONSUMER:
         return found
     asked = MergeStage([found], opening)
@@ -43,8 +43,9 @@ def begin_items(items: AsyncIterable[_T] | Iterable[_T], opening: Opening) -> Fl
 class ItemsStage(FlowStage[_T]):
     """Returns the items of an iterator."""
 
-    def __init__(self, iterator: Iterator[_T], *, yields: bool) -> None:
+    def __init__(self, iterator: Iterator[_T], clock: Callable[[], float], *, yields: bool) -> None:
         self._iterator = iterator
+        self._clock = clock
         self._yields = yields
 
     @passes_on
@@ -55,7 +56,7 @@ class ItemsStage(FlowStage[_T]):
             value = next(self._iterator)
         except StopIteration:
             raise End from None
-        self.since = trio.current_time()
+        self.since = self._clock()
         return value
 
 
@@ -63,8 +64,9 @@ class ItemsStage(FlowStage[_T]):
 class AsyncItemsStage(FlowStage[_T]):
     """Returns the items of an async iterator."""
 
-    def __init__(self, iterator: AsyncIterator[_T]) -> None:
+    def __init__(self, iterator: AsyncIterator[_T], clock: Callable[[], float]) -> None:
         self._iterator = iterator
+        self._clock = clock
 
     @passes_on
     async def next(self) -> _T:
@@ -72,7 +74,7 @@ class AsyncItemsStage(FlowStage[_T]):
             value = await anext(self._iterator)
         except StopAsyncIteration:
             raise End from None
-        self.since = trio.current_time()
+        self.since = self._clock()
         return value
 
 

@@ -111,7 +111,8 @@ class InFlightStage(FlowStage[_U]):
         self._stats.in_flight -= 1
         if self._budget is not None:
             self._budget.release(slot)
-        self._idle.unpark()
+        if self._idle:
+            self._idle.unpark()
         self.since = slot.since
         return slot.take()
 
@@ -151,11 +152,11 @@ class InFlightStage(FlowStage[_U]):
         finally:
             self._pulling = False
         self._stats.in_flight += 1
-        slot = ItemOutcome[_U](self._source.since)
+        slot: ItemOutcome[_U] = ItemOutcome(self._source.since)
         self._pulled += 1
         if self._work.ordered:
             self._slots.append(slot)
-        if self._permits:
+        if self._permits and self._idle:
             self._idle.unpark()
         done = None if self._track is None else _span(self._track, f"{self.kind} {self._pulled}")
         try:
@@ -171,7 +172,7 @@ class InFlightStage(FlowStage[_U]):
             done()
         if not self._work.ordered:
             self._put(slot)
-        elif self._slots[0].done:
+        elif self._consumer and self._slots[0].done:
             self._consumer.unpark()
 
     def _put(self, slot: ItemOutcome[_U]) -> None:

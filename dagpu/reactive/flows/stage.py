@@ -83,6 +83,8 @@ class Opening:
     stats: Stats
     track: Callable[[str], SpanTrack] | None
     """Makes a track of the timeline of this name; None if no trace is being recorded."""
+    clock: Callable[[], float]
+    """Reads trio's clock."""
     asker: Asker = Asker.CONSUMER
 
     def asked_by(self, asker: Asker) -> "Opening":
@@ -131,7 +133,7 @@ class ItemOutcome(Generic[_T]):
 
 def failure(error: Exception) -> ItemOutcome[Any]:
     """Return the outcome of an item that failed now."""
-    failed = ItemOutcome[Any](trio.current_time())
+    failed: ItemOutcome[Any] = ItemOutcome(trio.current_time())
     failed.fail(error)
     return failed
 
@@ -148,7 +150,7 @@ async def ask(stage: FlowStage[_T]) -> ItemOutcome[_T]:
         raise
     except Exception as error:
         return failure(error)
-    outcome = ItemOutcome[_T](stage.since)
+    outcome: ItemOutcome[_T] = ItemOutcome(stage.since)
     outcome.succeed(value)
     return outcome
 

@@ -9,7 +9,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagpu import Flow, every, flow, use_interpreter, value
+from dagpu import Flow, every, flow, merge, use_interpreter, value
 from tests.behaviour.flows.flow_programs import (
     Broken,
     Failure,
@@ -143,6 +143,20 @@ def test_a_batch_that_fails_gives_what_came_before_first() -> None:
     found = [1, 2, Failure(3), 4]
     described = flow(Producer(found)).map(raise_failures).batched(9, within=5.0)
     assert clocked(outcomes_of, described) == [(1, 2), Failure(3), (4,)]
+
+
+def test_merge_waits_for_no_flow_in_particular() -> None:
+    """A slow flow holds up no fast one: all flows are asked at once, and each value comes as soon as it is there."""
+
+    async def main() -> list[tuple[str, float]]:
+        slow, fast = flow(Producer(["s", "s"], lambda: 10.0)), flow(Producer(["f"] * 3, lambda: 4.0))
+        start = trio.current_time()
+        async with merge(slow, fast) as feed:
+            found = [(await feed.next(), trio.current_time() - start)]
+            await trio.sleep(8)  # meanwhile, one more value comes, and nothing is asked for
+            return found + [(x, trio.current_time() - start) async for x in feed]
+
+    assert clocked(main) == [("f", 4.0), ("s", 12.0), ("f", 16.0), ("f", 20.0), ("s", 22.0)]
 
 
 def test_switch_closes_the_flow_before() -> None:

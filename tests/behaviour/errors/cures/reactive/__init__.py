@@ -1,1 +1,1 @@
-"""Mistakes with sources, feeds and flows, and their cures."""
+"""Mistakes in the reactive layer."""
