@@ -50,7 +50,8 @@ class HostLayer:
 
     def __init__(self, live: LiveInputs) -> None:
         self._live = live
-        self._names: dict[str, Any] = {"other": self._unlike, "equal": host_values_equal, "same_kind": same_kind}
+        self._names: dict[str, Any] = {}
+        """The names in the code of the function that is being compiled."""
         self._nodes: dict[tuple[CodeType, int], Map[Any]] = {}
         """The node of each line of the compiled functions."""
         computed = [index for index, made in enumerate(live.inputs) if made.call is not None]
@@ -76,6 +77,7 @@ class HostLayer:
 
     def _compile(self, indices: list[int]) -> Callable[[int, Mark], int]:
         """Return the function that computes these inputs again."""
+        self._names = {"other": partial(_unlike, self._live), "equal": host_values_equal}
         lines = ["def refresh(stale, mark):"]
         nodes: dict[int, Map[Any]] = {}
         for index in indices:
@@ -88,9 +90,9 @@ class HostLayer:
             else:
                 lines += self._cutoff(index, made)
         lines.append(" return stale")
-        scope = dict(self._names)
+        scope, self._names = self._names, {}
         exec(compile("\n".join(lines), "<string>", "exec"), scope)
-        function: Callable[[int, Mark], int] = scope["refresh"]
+        function: Callable[[int, Mark], int] = scope.pop("refresh")  # else it and its globals would be a cycle
         code: CodeType = function.__code__
         self._nodes |= {(code, line): node for line, node in nodes.items()}
         return function
@@ -140,19 +142,6 @@ class HostLayer:
         self._names["concrete"] = self._live.concrete
         return f"concrete({name})"
 
-    # ---- what is not straight
-
-    def _unlike(self, index: int, value: Any) -> Any:
-        """Return a value of another type than before, or whose type says too little, in the form in which it is kept.
-
-        Raises:
-            NewTraceNeeded: the trace does not serve it.
-        """
-        held = any(type(item) in HANDLES or isinstance(item, DeviceOp) for item in values_in(value))
-        if held or not same_kind(self._live.inputs[index].value, value):
-            raise NewTraceNeeded
-        return make_unwritable(value)
-
     def _explain(self, error: Exception) -> None:
         """Add the note that names the closure which raised an error."""
         trace = error.__traceback__
@@ -165,3 +154,15 @@ class HostLayer:
                 error.add_note(f"dagpu: in {whose}")
                 return
             trace = trace.tb_next
+
+
+def _unlike(live: LiveInputs, index: int, value: Any) -> Any:
+    """Return a value of another type than before, or whose type says too little, in the form in which it is kept.
+
+    Raises:
+        NewTraceNeeded: the trace does not serve it.
+    """
+    held = any(type(item) in HANDLES or isinstance(item, DeviceOp) for item in values_in(value))
+    if held or not same_kind(live.inputs[index].value, value):
+        raise NewTraceNeeded
+    return make_unwritable(value)
