@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 
 from dagpu.common.critical import in_user_code
 from dagpu.common.errors import SourceError
+from dagpu.common.frozen import frozen
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import check_function
 from dagpu.handles import HANDLES, OWNING, SharedTensor, Tensor, live_state
@@ -24,19 +25,18 @@ _H = TypeVar("_H", bound=Hashable)
 
 
 @final
+@frozen
 class Source(DeviceOp[_T, Static, NoAlloc]):
     """An input that changes. As an op its result is its value, and it may have any number of uses.
 
     Each run reads all sources at one instant. `observe(op)` gives the values of an op as its sources change.
     """
 
-    __slots__ = ("_kind", "cell", "origin")
-
-    def __init__(self, value: Any, equal: Callable[[Any, Any], bool] | None, origin: Origin) -> None:
-        self.origin = origin
-        self._kind = type(value)
-        self.cell = SourceCell(value, equal)
-        """The versions of the value, and what a change of it wakes."""
+    cell: SourceCell
+    """The versions of the value, and what a change of it wakes."""
+    kind: type[Any]
+    """The type of the first value."""
+    origin: Origin
 
     @property
     def revision(self) -> int:
@@ -62,7 +62,7 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
             SourceError: the value can be changed in place, or is lent, or a closure of a run called this.
         """
         self._refuse_in_closure()
-        change_source(self.cell, _own(x, self._kind, self.origin, "set"))
+        change_source(self.cell, _own(x, self.kind, self.origin, "set"))
 
     def change(self, f: Callable[[_T], _T], /) -> None:
         """Set the value to `f(get())`, with no change of another thread in between: `f` is called again after one.
@@ -75,7 +75,7 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         while True:
             value, version = newest_value(self.cell)
             new = f(as_read(value))
-            if change_source(self.cell, _own(new, self._kind, self.origin, "set"), version):
+            if change_source(self.cell, _own(new, self.kind, self.origin, "set"), version):
                 return
 
     def _refuse_in_closure(self) -> None:
@@ -113,7 +113,7 @@ def source(x: Any, /, *, equal: Callable[[Any, Any], bool] | None = None) -> Any
     origin = here()
     if equal is not None and not callable(equal):
         check_function(equal, "source", origin, "equal")
-    made: Source[Any] = Source(_own(x, type(x), origin, "made of"), equal, origin)
+    made: Source[Any] = Source(SourceCell(_own(x, type(x), origin, "made of"), equal), type(x), origin)
     return made
 
 
