@@ -76,6 +76,7 @@ class ProgramBuilder:
         "inputs",
         "instructions",
         "lent",
+        "live_cells",
         "locks",
         "numbers",
         "policies",
@@ -95,6 +96,8 @@ class ProgramBuilder:
         self.numbers: dict[tuple[int, int], tuple[int, NumberUse]] = {}
         """For each number that may differ between runs, by the index of its leaf and the form of its use: its cell, and
         one of its uses."""
+        self.live_cells: list[tuple[int, int]] = []
+        """For each input of a feed that a function of `host_map` gets: its cell, and its index among the inputs."""
         self.drawn: list[int] = []
         """The cells of the seeds that the user did not choose. Each run draws new seeds for them."""
         self.graphs: list[Captured] = []
@@ -165,6 +168,12 @@ class ProgramBuilder:
         """Add a cell that holds a random seed before the program starts, and return its index."""
         cell = self._input_cell(fresh_seed())
         self.drawn.append(cell)
+        return cell
+
+    def live_cell(self, value: object, index: int) -> int:
+        """Add a cell that holds an input of a feed, and return its index. `index` is that among the inputs."""
+        cell = self._input_cell(value)
+        self.live_cells.append((cell, index))
         return cell
 
     def _input_cell(self, value: object) -> int:
