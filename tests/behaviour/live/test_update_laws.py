@@ -196,7 +196,7 @@ def test_an_update_is_one_launch_of_a_graph() -> None:
     with installed(3, gpus=1) as gpus:
         level, x = source(1.0), source(array(1))
         t = x.then(from_host).shared()
-        op = t
+        op: Any = t
         for _ in range(20):
             op = flipped(op)
         trial = Trial(blended(op.share().shared(), t, level).to_host(), [level, x])
