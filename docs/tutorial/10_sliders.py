@@ -6,15 +6,33 @@ import trio
 from numpy.typing import NDArray
 from tutorial_kernels import blur
 
-from dagpu import DeviceOp, Feed, In, Lazy, Out, SharedTensor, Tile
-from dagpu import batch, cutoff, empty, f32, from_host, kernel, observe, source, zip_ops
+from dagpu import (
+    DeviceOp,
+    Feed,
+    In,
+    Lazy,
+    Out,
+    SharedTensor,
+    Tile,
+    batch,
+    cutoff,
+    empty,
+    f32,
+    from_host,
+    kernel,
+    observe,
+    source,
+    zip_ops,
+)
 
 SHAPE, TILE = (64, 96), (16, 96)
 
 
-@kernel(cuda="""__global__ void fade(Tile<float, 2> y, View<const float, 2> x, float by) {
+@kernel(
+    cuda="""__global__ void fade(Tile<float, 2> y, View<const float, 2> x, float by) {
     for (auto i : y) y[i] = x[i] * by;
-}""")
+}"""
+)
 def fade(y: Out[f32], x: In[f32], by: Lazy[float]) -> None:
     """y = x * by"""
 
