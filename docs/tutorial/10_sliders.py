@@ -6,8 +6,24 @@ import trio
 from numpy.typing import NDArray
 from tutorial_kernels import blur
 
-from dagpu import DeviceOp, Feed, In, Lazy, Out, SharedTensor, Tile
-from dagpu import batch, cutoff, empty, f32, from_host, kernel, observe, source, zip_ops
+from dagpu import (
+    DeviceOp,
+    Feed,
+    In,
+    Lazy,
+    Out,
+    SharedTensor,
+    Tile,
+    batch,
+    cutoff,
+    empty,
+    f32,
+    from_host,
+    kernel,
+    observe,
+    source,
+    zip_ops,
+)
 
 SHAPE, TILE = (64, 96), (16, 96)
 

@@ -12,7 +12,7 @@ from dagpu.common.wrong_arguments import check_count, check_flag, check_function
 from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.reactive.flows.arguments import check_seconds, check_step, check_target
 from dagpu.reactive.flows.feed import Feed, OpenBlock
-from dagpu.reactive.flows.host_stages import MapStage, TakeStage, WhereStage, WindowStage
+from dagpu.reactive.flows.host_stages import MapStage, TakeStage, WindowStage, begin_where
 from dagpu.reactive.flows.in_flight import begin_in_flight
 from dagpu.reactive.flows.merged_stages import SwitchStage
 from dagpu.reactive.flows.run_work import fold_work, run_work
@@ -100,7 +100,7 @@ class Flow(Generic[_T_co]):
         """Return the flow of the values `x` for which `f(x)` is true."""
         origin = here()
         check_function(f, "where", origin)
-        return Flow("where", lambda opening: WhereStage(self.begin(opening), f, origin), origin)
+        return Flow("where", lambda opening: begin_where(self.begin, f, opening, origin), origin)
 
     def take(self, n: int, /) -> "Flow[_T_co]":
         """Return the flow of the first `n` values, 1 or more. No further value is asked for."""

@@ -198,6 +198,12 @@ class ZipStage(FlowStage[tuple[Any, ...]]):
         return tuple([each.value for each in found])
 
 
+def begin_where(begin: Begin[_T], f: Callable[[_T], bool], opening: Opening, origin: Origin) -> WhereStage[_T]:
+    """Begin a stage for some of a flow's values. It may pull any number for one, so its source executes checkpoints."""
+    pumped = opening.asked_by(Asker.PUMP) if opening.asker is Asker.RUNS else opening
+    return WhereStage(begin(pumped), f, origin)
+
+
 def begin_zip(begins: tuple[Begin[Any], ...], opening: Opening) -> ZipStage:
     """Begin a stage that zips the stages of these flows."""
     return ZipStage(tuple([begin(opening) for begin in begins]))

@@ -120,6 +120,26 @@ def test_nothing_is_pulled_that_nobody_asked_for(name: str, asynchronous: bool) 
     trio.run(main)
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_values_that_are_left_out_let_other_tasks_run(runs: bool) -> None:
+    """A producer that never waits, and of which nothing is kept, does not block the loop."""
+    said: list[bool] = []
+
+    async def say() -> None:
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+        said.append(True)
+
+    async def main() -> int:
+        described = flow(range(100_000)).where(lambda x: bool(said))
+        async with trio.open_nursery() as nursery, described.run(value) if runs else described as feed:
+            nursery.start_soon(say)
+            return await feed.next()
+        raise AssertionError("the block has returned")
+
+    assert trio.run(main) < 1_000
+
+
 def test_a_fold_keeps_ahead_by_its_permits() -> None:
     """Steps run one at a time, and `in_flight` of them ahead of the consumer."""
     slow = SlowInterpreter()

@@ -1,6 +1,7 @@
 """Updates: equal to runs from scratch bit for bit, and no instruction too many. On the host, in explored orders with
 poisoned memory, and on a simulated GPU."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tests.behaviour.live.live_trials import (
     recipes,
     trial_of,
 )
+from tests.simulated.cuda import installed
 
 
 @pytest.mark.parametrize("kind", MACHINES)
@@ -187,3 +189,29 @@ def test_a_closure_is_called_again_only_if_what_it_is_given_changes() -> None:
         called.clear()
     trial.update()
     assert called == []
+
+
+def test_an_update_is_one_launch_of_a_graph() -> None:
+    """On a GPU, from the third update of one set of sources on: whatever is clean, one launch, of what has changed."""
+    with installed(3, gpus=1) as gpus:
+        level, x = source(1.0), source(array(1))
+        t = x.then(from_host).shared()
+        op: Any = t
+        for _ in range(20):
+            op = flipped(op)
+        trial = Trial(blended(op.share().shared(), t, level).to_host(), [level, x])
+        for number in range(3):
+            level.set(float(number))
+            trial.update()
+        before = gpus.gpus[0].calls.copy()
+        for number in range(3, 6):
+            level.set(float(number))
+            trial.update()
+            assert trial.ran == 2
+        made: Counter[str] = gpus.gpus[0].calls - before
+        assert made["cuGraphLaunch"] == made["cuGraphExecKernelNodeSetParams"] == 3
+        assert (
+            not made["cuLaunchKernelEx"] + made["cuMemcpyDtoHAsync"] + made["cuMemAlloc"] + made["cuGraphInstantiate"]
+        )
+        level.set(1.0)
+        trial.check()
