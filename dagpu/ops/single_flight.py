@@ -11,6 +11,7 @@ fork: the child process does not have the thread of the run that made the claim.
 
 import itertools
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal, final
 
 from dagpu.common.critical import BOOKKEEPING, count_forks
@@ -48,10 +49,10 @@ class Once:
             self.owner, self._claimed_after = run, count_forks()
             return "claimed"
 
-    def publish(self, value: Any, made_for: Mapping[Any, int] | None = None) -> None:
+    def publish(self, value: Any, made_for: Mapping[Any, int] = MappingProxyType({})) -> None:
         """Remember the complete value, release the claim, and wake the runs that wait. `made_for` has the sources on
         which the value depends, with their revisions."""
-        self._settle(value, made_for or {})
+        self._settle(value, made_for)
 
     def remembered(self) -> tuple[Any, Mapping[Any, int]]:
         """Return the value, `NOTHING` if there is none, and the sources on which it depends, with their revisions."""

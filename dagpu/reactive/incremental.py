@@ -220,10 +220,9 @@ class IncrementalRun:
                     build = result_builder(tracer.root, live, stage.targets, made, where)
                 stages.append(stage)
                 await self._run_stage(stage, 0, waits, (table, available))
-                shared = [handle for handle in tracer.unpublished_handles() if type(handle) is SharedTensor]
                 tracer.settle(stage.targets.memory)
-                tracer.publish()
-                for handle in shared:
+                published = [handle for handle in tracer.publish() if type(handle) is SharedTensor]
+                for handle in published:
                     targets, buffer = made.get(live_state(handle).storage, (None, 0))
                     if targets is not None:
                         targets.adopt(buffer, handle.clone())

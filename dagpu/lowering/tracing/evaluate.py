@@ -479,7 +479,7 @@ class Evaluation:
             return
         while (claim := once.claim(self)) == "done":
             value, made_for = once.remembered()
-            if value is not NOTHING and not (made_for and self._sources.is_stale(once, made_for)):
+            if value is not NOTHING and not (made_for and self._sources.is_stale(made_for)):
                 self._sources.used(made_for)
                 self.done.append(self._published_value(node, value, in_key))
                 return

@@ -145,20 +145,27 @@ class RunMemo:
         self,
         restore: Callable[[Any], Any],
         constant: Callable[[Any], Any],
-        made_for: Callable[[Once], Mapping[Any, int]],
+        made_for: Callable[[Once], Mapping[Any, int] | None],
     ) -> list[Any]:
         """Remember the complete values, for other runs and for the next run. `restore` removes the stand-ins from a
         value, `constant` maps the value of a `Shared` to the value that is published, and `made_for` returns the
-        sources on which a value depends. Return the published values."""
+        sources on which a value depends; None for a value that this run keeps for itself alone. Return the published
+        values."""
         published: list[Any] = []
         for once, value in self.complete_values().items():
             if once in self._private:
                 continue
+            components = once in self._splits
+            sources: Mapping[Any, int] | None = {} if components else made_for(once)
+            if sources is None:
+                self._private.add(once)
+                once.abandon()
+                continue
             del self._claims[once]
+            self._splits.pop(once, None)
             restored = restore(value)
-            components = self._splits.pop(once, None) is not None
             published.append(restored if components else constant(restored))
-            once.publish(published[-1], None if components else made_for(once))
+            once.publish(published[-1], sources)
         return published
 
     def abandon(self) -> None:

@@ -93,13 +93,13 @@ class Tracer:
         self._places = Placements(device, policy, find)
         self._loans = Loans()
         self._leaves = leaves = TracedArguments(inputs)
+        self.live = None if snapshot is None else LiveInputs(snapshot, leaves.reads, before)
+        """The inputs of an op that a feed observes; None in a plain run."""
         if after is None:
             builder = self._new_builder()
         else:
             builder = after.continue_with(self._places, self._loans)
         taker = HandleTaker(leaves, self._loans, self._origin)
-        self.live = None if snapshot is None else LiveInputs(snapshot, leaves.reads, before)
-        """The inputs of an op that a feed observes; None in a plain run."""
         self._sources = SnapshotSources(leaves) if self.live is None else LiveSources(self.live)
         self._evaluation: Evaluation = Evaluation(op, self._places, builder, leaves, taker, self._origin, self._sources)
         self._root: Any = PENDING
@@ -108,7 +108,9 @@ class Tracer:
 
     def _new_builder(self) -> ProgramBuilder:
         """Return the builder of a new stage."""
-        return ProgramBuilder(self._places.policies, self._loans, self._leaves.reads)
+        return ProgramBuilder(
+            self._places.policies, self._loans, self._leaves.reads, copies_earlier=self.live is not None
+        )
 
     def continue_with(self, places: Placements, loans: Loans) -> ProgramBuilder:
         """Return the builder of this trace, for the trace of a further op whose instructions follow in the same
@@ -256,13 +258,14 @@ class Tracer:
         self._evaluation.cells.clear()
         self._evaluation.builder = self._new_builder()
 
-    def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> None:
+    def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> list[Handle]:
         """Make the values of `Shared` and `Unzip` ops visible to other runs. `constant` maps the value of a `Shared` to
-        the value that is published."""
+        the value that is published. Return the handles in the published values."""
         published = list(handles_in(self._evaluation.memo.publish(self._restore, constant, self._sources.made_for)))
         if published:
             others = {id(storage_of_leaf(handle)) for handle in published}
             self._stage_storages = [reference for reference in self._stage_storages if id(reference()) not in others]
+        return published
 
     def published_storages(self) -> dict[Storage, bool]:
         """Return the memory that `publish` makes available to other runs and that this run does not borrow. The value

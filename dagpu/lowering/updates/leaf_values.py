@@ -40,7 +40,9 @@ class LeafValues:
             self._constants[cell] = builder.inputs[cell]
         for storage, buffer in builder.external_buffers().items():
             index = live.storages.get(storage)
-            self._add(buffer, storage, None if index is None else live.inputs[index], later_stage)
+            # A storage of an earlier stage may have other memory after this one.
+            constant = storage.memory if type(storage) is TracedStorage else storage
+            self._add(buffer, constant, None if index is None else live.inputs[index], later_stage)
             if index is None and type(storage) is not TracedStorage:
                 self.locks[buffer] = storage
 

@@ -1,7 +1,7 @@
 """How one run reads sources: a plain run reads the values of one snapshot, a run for a feed gets stand-ins for them."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol, final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar, final
 
 from dagpu.common.errors import NotReadyError
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
@@ -43,7 +43,7 @@ class RunSources(Protocol):
         """Return true for a `Shared` or `Unzip` that this run evaluates for itself, and remembers for no other run."""
         ...
 
-    def is_stale(self, once: Once, made_for: Mapping[Any, int]) -> bool:
+    def is_stale(self, made_for: Mapping[Any, int]) -> bool:
         """Return true if this run cannot use a value that was made for these revisions of sources."""
         ...
 
@@ -63,24 +63,28 @@ class RunSources(Protocol):
         """Record that a value is used that an earlier run has made for these revisions of sources."""
         ...
 
-    def made_for(self, once: Once) -> Mapping[Any, int]:
-        """Return the sources on which the value of a `Shared` depends, with their revisions."""
+    def made_for(self, once: Once) -> Mapping[Any, int] | None:
+        """Return the sources on which the value of a `Shared` depends, with their revisions; None for a value that is
+        of no use to other runs, because it may contain stand-ins."""
         ...
 
 
+_Node = TypeVar("_Node", bound=AnyOp)
+
+
 @final
-class SourceLog:
+class SourceLog(Generic[_Node]):
     """The sources that a run has read, in order. Those of a `Shared` are the ones read while it was evaluated; of one
     that waits for host data, all that were read since."""
 
     __slots__ = ("_found", "_read", "_since")
 
     def __init__(self) -> None:
-        self._read: list[Source[Any]] = []
+        self._read: list[_Node] = []
         self._since: dict[Once, int] = {}
-        self._found: dict[Once, list[Source[Any]]] = {}
+        self._found: dict[Once, list[_Node]] = {}
 
-    def add(self, node: Source[Any]) -> None:
+    def add(self, node: _Node) -> None:
         """Record that a source was read."""
         self._read.append(node)
 
@@ -96,15 +100,11 @@ class SourceLog:
         """Record that a `Shared` is used again: what uses it depends on all that was read since it began."""
         self._read += self.of(once)
 
-    def used(self, made_for: Mapping[Any, int]) -> None:
+    def used(self, made_for: Iterable[_Node]) -> None:
         """Record that a value of these sources is used."""
         self._read += made_for
 
-    def has_made(self, once: Once) -> bool:
-        """Return true if the run has made the value of a `Shared`."""
-        return once in self._found
-
-    def of(self, once: Once) -> list[Source[Any]]:
+    def of(self, once: Once) -> list[_Node]:
         """Return the sources that were read since the evaluation of a `Shared` began. They contain all of its own."""
         if once in self._found:
             return self._found[once]
@@ -124,7 +124,7 @@ class SnapshotSources:
 
     def __init__(self, leaves: TracedArguments) -> None:
         self._leaves = leaves
-        self._log: SourceLog | None = None
+        self._log: SourceLog[Source[Any]] | None = None
         self._snapshot: Snapshot | None = None
 
     def _at(self) -> Snapshot:
@@ -132,7 +132,7 @@ class SnapshotSources:
             self._snapshot = Snapshot()
         return self._snapshot
 
-    def _logged(self) -> SourceLog:
+    def _logged(self) -> SourceLog[Source[Any]]:
         if self._log is None:
             self._log = SourceLog()
         return self._log
@@ -154,7 +154,7 @@ class SnapshotSources:
     def is_private(self, node: Remembering) -> bool:
         return False
 
-    def is_stale(self, once: Once, made_for: Mapping[Any, int]) -> bool:
+    def is_stale(self, made_for: Mapping[Any, int]) -> bool:
         self._leaves.forbid_reuse()
         return _differ(made_for, self._at())
 
@@ -177,6 +177,9 @@ class SnapshotSources:
         return {node: node.cell.history.at(self._at()).revision for node in self._log.of(once)}
 
 
+_WITH_STANDIN: Final = frozenset((Source, Cutoff))
+
+
 @final
 class LiveSources:
     """The sources of a trace for a feed, which serves later values of them too."""
@@ -185,7 +188,8 @@ class LiveSources:
 
     def __init__(self, live: LiveInputs) -> None:
         self.live = live
-        self._log = SourceLog()
+        self._log = SourceLog[Source[Any] | Cutoff[Any, Any, Any]]()
+        """The sources and cutoffs, which have stand-ins."""
         self._below: dict[AnyOp, bool] = {}
 
     def value_of(self, node: Source[Any]) -> Any:
@@ -198,6 +202,7 @@ class LiveSources:
             case Zip() | Shared() | HostCall():
                 return inputs, NOT_YET
             case Cutoff():
+                self._log.add(node)
                 return inputs, live.of_cutoff(node, inputs[0], lambda tensor: builder.read_view(tensor).buffer)
             case Map() if live.derivable(inputs[0]):
                 return inputs, self._derive(node, inputs[0])
@@ -245,10 +250,10 @@ class LiveSources:
         return self.live.read(template)
 
     def is_private(self, node: Remembering) -> bool:
-        return type(node) is Unzip or self._has_source(node)
+        return type(node) is Unzip or self._has_standin(node)
 
-    def _has_source(self, root: AnyOp) -> bool:
-        """Return true if a source is visible below a node, without calling closures."""
+    def _has_standin(self, root: AnyOp) -> bool:
+        """Return true if a source or cutoff is visible below a node, without calling closures."""
         below, todo = self._below, [root]
         while todo:
             node = todo[-1]
@@ -256,16 +261,15 @@ class LiveSources:
                 todo.pop()
                 continue
             missing = [source for source in sources_of(node) if source not in below]
-            if missing and type(node) is not Source:
+            if missing and type(node) not in _WITH_STANDIN:
                 todo += missing
                 continue
-            made = bool(node.once.made_for) if type(node) is Shared else type(node) is Source
-            below[node] = made or any(below[source] for source in sources_of(node))
+            made = bool(node.once.made_for) if type(node) is Shared else type(node) in _WITH_STANDIN
+            below[node] = made or any(below.get(source, False) for source in sources_of(node))
         return below[root]
 
-    def is_stale(self, once: Once, made_for: Mapping[Any, int]) -> bool:
-        # A value of another run would be a constant here: the trace reads the sources itself, through stand-ins.
-        return not self._log.has_made(once) or _differ(made_for, self.live.snapshot)
+    def is_stale(self, made_for: Mapping[Any, int]) -> bool:
+        return True  # it would be a constant here: the trace reads the sources itself, through stand-ins
 
     def start(self, once: Once) -> None:
         self._log.start(once)
@@ -279,6 +283,5 @@ class LiveSources:
     def used(self, made_for: Mapping[Any, int]) -> None:
         self._log.used(made_for)
 
-    def made_for(self, once: Once) -> Mapping[Any, int]:
-        snapshot = self.live.snapshot
-        return {node: node.cell.history.at(snapshot).revision for node in self._log.of(once)}
+    def made_for(self, once: Once) -> Mapping[Any, int] | None:
+        return None if self._log.of(once) else {}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import PlanError, from_host, zip_ops
+from dagpu import PlanError, from_host, ones, zip_ops
 from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.verify_update import verify_update
@@ -25,6 +25,7 @@ from tests.behaviour.live.live_trials import (
     labels_of,
     machine,
     recipes,
+    same,
     trial_of,
 )
 from tests.simulated.cuda import installed
@@ -189,6 +190,33 @@ def test_a_closure_is_called_again_only_if_what_it_is_given_changes() -> None:
         called.clear()
     trial.update()
     assert called == []
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_later_stage_writes_what_an_earlier_one_made(kind: str, on_device: bool) -> None:
+    """It writes to a copy: what the earlier stage made is right in the next update too, for each of its uses."""
+    with machine(kind), explored(kind, 0):
+        x = source(array(1))
+        later = ones((8,)).to_host().then(lambda _: x.then(from_host)).shared()
+        parts: list[Any] = [
+            gathered(later),
+            gathered(flipped(later)),
+            gathered(later, later),
+            blended(later, later, 1.0),
+        ]
+        if on_device:
+            parts = [part.share().shared() for part in parts]
+        trial = Trial(zip_ops(*[part if on_device else part.to_host() for part in parts]), [x])
+        handed_out: list[tuple[Any, list[Any]]] = []
+        for number in range(4):
+            x.set(array(number, 2))
+            value = trial.update()
+            scratch = [each.to_host().sync() for each in parts] if on_device else list(trial.op.sync())
+            handed_out.append((value, scratch))
+            for made, wanted in handed_out:
+                arrays = [each.clone().to_host().sync() for each in made] if on_device else list(made)
+                assert same(tuple(arrays), tuple(wanted))
 
 
 def test_an_update_is_one_launch_of_a_graph() -> None:
