@@ -209,6 +209,30 @@ def test_tensors_of_a_feed_are_none_of_its_stand_ins(kind: str) -> None:
         trio.run(main)
 
 
+def built(inner: Op) -> Op:
+    """A node whose source is built by a closure, so that it is remembered without a key of its own."""
+    return value(0).then(lambda _: inner).shared()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_of_remembered_constants_serves_no_remembered_value_of_sources(kind: str) -> None:
+    """Two ops of one structure, whose nodes have run, have one plan; an op whose node depends on a source has none."""
+    with machine(kind):
+        for _ in range(ROUNDS):
+            constant = built(marked(1))
+            for _ in range(2):
+                assert found(forked(constant).sync()) == [3.0, 4.0]
+        given = source(tensor(0))
+        node = built(marked(1, given))
+        for number in range(ROUNDS):
+            given.set(tensor(number))
+            for _ in range(2):
+                assert found(forked(node).sync()) == [number + 3.0, number + 4.0]
+        with traces() as count:
+            forked(constant).sync()
+        assert count.now == 0
+
+
 @final
 class Stop:
     """A place in a closure at which a run stops, until the test goes on."""
