@@ -1,6 +1,6 @@
 """dagpu: typed, functional dataflow for GPUs. Compose ops, run them with `await`, `sync` or `spawn`.
 
-The public names are those of dagpu.public, which is loaded at the first access to one of them. mypy imports this
+The public names are those of dagpu.entry.public, which is loaded at the first access to one of them. mypy imports this
 package to reach `dagpu.mypy_plugin`, and must not wait for NumPy and trio.
 """
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dagpu.public import *  # noqa: F403  # reason: its __all__ says which
-    from dagpu.public import __all__ as __all__
+    from dagpu.entry.public import *  # noqa: F403  # reason: its __all__ says which
+    from dagpu.entry.public import __all__ as __all__
 else:
     import sys
     from importlib import import_module
@@ -20,7 +20,7 @@ else:
         """The class of this package: a module that loads its names at the first access."""
 
         def __getattr__(self, name: str) -> object:
-            public = import_module("dagpu.public")  # `from dagpu import public` would call this method again
+            public = import_module("dagpu.entry.public")  # `from dagpu import public` would call this method again
             for each in ("__all__", *public.__all__):
                 setattr(self, each, getattr(public, each))
             try:

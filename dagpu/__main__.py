@@ -20,7 +20,7 @@ def _check(commands: _Commands) -> None:
     parser.add_argument("--no-config", action="store_true", help="ignore a mypy configuration that is found here")
 
     def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
-        from dagpu.commands.check import check
+        from dagpu.entry.check import check
 
         return check(arguments.paths, passed_on, use_configuration=not arguments.no_config)
 
@@ -36,7 +36,7 @@ def _info(commands: _Commands) -> None:
     )
 
     def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
-        from dagpu.commands.info import info
+        from dagpu.entry.info import info
 
         return info()
 
@@ -54,7 +54,7 @@ def _explain(commands: _Commands) -> None:
     parser.add_argument("script")
 
     def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
-        from dagpu.commands.scripts import explain
+        from dagpu.entry.scripts import explain
 
         return explain(arguments.script, passed_on)
 
@@ -75,7 +75,7 @@ def _trace(commands: _Commands) -> None:
     )
 
     def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
-        from dagpu.commands.scripts import trace
+        from dagpu.entry.scripts import trace
 
         return trace(arguments.script, passed_on, arguments.out)
 

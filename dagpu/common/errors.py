@@ -61,6 +61,14 @@ class CaptureError(DagpuError):
     """An op cannot be recorded into a CUDA graph."""
 
 
+class SourceError(DagpuError):
+    """A source was given a value that it cannot hold, or was set where it may not change."""
+
+
+class UpdateError(DagpuError):
+    """An update of a feed with `check=True` differs from a run from scratch."""
+
+
 class DeviceError(DagpuError):
     """A driver or device failed. `code` is the CUresult; 0 if the failure has no such code."""
 

@@ -7,6 +7,7 @@ memory of the run.
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Final, ParamSpec, TypeVar, cast
 
@@ -62,6 +63,9 @@ def _may_be_a_defect(innermost: FrameType) -> bool:
     return _is_ours(innermost) and innermost.f_code not in _passing
 
 
+_MAY_BE_SUSPENDED: Final = CO_COROUTINE | CO_GENERATOR | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
+
+
 def _is_ours(frame: FrameType) -> bool:
     """Return true for a frame of dagpu's code."""
     return is_ours(frame.f_code.co_filename)
@@ -77,11 +81,15 @@ def _entries(first: TracebackType | None) -> list[TracebackType]:
 
 
 def _cleared(innermost: FrameType) -> list[FrameType]:
-    """Clear the variables of the frame and its callers that are dagpu's and have ended, and return these frames."""
+    """Clear the variables of the frame and its callers that are dagpu's and have ended, and return these frames.
+
+    A caller may be a coroutine that is suspended: trio makes the `Cancelled` of a task in the task that cancels it.
+    To clear the frame of such a coroutine would close it.
+    """
     found: list[FrameType] = []
     frame: FrameType | None = innermost
     while frame is not None:
-        if _is_ours(frame):
+        if _is_ours(frame) and (frame is innermost or not frame.f_code.co_flags & _MAY_BE_SUSPENDED):
             try:
                 frame.clear()
                 found.append(frame)

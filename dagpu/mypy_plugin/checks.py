@@ -5,9 +5,9 @@ from typing import TypeAlias
 from mypy.nodes import FuncDef, MypyFile
 
 from dagpu.mypy_plugin import codes
-from dagpu.mypy_plugin.flow.analysis import Analysis
-from dagpu.mypy_plugin.flow.module_facts import Effect, Types
-from dagpu.mypy_plugin.flow.reporting import Finding
+from dagpu.mypy_plugin.ownership.analysis import Analysis
+from dagpu.mypy_plugin.ownership.module_facts import Effect, Types
+from dagpu.mypy_plugin.ownership.reporting import Finding
 from dagpu.mypy_plugin.shapes import output_partition
 
 Target: TypeAlias = FuncDef | MypyFile

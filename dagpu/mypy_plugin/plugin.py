@@ -30,7 +30,7 @@ from dagpu.mypy_plugin.sources import fingerprint
 
 if TYPE_CHECKING:
     from dagpu.mypy_plugin.checks import Checks, Target
-    from dagpu.mypy_plugin.flow.reporting import Finding
+    from dagpu.mypy_plugin.ownership.reporting import Finding
 
 _Context = TypeVar("_Context", FunctionContext, MethodContext)
 

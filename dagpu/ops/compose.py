@@ -114,6 +114,17 @@ class Shared(DeviceOp[_T_co, _L_co, _G_co]):
 
 @final
 @frozen
+class Cutoff(DeviceOp[_T_co, _L_co, _G_co]):
+    """The source's result. In a feed, what comes after it is stale only if the value differs from the one before."""
+
+    source: Shared[Any]
+    equal: Callable[[Any, Any], bool] | None
+    """The comparison of an old and a new value; None for a comparison of the bits of arrays, or by `==`."""
+    origin: Origin
+
+
+@final
+@frozen
 class ToHost(DeviceOp[_T_co, _L_co, _G_co]):
     """A NumPy array with the contents of the source's result, a handle."""
 
@@ -237,6 +248,9 @@ class Pure:
     def __call__(self, arguments: tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]) -> DeviceOp[Any, Any, Any]:
         return self.f(*arguments[0], **dict(arguments[1]))
 
+
+UNKNOWN_RESULTS: set[type[Any]] = set()
+"""Further types of ops whose structure does not show their result. Modules that are imported later add them."""
 
 FIRST, LAST, UNCUT, SHARE = Item(0), Item(-1), Uncut(), Share()
 BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item))
@@ -367,7 +381,7 @@ def arity(op: DeviceOp[Any, Any, Any]) -> int | None:
                 return len(op.args)
             case Value():
                 return len(op.content) if isinstance(op.content, tuple) else None
-            case Shared() | On():
+            case Shared() | On() | Cutoff():
                 op = op.source
             case Map() if isinstance(op.f, Inspect):
                 op = op.source
@@ -377,14 +391,14 @@ def arity(op: DeviceOp[Any, Any, Any]) -> int | None:
 
 def produces_host_data(op: DeviceOp[Any, Any, Any]) -> bool:
     """True if the structure of an op shows that its result is host data."""
-    while isinstance(op, Shared | On) or (isinstance(op, Map) and isinstance(op.f, Inspect)):
+    while isinstance(op, Shared | On | Cutoff) or (isinstance(op, Map) and isinstance(op.f, Inspect)):
         op = op.source
     return isinstance(op, ToHost | HostCall)
 
 
 def _produces_one_value(op: DeviceOp[Any, Any, Any]) -> bool:
     """True if the structure of an op shows that its result is not a tuple."""
-    while isinstance(op, Shared | On) or (isinstance(op, Map) and isinstance(op.f, Inspect)):
+    while isinstance(op, Shared | On | Cutoff) or (isinstance(op, Map) and isinstance(op.f, Inspect)):
         op = op.source
     match op:
         case Value():
@@ -394,6 +408,8 @@ def _produces_one_value(op: DeviceOp[Any, Any, Any]) -> bool:
         case ToHost():
             return True
         case Zip() | Launch() | Then() | HostCall() | Unzip():
+            return False
+        case _ if type(op) in UNKNOWN_RESULTS:
             return False
         case _:
             return True  # an op that makes a tensor, or the launch of a graph, whose result is None
@@ -432,7 +448,7 @@ def unzip(op: DeviceOp[Any, Any, Any], n: int | None, origin: Origin) -> tuple[U
 def sources_of(op: DeviceOp[Any, Any, Any]) -> Iterable[DeviceOp[Any, Any, Any]]:
     """Return the direct sources of an op that are visible without calling closures."""
     match op:
-        case Then() | Map() | Shared() | ToHost() | HostCall() | On():
+        case Then() | Map() | Shared() | Cutoff() | ToHost() | HostCall() | On():
             return (op.source,)
         case Zip():
             return op.sources

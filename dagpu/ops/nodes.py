@@ -9,6 +9,7 @@ from dagpu.ops.compose import (
     SHARE,
     UNCUT,
     Cut,
+    Cutoff,
     HostCall,
     Inspect,
     Map,
@@ -30,6 +31,7 @@ from dagpu.ops.compose import (
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
+from dagpu.ops.live.source_op import Source
 from dagpu.ops.op_drawing import picture
 
 Node: TypeAlias = (
@@ -47,6 +49,8 @@ Node: TypeAlias = (
     | Copy[Any]
     | HostCall[Any]
     | On[Any]
+    | Source[Any]
+    | Cutoff[Any]
 )
 
 base.NODES.set(

@@ -10,7 +10,8 @@ fork: the child process does not have the thread of the run that made the claim.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal, final
 
 from dagpu.common.critical import BOOKKEEPING, count_forks
@@ -24,7 +25,7 @@ _numbers = itertools.count()
 class Once:
     """A remembered value that at most one run computes at a time (single-flight)."""
 
-    __slots__ = ("_claimed_after", "_waiting", "number", "owner", "value")
+    __slots__ = ("_claimed_after", "_waiting", "made_for", "number", "owner", "value")
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
@@ -35,6 +36,8 @@ class Once:
         self._claimed_after = 0
         """The number of forks of the process before `owner` claimed the value."""
         self.value: Any = NOTHING
+        self.made_for: Mapping[Any, int] = {}
+        """The sources on which the value depends, each with the revision for which it was made."""
 
     def claim(self, run: object) -> Claim:
         """Claim the value ("claimed"), unless it is complete ("done") or claimed by another run ("busy")."""
@@ -46,17 +49,29 @@ class Once:
             self.owner, self._claimed_after = run, count_forks()
             return "claimed"
 
-    def publish(self, value: Any) -> None:
-        """Remember the complete value, release the claim, and wake the runs that wait."""
-        self._settle(value)
+    def publish(self, value: Any, made_for: Mapping[Any, int] = MappingProxyType({})) -> None:
+        """Remember the complete value, release the claim, and wake the runs that wait. `made_for` has the sources on
+        which the value depends, with their revisions."""
+        self._settle(value, made_for)
+
+    def remembered(self) -> tuple[Any, Mapping[Any, int]]:
+        """Return the value, `NOTHING` if there is none, and the sources on which it depends, with their revisions."""
+        with BOOKKEEPING:
+            return self.value, self.made_for
+
+    def expire(self, value: Any) -> None:
+        """Forget this value, which is of another snapshot of its sources. Another value stays."""
+        with BOOKKEEPING:
+            if self.value is value:
+                self.value = NOTHING
 
     def abandon(self) -> None:
         """Release the claim without a value, and wake the runs that wait: the run has failed or was cancelled."""
-        self._settle(NOTHING)
+        self._settle(NOTHING, self.made_for)
 
-    def _settle(self, value: Any) -> None:
+    def _settle(self, value: Any, made_for: Mapping[Any, int]) -> None:
         with BOOKKEEPING:
-            self.value, self.owner = value, None
+            self.value, self.made_for, self.owner = value, made_for, None
             waiting, self._waiting = self._waiting, []
         for wake in waiting:
             wake()

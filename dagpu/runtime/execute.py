@@ -108,7 +108,7 @@ async def _run_traced(
     waited = False
     try:
         while True:
-            stage = await _next_stage(tracer, waits)
+            stage = await next_stage(tracer, waits)
             with quiet_collector():
                 plan = plan_program(stage.program, settings.verify) if stage.program.instructions else None
             if plan is not None:
@@ -143,7 +143,7 @@ def _store(lookup: PlanLookup, loaded: LoadedPlan, tracer: Tracer) -> None:
     lookup.store(loaded, tracer.make_signature(), tracer.reads)
 
 
-async def _next_stage(tracer: Tracer, waits: Waits) -> Stage:
+async def next_stage(tracer: Tracer, waits: Waits) -> Stage:
     """Return the next stage of a trace. The trace pauses between two closures when `waits.pause_is_due()`."""
     turns = tracer.stage_in_turns(waits.pause_is_due)
     while True:

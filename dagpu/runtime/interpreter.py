@@ -236,6 +236,22 @@ def plan_of(op: DeviceOp[Any, Any, Any]) -> Plan:
     return _planner("plan_of").plan_of(op)
 
 
+def current_settings(call: str) -> Settings:
+    """Return the settings of a run that starts now. `call` names the function that needs them, in messages.
+
+    Raises:
+        TypeError: the current interpreter is not a `StreamInterpreter`.
+    """
+    current = _current.get()
+    if not isinstance(current, StreamInterpreter):
+        raise TypeError(
+            f"{call}() at {describe(here())}: the interpreter in use, a {type(current).__name__}, only runs ops, and "
+            "makes no plans for updates. Use another interpreter in a with block around the call: "
+            "use_interpreter(StreamInterpreter())."
+        )
+    return current.settings()
+
+
 def _planner(method: str) -> PlanningInterpreter:
     """Return the current interpreter, for a call of one of the methods that `PlanningInterpreter` adds.
 

@@ -125,7 +125,7 @@ def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
         cure = "Open one: async with trio.open_nursery() as nursery: spawn(nursery, op)"
         raise wrong_argument("spawn", origin, "nursery", nursery, "a trio.Nursery", cure)
     check_op(op, "spawn", "Pass an op; nursery.start_soon(f) starts an async function")
-    for borrow, made in _borrows(op):
+    for borrow, made in borrows_in(op):
         raise BorrowError(
             f"spawn at {describe(origin)} of an op that holds {borrow}, borrowed at {describe(made)}: the "
             "task may outlive the loan. share() the tensor and pass that, or await the op."
@@ -135,7 +135,7 @@ def spawn(nursery: trio.Nursery, op: DeviceOp[_T, Static, Any]) -> Pending[_T]:
     return pending
 
 
-def _borrows(root: DeviceOp[Any, Any, Any]) -> Iterator[tuple[str, Origin]]:
+def borrows_in(root: DeviceOp[Any, Any, Any]) -> Iterator[tuple[str, Origin]]:
     """Yield the repr of each borrowed handle in a DAG with the place of its borrow, without calling closures."""
     for op in nodes_of(root):
         held = op.content if isinstance(op, Value) else op.args if isinstance(op, Launch) else ()

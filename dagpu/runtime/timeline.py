@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, final
 
-from dagpu.backends.common.measuring import Mark, MeasuredRun, reset_recorder, set_recorder
+from dagpu.backends.common.measuring import Mark, MeasuredRun, SpanTrack, reset_recorder, set_recorder
 from dagpu.backends.common.profiler import nvtx_ranges
 from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import check_flag, check_path, wrong_argument
@@ -80,12 +80,15 @@ class Trace:
         self._recordings: list[MeasuredRun] = []
         self._streams: dict[Any, tuple[int, str, int]] = {}
         self._names: list[tuple[int, str, int]] = []
+        self._tracks: list[SpanTrack] = []
         self._lock = threading.RLock()
         self._open = True
         self.runs: tuple[TracedRun, ...] = ()
         """The runs that ended within the block, in the order of their begins."""
         self.unfinished = 0
         """The number of runs that began within the block and ended after it. They are not in `runs`."""
+        self.tracks: tuple[SpanTrack, ...] = ()
+        """The feeds that were opened within the block, with the times of their values, and the items of each `run`."""
 
     # ---- for backends -------------------------------------------------------------------------------------------
 
@@ -112,11 +115,20 @@ class Trace:
             self._names.append(found)
         return found[0]
 
+    def track(self, name: str) -> SpanTrack:
+        """Return a new track of this name: `dagpu.backends.common.measuring.RunRecorder.track`."""
+        made = SpanTrack(name)
+        with self._lock:
+            if self._open:
+                self._tracks.append(made)
+        return made
+
     def end(self) -> None:
-        """End the measurements, and build `runs`. Later runs are not measured."""
+        """End the measurements, and build `runs` and `tracks`. Later runs are not measured."""
         with self._lock:
             self._open = False
             recordings, self._recordings, self._streams = self._recordings, [], {}
+            self.tracks = tuple([track.ended() for track in self._tracks])
         self.runs = tuple([TracedRun(recording, self._start) for recording in recordings if recording.ended])
         self.unfinished = len(recordings) - len(self.runs)
 
@@ -201,7 +213,8 @@ class Trace:
         """Return the timeline as events of Chrome's trace format.
 
         There is a process for each device, a thread for each stream, a complete event for each instruction, and a flow
-        for each wait. Times are microseconds from the trace's start.
+        for each wait. One more process has the feeds, a complete event for each value, on as many threads as values
+        overlap. Times are microseconds from the trace's start.
         """
         devices = list(dict.fromkeys(device for _, device, _ in self._names))
         found: list[dict[str, Any]] = []
@@ -225,6 +238,7 @@ class Trace:
                     leaves = source.end - min(source.seconds / 2, 1e-9)  # within its span, as the format requires
                     found.append({"ph": "s", "ts": leaves * 1e6} | flow | places[other])
                     found.append({"ph": "f", "bp": "e", "ts": pieces[index].begin * 1e6} | flow | places[index])
+        found += _track_events(self.tracks, len(devices), len(self._names), self._start)
         return found
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -247,6 +261,19 @@ def _complete_event(run: TracedRun, number: int, index: int) -> dict[str, Any]:
     }
     span = {"ts": piece.begin * 1e6, "dur": piece.seconds * 1e6}
     return {"ph": "X", "name": piece.name, "cat": piece.kind, "args": args} | span
+
+
+def _track_events(tracks: Sequence[SpanTrack], pid: int, tid: int, start: float) -> Iterator[dict[str, Any]]:
+    """Yield the events of a process `pid` with a thread for each lane of each track, numbered from `tid` on."""
+    if tracks:
+        yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": "feeds"}}
+    lanes = [(track.name, lane) for track in tracks for lane in track.lanes()]
+    for number, (name, lane) in enumerate(lanes, tid):
+        place = {"pid": pid, "tid": number}
+        yield {"ph": "M", "name": "thread_name", "args": {"name": name}} | place
+        for label, begin, end in lane:
+            span = {"ts": (begin - start) * 1e6, "dur": (end - begin) * 1e6}
+            yield {"ph": "X", "name": label, "cat": "feed"} | span | place
 
 
 def _describe_step(piece: PredictedStep) -> str:

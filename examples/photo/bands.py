@@ -27,7 +27,20 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 import dagpu
-from dagpu import DeviceOp, SharedTensor, Tensor, Trace, current_device, empty, from_host, plan_of, u8, u16
+from dagpu import (
+    DeviceOp,
+    SharedTensor,
+    Tensor,
+    Trace,
+    current_device,
+    empty,
+    flow,
+    from_host,
+    plan_of,
+    u8,
+    u16,
+    zip_flows,
+)
 from examples.photo.kernels import BLUE, GREEN, RADIUS, RED, WEIGHTS, blur_columns, blur_rows, develop, sobel
 
 TILE = (8, 64, 3)
@@ -85,19 +98,11 @@ def band_of(picture: Pixels, band: Band, curve: SharedTensor[u8]) -> DeviceOp[Pi
 
 async def streamed(picture: Pixels, height: int, buffers: int, curve: SharedTensor[u8]) -> Pixels:
     """Develop the whole picture, with `buffers` bands on the device at a time."""
-    result = np.empty_like(picture)
-    free = trio.Semaphore(buffers)
-
-    async def one(band: Band) -> None:
-        try:
-            result[band.first : band.last] = await band_of(picture, band, curve)
-        finally:
-            free.release()
-
-    async with trio.open_nursery() as nursery:
-        for band in bands(len(picture), height):
-            await free.acquire()  # bands begin in order, each as soon as a buffer is free
-            nursery.start_soon(one, band)
+    result, cut = np.empty_like(picture), list(bands(len(picture), height))
+    developed_bands = flow(cut).run(lambda band: band_of(picture, band, curve), in_flight=buffers)
+    async with zip_flows(flow(cut), developed_bands) as feed:
+        async for band, rows in feed:
+            result[band.first : band.last] = rows
     return result
 
 

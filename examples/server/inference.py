@@ -11,7 +11,7 @@ While one batch is on the device, the next one is gathered, so the busier the se
 
 By default, it runs the service and a load generator in one process, on a free port, and ends: first with a few clients,
 then many, then many without batching, for comparison. Prints the latencies of answers, and compares each answer with
-NumPy. With --serve, it serves that port of this machine until Ctrl-C. batching.py describes the protocol.
+NumPy. With --serve, it serves that port of this machine until Ctrl-C. service.py describes the protocol.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from dagpu import DeviceOp, SharedTensor, current_device, f32, from_host, zip_ops
+from dagpu import DeviceOp, SharedTensor, batching, current_device, f32, from_host, zip_ops
 from examples.digits.kernels import bias_relu, gemm, softmax
 from examples.digits.training import Digits, Options, blank, load, train
-from examples.server.batching import ANSWER_BYTES, CLASSES, Batcher, Floats, Forward, read_exactly, serve
+from examples.server.service import ANSWER_BYTES, CLASSES, Floats, Forward, padded, read_exactly, serve
 
 Weights: TypeAlias = tuple[SharedTensor[f32], SharedTensor[f32], SharedTensor[f32], SharedTensor[f32]]
 """Weights and bias of the hidden layer, (64, m) and (1, m), and of the last, (m, 10) and (1, 10)."""
@@ -93,7 +93,7 @@ class Measured:
         return str(self.clients), str(self.most), f"{p50:.2f} ms", f"{p99:.2f} ms", f"{rate:,.0f} / s", *sizes
 
 
-async def ask(port: int, images: Floats, answers: Floats, latencies: Floats) -> None:
+async def requests(port: int, images: Floats, answers: Floats, latencies: Floats) -> None:
     """Run one client, which sends an image, waits for its answer, and sends the next one. Fills `answers` and
     `latencies`, which belong to this client."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -111,18 +111,23 @@ async def under_load(model: Forward, images: Floats, clients: int, most: int, pa
 
     Both share one thread, so the latencies include the time of the clients.
     """
-    batcher = Batcher(model, most, patience)
+    sizes: list[int] = []
+
+    def answered(batch: tuple[Floats, ...]) -> DeviceOp[Floats]:
+        sizes.append(len(batch))
+        return model(padded(np.stack(batch)))
+
     answers, latencies = np.zeros((len(images), CLASSES), np.float32), np.zeros(len(images), np.float32)
-    async with trio.open_nursery() as service:
-        port: int = await service.start(serve, batcher)
+    async with batching(answered, most=most, within=patience) as ask, trio.open_nursery() as service:
+        port: int = await service.start(serve, ask)
         start = time.perf_counter()
         async with trio.open_nursery() as load_generator:
             for client in range(clients):
                 mine = slice(client, None, clients)
-                load_generator.start_soon(ask, port, images[mine], answers[mine], latencies[mine])
+                load_generator.start_soon(requests, port, images[mine], answers[mine], latencies[mine])
         seconds = time.perf_counter() - start
         service.cancel_scope.cancel()
-    return Measured(clients, most, answers, latencies, seconds, batcher.sizes)
+    return Measured(clients, most, answers, latencies, seconds, sizes)
 
 
 def table(loads: Sequence[Measured], patience: float) -> Table:
@@ -141,8 +146,14 @@ def table(loads: Sequence[Measured], patience: float) -> Table:
 
 
 async def serve_until_interrupted(model: Forward, given: argparse.Namespace) -> None:
-    async with trio.open_nursery() as nursery:
-        port: int = await nursery.start(serve, Batcher(model, given.batch, given.wait), given.serve)
+    def answered(batch: tuple[Floats, ...]) -> DeviceOp[Floats]:
+        return model(padded(np.stack(batch)))
+
+    async with (
+        batching(answered, most=given.batch, within=given.wait) as ask,
+        trio.open_nursery() as nursery,
+    ):
+        port: int = await nursery.start(serve, ask, given.serve)
         print(f"serving 127.0.0.1:{port}; Ctrl-C ends it", flush=True)
 
 

@@ -13,7 +13,7 @@ from mypy.nodes import Context, MypyFile
 
 from dagpu import MovedError, Tensor, f32, fill, zeros
 from dagpu.mypy_plugin import messages
-from dagpu.mypy_plugin.flow.control_flow import (
+from dagpu.mypy_plugin.ownership.control_flow import (
     EVERYTHING,
     SHARED,
     BasicBlock,
@@ -27,8 +27,8 @@ from dagpu.mypy_plugin.flow.control_flow import (
     Store,
     reverse_postorder,
 )
-from dagpu.mypy_plugin.flow.dataflow import Dataflow, entry_states
-from dagpu.mypy_plugin.flow.liveness import live_after_each, live_before, liveness
+from dagpu.mypy_plugin.ownership.dataflow import Dataflow, entry_states
+from dagpu.mypy_plugin.ownership.liveness import live_after_each, live_before, liveness
 from dagpu.mypy_plugin.shapes import output_partition
 from dagpu.mypy_plugin.sources import fingerprint
 from tests.support.mypy_checks import Checker, dependencies

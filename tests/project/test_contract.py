@@ -45,6 +45,14 @@ CLASSES: dict[str, str] = {
     "SingleStream": "__init__(); place(program)",
     "RoundRobin": "__init__(streams=...); place(program)",
     "Pending": "__await__(); cancel(); done()",
+    "Flow": """
+        __aenter__(); __aexit__(kind, error, trace); map(f, /); where(f, /); take(n, /); window(n, /, step=...);
+        run(f, /, *, in_flight=..., memory=..., ordered=...); fold(state, f, /, *, in_flight=...); latest();
+        at_most(per_second, /); batched(most, /, *, within=...); switch(f, /); into(target, /)
+    """,
+    "Feed": "__aiter__(); __anext__(); next(); explain()",
+    "Ask": "stats; __call__(x, /)",
+    "Stats": "rate; waiting; latency(quantile=...)",
     "Borrowed": "",
     "Static": "",
     "MayAlloc": "",
@@ -59,7 +67,9 @@ FUNCTIONS = """
     convert(t, dtype); fill(t, fill_value);
     kernel(*, cuda, block=..., abi=..., options=..., checked=...);
     use_interpreter(interpreter); device(name=...); current_device(); devices(); use_device(place);
-    spawn(nursery, op)
+    spawn(nursery, op);
+    flow(items, /); every(seconds, /); merge(*flows); zip_flows(*flows);
+    batching(f, /, *, most, within=..., in_flight=...); watch(feed, /, *, total=..., title=..., console=...)
 """
 
 ERRORS: dict[str, tuple[str, ...]] = {

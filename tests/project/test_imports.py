@@ -29,8 +29,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"lowering"}),
     frozenset({"backends"}),
     frozenset({"runtime"}),
-    frozenset({"public"}),
-    frozenset({"__init__", "__main__", "commands"}),
+    frozenset({"reactive"}),
+    frozenset({"entry.public"}),
+    frozenset({"__init__", "__main__", "entry"}),
 )
 
 # What runs inside mypy, and so knows no other layer, and is known to none.
@@ -46,9 +47,10 @@ TYPING_ONLY: dict[tuple[str, str], str] = {
 # CudaGraph, and both are made of handles.
 HANDLE_AND_OP = ("dagpu.handles", "dagpu.ops.base", "dagpu.ops.graph")
 
-# Who alone may import what; an empty tuple says nobody.
+# Who alone may import what; an empty tuple says nobody. Trio has two places: `runtime` waits for one run; `reactive`
+# keeps tasks that start many runs, one after another, and stop with the block that opened them.
 RESERVED: dict[str, tuple[str, ...]] = {
-    "trio": ("dagpu.runtime",),
+    "trio": ("dagpu.runtime", "dagpu.reactive"),
     "pycuda": ("dagpu.backends.cuda",),
     "cuda": ("dagpu.backends.cuda",),
     "mypy": ("dagpu.mypy_plugin",),
@@ -260,7 +262,7 @@ def test_errors_imports_nothing_of_ours() -> None:
         ("handles/tensors.py", "from dagpu.ops.base import DeviceOp", "higher layer"),
         ("handles/tensors.py", "from ..misc import thing", "no layer"),
         ("misc.py", "", "no layer"),
-        ("backends/common/worker_threads.py", "import trio", "only dagpu.runtime may"),
+        ("backends/common/worker_threads.py", "import trio", "only dagpu.runtime, dagpu.reactive may"),
         ("runtime/execute.py", "import pycuda.driver", "only dagpu.backends.cuda may"),
         ("lowering/plan.py", "from cuda.bindings import driver", "only dagpu.backends.cuda may"),
         ("ops/base.py", "import mypy.nodes", "only dagpu.mypy_plugin may"),

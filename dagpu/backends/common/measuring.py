@@ -72,11 +72,48 @@ class MeasuredRun:
         return found
 
 
+@final
+class SpanTrack:
+    """Named times of one part of the program, such as a feed, which a timeline shows beside the devices."""
+
+    __slots__ = ("name", "spans")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.spans: list[tuple[str, float, float]] = []
+        """Name, begin and end of each span, in seconds of `time.perf_counter`. Spans may overlap."""
+
+    def add(self, name: str, begin: float, end: float) -> None:
+        """Add a span from `begin` to `end`, in seconds of `time.perf_counter`."""
+        self.spans.append((name, begin, end))
+
+    def ended(self) -> "SpanTrack":
+        """Return a copy, to which no task adds later spans."""
+        copy = SpanTrack(self.name)
+        copy.spans = self.spans.copy()
+        return copy
+
+    def lanes(self) -> list[list[tuple[str, float, float]]]:
+        """Return the spans in as few lists as possible, so that no two spans of one list overlap."""
+        found: list[list[tuple[str, float, float]]] = []
+        for span in sorted(self.spans, key=lambda each: each[1:]):
+            free = next((lane for lane in found if lane[-1][2] <= span[1]), None)
+            if free is None:
+                found.append([span])
+            else:
+                free.append(span)
+        return found
+
+
 class RunRecorder(Protocol):
     """Measures runs: creates a `MeasuredRun` for each run that begins."""
 
     def begin(self, plan: Plan, streams: Sequence[object]) -> MeasuredRun | None:
         """Return the measurement of a run that begins, its lanes on these streams; None if recording has ended."""
+        ...
+
+    def track(self, name: str) -> SpanTrack:
+        """Return a new track of this name."""
         ...
 
 
@@ -92,3 +129,9 @@ def recording(plan: Plan, streams: Sequence[object]) -> MeasuredRun | None:
     """Return the measurement of a run that begins, its lanes on these streams; None if no recorder is set."""
     recorder = _recorder.get()
     return None if recorder is None else recorder.begin(plan, streams)
+
+
+def track_maker() -> Callable[[str], SpanTrack] | None:
+    """Return the function that makes tracks of the recorder of this task; None if no recorder is set."""
+    recorder = _recorder.get()
+    return None if recorder is None else recorder.track

@@ -16,6 +16,9 @@ A `Shared` or `Unzip` that has run counts as a source: the parts of its value ar
 of the DAG like any other node, but several nodes may use it. The `Once` that will remember its value is a leaf. One
 that another run is computing has no key: a trace waits for that run.
 
+A source has no key, since its value changes, and neither has the value of a `Shared` that was made of sources: a trace
+reads all of them at one instant.
+
 A closure cannot be inspected, since it may read state that has changed. An op that contains one has no key, and is
 traced in each run.
 """
@@ -322,9 +325,11 @@ class _Reader(Flattened):
         once = node.once
         found = self.remembered.get(once)
         if found is None:
-            value = once.value  # another thread may set it, so it is read once
+            value, made_for = once.remembered()
             if value is NOTHING and not once.settled():
                 return False
+            if value is not NOTHING and made_for:
+                return False  # a trace compares the revisions of the sources
             found = self.remembered[once] = RememberedValue(value, len(self.leaves))
             if value is NOTHING:
                 self.changeable = True

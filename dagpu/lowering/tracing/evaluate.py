@@ -55,11 +55,14 @@ from dagpu.lowering.tracing.run_memo import (
 )
 from dagpu.lowering.tracing.undo_log import HandleTaker
 from dagpu.lowering.tracing.user_code import Closures, describe_closure
+from dagpu.lowering.updates.live_inputs import LiveValue
+from dagpu.lowering.updates.run_sources import RunSources
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
-from dagpu.ops.compose import BUILT_IN, Cut, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops.compose import BUILT_IN, Cut, Cutoff, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
+from dagpu.ops.live.source_op import Source
 from dagpu.ops.nodes import Node
 from dagpu.ops.single_flight import NOTHING, new_once_number
 
@@ -79,6 +82,9 @@ class _EvaluationMark:
 FINISH: Final = _EvaluationMark("followed on the stack by a node and a height: the node's inputs are `done[height:]`")
 FINISH_ROW: Final = _EvaluationMark("followed on the stack by a row, whose input is on top of `done`")
 RESTORE: Final = _EvaluationMark("followed on the stack by a placement to restore")
+
+_USED_AGAIN: Final = frozenset((Value, Shared, Source, Cutoff))
+"""The nodes that check themselves how often they are used in one run."""
 
 CALLING: Final = frozenset((Then, Map))
 """The nodes whose evaluation may call a function of the user's."""
@@ -103,6 +109,7 @@ class Evaluation:
         leaves: TracedArguments,
         taker: HandleTaker,
         origin: Origin,
+        sources: RunSources,
     ) -> None:
         self.thread = threading.get_ident()
         """The thread that drives the run. Code that blocks this thread must not wait for the run."""
@@ -120,6 +127,7 @@ class Evaluation:
         self.memo = RunMemo()
         self._places = places
         self._closures = Closures(leaves)
+        self._sources = sources
         self._newest_before = new_once_number()
 
     def run(self, due: Callable[[], bool]) -> Generator[None, None, None]:
@@ -149,7 +157,7 @@ class Evaluation:
         """
         row: list[Map[Any] | Launch] = []
         seen, kind = self.seen, type(node)
-        while kind is not Value and kind is not Shared:
+        while kind not in _USED_AGAIN:
             if node in seen:
                 raise self._used_twice_error(node)
             seen.add(node)
@@ -175,10 +183,12 @@ class Evaluation:
         match node:
             case Launch():
                 todo += (len(self.done), node, FINISH, *reversed(self._lazy_arguments(node)))
-            case Map() | Then() | ToHost() | HostCall():
+            case Map() | Then() | ToHost() | HostCall() | Cutoff():
                 todo += (len(self.done), node, FINISH, node.source)
             case Value():
                 self.done.append(self._held_value(node))
+            case Source():
+                self.done.append(self._sources.value_of(node))
             case Alloc():
                 seed = self.leaves.seed_of(node)
                 self.done.append(emit_alloc(node, seed, self.builder, self._places.current[0], self._places.current[1]))
@@ -218,7 +228,7 @@ class Evaluation:
         value = self.done.pop()
         while row:
             node = row.pop()
-            if type(value) is Deferred:
+            if type(value) is Deferred or type(value) is LiveValue:
                 self._apply_node(node, (value,))
                 value = self.done.pop()
             elif type(node) is Launch:
@@ -241,33 +251,43 @@ class Evaluation:
             inputs = tuple(resolve(item) for item in inputs)
             if Deferred in map(type, inputs) and self._suspend(node, inputs):
                 return
-        builder, (device, policy, _) = self.builder, self._places.current
+        inputs, result = self._sources.adapt(node, inputs, self.builder)
+        if result is not NOT_YET:
+            self.done.append(result)
+            return
+        builder, policy = self.builder, self._places.current[1]
         match node:
             case Launch():
                 self.done.append(self._launch_kernel(node, inputs))
             case Map():
                 self._apply_map(node, inputs[0])
             case Then():
-                op = self._closures.call(node, node.f, inputs[0])
+                op = self._sources.call(self._closures, node, node.f, inputs[0])
                 if not isinstance(op, DeviceOp):
                     raise self._not_an_op_error(node, op)
                 self.todo.append(op)
             case ToHost():
                 self._push_cell_value(emit_to_host(node, inputs[0], builder, policy))
             case HostCall():
-                argument = self._closures.host_argument(node, argument_template(inputs[0]))
-                self._push_cell_value(emit_host_call(node, argument, builder, device, policy))
+                self._push_cell_value(self._call_on_host(node, inputs[0]))
             case Zip():
                 self.done.append(inputs)
             case Shared():
+                self._sources.finish(node.once)
                 self.done.append(self.memo.record_shared(node, inputs[0]))
             case Unzip():
                 self.memo.record_components(node.split, inputs[0], node.origin)
                 self.done.append(self.memo.take_component(node))
-            case Value() | Alloc() | FromHost() | Copy() | On() | GraphLaunch():
+            case Value() | Alloc() | FromHost() | Copy() | On() | GraphLaunch() | Source() | Cutoff():
                 raise AssertionError(f"{node!r} has no inputs to wait for")
             case _:
                 assert_never(node)
+
+    def _call_on_host(self, node: HostCall[Any], value: Any) -> Deferred:
+        """Emit the call of a function of `host_map`, and return its value."""
+        argument = self._closures.host_argument(node, argument_template(value))
+        argument = self._sources.host_argument(argument, self.builder)
+        return emit_host_call(node, argument, self.builder, *self._places.current[:2])
 
     def _apply_map(self, node: Map[Any], argument: Any) -> None:
         """Apply the function of a `Map`, which must return a value without ops in it."""
@@ -275,7 +295,7 @@ class Evaluation:
             self.done.append(argument)
             self._apply_row([node])
             return
-        result = self._closures.call(node, node.f, argument)
+        result = self._sources.call(self._closures, node, node.f, argument)
         if has_op(result):
             refuse_op(result, describe_closure(node, node.f))
         self.done.append(result)
@@ -439,9 +459,12 @@ class Evaluation:
         """Use the remembered value of a `Shared` or `Unzip`, evaluate it, or wait for the run that is evaluating it."""
         once = node.once
         in_key = self.leaves.reach_remembered(once)
+        if self._sources.is_private(node):
+            self._visit_private(node, source)
+            return
         # A plan may be cached in three cases. The key has this use. A node that a pipeline's function has just made is
         # remembered for no other run. A value that a `Shared` has remembered before is a constant. All hold in the next
-        # run too.
+        # run too. A value that depends on sources is no constant: `is_stale` forbids the reuse.
         if in_key is None and (
             not self.leaves.pure
             or (once.number < self._newest_before and (type(node) is Unzip or not once.remembers()))
@@ -451,25 +474,45 @@ class Evaluation:
             self._suspend_until_made(node)
             return
         if self.memo.is_claimed(once):
+            self._sources.reused(once)
             self.done.append(self.memo.use_again(node))
             return
-        match once.claim(self):
-            case "claimed":
-                self.memo.start_claim(once)
-                self.todo += (len(self.done), node, FINISH, source)
-            case "done":
-                self.done.append(self._published_value(node, in_key))
-            case "busy":
-                self._suspend_until_made(node)
+        while (claim := once.claim(self)) == "done":
+            value, made_for = once.remembered()
+            if value is not NOTHING and not (made_for and self._sources.is_stale(made_for)):
+                self._sources.used(made_for)
+                self.done.append(self._published_value(node, value, in_key))
+                return
+            once.expire(value)
+        if claim == "busy":
+            self._suspend_until_made(node)
+            return
+        self.memo.start_claim(once)
+        self._sources.start(once)
+        self.todo += (len(self.done), node, FINISH, source)
 
-    def _published_value(self, node: Remembering, in_key: RememberedValue | None) -> Any:
-        """Return the value, or component, that an earlier run has made. `in_key` is how the key has it."""
-        value = take_published(node, self.taker.undo_log.add)
+    def _published_value(self, node: Remembering, value: Any, in_key: RememberedValue | None) -> Any:
+        """Return the value that an earlier run has made; of an `Unzip`, take the component. `in_key` is how the key has
+        the value."""
+        if type(node) is Unzip:
+            return self.taker.take_handles(take_published(node, self.taker.undo_log.add), node)
         if in_key is not None and in_key.value is not NOTHING:
-            value = self.taker.take_handles(value, node)
-            return copy_for_consumer(value) if type(node) is Shared else value
+            return copy_for_consumer(self.taker.take_handles(value, node))
         # The copies are no leaves, also if a function has built this use of a node that is in the key too.
-        return self.taker.take_handles(copy_for_consumer(value) if type(node) is Shared else value, node)
+        return self.taker.take_handles(copy_for_consumer(value), node)
+
+    def _visit_private(self, node: Remembering, source: AnyOp) -> None:
+        """Use the value of a `Shared` or `Unzip` that this run evaluates for itself alone."""
+        once = node.once
+        if self.memo.is_deferred(once):
+            self._suspend_until_made(node)
+        elif self.memo.is_claimed(once):
+            self._sources.reused(once)
+            self.done.append(self.memo.use_again(node))
+        else:
+            self.memo.start_private(once)
+            self._sources.start(once)
+            self.todo += (len(self.done), node, FINISH, source)
 
     def _suspend_until_made(self, node: Remembering) -> None:
         """Suspend a node whose value is being made. When the value exists, this use gets handles of its own to it."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from dagpu.common.errors import BorrowError, CaptureError, MovedError, NotReadyError
 from dagpu.common.frozen import plain
-from dagpu.common.layout import Layout
+from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin, describe
 from dagpu.handles import HandleBase, HandleState, Lender, Partition, Tensor, TensorMut, cut_of, live_state
 from dagpu.handles.device_handles import Device
@@ -24,6 +24,7 @@ from dagpu.lowering.program import (
     HOST,
     Buffer,
     Cell,
+    CopyDtoD,
     CopyDtoH,
     Fill,
     GraphLaunch,
@@ -62,6 +63,7 @@ class ProgramBuilder:
     __slots__ = (
         "__weakref__",
         "_buffers",
+        "_copies_earlier",
         "_devices",
         "_external",
         "_loans",
@@ -76,14 +78,17 @@ class ProgramBuilder:
         "inputs",
         "instructions",
         "lent",
+        "live_cells",
         "locks",
         "numbers",
         "policies",
         "policy_of",
     )  # fmt: skip
 
-    def __init__(self, policies: list[Any], loans: Loans, reads: set[int]) -> None:
+    def __init__(self, policies: list[Any], loans: Loans, reads: set[int], *, copies_earlier: bool = False) -> None:
         self.policies = policies
+        self._copies_earlier = copies_earlier
+        """True if the stage writes to copies of what earlier stages made, because a later trace may use that again."""
         self._reads = reads
         """The set that identifies the trace to its stand-ins."""
         self.instructions: list[Instruction] = []
@@ -95,6 +100,8 @@ class ProgramBuilder:
         self.numbers: dict[tuple[int, int], tuple[int, NumberUse]] = {}
         """For each number that may differ between runs, by the index of its leaf and the form of its use: its cell, and
         one of its uses."""
+        self.live_cells: list[tuple[int, int]] = []
+        """For each input of a feed that a function of `host_map` gets: its cell, and its index among the inputs."""
         self.drawn: list[int] = []
         """The cells of the seeds that the user did not choose. Each run draws new seeds for them."""
         self.graphs: list[Captured] = []
@@ -167,6 +174,12 @@ class ProgramBuilder:
         self.drawn.append(cell)
         return cell
 
+    def live_cell(self, value: object, index: int) -> int:
+        """Add a cell that holds an input of a feed, and return its index. `index` is that among the inputs."""
+        cell = self._input_cell(value)
+        self.live_cells.append((cell, index))
+        return cell
+
     def _input_cell(self, value: object) -> int:
         """Add a cell that holds this value before the program starts, and return its index."""
         self._buffers.append(_CELL_IN)
@@ -193,8 +206,20 @@ class ProgramBuilder:
             if storage.buffer in self._undefined:
                 del self._undefined[storage.buffer]
             return self._shared_view(storage.buffer, state.layout)
+        if self._copies_earlier and type(storage) is TracedStorage and self._loans.made_by_run(storage):
+            self._copy_earlier(storage, state.origin)
+            return self._shared_view(storage.buffer, state.layout)
         self._lock_storage(handle, state, exclusive=True)
         return self._shared_view(self._import_storage(storage), state.layout)
+
+    def _copy_earlier(self, storage: TracedStorage, origin: Origin) -> None:
+        """Copy memory that an earlier stage made. From now on its storage is memory that this program allocates."""
+        earlier, index, device = self._import_storage(storage), len(self._buffers), self.device_index(storage.device)
+        whole = contiguous_layout((storage.nbytes,), np.dtype(np.uint8))
+        self._buffers.append(Buffer(storage.nbytes, device, Role.TEMPORARY))
+        self._own_storages[index] = weakref.ref(storage)
+        storage.builder, storage.buffer = self, index
+        self.emit(CopyDtoD(View(index, whole), View(earlier, whole), (earlier,), (index,), device, origin), 0)
 
     def write_tiles_view(self, partition: Partition[Any, Any]) -> Tiles:
         """Return the tiles by which a kernel writes a living partition."""

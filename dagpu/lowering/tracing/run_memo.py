@@ -9,7 +9,7 @@ A complete value is published to its `Once`, for other runs and for the next run
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.common.errors import MovedError, NestedRunError, OwnershipError, ShapeError
@@ -30,6 +30,8 @@ class RunMemo:
     def __init__(self) -> None:
         self._claims: dict[Once, Any] = {}
         self._splits: dict[Once, Split] = {}
+        self._private: set[Once] = set()
+        """The values that this run makes for itself alone: it publishes none of them."""
 
     def is_claimed(self, once: Once) -> bool:
         """Return true if this run is making that value, or has made it in the stage that is being traced."""
@@ -38,6 +40,18 @@ class RunMemo:
     def start_claim(self, once: Once) -> None:
         """Record that this run evaluates the source."""
         self._claims[once] = PENDING
+
+    def start_private(self, once: Once) -> None:
+        """Record that this run evaluates the source for itself alone."""
+        self._private.add(once)
+        self._claims[once] = PENDING
+
+    def forget_private(self) -> None:
+        """Drop the values that this run has made for itself alone. Nothing of the run needs them any more."""
+        for once in self._private:
+            self._claims.pop(once, None)
+            self._splits.pop(once, None)
+        self._private.clear()
 
     def defer_shared(self, once: Once, deferred: Deferred) -> None:
         """Record that the value of a `Shared` does not exist yet."""
@@ -127,21 +141,36 @@ class RunMemo:
         """Return what this run has recorded for a value (see the module); `PENDING` also if it does not make it."""
         return self._claims.get(once, PENDING)
 
-    def publish(self, restore: Callable[[Any], Any], constant: Callable[[Any], Any]) -> list[Any]:
+    def publish(
+        self,
+        restore: Callable[[Any], Any],
+        constant: Callable[[Any], Any],
+        made_for: Callable[[Once], Mapping[Any, int] | None],
+    ) -> list[Any]:
         """Remember the complete values, for other runs and for the next run. `restore` removes the stand-ins from a
-        value, and `constant` maps the value of a `Shared` to the value that is published. Return the published
+        value, `constant` maps the value of a `Shared` to the value that is published, and `made_for` returns the
+        sources on which a value depends; None for a value that this run keeps for itself alone. Return the published
         values."""
         published: list[Any] = []
         for once, value in self.complete_values().items():
+            if once in self._private:
+                continue
+            components = once in self._splits
+            sources: Mapping[Any, int] | None = {} if components else made_for(once)
+            if sources is None:
+                self._private.add(once)
+                once.abandon()
+                continue
             del self._claims[once]
+            self._splits.pop(once, None)
             restored = restore(value)
-            published.append(restored if self._splits.pop(once, None) else constant(restored))
-            once.publish(published[-1])
+            published.append(restored if components else constant(restored))
+            once.publish(published[-1], sources)
         return published
 
     def abandon(self) -> None:
         """Give up all claims: this run will not make the values, so another run may."""
-        for once in self._claims:
+        for once in self._claims.keys() - self._private:
             once.abandon()
         self._claims.clear()
 
@@ -180,17 +209,13 @@ class BoundClaims:
                 once.abandon()
 
 
-def take_published(node: Remembering, undo: Callable[[Callable[[], None]], None]) -> Any:
-    """Return the value that an earlier run has made; of an `Unzip`, the component that is taken now. `undo` receives a
-    function that puts it back.
+def take_published(node: Unzip[Any], undo: Callable[[Callable[[], None]], None]) -> Any:
+    """Take a component that an earlier run has made. `undo` receives a function that puts it back.
 
     Raises:
         MovedError: the component was taken before.
     """
-    once = node.once
-    if isinstance(node, Shared):
-        return once.value
-    index = node.index
+    once, index = node.once, node.index
     found = once.exchange(index, Taken())
     if isinstance(found, Taken):
         once.exchange(index, found)

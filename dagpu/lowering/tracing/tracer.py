@@ -19,7 +19,7 @@ from typing import Any, TypeVar, final
 
 from dagpu.common.errors import NestedRunError
 from dagpu.common.origin import Origin, start_of_run
-from dagpu.handles import HandleState, Lender, SharedTensor, TensorRef
+from dagpu.handles import Handle, HandleState, Lender, SharedTensor, TensorRef
 from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.storage import Storage
@@ -37,7 +37,10 @@ from dagpu.lowering.tracing.program_builder import ProgramBuilder, waits_for_hos
 from dagpu.lowering.tracing.run_memo import own_result_error
 from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.lowering.tracing.undo_log import HandleTaker, UndoLog
+from dagpu.lowering.updates.live_inputs import LiveInputs
+from dagpu.lowering.updates.run_sources import LiveSources, SnapshotSources
 from dagpu.ops.compose import Unzip
+from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.single_flight import Once
 
 _T = TypeVar("_T")
@@ -70,7 +73,8 @@ class Tracer:
 
     `find` finds a device by its name. `policy` and `device` place the instructions that no `On` places. `inputs` are
     the leaves of the op, if its plan may serve runs with other leaves. `after` is the trace of an op whose program this
-    one continues.
+    one continues. With `snapshot`, the trace is for a feed: it reads sources at that instant, through stand-ins;
+    `before` has the inputs of the trace that it replaces.
     """
 
     def __init__(
@@ -82,24 +86,31 @@ class Tracer:
         inputs: Flattened | None = None,
         *,
         after: "Tracer | None" = None,
+        snapshot: Snapshot | None = None,
+        before: LiveInputs | None = None,
     ) -> None:
         self._origin: Origin = start_of_run()
         self._places = Placements(device, policy, find)
         self._loans = Loans()
         self._leaves = leaves = TracedArguments(inputs)
+        self.live = None if snapshot is None else LiveInputs(snapshot, leaves.reads, before)
+        """The inputs of an op that a feed observes; None in a plain run."""
         if after is None:
             builder = self._new_builder()
         else:
             builder = after.continue_with(self._places, self._loans)
         taker = HandleTaker(leaves, self._loans, self._origin)
-        self._evaluation: Evaluation = Evaluation(op, self._places, builder, leaves, taker, self._origin)
+        self._sources = SnapshotSources(leaves) if self.live is None else LiveSources(self.live)
+        self._evaluation: Evaluation = Evaluation(op, self._places, builder, leaves, taker, self._origin, self._sources)
         self._root: Any = PENDING
         self._stage_storages: list[weakref.ref[TracedStorage]] = []
         """The memory that stages of this run have made and that no other run can reach."""
 
     def _new_builder(self) -> ProgramBuilder:
         """Return the builder of a new stage."""
-        return ProgramBuilder(self._places.policies, self._loans, self._leaves.reads)
+        return ProgramBuilder(
+            self._places.policies, self._loans, self._leaves.reads, copies_earlier=self.live is not None
+        )
 
     def continue_with(self, places: Placements, loans: Loans) -> ProgramBuilder:
         """Return the builder of this trace, for the trace of a further op whose instructions follow in the same
@@ -112,6 +123,25 @@ class Tracer:
     def reads(self) -> set[int]:
         """The indices of the leaves whose values the trace has read. The plan holds for these values alone."""
         return self._leaves.reads
+
+    @property
+    def builder(self) -> ProgramBuilder:
+        """The builder of the stage that was traced last, until `settle`."""
+        return self._evaluation.builder
+
+    @property
+    def root(self) -> Any:
+        """The value of the op as the trace has it, once the first stage is traced: a `Deferred` if it needs work."""
+        return resolve(self._root)
+
+    @property
+    def suspended(self) -> list[Deferred]:
+        """The values that wait for host data, or for another run."""
+        return self._evaluation.suspended
+
+    def taken_handles(self) -> list[tuple[Handle, HandleState]]:
+        """Return the handles that the trace has taken out of the op, each with its state before."""
+        return self._evaluation.taker.undo_log.taken()
 
     # ---- stages
 
@@ -147,6 +177,7 @@ class Tracer:
             self._root = evaluation.done.pop()
         yield from evaluation.resume(due)
         if not evaluation.suspended:
+            evaluation.memo.forget_private()
             evaluation.seen.clear()  # ops that closures have built hold borrows, whose memory would count as an output
         self._evaluation.memo.forget_unreachable()
         program = self._evaluation.builder.program()
@@ -227,13 +258,14 @@ class Tracer:
         self._evaluation.cells.clear()
         self._evaluation.builder = self._new_builder()
 
-    def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> None:
+    def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> list[Handle]:
         """Make the values of `Shared` and `Unzip` ops visible to other runs. `constant` maps the value of a `Shared` to
-        the value that is published."""
-        published = list(handles_in(self._evaluation.memo.publish(self._restore, constant)))
+        the value that is published. Return the handles in the published values."""
+        published = list(handles_in(self._evaluation.memo.publish(self._restore, constant, self._sources.made_for)))
         if published:
             others = {id(storage_of_leaf(handle)) for handle in published}
             self._stage_storages = [reference for reference in self._stage_storages if id(reference()) not in others]
+        return published
 
     def published_storages(self) -> dict[Storage, bool]:
         """Return the memory that `publish` makes available to other runs and that this run does not borrow. The value

@@ -69,6 +69,10 @@ class UndoLog:
         """Discard the log: from now on nothing can be put back."""
         self._entries = None
 
+    def taken(self) -> list[tuple[Handle, HandleState]]:
+        """Return the handles that were taken, each with its state before."""
+        return [entry for entry in self._entries or () if isinstance(entry, tuple)]
+
     def put_back(self) -> None:
         """Put back everything that was taken, because the run failed or was cancelled. After `discard`, and when
         called again, this does nothing."""

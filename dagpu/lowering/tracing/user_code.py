@@ -42,17 +42,7 @@ class Closures:
             raise self._endless_error(node, f)
         if type(f) is Pure:
             f.owner.plans.called()
-        function = f.f if type(f) is Inspect else f
-        try:
-            result = call_user(function, argument)
-        except StopIteration as error:
-            refuse_stop_iteration(error, describe_closure(node, f))
-        except Exception as error:
-            error.add_note(f"dagpu: in {describe_closure(node, f)}")
-            raise
-        if type(result) in SUSPENDED:
-            refuse_suspended(result, describe_closure(node, f), _method_name(node, f))
-        return result if function is f else argument
+        return call_closure(node, f, argument)
 
     def _endless_error(self, node: DeviceOp[Any, Any, Any], f: Any) -> DagpuError:
         """Return the error for a run that has called more closures than its limit."""
@@ -85,6 +75,26 @@ class Closures:
         if not is_fixed(argument):
             self._leaves.forbid_reuse()
         return argument
+
+
+def call_closure(node: DeviceOp[Any, Any, Any], f: Any, argument: Any) -> Any:
+    """Call a closure of a node. An exception keeps its type, and gets a note that names the closure.
+
+    Raises:
+        RuntimeError: the closure has raised `StopIteration`.
+        TypeError: the closure returned a coroutine or a generator, which would never run.
+    """
+    function = f.f if type(f) is Inspect else f
+    try:
+        result = call_user(function, argument)
+    except StopIteration as error:
+        refuse_stop_iteration(error, describe_closure(node, f))
+    except Exception as error:
+        error.add_note(f"dagpu: in {describe_closure(node, f)}")
+        raise
+    if type(result) in SUSPENDED:
+        refuse_suspended(result, describe_closure(node, f), _method_name(node, f))
+    return result if function is f else argument
 
 
 def describe_closure(node: DeviceOp[Any, Any, Any], f: Any) -> str:

@@ -24,7 +24,7 @@ from mypy.types import (
 )
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.flow.control_flow import EVERYTHING, EXCLUSIVE, LOANS, SHARED
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, EXCLUSIVE, LOANS, SHARED
 
 MOVES: Final = 8
 """Passing the value on moves it."""

@@ -91,7 +91,7 @@ class LoadedPlan:
         self.fixed: list[tuple[int, Hashable]] = []
         """The values for which the plan is specialised, each with its index among the leaves."""
 
-    def keep(self, signature: Signature, graph_from: int | None) -> None:
+    def keep(self, signature: Signature | None, graph_from: int | None) -> None:
         """Make the plan ready for later runs, with the run from which on it is a graph."""
         self.signature = signature
         self._set_graph_from(graph_from)

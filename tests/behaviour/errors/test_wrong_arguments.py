@@ -7,16 +7,15 @@ assertion, no silent success.
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import pytest
 import trio
 from numpy.typing import NDArray
 
-import dagpu.public
+import dagpu.entry.public
 from dagpu import (
     CostModel,
     CudaGraph,
@@ -27,12 +26,12 @@ from dagpu import (
     RoundRobin,
     SingleStream,
     StreamInterpreter,
-    Tensor,
     Tile,
     current_device,
     f32,
     kernel,
     memcpy,
+    merge,
     ones,
     pipeline,
     plan_of,
@@ -42,8 +41,10 @@ from dagpu import (
     use_interpreter,
     value,
     zeros,
+    zip_flows,
     zip_ops,
 )
+from tests.behaviour.errors.argument_sorts import CALLABLE, FINITE, HELD, NUMBERS, SEED, WHOLE, WRONG, Public, tensor
 
 
 @kernel(cuda="__global__ void copy(Tile<float, 1> y, View<const float, 1> x, float by) {}")
@@ -56,65 +57,8 @@ def _(y: Tile[f32], x: NDArray[f32], by: float) -> None:
     y[...] = f32(by) * x[y.at]
 
 
-class Holder:
-    """Takes anything, and is no op."""
-
-    def __init__(self, *_: object) -> None: ...
-
-
 REAL = object()
 """Stands for a nursery."""
-
-WRONG: dict[str, Callable[[], Any]] = {
-    "None": lambda: None,
-    "number": lambda: 3,
-    "negative": lambda: -1,
-    "fraction": lambda: 2.5,
-    "nan": lambda: float("nan"),
-    "complex": lambda: 1j,
-    "true": lambda: True,
-    "text": lambda: "x",
-    "bytes": lambda: b"x",
-    "object": object,
-    "list": lambda: [object()],
-    "tuple": lambda: (object(), 2),
-    "dict": lambda: {"x": object()},
-    "function": lambda: lambda *_: object(),
-    "class": lambda: Holder,
-    "array": lambda: np.ones(4, f32),
-    "op": lambda: ones((4,)),
-    "tensor": lambda: tensor(),
-    "lent": lambda: tensor().borrow(),
-    "partition": lambda: tensor().partition((2,)),
-    "device": current_device,
-    "stream": lambda: current_device().stream(),
-    "policy": SingleStream,
-}
-"""One value of each sort that users mix up."""
-
-FINITE = ("number", "negative", "fraction", "true")
-NUMBERS = (*FINITE, "nan")
-SEED = ("number", "negative", "true")
-WHOLE = ("number", "true")
-
-
-@final
-@dataclass(frozen=True)
-class Public:
-    """A public call: `of(**arguments)` makes it, `right` has right arguments for it, made anew for each test."""
-
-    of: Callable[..., object]
-    right: Callable[[], dict[str, Any]]
-    fine: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By parameter: the sorts of values that are right for it, or that no check can tell from one."""
-    untried: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Likewise: what is right or wrong for other reasons than its type."""
-    says: str = ""
-    """What messages call it; its own name unless given."""
-
-
-def tensor() -> Tensor[f32]:
-    return ones((4,)).sync()
 
 
 def enter(manager: Any) -> object:
@@ -211,6 +155,30 @@ def awaited_run(op: Any) -> object:
     return trio.run(main)
 
 
+def set_to(target: Any) -> object:
+    async def main() -> object:
+        return await FLOW.into(target)
+
+    return trio.run(main)
+
+
+def watched(feed: Any, **given: Any) -> object:
+    async def main() -> object:
+        if feed is not FLOW:
+            return dagpu.watch(feed, **given)
+        async with FLOW as opened:
+            return dagpu.watch(opened, **given)
+
+    return trio.run(main)
+
+
+class Settable:
+    """Takes the values of a flow."""
+
+    def set(self, x: object) -> None: ...
+
+
+FLOW: Any = dagpu.flow([1])
 SHARED: Callable[[], Any] = lambda: tensor().share()  # noqa: E731  # a def would need a name for each
 LENT: Callable[[], Any] = lambda: tensor().borrow()  # noqa: E731
 WRITTEN: Callable[[], Any] = lambda: tensor().borrow_mut()  # noqa: E731
@@ -221,6 +189,9 @@ ELSEWHERE = {
     "SharedTensor.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
     "TensorRef.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
     "Trace.begin": "backends call it",
+    **dict.fromkeys(("Trace.track", "Flow.begin", "Ask.close"), "open flows call it"),
+    **dict.fromkeys(("Stats.hand_over", "Stats.wait_for_producer", "Stats.wait_for_consumer"), "feeds call it"),
+    "Ask.__call__": "its argument is that of the user's function",
     "Trace.save": "the path is checked like that of `trace`, and tests/unit/runtime/test_timeline.py writes it",
     **dict.fromkeys(
         ("CostModel.nbytes", "CostModel.seconds", "CostModel.times"), "policies call it with their program"
@@ -313,6 +284,75 @@ TABLE: dict[str, Public] = {
         overlapping, lambda: {"at_least": 0.0}, {"at_least": ("negative",)}, {"at_least": NUMBERS}
     ),
     "record_origins": Public(origins, lambda: {"enabled": True}, {"enabled": ("true",)}),
+    "flow": Public(
+        by_place(dagpu.flow), lambda: {"items": [1]}, {"items": ("text", "bytes", "list", "tuple", "dict", "array")}
+    ),
+    "source": Public(
+        lambda x, equal: dagpu.source(x, equal=equal),
+        lambda: {"x": 1, "equal": None},
+        {"x": HELD, "equal": ("None", *CALLABLE)},
+    ),
+    "Source.set": Public(lambda x: dagpu.source(1).set(x), lambda: {"x": 2}, {"x": HELD}),
+    "Source.change": Public(lambda f: dagpu.source(1).change(f), lambda: {"f": str}, {"f": CALLABLE}),
+    "cutoff": Public(
+        by_place(dagpu.cutoff),
+        lambda: {"op": value(1), "equal": None},
+        {"op": ("op",), "equal": ("None", *CALLABLE)},
+    ),
+    "observe": Public(
+        lambda op, memory, check: dagpu.observe(op, memory=memory, check=check),
+        lambda: {"op": value(1), "memory": None, "check": False},
+        {"op": ("op",), "memory": ("None", "number"), "check": ("true",)},
+    ),
+    "every": Public(by_place(dagpu.every), lambda: {"seconds": 1}, {"seconds": ("number", "fraction")}),
+    "merge": Public(lambda a, b: merge(a, b), lambda: {"a": FLOW, "b": FLOW}),
+    "zip_flows": Public(lambda a, b: zip_flows(a, b), lambda: {"a": FLOW, "b": FLOW}),
+    **{
+        f"Flow.{name}": Public(by_place(getattr(FLOW, name)), lambda: {"f": lambda x: x}, {"f": ("function", "class")})
+        for name in ("map", "where", "switch")
+    },
+    "Flow.take": Public(by_place(FLOW.take), lambda: {"n": 3}, {"n": ("number",)}),
+    "Flow.window": Public(
+        lambda n, step: FLOW.window(n, step), lambda: {"n": 3, "step": 1}, {"n": ("number",), "step": ("number",)}
+    ),
+    "Flow.run": Public(
+        lambda f, **given: FLOW.run(f, **given),
+        lambda: {"f": value, "in_flight": 2, "memory": None, "ordered": True},
+        {
+            "f": ("function", "class"),
+            "in_flight": ("number",),
+            "memory": ("None", "number"),
+            "ordered": ("true",),
+        },
+    ),
+    "Flow.fold": Public(
+        lambda state, f, in_flight: FLOW.fold(state, f, in_flight=in_flight),
+        lambda: {"state": value(0), "f": lambda s, x: value((s, x)), "in_flight": 2},
+        {"state": ("op",), "f": ("function", "class"), "in_flight": ("number",)},
+    ),
+    "Flow.at_most": Public(by_place(FLOW.at_most), lambda: {"per_second": 3}, {"per_second": ("number", "fraction")}),
+    "Flow.batched": Public(
+        lambda most, within: FLOW.batched(most, within=within),
+        lambda: {"most": 3, "within": 1},
+        {"most": ("number",), "within": ("number", "fraction")},
+    ),
+    "Flow.into": Public(set_to, lambda: {"target": Settable()}, says="into"),
+    "batching": Public(
+        lambda f, **given: dagpu.batching(f, **given),
+        lambda: {"f": value, "most": 3, "within": 1, "in_flight": 2},
+        {
+            "f": ("function", "class"),
+            "most": ("number",),
+            "within": ("number", "fraction"),
+            "in_flight": ("number",),
+        },
+    ),
+    "watch": Public(
+        watched,
+        lambda: {"feed": FLOW, "total": None, "title": "", "console": None},
+        {"total": ("None", "number"), "title": ("text",), "console": ("None",)},
+    ),
+    "Stats.latency": Public(by_place(dagpu.Stats().latency), lambda: {"quantile": 0.5}, {"quantile": ()}),
     "DeviceOp.then": Public(asked_of("then"), lambda: {"f": lambda t: t.to_host()}),
     "DeviceOp.map": Public(asked_of("map"), lambda: {"f": lambda t: t}, {"f": ("function", "class")}),
     "DeviceOp.host_map": Public(asked_of("host_map"), lambda: {"f": lambda t: t}, {"f": ("function", "class")}),
@@ -418,7 +458,7 @@ def finished(made: object) -> object:
 
 def public_calls() -> Iterator[str]:
     """Every public function, and every method of a public class, that takes arguments."""
-    for name in dagpu.public.__all__:
+    for name in dagpu.entry.public.__all__:
         found: Any = getattr(dagpu, name)
         if inspect.isfunction(found):
             calls: dict[str, Any] = {name: found}

@@ -21,12 +21,14 @@ from dagpu import (
     SharedTensor,
     Tensor,
     current_device,
+    cutoff,
     dup,
     fill,
     from_host,
     full,
     ones,
     pipeline,
+    source,
     spawn,
     value,
     zeros,
@@ -68,6 +70,8 @@ OPS: dict[str, Callable[[], Op]] = {
     "Copy": lambda: dup(ones(S).share().sync()),
     "Launch": lambda: scale(ones(S).partition(S), 1.0, ones(S)),
     "GraphLaunch": lambda: ones(S).graph().launch(),
+    "Source": lambda: source(1),
+    "Cutoff": lambda: cutoff(value(1)),
 }
 WAYS: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,

@@ -52,8 +52,8 @@ def test_a_value_is_unlocked_when_it_is_there(name: str, earlier: int) -> None:
     op = forked(node)
     publish, found = Once.publish, []
 
-    def then_read(once: Once, value: Any) -> None:
-        publish(once, value)
+    def then_read(once: Once, value: Any, *made_for: Any) -> None:
+        publish(once, value, *made_for)
         if once is node.once:
             with ThreadPoolExecutor(1) as pool:
                 found.append(lists(pool.submit(forked(node).sync).result(PATIENCE)))

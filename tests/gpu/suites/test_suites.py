@@ -3,6 +3,7 @@
 from typing import Final
 
 from tests.behaviour.errors import test_errors
+from tests.behaviour.flows import test_flow_cancellation, test_flow_laws
 from tests.behaviour.graphs import (
     test_captured_shared,
     test_graph_inputs,
@@ -72,6 +73,8 @@ SUITES: Final = (
     Suite(test_digits),
     Suite(test_errors),
     Suite(test_examples),
+    Suite(test_flow_cancellation),
+    Suite(test_flow_laws),
     Suite(test_graph_inputs),
     Suite(test_graph_launches),
     Suite(test_graph_machine),

@@ -18,7 +18,7 @@ from tests.emulation import HERE, Emulation, emulation, shared_folder
 from tests.support.example_scripts import example
 from tests.unit.backends.cuda.kernels.emulated_prelude import in_namespace, nvcc, packed
 
-MODULES = ("cholesky.kernels", "flash_attention.kernels", "life", "photo.kernels")
+MODULES = ("cholesky.kernels", "flash_attention.kernels", "life", "photo.kernels", "slider", "video")
 
 Array: TypeAlias = NDArray[Any]
 
@@ -132,6 +132,41 @@ def test_a_blur_of_white_is_white(device: Emulation, kernels: Kernels) -> None:
         assert (wide == 65280).all()
         for soft in both(device, kernels["blur_columns"], Cut(np.zeros(white.shape, u8), (8, 64, 3)), wide):
             np.testing.assert_array_equal(soft, white)
+
+
+# ---- video ----------------------------------------------------------------------------------------------
+
+
+@few
+@given(rows=st.integers(1, 9), columns=st.integers(1, 70), radius=st.integers(0, 5), seed=st.integers(0, 99))
+def test_the_video_kernels_agree(
+    device: Emulation, kernels: Kernels, rows: int, columns: int, radius: int, seed: int
+) -> None:
+    """The blur, of pictures narrower than it too, and the running mean."""
+    x, other = np.random.default_rng(seed).random((2, rows, columns), dtype=f32)
+    soft, soft_cuda = both(device, kernels["blur"], Cut(np.zeros(x.shape, f32), (4, 32)), x, radius)
+    np.testing.assert_allclose(soft, soft_cuda, atol=1e-6)
+    mixed, mixed_cuda = both(device, kernels["mix"], Cut(np.zeros(x.shape, f32), (4, 32)), x, other, 0.25)
+    np.testing.assert_allclose(mixed, mixed_cuda, atol=1e-6)
+
+
+# ---- slider ---------------------------------------------------------------------------------------------
+
+
+@few
+@given(rows=st.integers(1, 9), columns=st.integers(1, 70), radius=st.integers(0, 5), seed=st.integers(0, 99))
+def test_the_slider_kernels_agree(
+    device: Emulation, kernels: Kernels, rows: int, columns: int, radius: int, seed: int
+) -> None:
+    """Each of the three kernels, of pictures narrower than the blur too."""
+    x, other = np.random.default_rng(seed).random((2, rows, columns), dtype=f32)
+
+    def out() -> Cut:
+        return Cut(np.zeros(x.shape, f32), (4, 32))
+
+    for name, arguments in [("soften", (x, radius)), ("brighten", (x, 1.2)), ("blend", (x, other, 0.25))]:
+        host, cuda = both(device, kernels[name], out(), *arguments)
+        np.testing.assert_allclose(host, cuda, atol=1e-6)
 
 
 # ---- life -----------------------------------------------------------------------------------------------

@@ -1,16 +1,13 @@
 """The larger examples by their parts: what must hold for any picture, matrix, length, board and load."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import trio
-import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dagpu import from_host, plan_of, u8
+from dagpu import DeviceOp, batching, from_host, plan_of, u8, value
 from dagpu.lowering.plan import Execute
 from tests.support.example_scripts import example
 
@@ -142,140 +139,42 @@ def test_a_soup_is_the_same_in_the_mirror() -> None:
 Floats = NDArray[np.float32]
 
 
-class Model:
-    """A forward pass that takes a second, and answers an image of n everywhere with n everywhere."""
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[float, list[float]]] = []
-        """When each began, and what it had in it."""
-
-    async def __call__(self, images: Floats) -> Floats:
-        self.batches.append((trio.current_time(), [float(image[0]) for image in images]))
-        await trio.sleep(1)
-        return images[:, :10]
-
-
 def image(number: int) -> Floats:
     return np.full(64, number, np.float32)
 
 
-@pytest.fixture
-def model() -> Model:
-    return Model()
-
-
-def clocked(main: Any, *arguments: Any) -> Any:
-    """Run under a clock that jumps ahead whenever all tasks wait."""
-    return trio.run(main, *arguments, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
-def test_a_batch_goes_when_it_is_full_or_has_waited(model: Model) -> None:
-    """Five at once and at most four: four go at once, the fifth after its wait; with what has come until then."""
-    batching = example("server.batching")
-    answers: dict[int, float] = {}
-
-    async def main() -> float:
-        batcher = batching.Batcher(model, 4, 0.5)
-        start = trio.current_time()
-
-        async def ask(number: int, after: float) -> None:
-            await trio.sleep(after)
-            answers[number] = float((await batcher.ask(image(number)))[3])
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(batcher.run)
-            async with trio.open_nursery() as callers:
-                for number, after in enumerate([0, 0.01, 0.02, 0.03, 0.1, 0.3], 1):
-                    callers.start_soon(ask, number, after)
-            nursery.cancel_scope.cancel()
-        assert batcher.sizes == [4, 2]
-        return start
-
-    start = clocked(main)
-    assert answers == {number: number for number in range(1, 7)}
-    assert [numbers for _, numbers in model.batches] == [[1, 2, 3, 4], [5, 6]]
-    assert [begun - start for begun, _ in model.batches] == pytest.approx([0.03, 0.6])
-
-
-def test_a_batch_grows_while_there_is_no_room_to_run(model: Model) -> None:
-    """One at a time: what comes while the first runs goes together, as soon as that has ended."""
-    batching = example("server.batching")
-
-    async def main() -> None:
-        batcher = batching.Batcher(model, 8, 0.1, at_once=1)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(batcher.run)
-            async with trio.open_nursery() as callers:
-                for number in range(6):
-                    callers.start_soon(batcher.ask, image(number))
-                    await trio.sleep(0.12)
-            nursery.cancel_scope.cancel()
-        assert batcher.sizes == [1, 5]
-
-    clocked(main)
-
-
-def test_who_is_cancelled_leaves_its_batch(model: Model) -> None:
-    """Before the batch goes it is not in it; after, its answer is dropped; the others are answered."""
-    batching = example("server.batching")
-
-    async def main() -> None:
-        batcher = batching.Batcher(model, 8, 0.5)
-        answered: list[float] = []
-
-        async def ask(number: int, patience: float) -> None:
-            with trio.move_on_after(patience):
-                answered.append(float((await batcher.ask(image(number)))[0]))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(batcher.run)
-            async with trio.open_nursery() as callers:
-                for number, patience in ((1, 9), (2, 0.2), (3, 1.0), (4, 9)):
-                    callers.start_soon(ask, number, patience)
-            nursery.cancel_scope.cancel()
-        assert sorted(answered) == [1, 4]
-        assert batcher.sizes == [3]
-
-    clocked(main)
-    ((_, numbers),) = model.batches
-    assert sorted(numbers) == [0, 1, 3, 4]  # 2 is gone, 3 has left later, and 0 is padding
-
-
 def test_a_failing_pipeline_ends_the_service() -> None:
-    """Its error arrives in the scope that runs the service, and nobody waits for ever."""
-    batching = example("server.batching")
+    """Its error arrives in the scope that runs the service, and no client waits for ever."""
+    service_of = example("server.service")
 
-    async def broken(images: Floats) -> Floats:
+    def broken(images: tuple[Floats, ...]) -> DeviceOp[Floats]:
         raise ValueError("no such model")
 
     async def main() -> None:
-        batcher = batching.Batcher(broken, 4, 0.1)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(batcher.run)
-            for number in range(3):
-                nursery.start_soon(batcher.ask, image(number))
+        async with batching(broken, most=4, within=0.001) as ask, trio.open_nursery() as service:
+            port: int = await service.start(service_of.serve, ask)
+            await talk(port, 1, keep=True)
 
     with pytest.raises(ExceptionGroup) as caught:
-        clocked(main)
+        trio.run(main)
     assert caught.group_contains(ValueError, match="no such model")
 
 
 async def talk(port: int, number: int, keep: bool) -> bytes | None:
     """Send an image; read its answer, or hang up at once."""
-    batching = example("server.batching")
+    service_of = example("server.service")
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(image(number).tobytes())
-        found: bytes | None = await batching.read_exactly(stream, batching.ANSWER_BYTES) if keep else None
+        found: bytes | None = await service_of.read_exactly(stream, service_of.ANSWER_BYTES) if keep else None
         return found
 
 
 def test_clients_that_hang_up_do_no_harm() -> None:
     """Over real sockets: some leave before their answer, one amid its image; the others get theirs, and it ends."""
-    batching = example("server.batching")
+    service_of = example("server.service")
 
-    async def forward(images: Floats) -> Floats:
-        await trio.lowlevel.checkpoint()
-        return images[:, :10]
+    def forward(images: tuple[Floats, ...]) -> DeviceOp[Floats]:
+        return value(service_of.padded(np.stack(images))[:, :10])
 
     async def main() -> None:
         answers: dict[int, bytes | None] = {}
@@ -283,8 +182,8 @@ def test_clients_that_hang_up_do_no_harm() -> None:
         async def client(port: int, number: int) -> None:
             answers[number] = await talk(port, number, keep=number % 2 == 0)
 
-        async with trio.open_nursery() as service:
-            port: int = await service.start(batching.serve, batching.Batcher(forward, 4, 0.001))
+        async with batching(forward, most=4, within=0.001) as ask, trio.open_nursery() as service:
+            port: int = await service.start(service_of.serve, ask)
             async with await trio.open_tcp_stream("127.0.0.1", port) as half:
                 await half.send_all(b"not an image")
             async with trio.open_nursery() as clients:
@@ -303,9 +202,9 @@ def test_clients_that_hang_up_do_no_harm() -> None:
 @given(count=st.integers(1, 70))
 def test_batches_are_padded_to_powers_of_two(count: int) -> None:
     """With blank images at the end, to fewer than twice as many."""
-    batching = example("server.batching")
+    service_of = example("server.service")
     images = np.ones((count, 64), np.float32)
-    found = batching.padded(images)
+    found = service_of.padded(images)
     assert len(found) in {2**k for k in range(8)}
     assert count <= len(found) < 2 * count
     np.testing.assert_array_equal(found[:count], images)

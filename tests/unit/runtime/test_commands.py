@@ -10,9 +10,9 @@ import pytest
 import dagpu
 from dagpu import device
 from dagpu.__main__ import main
-from dagpu.commands import info
-from dagpu.commands.info import SelfTestResult, examine
 from dagpu.common.env_vars import VARIABLES, Variable
+from dagpu.entry import info
+from dagpu.entry.info import SelfTestResult, examine
 
 SCRIPT = """
 import sys

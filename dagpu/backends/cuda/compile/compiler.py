@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias, final
 
 from dagpu.backends.cuda.compile.cubin import is_cubin, kernel_symbols, plain_name
-from dagpu.backends.cuda.compile.diagnostics import Source, explain
+from dagpu.backends.cuda.compile.diagnostics import SourceText, explain
 from dagpu.backends.cuda.compile.disk_cache import DiskCache, default_cache_dir, digest
 from dagpu.backends.cuda.compile.includes import included_files, read
 from dagpu.backends.cuda.compile.nvcc import Nvcc, find_nvcc, find_toolkit_headers
@@ -118,10 +118,10 @@ class _Job:
         return digest([unit.text, str(unit.prelude), *(part for parts in lists for part in (str(len(parts)), *parts))])
 
     @cached_property
-    def source(self) -> Source:
+    def source(self) -> SourceText:
         """The user's files, as messages quote them."""
         unit = self.unit
-        return Source(unit.file, unit.line, unit.text, tuple((str(file.path), file.text) for file in self.own))
+        return SourceText(unit.file, unit.line, unit.text, tuple((str(file.path), file.text) for file in self.own))
 
     @property
     def declared(self) -> str:

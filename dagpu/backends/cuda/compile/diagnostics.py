@@ -26,7 +26,7 @@ _PTX_ABORTED = "Ptx assembly aborted due to errors"  # follows the errors themse
 
 @final
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceText:
     """The user's text, its file and first line, and the user's files that it includes, by path."""
 
     file: str
@@ -56,7 +56,7 @@ class Problem:
 
 
 # ---- reading ----------------------------------------------------------------------------------
-def read_log(log: str, source: Source) -> list[Problem]:
+def read_log(log: str, source: SourceText) -> list[Problem]:
     """Return the errors in a compiler's log, each once. Each has a place in the user's files if one is known."""
     lines = log.splitlines()
     problems: dict[Problem, None] = {}
@@ -79,7 +79,7 @@ def _block(lines: Sequence[str], start: int) -> list[str]:
     return list(lines[start:end])
 
 
-def _front_end(found: re.Match[str], block: Sequence[str], source: Source) -> Problem:
+def _front_end(found: re.Match[str], block: Sequence[str], source: SourceText) -> Problem:
     text = found["text"]
     notes = [i for i, line in enumerate(block) if _OTHER.fullmatch(line)]
     own = block[: notes[0]] if notes else block
@@ -140,7 +140,7 @@ _CURES = (
 """Patterns of error texts, matched without regard to case, each with its cure. The first match counts."""
 
 
-def explain(kernel: str, declared: str, compiler: str, log: str, source: Source) -> str:
+def explain(kernel: str, declared: str, compiler: str, log: str, source: SourceText) -> str:
     """Return the message of a `CompileError`: kernel, place, each error with its line, the cure."""
     problems = read_log(log, source)
     parts = [f"kernel {kernel!r}, CUDA source at {declared}: {compiler} refused it."]
@@ -156,7 +156,7 @@ def explain(kernel: str, declared: str, compiler: str, log: str, source: Source)
     return "\n".join([*parts, cure])
 
 
-def _shown(problem: Problem, source: Source) -> list[str]:
+def _shown(problem: Problem, source: SourceText) -> list[str]:
     """Return the lines that show an error: place and text, the user's line, a caret."""
     if not problem.line:
         return [f"  {problem.text}"]

@@ -18,8 +18,8 @@ from tests.behaviour.errors.cures import (
     partitions,
     running,
 )
-from tests.behaviour.errors.cures.catalogue import KEPT, Case, Program
-from tests.behaviour.errors.cures.left_out import LEFT_OUT
+from tests.behaviour.errors.cures.catalogue import KEPT, LEFT_OUT, Case, Program
+from tests.behaviour.errors.cures.reactive import flows, sources
 
 __all__ = ["CASES", "KEPT", "LEFT_OUT", "Case", "Program"]
 
@@ -36,6 +36,8 @@ CASES: Final[list[Case]] = [
         copies,
         graphs,
         devices,
+        flows,
+        sources,
     )
     for case in module.CATALOGUE.cases
 ]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.backends.cuda.compile.compiler import Compiler
-from dagpu.backends.cuda.compile.diagnostics import Source, read_log
+from dagpu.backends.cuda.compile.diagnostics import SourceText, read_log
 from dagpu.backends.cuda.compile.nvrtc import Refusal
 from tests.unit.backends.cuda.compile.compiler_fakes import FakeNvrtc, refusal, unit
 
@@ -54,7 +54,7 @@ def test_an_error_in_the_prelude_is_the_users_line_that_asked_for_it() -> None:
           detected during instantiation of "void f()" at line 13 of /home/me/a.py
 
 """
-    source = Source("/home/me/a.py", 12, "one\ntwo", (("/home/me/mine.cuh", "int a"),))
+    source = SourceText("/home/me/a.py", 12, "one\ntwo", (("/home/me/mine.cuh", "int a"),))
     first, second = read_log(log, source)
     assert (first.file, first.line) == ("/home/me/a.py", 12)
     assert first.text.endswith('has type "int" (in dagpu.cuh, which this line uses)')
@@ -108,4 +108,4 @@ def test_messages_of_every_stage_are_read_and_come_with_a_cure(log: str, told: s
 
 @given(st.text("a.(1): error^ \n~\t", max_size=200))
 def test_no_log_is_too_odd_to_be_read(log: str) -> None:
-    read_log("a.cu(1): error: x\n" + log, Source("a.cu", 1, "int"))
+    read_log("a.cu(1): error: x\n" + log, SourceText("a.cu", 1, "int"))

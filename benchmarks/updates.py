@@ -1,0 +1,222 @@
+"""The time of an update, from `set` to the next value of a feed, beside runs of the whole op and beside a peer.
+
+    python -m benchmarks.updates                     keeps results/updates.json and updates.md
+    python -m benchmarks.updates --device cuda:0     the same on a GPU
+    python -m benchmarks.updates --quick             few samples, and keeps nothing
+
+The op is a chain of kernels on 8 numbers. The last ones depend on a second source, which changes before each update:
+so the time should not depend on what is clean. Beside it: the same chain as a pipeline, which runs all of it from a
+cached plan, and as a plain op, which is traced in each run. The host layer is a chain of functions of one number; its
+peer is reaktiv, which tracks reads (pip install reaktiv).
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from benchmarks.support.table import Span, Table, load_average, machine, measure, now, save, show
+from dagpu import (
+    DeviceOp,
+    Feed,
+    In,
+    Lazy,
+    Out,
+    SharedTensor,
+    Source,
+    Tile,
+    empty,
+    f32,
+    from_host,
+    kernel,
+    observe,
+    pipeline,
+    source,
+    use_device,
+    value,
+)
+
+N, TILE = 8, (8,)
+LAUNCHES = (30, 300, 1000)
+DIRTY = 3
+"""Launches that depend on what changes."""
+NODES, PEER_NODES = 5000, 200
+"""Functions of the host layer. The peer is recursive, and meets the recursion limit at longer chains."""
+GOAL_US, GOAL_NODE_NS = 20.0, 100.0
+
+Op = DeviceOp[Any, Any, Any]
+Contender = Callable[[], Mapping[str, Span]]
+
+
+@kernel(
+    cuda="""__global__ void step(Tile<float, 1> y, View<const float, 1> x, float c) {
+    for (auto i : y) y[i] = c - x[i];
+}"""
+)
+def step(y: Out[f32], x: In[f32], c: Lazy[float]) -> None:
+    """y = c - x"""
+
+
+@step.host(whole=True)
+def _(y: Tile[f32], x: NDArray[f32], c: float) -> None:
+    y[...] = f32(c) - x
+
+
+def chain(x: Any, launches: int, dirty: int, early: Any, late: Any) -> DeviceOp[SharedTensor[f32]]:
+    """Return a chain of launches, the last `dirty` of which depend on `late`."""
+    op: Op = x
+    for number in range(launches):
+        op = step(empty((N,)).partition(TILE), op, early if number < launches - dirty else late).first().unpartition()
+    result: DeviceOp[SharedTensor[f32]] = op.share()
+    return result
+
+
+class OpenFeed:
+    """A feed that stays open while contenders ask it, from a loop of trio that they enter and leave."""
+
+    def __init__(self, op: Op, late: Source[float]) -> None:
+        self._op = op
+        self._late = late
+
+    def updates(self, name: str, count: int) -> Mapping[str, Span]:
+        """Return the mean time of `count` updates, after three that make the plan and its graph."""
+        return trio.run(self._updates, name, count)
+
+    async def _updates(self, name: str, count: int) -> Mapping[str, Span]:
+        async with observe(self._op) as feed:
+            await feed.next()
+            await self._change(feed, 3)
+            begin = now()
+            await self._change(feed, count)
+            span = now().since(begin)
+        return {name: Span(span.wall / count, span.cpu / count)}
+
+    async def _change(self, feed: Feed[Any], count: int) -> None:
+        for _ in range(count):
+            self._late.set(self._late.get() + 1.0)
+            await feed.next()
+
+
+def timed(name: str, call: Callable[[], object], count: int) -> Mapping[str, Span]:
+    """Return the mean time of `count` calls, after three."""
+    for _ in range(3):
+        call()
+    begin = now()
+    for _ in range(count):
+        call()
+    span = now().since(begin)
+    return {name: Span(span.wall / count, span.cpu / count)}
+
+
+def contenders(launches: int, dirty: int, count: int) -> list[Contender]:
+    """Return an update, a pipeline and a plain op of one chain. The slow ones make fewer calls for each sample."""
+    early, late = source(1.0), source(2.0)
+    x = from_host(np.ones(N, np.float32)).sync().share()
+    given = source(x)
+    feed = OpenFeed(chain(given, launches, dirty, early, late), late)
+    few = max(2, count // 20)
+
+    @pipeline
+    def whole(x: SharedTensor[f32], early: float, late: float) -> DeviceOp[SharedTensor[f32]]:
+        return chain(value(x), launches, dirty, early, late)
+
+    return [
+        lambda: feed.updates("update", count),
+        lambda: timed("pipeline", lambda: whole(x, 1.0, 2.0).sync(), few),
+        lambda: timed("op", lambda: chain(given, launches, dirty, 1.0, late).sync(), 2),
+    ]
+
+
+def compare_launches(count: int, repeats: int, *, gpu: bool) -> Table:
+    """Return the table of chains of different lengths, of which a constant part changes."""
+    table = Table(
+        f"An update of {DIRTY} of n launches",
+        "us",
+        "From set() to the value, on the host's clock.",
+        "the whole pipeline",
+    )
+    for launches in LAUNCHES:
+        found = measure(contenders(launches, DIRTY, count), repeats)
+        table.add(f"{launches}: update", found["update"], 1e6, target=GOAL_US if gpu else None, base=found["pipeline"])
+        table.add(f"{launches}: pipeline, all of it", found["pipeline"], 1e6)
+        table.add(f"{launches}: plain op, traced", found["op"], 1e6, base=found["pipeline"])
+    return table
+
+
+def compare_shares(count: int, repeats: int) -> Table:
+    """Return the table of one chain, of which different shares change."""
+    launches = 300
+    table = Table(f"An update of a share of {launches} launches", "us", ratio_to="the whole pipeline")
+    for percent in (1, 10, 100):
+        found = measure(contenders(launches, launches * percent // 100, count), repeats)
+        table.add(f"{percent} % changed", found["update"], 1e6, base=found["pipeline"])
+    return table
+
+
+def compare_nodes(count: int, repeats: int) -> Table:
+    """Return the table of the host layer, and of its peer."""
+    table = Table(f"A chain of {NODES:,} functions on the host", "ns a node")
+    level = source(0.0)
+    op: DeviceOp[float] = level
+    for _ in range(NODES):
+        op = op.map(lambda x: x + 1.0)
+    feed = OpenFeed(op, level)
+    peers: list[Contender] = [lambda: feed.updates("dagpu", count)]
+    if find_spec("reaktiv") is not None:
+        peers.append(reaktiv_chain(count))
+    found = measure(peers, repeats)
+    table.add("dagpu", found["dagpu"], 1e9 / NODES, target=GOAL_NODE_NS)
+    if "reaktiv" in found:
+        table.add(f"reaktiv, {PEER_NODES} functions", found["reaktiv"], 1e9 / PEER_NODES)
+    return table
+
+
+def reaktiv_chain(count: int) -> Contender:
+    """Return the same chain in reaktiv."""
+    library: Any = import_module("reaktiv")
+    signal = library.Signal(0.0)
+
+    def computed(before: Any) -> Any:
+        return library.Computed(lambda: before() + 1.0)
+
+    last: Any = signal
+    for _ in range(PEER_NODES):
+        last = computed(last)
+        last()
+
+    def change() -> object:
+        signal.set(signal() + 1.0)
+        return last()
+
+    return lambda: timed("reaktiv", change, count)
+
+
+def main() -> None:
+    """Measure, print the results, and save them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="host")
+    parser.add_argument("--quick", action="store_true", help="few samples, and nothing is kept")
+    arguments = parser.parse_args()
+    count, repeats = (5, 2) if arguments.quick else (100, 7)
+    about = machine(("numpy", "trio", "reaktiv"))
+    about["device"] = arguments.device
+    with use_device(arguments.device):
+        gpu = not arguments.device.startswith("host")  # the goal is that of a GPU
+        tables = [
+            compare_launches(count, repeats, gpu=gpu),
+            compare_shares(count, repeats),
+            compare_nodes(count, repeats),
+        ]
+    about["load average after"] = load_average()
+    print(show(tables, about))
+    if not arguments.quick:
+        save("updates", "Updates", tables, about)
+
+
+if __name__ == "__main__":
+    main()

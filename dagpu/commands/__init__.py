@@ -1,1 +1,0 @@
-"""The commands of `python -m dagpu`. dagpu.__main__ parses the command line."""

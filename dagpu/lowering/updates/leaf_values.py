@@ -1,0 +1,93 @@
+"""What the buffers of a traced stage hold before it starts: inputs of the feed, whose values change, and constants."""
+
+from typing import Any, Final, final
+
+from dagpu.handles import Handle, HandleState, SharedTensor, clone_shared, live_state
+from dagpu.handles.storage import Storage
+from dagpu.lowering.arguments.scalar_params import NumberUse
+from dagpu.lowering.tracing.program_builder import ProgramBuilder
+from dagpu.lowering.tracing.traced_storage import TracedStorage
+from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
+
+_EVERY_BIT: Final = -1
+"""The bits of what an earlier stage made: it may depend on everything."""
+
+
+@final
+class LeafValues:
+    """The leaves of one stage, by buffer."""
+
+    def __init__(self, builder: ProgramBuilder, live: LiveInputs, *, later_stage: bool) -> None:
+        self.bits: dict[int, int] = {}
+        """The bits of each buffer whose contents may change."""
+        self.locks: dict[int, Storage] = {}
+        """The memory that the op itself holds: each run that reads it locks it."""
+        self._constants: dict[int, Any] = {}
+        self._live: dict[int, tuple[LiveInput, NumberUse | None]] = {}
+        self._keepers = [
+            clone_shared(handle)
+            for state, handle in builder.lent.items()
+            if type(handle) is SharedTensor and state.storage not in live.storages
+        ]
+        """A handle to each shared tensor that the op holds, so that it stays shared while the feed is open."""
+        for cell, array, index in builder.arrays:
+            self._add(cell, array, None if index is None else live.inputs[index], later_stage)
+        for (index, _), (cell, use) in builder.numbers.items():
+            self._add(cell, None, live.inputs[index], later_stage, use)
+        for cell, index in builder.live_cells:
+            self._add(cell, None, live.inputs[index], later_stage)
+        for cell in builder.drawn:  # one seed for all updates, so that what depends on it stays consistent
+            self._constants[cell] = builder.inputs[cell]
+        for storage, buffer in builder.external_buffers().items():
+            index = live.storages.get(storage)
+            # A storage of an earlier stage may have other memory after this one.
+            constant = storage.memory if type(storage) is TracedStorage else storage
+            self._add(buffer, constant, None if index is None else live.inputs[index], later_stage)
+            if index is None and type(storage) is not TracedStorage:
+                self.locks[buffer] = storage
+
+    def _add(
+        self, buffer: int, constant: Any, made: LiveInput | None, later_stage: bool, use: NumberUse | None = None
+    ) -> None:
+        if made is None:
+            self._constants[buffer] = constant
+            if later_stage:
+                self.bits[buffer] = _EVERY_BIT
+        else:
+            self._live[buffer] = made, use
+            self.bits[buffer] = made.bits
+
+    def value(self, buffer: int) -> Any:
+        """Return what a run finds in a buffer: memory of the device, an array, a number in the form of its use."""
+        found = self._live.get(buffer)
+        if found is None:
+            constant = self._constants.get(buffer)
+            return constant.memory if isinstance(constant, Storage) else constant
+        made, use = found
+        if use is not None:
+            return use.checked(made.value)
+        return live_state(made.value).storage.memory if type(made.value) is SharedTensor else made.value
+
+    def tensor(self, buffer: int) -> Any:
+        """Return another handle to the tensor of an input of the feed; None for other memory."""
+        found = self._live.get(buffer)
+        return found[0].value.clone() if found is not None and type(found[0].value) is SharedTensor else None
+
+    def identity(self, buffer: int) -> Any:
+        """Return an object that is the same while the contents are: that of the value, before a use converts it."""
+        found = self._live.get(buffer)
+        if found is not None and not found[0].decided:
+            return object()
+        return self.value(buffer)
+
+
+def written_from_outside(
+    builder: ProgramBuilder, taken: list[tuple[Handle, HandleState]]
+) -> tuple[Handle, HandleState] | None:
+    """Return a handle of the op over whose memory the stage writes; None if there is none."""
+    written = {storage for storage, exclusive in builder.locks.items() if exclusive}
+    for handle, state in taken:
+        buffer = builder.external_buffers().get(state.storage)
+        if state.storage in written and any(buffer in each.writes for each in builder.instructions):
+            return handle, state
+    return None

@@ -1,0 +1,306 @@
+"""The inputs of an op that a feed observes: sources, host values that closures compute of them, and cutoffs.
+
+A trace for a feed serves later values of the sources too. So where the op reads a source, the trace gets a stand-in:
+a `SymbolicNumber`, a `SymbolicArray`, a shared tensor on memory of its own, or a `LiveValue` for any other value.
+
+An input has *bits*: the set of sources and cutoffs that it depends on, as bits of an int. A source has one bit, and so
+has a cutoff, whose value changes less often than what it is computed of. An input that a closure computes (`map` of
+host values) has the bits of what the closure was given, and the closure is called again only if one of these changed.
+A closure that reads a stand-in otherwise (`then`, a `map` that also gets handles) makes the input *structural*: its
+next change needs a new trace.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+
+from dagpu.common.containers import map_values, values_in
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin
+from dagpu.handles import HANDLES, HandleState, Holders, SharedTensor, live_state
+from dagpu.handles.handle_trees import make_unwritable
+from dagpu.handles.storage import Storage
+from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
+from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
+from dagpu.lowering.tracing.deferred import Deferred
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import Cutoff, Map
+from dagpu.ops.live.source_op import Source
+from dagpu.ops.live.versions import Snapshot
+
+Call: TypeAlias = Callable[[Any], Any]
+
+
+@final
+class LiveValue:
+    """The stand-in for a host value that is neither a number nor an array. No closure receives it."""
+
+    __slots__ = ("index", "value")
+
+    def __init__(self, index: int, value: Any) -> None:
+        self.index = index
+        self.value = value
+
+
+_NO_VALUE: Final = object()
+_STANDINS: Final = frozenset((SymbolicNumber, SymbolicArray, LiveValue))
+
+
+@final
+class LiveInput:
+    """One input: where its value comes from, and its value in the newest update."""
+
+    __slots__ = (
+        "argument", "bits", "buffer", "call", "cutoff", "decided", "layout", "node", "origin", "own", "source",
+        "storage", "value", "watched",
+    )  # fmt: skip
+
+    def __init__(self, own: int, bits: int, value: Any) -> None:
+        self.own = own
+        """The bit of a source or a cutoff; 0 for a value that a closure computes."""
+        self.bits = bits
+        """The sources and cutoffs on which the value depends."""
+        self.value = value
+        """The value: of a tensor, the `SharedTensor`; of a cutoff on the device, what `buffer` held last."""
+        self.source: Source[Any] | None = None
+        self.call: Call | None = None
+        """The function that computes the value of `argument`; None for a source, and for a cutoff on the device."""
+        self.node: Map[Any] | None = None
+        """The op whose closure computes the value."""
+        self.argument: Any = None
+        """What the function is given, with stand-ins of other inputs in it."""
+        self.cutoff: Cutoff[Any, Any, Any] | None = None
+        self.watched = 0
+        """The bits of the value that a cutoff compares."""
+        self.decided = True
+        """False for a cutoff on the device until its first value exists."""
+        self.buffer: int | None = None
+        """The buffer whose contents a cutoff on the device compares."""
+        self.storage: Storage | None = None
+        """The memory by which the trace refers to a tensor."""
+        self.layout: Layout | None = None
+        """The layout of a tensor."""
+        self.origin: Origin = None
+        """The place in the user's code that made a tensor."""
+
+
+@final
+class LiveInputs:
+    """The inputs of one trace, in the order in which it found them."""
+
+    def __init__(self, snapshot: Snapshot, reads: set[int], before: "LiveInputs | None" = None) -> None:
+        self._snapshot: Snapshot | None = snapshot
+        self.reads = reads
+        """The indices of the structural inputs. The set also identifies the trace to its stand-ins."""
+        self.inputs: list[LiveInput] = []
+        self.bit_names: list[Source[Any] | Cutoff[Any, Any, Any]] = []
+        """The source or cutoff of each bit."""
+        self.storages: dict[Storage, int] = {}
+        """The memory by which the trace refers to tensors, each with the index of its input."""
+        self._standins: dict[object, Any] = {}
+        self._before = {} if before is None else before.cutoff_values()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The instant at which the trace reads sources."""
+        assert self._snapshot is not None, "the trace is over"
+        return self._snapshot
+
+    def sources(self) -> tuple[Source[Any], ...]:
+        """Return the sources that the trace has read."""
+        return tuple([made.source for made in self.inputs if made.source is not None])
+
+    def end_trace(self) -> None:
+        """Let the versions of the snapshot go: the trace is over."""
+        self._snapshot = None
+
+    def cutoff_values(self) -> dict[Cutoff[Any, Any, Any], Any]:
+        """Return the values of the cutoffs, with which a later trace compares its own."""
+        return {made.cutoff: made.value for made in self.inputs if made.cutoff is not None and made.decided}
+
+    # ---- the trace
+
+    def of_source(self, node: Source[Any]) -> Any:
+        """Return the stand-in for the value of a source."""
+        found = self._standins.get(node)
+        if found is not None:
+            return self._again(found)
+        value = node.cell.history.at(self.snapshot).value
+        made = self._new_bit(node, value)
+        made.source = node
+        return self._keep(node, self._stand_in(len(self.inputs) - 1))
+
+    def of_cutoff(self, node: Cutoff[Any, Any, Any], value: Any, buffer_of: Callable[[Any], int]) -> Any:
+        """Return the stand-in for the value of a cutoff. `buffer_of` returns the buffer of a tensor's memory."""
+        found = self._standins.get(node)
+        if found is not None:
+            return self._again(found)
+        before = self._before.get(node, _NO_VALUE)
+        if type(value) is SharedTensor:
+            made = self._new_bit(node, value)
+            made.buffer, made.decided = buffer_of(value), False
+        elif self.derivable(value):
+            new = self.concrete(value)
+            kept = before is not _NO_VALUE and host_values_equal(node, before, new)
+            made = self._new_bit(node, before if kept else new)
+            made.call, made.argument, made.watched = _same, value, self.bits_in(value)
+        else:
+            return self._keep(node, value)
+        made.cutoff = node
+        standin = self._keep(node, self._stand_in(len(self.inputs) - 1))
+        if not made.decided:
+            made.value = None if before is _NO_VALUE else before
+        return standin
+
+    def derivable(self, value: Any) -> bool:
+        """Return true for a value that consists of host values alone, with a live one among them."""
+        kinds = set(map(type, values_in(value)))
+        return not _STANDINS.isdisjoint(kinds) and HANDLES.isdisjoint(kinds) and Deferred not in kinds
+
+    def derive(self, node: Map[Any], call: Call, argument: Any, value: Any) -> Any:
+        """Return the stand-in for `value`, which is what `call(argument)` has returned for the concrete argument.
+
+        A value that holds handles or ops has none: what it was computed of is structural then.
+        """
+        if any(type(item) in HANDLES or isinstance(item, DeviceOp) for item in values_in(value)):
+            self.read(argument)
+            return value
+        made = LiveInput(0, self.bits_in(argument), make_unwritable(value))
+        made.node, made.call, made.argument = node, call, argument
+        self.inputs.append(made)
+        return self._stand_in(len(self.inputs) - 1)
+
+    def concrete(self, value: Any) -> Any:
+        """Return a value with the present values in place of stand-ins. It reads nothing."""
+        return map_values(self._value_of, value, _STANDINS)
+
+    def read(self, value: Any) -> Any:
+        """Return a value with the present values in place of stand-ins, which become structural."""
+        self.reads.update(self._indices_in(value))
+        return self.concrete(value)
+
+    def read_opaque(self, value: Any) -> Any:
+        """Return a value with the present values in place of stand-ins that no closure may see."""
+        return map_values(self.read, value, _OPAQUE)
+
+    def bits_in(self, value: Any) -> int:
+        """Return the bits of all inputs in a value."""
+        bits = 0
+        for index in self._indices_in(value):
+            bits |= self.inputs[index].bits
+        return bits
+
+    def index_of(self, item: Any) -> int | None:
+        """Return the index of the input that a stand-in stands for; None for any other object."""
+        if type(item) is LiveValue:
+            return item.index
+        if type(item) is SymbolicNumber or type(item) is SymbolicArray:
+            return item.index_in(self.reads)
+        return None
+
+    def structural_bits(self) -> int:
+        """Return the bits whose change needs a new trace."""
+        bits = 0
+        for index in self.reads:
+            bits |= self.inputs[index].bits
+        return bits
+
+    def _indices_in(self, value: Any) -> Iterator[int]:
+        for item in values_in(value):
+            index = self.index_of(item)
+            if index is not None:
+                yield index
+
+    def _value_of(self, standin: Any) -> Any:
+        index = self.index_of(standin)
+        if index is not None:
+            return self.inputs[index].value
+        return standin.number if type(standin) is SymbolicNumber else standin.source  # left over from another trace
+
+    def _new_bit(self, node: Any, value: Any) -> LiveInput:
+        bit = 1 << len(self.bit_names)
+        self.bit_names.append(node)
+        made = LiveInput(bit, bit, value)
+        self.inputs.append(made)
+        return made
+
+    def _stand_in(self, index: int) -> Any:
+        """Return the stand-in for an input."""
+        made = self.inputs[index]
+        value = made.value
+        kind = type(value)
+        if kind is int or kind is float:
+            return SymbolicNumber(index, value, self.reads)
+        if kind is np.ndarray:
+            return SymbolicArray(index, value, self.reads)
+        if kind is SharedTensor:
+            state = live_state(value)
+            # Memory of its own, so that two sources that hold one tensor stay two inputs.
+            made.storage = Storage(state.storage.device, state.storage.nbytes, memory=_NO_VALUE)
+            made.layout, made.origin = state.layout, state.origin
+            self.storages[made.storage] = index
+            return SharedTensor(
+                HandleState(SharedTensor, made.storage, state.layout, state.origin, holders=_held_elsewhere())
+            )
+        return LiveValue(index, value)
+
+    def _keep(self, node: object, standin: Any) -> Any:
+        self._standins[node] = standin
+        return self._again(standin)
+
+    def _again(self, standin: Any) -> Any:
+        return standin.clone() if type(standin) is SharedTensor else standin
+
+
+_OPAQUE: Final = frozenset((LiveValue,))
+
+
+def _same(value: Any) -> Any:
+    """Return the value: the function of a cutoff of host values."""
+    return value
+
+
+class _Holder:
+    """A holder of a tensor that no one can give up."""
+
+    __slots__ = ("__weakref__",)
+
+
+_HOLDER: Final = _Holder()
+
+
+def _held_elsewhere() -> Holders:
+    """Return the holders of a tensor that something else holds too, so that no closure can become its owner."""
+    holders = Holders()
+    holders.add(_HOLDER)
+    return holders
+
+
+def same_kind(old: Any, new: Any) -> bool:
+    """Return true if a trace with one value serves the other: both have the same type, and arrays the same shape."""
+    if type(old) is not type(new):
+        return False
+    if type(old) is np.ndarray:
+        return bool(old.shape == new.shape and old.dtype == new.dtype)
+    if type(old) is SharedTensor:
+        before, after = live_state(old), live_state(new)
+        return (
+            before.layout == after.layout
+            and before.storage.device is after.storage.device
+            and before.storage.nbytes == after.storage.nbytes
+        )
+    return True
+
+
+def host_values_equal(cutoff: Cutoff[Any, Any, Any], old: Any, new: Any) -> bool:
+    """Return true if a cutoff takes two host values for the same. Arrays and plain values are compared exactly."""
+    if cutoff.equal is not None:
+        return bool(cutoff.equal(old, new))
+    if type(old) is not type(new):
+        return False
+    if type(old) is np.ndarray:
+        return same_kind(old, new) and old.tobytes() == new.tobytes()
+    if type(old) in PLAIN:
+        return exact_token(old) == exact_token(new)
+    return old is new or bool(old == new)

@@ -1,0 +1,167 @@
+"""Resolves the callee of a call, and the arguments that it takes by value."""
+
+from dataclasses import dataclass, field
+
+from mypy.argmap import map_actuals_to_formals
+from mypy.nodes import (
+    CallExpr,
+    Decorator,
+    Expression,
+    FloatExpr,
+    FuncDef,
+    IntExpr,
+    MemberExpr,
+    MypyFile,
+    NameExpr,
+    OverloadedFuncDef,
+    RefExpr,
+    StrExpr,
+    TypeInfo,
+    Var,
+)
+from mypy.typeops import get_type_vars
+from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, get_proper_type
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.ownership.lower.lower_functions import effect_of, function_named
+from dagpu.mypy_plugin.ownership.lower.lower_places import function_of
+from dagpu.mypy_plugin.ownership.module_facts import Closure
+from dagpu.mypy_plugin.typing.type_facts import MOVES, method_name, signatures
+
+
+@dataclass(slots=True)
+class Callee:
+    """The callee of a call."""
+
+    name: str
+    """Full name; empty if unknown."""
+    receiver: Expression | None
+    """The object whose method is called; None for a call that is not of a method."""
+    closure: Closure | None = None
+    runs: list[int] = field(default_factory=list)
+    """Indices of the arguments that are ops which the callee runs."""
+    borrows: list[int] = field(default_factory=list)
+    """Indices of the arguments that the callee only reads, but later: it is a generator, or it runs in a task."""
+    is_ours: bool = field(init=False)
+    """True for a function of dagpu. If it raises, it has moved none of its arguments."""
+
+    def __post_init__(self) -> None:
+        self.is_ours = self.name.startswith("dagpu.")
+
+
+def callee_of(b: GraphBuilder, e: CallExpr) -> Callee:
+    """Resolve the callee of a call."""
+    callee = e.callee
+    if isinstance(callee, MemberExpr):
+        inner = callee.expr
+        if isinstance(inner, RefExpr) and isinstance(inner.node, MypyFile):
+            return Callee(_function_name(b, callee), None)
+        return Callee(method_name(b.types.get(inner), callee.name) or "", inner)
+    if isinstance(callee, NameExpr):
+        node = callee.node
+        root = node if isinstance(node, Var) else function_of(node)
+        if root is not None and (closure := b.closures.get(root)) is not None:
+            return Callee("", None, closure)
+    return Callee(_function_name(b, callee), None)
+
+
+def _function_name(b: GraphBuilder, e: Expression) -> str:
+    """Return the full name of a function or class, or of the `__call__` of another object; empty if unknown."""
+    if isinstance(e, RefExpr) and isinstance(e.node, FuncDef | OverloadedFuncDef | TypeInfo):
+        return e.fullname
+    t = get_proper_type(b.types.get(e))
+    if isinstance(t, Instance):
+        return method_name(t, "__call__") or ""
+    return e.fullname if isinstance(e, RefExpr) and isinstance(e.node, Decorator) else ""
+
+
+def describe_call(callee: Callee) -> str:
+    """Name the cause of a move of the arguments, in the words of the run-time error."""
+    if callee.name == names.KERNEL_CALL:
+        return "being passed to a kernel"
+    if callee.name == names.PIPELINE_CALL:
+        return "being passed to a pipeline"
+    called = callee.name.rpartition(".")[2] or (callee.closure.node.name if callee.closure else "")
+    return f"{called}()" if called and called != "<lambda>" else "a call"
+
+
+def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
+    """Return for each argument True if it is taken by value.
+
+    Record in `callee` the arguments that it runs, and those that it borrows for later.
+    """
+    if callee.name in (names.KERNEL_CALL, names.PIPELINE_CALL, names.ZIP_OPS):
+        return [True] * len(e.args)
+    if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
+        return _flags_of_later_call(b, e, callee)
+    if callee.name in names.READS_ONLY:
+        return [False] * len(e.args)
+    flags = [False] * len(e.args)
+    if not any(_may_hold_facts(b, argument) for argument in e.args):
+        return flags
+    function = function_named(b, e.callee)
+    effect = None if function is None else effect_of(b, function)
+    for signature in signatures(b.types.get(e.callee)):
+        formals = map_actuals_to_formals(
+            e.arg_kinds,
+            e.arg_names,
+            signature.arg_kinds,
+            signature.arg_names,
+            lambda i: b.types.get(e.args[i]) or AnyType(TypeOfAny.special_form),
+        )
+        declared, result = _declared(function, signature)
+        for name, formal, actuals in zip(signature.arg_names, declared, formals, strict=True):
+            spared = effect is not None and name in effect.spares
+            for i in actuals:
+                if effect is not None and name in effect.runs:
+                    callee.runs.append(i)
+                kind = b.kind(e.args[i])
+                if spared and kind & MOVES and function is not None and _runs_later(function):
+                    callee.borrows.append(i)
+                flags[i] = flags[i] or (not (spared and kind & MOVES) and b.kinds.takes(formal, kind, result))
+    return flags
+
+
+def _runs_later(function: FuncDef) -> bool:
+    return function.is_generator or function.is_coroutine or function.is_async_generator
+
+
+def _may_hold_facts(b: GraphBuilder, e: Expression) -> bool:
+    """Return True if evaluation by value may have another effect on this argument than a read."""
+    return bool(b.kind(e)) or not isinstance(e, NameExpr | MemberExpr | IntExpr | StrExpr | FloatExpr | CallExpr)
+
+
+def _declared(function: FuncDef | None, signature: CallableType) -> tuple[list[Type], Type]:
+    """Return the types of the parameters and of the result, with the function's own type variables as declared.
+
+    mypy has replaced them by the inferred types. After that, `value(x: T) -> DeviceOp[T]` and `log(x: T) -> None` look
+    alike.
+    """
+    declared = None if function is None else get_proper_type(function.type)
+    if not isinstance(declared, CallableType) or not declared.variables:
+        return signature.arg_types, signature.ret_type
+    bound = len(declared.arg_types) - len(signature.arg_types)
+    if bound < 0:  # mypy has replaced a parameter specification by several parameters
+        return signature.arg_types, signature.ret_type
+    own = {variable.id for variable in declared.variables}
+    return [
+        formal if any(t.id in own for t in get_type_vars(formal)) else inferred
+        for formal, inferred in zip(declared.arg_types[bound:], signature.arg_types, strict=True)
+    ], declared.ret_type
+
+
+def _flags_of_later_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
+    """Return the flags for `start_soon(f, t)` and `partial(f, t)`: an argument is taken by value if `f` takes it."""
+    flags = [True] * len(e.args)
+    function = function_named(b, e.args[0]) if e.args else None
+    effect = None if function is None else effect_of(b, function)
+    if function is None or effect is None:
+        return flags
+    bound = isinstance(e.args[0], MemberExpr) and bool(function.info) and not function.is_static
+    for i, argument in enumerate(function.arguments[bound:], start=1):
+        if i < len(flags) and b.kind(e.args[i]) & MOVES:
+            flags[i] = argument.variable.name in effect.takes
+            if not flags[i]:
+                callee.borrows.append(i)
+    return flags

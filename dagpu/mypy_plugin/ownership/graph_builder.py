@@ -1,0 +1,319 @@
+"""The builder of one body: its blocks, slots, jumps and exceptional edges. The modules `lower_*` lower each node.
+
+Exceptions have edges only inside `try` and inside `with` blocks that may swallow them. Elsewhere an exception leaves
+the body, where no rule applies any more. Each point that may raise has an edge of its own, so that a handler sees the
+moves made before that point.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
+
+from mypy.nodes import (
+    AssignmentStmt,
+    AwaitExpr,
+    CallExpr,
+    Context,
+    Expression,
+    ExpressionStmt,
+    FuncItem,
+    MypyFile,
+    ReturnStmt,
+    Statement,
+    Var,
+)
+from mypy.nodes import Block as Suite
+
+from dagpu.mypy_plugin.ownership.control_flow import (
+    ANY_GLOBAL,
+    BasicBlock,
+    Body,
+    Escape,
+    Forget,
+    Instruction,
+    Keep,
+    Move,
+    Place,
+    Root,
+    Slot,
+    reverse_postorder,
+)
+from dagpu.mypy_plugin.ownership.module_facts import Closure, ModuleFacts
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """The target blocks of `break` and `continue`."""
+
+    broken: BasicBlock
+    continued: BasicBlock
+
+
+@dataclass(eq=False, slots=True)
+class Finally:
+    """A `finally` suite, copied into every exit, and the handler of the exceptions that the suite itself raises."""
+
+    suite: Suite
+    handler: BasicBlock | None
+
+
+class GraphBuilder:
+    """A body under construction, with the state of its lowering."""
+
+    def __init__(self, node: FuncItem | MypyFile, module: ModuleFacts) -> None:
+        self.module = module
+        self.types = module.types
+        self.kinds = module.kinds
+        self.handler: BasicBlock | None = None
+        self.frames: list[Loop | Finally] = []
+        self.closures: dict[Root, Closure] = {}
+        self.aliases: dict[Slot, tuple[Place, ...]] = {}
+        """For the variable of a loop over named handles: the places of the handles that it may alias."""
+        self.parameters: set[Root] = set()
+        self.foreign: set[str] = set()
+        """Names declared `global` or `nonlocal`."""
+        self.how = ""
+        """The cause of the next move, in the words of the run-time error."""
+        self.in_then = False
+        """True while an argument of `then` is evaluated. The op borrows everything that such a closure borrows."""
+        self.body = Body(node, [], [], {}, set(), set(), [], [])
+        self.current = self.block()
+
+    def nested(self, node: FuncItem) -> "GraphBuilder":
+        """Return a builder for a nested function, with a copy of the closures known here."""
+        builder = GraphBuilder(node, self.module)
+        builder.closures = dict(self.closures)
+        return builder
+
+    # ---- slots
+
+    def slot(self, root: Root) -> Slot:
+        """Return the slot of a variable, and allot one at its first use."""
+        slot = self.body.slots.get(root)
+        if slot is None:
+            slot = self.body.slots[root] = len(self.body.roots)
+            self.body.roots.append(root)
+        return slot
+
+    def temporary(self) -> Slot:
+        """Allot a new slot without a name."""
+        self.body.roots.append(None)
+        return len(self.body.roots) - 1
+
+    def declare(self, root: Root, *, element: bool = False) -> None:
+        """Make a variable local to this body. `element`: another object keeps the variable's value too."""
+        slot = self.slot(root)
+        self.body.local.add(slot)
+        if element:
+            self.body.elements.add(slot)
+
+    def outlives(self, root: Root) -> bool:
+        """Return True if the variable's value may still exist after this body has ended."""
+        return root in self.parameters or self.slot(root) not in self.body.local
+
+    def kind(self, e: Expression) -> int:
+        """Return the kind bits of an expression's type; 0 where mypy has no type for it."""
+        return self.kinds.kind_of(self.types.get(e))
+
+    # ---- blocks
+
+    def block(self) -> BasicBlock:
+        """Return a new block without predecessors. The first one becomes the entry of the body."""
+        block = BasicBlock()
+        if not self.body.blocks:
+            self.body.blocks.append(block)
+        return block
+
+    def emit(self, instruction: Instruction) -> None:
+        self.current.instructions.append(instruction)
+
+    def jump(self, to: BasicBlock) -> None:
+        """Add an edge from the current block. The caller sets `current` next."""
+        if to not in self.current.next:
+            self.current.next.append(to)
+
+    def fall_into(self, to: BasicBlock) -> None:
+        """Add an edge from the current block to `to`, and make `to` the current block."""
+        self.jump(to)
+        self.current = to
+
+    def split(self) -> BasicBlock:
+        """End the current block and continue in a new successor, which is returned."""
+        self.fall_into(self.block())
+        return self.current
+
+    def unreachable(self) -> None:
+        """Continue in a new block without predecessors."""
+        self.current = self.block()
+
+    def move(self, move: Move) -> None:
+        """Emit a move. A move of a loop variable also moves, silently, each place that the variable may alias."""
+        self.emit(move)
+        if not move.place.path:
+            for place in self.aliases.get(move.place.slot, ()):
+                self.emit(Move(move.node, place, self.temporary(), move.how, silent=True))
+
+    def add_to_container(
+        self, node: Context, container: Slot, values: Sequence[tuple[Context, Slot]], how: str
+    ) -> None:
+        """Add values, each with its node, to a container or an object. They escape if it outlives this body.
+
+        `how` describes the escape in messages.
+        """
+        self.emit(Keep(node, container, tuple(held for _, held in values)))
+        root = self.body.roots[container]
+        if root is not None and self.outlives(root):
+            for value, held in values:
+                self.emit(Escape(value, held, how))
+
+    # ---- exceptions and leaving
+
+    def may_raise(self) -> None:
+        """Add an edge to the current handler, if any: an exception may be raised here."""
+        if self.handler is not None:
+            self.jump(self.handler)
+            self.split()
+
+    def throw(self) -> None:
+        """End the block with a certain exception, which goes to the current handler, if any."""
+        if self.handler is not None:
+            self.jump(self.handler)
+        self.unreachable()
+
+    def leave(self, kind: type[Loop] | None, continued: bool = False) -> None:
+        """Lower `return` (`kind` is None), `break` or `continue`, with a copy of every `finally` suite on the way."""
+        frames, handler = list(self.frames), self.handler
+        while self.frames:
+            frame = self.frames.pop()
+            if isinstance(frame, Finally):
+                self.handler = frame.handler
+                self.split()
+                self.suite(frame.suite)
+            elif kind is Loop:
+                self.jump(frame.continued if continued else frame.broken)
+                break
+        self.frames, self.handler = frames, handler
+        self.unreachable()
+
+    @contextmanager
+    def handled_by(self, handler: BasicBlock | None) -> Iterator[None]:
+        """Send exceptions raised inside this context to `handler`."""
+        before, self.handler = self.handler, handler
+        try:
+            yield
+        finally:
+            self.handler = before
+
+    @contextmanager
+    def inside(self, frame: Loop | Finally) -> Iterator[None]:
+        """Push `frame` for the exits that are lowered inside this context."""
+        self.frames.append(frame)
+        try:
+            yield
+        finally:
+            self.frames.pop()
+
+    # ---- going into the syntax tree
+
+    def value(self, e: Expression) -> Slot | None:
+        """Lower an expression by value: a handle moves. Return the slot with the value's facts; None if it has none."""
+        lower = EXPRESSIONS.get(type(e))
+        return None if lower is None else lower(self, e, True)
+
+    def read(self, e: Expression) -> Slot | None:
+        """Lower an expression that is only read: a handle is not moved. Return the slot with the value's facts."""
+        lower = EXPRESSIONS.get(type(e))
+        return None if lower is None else lower(self, e, False)
+
+    def evaluate(self, e: Expression, by_value: bool) -> Slot | None:
+        lower = EXPRESSIONS.get(type(e))
+        return None if lower is None else lower(self, e, by_value)
+
+    def finish(self) -> Body:
+        """Return the finished body. Its blocks are in reverse postorder, and each `Forget` of `ANY_GLOBAL` is replaced
+        by one `Forget` for each global that the body uses."""
+        body = self.body
+        body.blocks = reverse_postorder(body.blocks[0])
+        shared = [slot for root, slot in body.slots.items() if slot not in body.local and _is_global(root)]
+        for block in body.blocks:
+            for i in block.instructions:
+                if isinstance(i, Forget) and i.place.slot == ANY_GLOBAL:
+                    block.instructions = [new for i in block.instructions for new in _spelt_out(i, shared)]
+                    break
+        return body
+
+    def suite(self, suite: Suite | None) -> None:
+        """Lower a suite of statements, or mark it unreachable where mypy does."""
+        if suite is None:
+            return
+        if suite.is_unreachable:
+            self.unreachable()
+            return
+        for statement in suite.body:
+            self.statement(statement)
+
+    def statement(self, s: Statement) -> None:
+        self.may_raise()
+        if not self._is_checked(s):
+            self.unreachable()
+            return
+        if lower := STATEMENTS.get(type(s)):
+            lower(self, s)
+
+    def _is_checked(self, s: Statement) -> bool:
+        """Return True if mypy has checked a statement. It skips unreachable statements and untyped functions."""
+        match s:
+            case ExpressionStmt() | ReturnStmt():
+                e = s.expr
+            case AssignmentStmt():
+                e = s.rvalue
+            case _:
+                return True
+        return (
+            e in self.types or not isinstance(e, AwaitExpr | CallExpr) or (isinstance(e, CallExpr) and bool(e.analyzed))
+        )
+
+
+def _is_global(root: Root) -> bool:
+    return isinstance(root, Var) and root.fullname != root.name
+
+
+def _spelt_out(i: Instruction, shared: list[Slot]) -> list[Instruction]:
+    if isinstance(i, Forget) and i.place.slot == ANY_GLOBAL:
+        return [Forget(i.node, Place(slot), whole=True) for slot in shared]
+    return [i]
+
+
+_E = TypeVar("_E", bound=Expression)
+_S = TypeVar("_S", bound=Statement)
+LowerExpression: TypeAlias = Callable[[GraphBuilder, _E, bool], Slot | None]
+LowerStatement: TypeAlias = Callable[[GraphBuilder, _S], None]
+
+EXPRESSIONS: Final[dict[type[Expression], Callable[[GraphBuilder, Any, bool], Slot | None]]] = {}
+"""The lowering function of each expression class. Classes that are missing have no effect on handles."""
+STATEMENTS: Final[dict[type[Statement], Callable[[GraphBuilder, Any], None]]] = {}
+
+
+def expression(kind: type[_E]) -> Callable[[LowerExpression[_E]], LowerExpression[_E]]:
+    """Register the lowering function of an expression class.
+
+    It returns the slot with the value's facts, or None if the value has none. Its flag is true for an evaluation by
+    value, which moves a handle.
+    """
+
+    def register(lower: LowerExpression[_E]) -> LowerExpression[_E]:
+        EXPRESSIONS[kind] = lower
+        return lower
+
+    return register
+
+
+def statement(kind: type[_S]) -> Callable[[LowerStatement[_S]], LowerStatement[_S]]:
+    """Register the lowering function of a statement class."""
+
+    def register(lower: LowerStatement[_S]) -> LowerStatement[_S]:
+        STATEMENTS[kind] = lower
+        return lower
+
+    return register

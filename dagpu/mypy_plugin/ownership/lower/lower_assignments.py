@@ -1,0 +1,207 @@
+"""Lowers assignments and deletions: targets are variables, attributes, items, and tuples or lists of these."""
+
+from collections.abc import Iterator
+
+from mypy.nodes import (
+    AssignmentStmt,
+    CallExpr,
+    Context,
+    DelStmt,
+    Expression,
+    IndexExpr,
+    LambdaExpr,
+    ListExpr,
+    MemberExpr,
+    NameExpr,
+    OperatorAssignmentStmt,
+    StarExpr,
+    TempNode,
+    TupleExpr,
+    Var,
+)
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, Escape, Forget, Place, Slot, Store
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
+from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
+from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
+from dagpu.mypy_plugin.typing.type_facts import MOVES
+
+
+def targets(target: Expression) -> Iterator[Expression]:
+    """Iterate over the single targets in a tuple, list or starred target."""
+    match target:
+        case TupleExpr() | ListExpr():
+            for item in target.items:
+                yield from targets(item)
+        case StarExpr():
+            yield from targets(target.expr)
+        case _:
+            yield target
+
+
+def declare(b: GraphBuilder, target: Expression, *, element: bool = False) -> None:
+    """Make the assigned variables local to this body, unless they are declared `global` or `nonlocal`."""
+    for single in targets(target):
+        if isinstance(single, NameExpr) and isinstance(single.node, Var) and single.name not in b.foreign:
+            b.declare(single.node, element=element)
+
+
+def record_aliases(b: GraphBuilder, index: Expression, sequence: Expression) -> None:
+    """Record that the variable of `for t in (a, b):` may alias the named handles: moving it moves any of them."""
+    places = tuple(_named_in(b, sequence))
+    if places:
+        for single in targets(index):
+            if isinstance(single, NameExpr) and isinstance(single.node, Var):
+                b.aliases[b.slot(single.node)] = places
+
+
+def _named_in(b: GraphBuilder, e: Expression) -> Iterator[Place]:
+    """Iterate over the places of the handles named in a display, or in a call of `zip` or `enumerate` on displays."""
+    match e:
+        case TupleExpr() | ListExpr():
+            for item in e.items:
+                yield from _named_in(b, item)
+        case CallExpr() if isinstance(e.callee, NameExpr) and e.callee.fullname in names.READS_ONLY:
+            for argument in e.args:
+                yield from _named_in(b, argument)
+        case NameExpr() | MemberExpr() if b.kind(e) & MOVES and (place := place_of(b, e)) is not None:
+            yield place
+        case _:
+            pass
+
+
+def assign(b: GraphBuilder, target: Expression, held: Slot | None, node: Context) -> None:
+    """Assign a value to a target; each single target of a tuple or list gets all facts of the value."""
+    for single in targets(target):
+        match single:
+            case NameExpr():
+                _assign_name(b, single, held)
+            case MemberExpr():
+                _assign_attribute(b, single, held)
+            case IndexExpr():
+                _assign_item(b, single, held, node)
+            case _:
+                pass
+
+
+def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None) -> None:
+    root = target.node
+    if not isinstance(root, Var):
+        return
+    if target.name not in b.foreign:
+        b.declare(root)
+    b.closures.pop(root, None)
+    b.aliases.pop(b.slot(root), None)
+    kind = b.kind(target) or b.kinds.kind_of(root.type)
+    place = place_of(b, target)
+    if place is None or not (kind or held is not None or place.slot in b.body.elements):
+        b.emit(Forget(target, place, whole=False)) if place is not None else None
+        return
+    b.emit(Store(target, place, held, kind & EVERYTHING))
+    if held is not None and target.name in b.foreign:
+        b.emit(Escape(target, held, "assigned to a variable that outlives"))
+
+
+def _assign_attribute(b: GraphBuilder, target: MemberExpr, held: Slot | None) -> None:
+    b.read(target.expr)
+    place = place_of(b, target)
+    if place is None:
+        return
+    b.emit(Store(target, place, None, 0))
+    if held is not None:
+        b.add_to_container(target, place.slot, [(target, held)], "stored in an attribute that outlives")
+
+
+def _assign_item(b: GraphBuilder, target: IndexExpr, held: Slot | None, node: Context) -> None:
+    b.read(target.base)
+    b.read(target.index)
+    base = place_of(b, target.base)
+    if base is None:
+        return
+    place = place_of(b, target)
+    b.emit(Forget(target, base, whole=False) if place is None else Store(target, place, None, 0))
+    if held is not None:
+        b.add_to_container(target, base.slot, [(target, held)], "put where it outlives")
+
+
+@statement(AssignmentStmt)
+def _assignment(b: GraphBuilder, s: AssignmentStmt) -> None:
+    for target in s.lvalues:
+        declare(b, target)
+    if isinstance(s.rvalue, TempNode):  # a declaration: `x: int`
+        return
+    first = s.lvalues[0]
+    if len(s.lvalues) == 1 and isinstance(first, NameExpr) and isinstance(s.rvalue, LambdaExpr):
+        if isinstance(first.node, Var):
+            b.closures[first.node] = closure_of(b, s.rvalue)
+        return
+    if len(s.lvalues) == 1 and isinstance(first, TupleExpr | ListExpr) and _assign_items(b, s, first):
+        return
+    b.how = _describe_target(first)
+    held = b.value(s.rvalue)
+    kept_elsewhere = _is_kept_elsewhere(b, s.rvalue)
+    for target in s.lvalues:
+        if kept_elsewhere or (not isinstance(target, NameExpr) and place_of(b, s.rvalue) is not None):
+            declare(b, target, element=True)
+        assign(b, target, held, s)
+
+
+def _is_kept_elsewhere(b: GraphBuilder, rvalue: Expression) -> bool:
+    """Return True if an object, a container or an enclosing scope keeps the assigned value too."""
+    place = place_of(b, rvalue)
+    if place is None:
+        return False
+    return bool(place.path) or place.slot in b.body.elements or place.slot not in b.body.local
+
+
+def _describe_target(target: Expression) -> str:
+    match target:
+        case NameExpr():
+            return f'being assigned to "{target.name}"'
+        case MemberExpr():
+            return f'being assigned to ".{target.name}"'
+        case _:
+            return "being assigned"
+
+
+def _assign_items(b: GraphBuilder, s: AssignmentStmt, target: TupleExpr | ListExpr) -> bool:
+    """Lower `a, b = x, y` item by item, so that each target gets only the facts of its own item.
+
+    Return False, with nothing lowered, if the two sides do not have this form.
+    """
+    if any(isinstance(item, StarExpr) for item in target.items):
+        return False
+    rvalue = s.rvalue
+    if isinstance(rvalue, TupleExpr) and len(rvalue.items) == len(target.items):
+        held = []
+        for item, single in zip(rvalue.items, target.items, strict=True):
+            b.how = _describe_target(single)
+            held.append(b.value(item))
+        for single, one in zip(target.items, held, strict=True):
+            assign(b, single, one, s)
+        return True
+    return False
+
+
+@statement(OperatorAssignmentStmt)
+def _augmented(b: GraphBuilder, s: OperatorAssignmentStmt) -> None:
+    b.how = "being put into a container"
+    held = b.value(s.rvalue)
+    b.read(s.lvalue)
+    place = place_of(b, s.lvalue)
+    if place is None:
+        return
+    b.emit(Forget(s, place, whole=False))
+    if held is not None:
+        b.add_to_container(s, place.slot, [(s, held)], "put where it outlives")
+
+
+@statement(DelStmt)
+def _delete(b: GraphBuilder, s: DelStmt) -> None:
+    for single in targets(s.expr):
+        place = place_of(b, single)
+        if place is None:
+            b.read(single)
+        else:
+            b.emit(Store(s, place, None, 0))

@@ -1,0 +1,206 @@
+"""Lowers calls: their effects on the receiver and the arguments, and the facts that the result holds."""
+
+from mypy.nodes import (
+    AssertTypeExpr,
+    AwaitExpr,
+    CallExpr,
+    CastExpr,
+    Expression,
+    LambdaExpr,
+    MemberExpr,
+    NameExpr,
+)
+from mypy.types import UninhabitedType, get_proper_type
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.ownership.callee import Callee, by_value_flags, callee_of, describe_call
+from dagpu.mypy_plugin.ownership.closure_facts import call_closure
+from dagpu.mypy_plugin.ownership.control_flow import (
+    ANY_GLOBAL,
+    EVERYTHING,
+    LOANS,
+    SPENDABLE,
+    Build,
+    Forget,
+    Lend,
+    Place,
+    Run,
+    Slot,
+)
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
+from dagpu.mypy_plugin.ownership.lower.lower_places import Operands, build_part, function_of, place_of
+from dagpu.mypy_plugin.typing.type_facts import FREE, HANDLE, OP
+
+
+@expression(CallExpr)
+def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
+    if e.analyzed is not None:  # a cast, a NewType, ...
+        return b.evaluate(e.analyzed, by_value)
+    if b.module.expects_errors:
+        b.module.deliberate.record_call(e)
+    callee = callee_of(b, e)
+    operands = Operands(b)
+    parts: list[Slot | None] = []
+    if callee.receiver is not None:
+        parts.append(_evaluate_receiver(b, e, callee, callee.receiver, operands))
+    elif callee.closure is None:
+        parts.append(b.read(e.callee))
+    outer, b.in_then = b.in_then, callee.name == names.THEN
+    arguments: list[Slot | None] = []
+    for i, taken in enumerate(by_value_flags(b, e, callee)):
+        b.how = describe_call(callee)
+        if i in callee.borrows and not taken:
+            arguments.append(_lend_for_later(b, e.args[i]))
+        else:
+            arguments.append(operands.evaluate(e.args[i], taken))
+    b.in_then = outer
+    if callee.is_ours and callee.name not in names.NEVER_RAISES:
+        b.may_raise()  # before the moves: a call of dagpu that raises leaves its arguments unmoved
+    operands.emit_moves()
+    if callee.closure is not None:
+        parts.append(call_closure(b, callee.closure, e))
+    _record_kept(b, e, callee, arguments)
+    if not callee.is_ours:
+        _forget_moves(b, e, callee)
+        b.may_raise()
+    held = [slot for slot in (*parts, *arguments) if slot is not None]
+    return _build_result(b, e, callee, held, arguments, operands.owns)
+
+
+def _lend_for_later(b: GraphBuilder, e: Expression) -> Slot | None:
+    """Lend a handle to a generator or a task that only reads it. The handle must not move in the meantime."""
+    held = b.read(e)
+    place = place_of(b, e)
+    if place is None:
+        return held
+    into = b.temporary()
+    b.emit(Lend(e, place, into, exclusive=False, captured=True, reads_only=True))
+    return into
+
+
+def _evaluate_receiver(
+    b: GraphBuilder, e: CallExpr, callee: Callee, receiver: Expression, operands: Operands
+) -> Slot | None:
+    """Evaluate the receiver of a method call: move it, lend it or read it."""
+    if (how := names.MOVES_SELF.get(callee.name)) is not None:
+        b.how = how
+        return operands.evaluate(receiver, True, always=True)
+    exclusive = names.LENDS_SELF.get(callee.name)
+    if exclusive is None or not b.kind(receiver) & HANDLE:
+        return b.read(receiver)
+    place = place_of(b, receiver)
+    if place is None:
+        b.read(receiver)
+        place = Place(b.temporary())
+        if _is_fresh(b, receiver):
+            b.body.local.add(place.slot)
+    into = b.temporary()
+    b.emit(Lend(e, place, into, exclusive))
+    return into
+
+
+def _is_fresh(b: GraphBuilder, e: Expression) -> bool:
+    """Return True if an unnamed handle has no other owner. A container's methods may return a handle that it keeps."""
+    if isinstance(e, CallExpr) and e.analyzed is None:
+        return not callee_of(b, e).name.startswith(("builtins.", "typing.", "collections."))
+    return isinstance(e, AwaitExpr)
+
+
+def _record_kept(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> None:
+    """Record that containers, channels and tasks keep the arguments of a call; `clear` empties a container."""
+    if callee.name in names.EMPTIES_SELF and callee.receiver is not None:
+        place = place_of(b, callee.receiver)
+        if place is not None and not place.path:
+            b.emit(Build(e, place.slot, (), EVERYTHING))
+        return
+    given = [(argument, held) for argument, held in zip(e.args, arguments, strict=True) if held is not None]
+    if not given:
+        return
+    if callee.name in names.ADDS_TO_SELF and callee.receiver is not None:
+        _add_arguments(b, e, callee.receiver, given, "put where it outlives")
+    elif callee.name in names.STARTS_TASK and callee.receiver is not None:
+        _add_arguments(b, e, callee.receiver, given, "given to a task that may outlive")
+
+
+def _add_arguments(
+    b: GraphBuilder, e: CallExpr, container: Expression, given: list[tuple[Expression, Slot]], how: str
+) -> None:
+    place = place_of(b, container)
+    if place is not None:
+        b.add_to_container(e, place.slot, given, how)
+
+
+def _forget_moves(b: GraphBuilder, e: CallExpr, callee: Callee) -> None:
+    """Discard moves that the callee may have undone.
+
+    Any callee may assign to attributes of the objects that it gets. A function of this module may assign to globals.
+    """
+    if not callee.name or callee.name.startswith(f"{b.module.name}."):
+        b.emit(Forget(e, Place(ANY_GLOBAL), whole=True))
+    if callee.name.startswith("builtins.") and callee.receiver is None:
+        return
+    seen = e.args if callee.receiver is None else [callee.receiver, *e.args]
+    for argument in seen:
+        if isinstance(argument, NameExpr | MemberExpr) and not b.kind(argument) & (HANDLE | OP):
+            place = place_of(b, argument)
+            if place is not None:
+                b.emit(Forget(e, place, whole=False))
+
+
+def _build_result(
+    b: GraphBuilder, e: CallExpr, callee: Callee, parts: list[Slot], arguments: list[Slot | None], owns: bool
+) -> Slot | None:
+    t = b.types.get(e)
+    kind = b.kinds.kind_of(t)
+    if callee.name in names.RUNS and parts:
+        b.emit(Run(e, parts[0]))
+    for run in arguments[-1:] if callee.name == names.SPAWN else [arguments[i] for i in callee.runs]:
+        if run is not None:
+            b.emit(Run(e, run))
+    result: Slot | None = None
+    keeps = kind & EVERYTHING
+    captures = _has_captures(b, e, callee, arguments)
+    if kind & FREE and not captures and callee.name not in (names.VALUE, names.PIPELINE_CALL):
+        keeps &= ~LOANS
+    if callee.name in names.REMEMBERS or not callee.is_ours:
+        keeps &= ~SPENDABLE
+    owner = owns and callee.is_ours and bool(keeps & SPENDABLE)
+    if parts or owner:
+        result = b.temporary() if keeps else None
+        b.emit(Build(e, result, tuple(parts), keeps, owner))
+    if t is not None and isinstance(get_proper_type(t), UninhabitedType):
+        b.throw()
+    return result
+
+
+def _has_captures(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> bool:
+    """Return True if an argument is a closure with captures. The op then holds them, whatever its type says.
+
+    Record the named functions that are passed to dagpu as continuations.
+    """
+    captures = False
+    for argument, held in zip(e.args, arguments, strict=True):
+        function = function_of(argument.node) if isinstance(argument, NameExpr) else None
+        if function is not None and callee.is_ours:
+            b.module.continuations.add(function)
+        captures = captures or (held is not None and (function is not None or isinstance(argument, LambdaExpr)))
+    return captures
+
+
+@expression(AwaitExpr)
+def _await(b: GraphBuilder, e: AwaitExpr, by_value: bool) -> Slot | None:
+    held = b.value(e.expr)
+    b.may_raise()
+    if held is not None and b.kind(e.expr) & OP:
+        b.emit(Run(e, held))
+    return build_part(b, e, held, b.kind(e))
+
+
+@expression(CastExpr)
+def _cast(b: GraphBuilder, e: CastExpr, by_value: bool) -> Slot | None:
+    return b.evaluate(e.expr, by_value)
+
+
+@expression(AssertTypeExpr)
+def _assert_type(b: GraphBuilder, e: AssertTypeExpr, by_value: bool) -> Slot | None:
+    return b.evaluate(e.expr, by_value)

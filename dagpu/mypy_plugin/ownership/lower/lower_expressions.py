@@ -1,0 +1,250 @@
+"""Lowers expressions other than names and calls: displays, operators, comprehensions, lambdas."""
+
+from collections.abc import Iterable
+
+from mypy.nodes import (
+    AssignmentExpr,
+    ComparisonExpr,
+    ConditionalExpr,
+    DictExpr,
+    DictionaryComprehension,
+    Expression,
+    GeneratorExpr,
+    LambdaExpr,
+    ListComprehension,
+    ListExpr,
+    OpExpr,
+    RevealExpr,
+    SetComprehension,
+    SetExpr,
+    SliceExpr,
+    StarExpr,
+    TupleExpr,
+    UnaryExpr,
+    YieldExpr,
+    YieldFromExpr,
+)
+
+from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, BasicBlock, Build, Slot
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
+from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare, record_aliases
+from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
+from dagpu.mypy_plugin.ownership.lower.lower_places import Operands
+from dagpu.mypy_plugin.typing.type_facts import MOVES
+
+
+def _display(b: GraphBuilder, e: Expression, items: Iterable[Expression], by_value: bool) -> Slot | None:
+    how, operands, parts = b.how, Operands(b), []
+    for item in items:
+        b.how = how
+        parts.append(operands.evaluate(item, by_value))
+    operands.emit_moves()
+    held = tuple(part for part in parts if part is not None)
+    if not held:
+        return None
+    into = b.temporary()
+    b.emit(Build(e, into, held, EVERYTHING, operands.owns))
+    return into
+
+
+@expression(TupleExpr)
+def _tuple(b: GraphBuilder, e: TupleExpr, by_value: bool) -> Slot | None:
+    return _display(b, e, e.items, by_value)
+
+
+@expression(ListExpr)
+def _list(b: GraphBuilder, e: ListExpr, by_value: bool) -> Slot | None:
+    return _display(b, e, e.items, by_value)
+
+
+@expression(SetExpr)
+def _set(b: GraphBuilder, e: SetExpr, by_value: bool) -> Slot | None:
+    return _display(b, e, e.items, by_value)
+
+
+@expression(DictExpr)
+def _dict(b: GraphBuilder, e: DictExpr, by_value: bool) -> Slot | None:
+    items = (item for pair in e.items for item in pair if item is not None)
+    return _display(b, e, items, by_value)
+
+
+@expression(StarExpr)
+def _star(b: GraphBuilder, e: StarExpr, by_value: bool) -> Slot | None:
+    return b.evaluate(e.expr, by_value)
+
+
+@expression(UnaryExpr)
+def _unary(b: GraphBuilder, e: UnaryExpr, by_value: bool) -> Slot | None:
+    b.read(e.expr)
+    return None
+
+
+@expression(ComparisonExpr)
+def _comparison(b: GraphBuilder, e: ComparisonExpr, by_value: bool) -> Slot | None:
+    for operand in e.operands:
+        b.read(operand)
+    return None
+
+
+@expression(SliceExpr)
+def _slice(b: GraphBuilder, e: SliceExpr, by_value: bool) -> Slot | None:
+    for part in (e.begin_index, e.end_index, e.stride):
+        if part is not None:
+            b.read(part)
+    return None
+
+
+@expression(RevealExpr)
+def _reveal(b: GraphBuilder, e: RevealExpr, by_value: bool) -> Slot | None:
+    return None if e.expr is None else b.evaluate(e.expr, by_value)
+
+
+@expression(AssignmentExpr)
+def _walrus(b: GraphBuilder, e: AssignmentExpr, by_value: bool) -> Slot | None:
+    how, b.how = b.how, f'being assigned to "{e.target.name}"'
+    held = b.value(e.value)
+    assign(b, e.target, held, e)
+    b.how = how
+    return b.evaluate(e.target, by_value)
+
+
+@expression(YieldExpr)
+def _yield(b: GraphBuilder, e: YieldExpr, by_value: bool) -> Slot | None:
+    if e.expr is not None:
+        b.how = "being yielded"
+        b.value(e.expr)
+    b.may_raise()
+    return None
+
+
+@expression(YieldFromExpr)
+def _yield_from(b: GraphBuilder, e: YieldFromExpr, by_value: bool) -> Slot | None:
+    b.how = "being yielded"
+    b.value(e.expr)
+    b.may_raise()
+    return None
+
+
+@expression(LambdaExpr)
+def _lambda(b: GraphBuilder, e: LambdaExpr, by_value: bool) -> Slot | None:
+    return pass_closure_on(b, closure_of(b, e), e)
+
+
+# ---- expressions that branch
+
+
+def _build_alternative(
+    b: GraphBuilder, e: Expression, into: Slot, held: Slot | None, others: tuple[Slot, ...] = ()
+) -> bool:
+    """Build one of the possible values of `into`. Return True if it holds any facts."""
+    if held is not None:
+        b.emit(Build(e, into, (held, *others), EVERYTHING))
+    return held is not None
+
+
+@expression(OpExpr)
+def _operator(b: GraphBuilder, e: OpExpr, by_value: bool) -> Slot | None:
+    if e.op not in ("and", "or"):
+        how = b.how
+        left = b.evaluate(e.left, by_value)  # the sum of two lists holds the items of both
+        b.how = how
+        right = b.evaluate(e.right, by_value)
+        parts = tuple(held for held in (left, right) if held is not None)
+        return _build_joined(b, e, parts)
+    how, into = b.how, b.temporary()
+    left = b.evaluate(e.left, by_value and b.kind(e) & MOVES != 0)
+    holds = _build_alternative(b, e, into, left)
+    right_side, end = b.block(), b.block()
+    b.jump(right_side)
+    b.jump(end)
+    b.current, b.how = right_side, how
+    if not e.right_unreachable:
+        right = b.evaluate(e.right, by_value)
+        holds = _build_alternative(b, e, into, right) or holds
+        b.jump(end)
+    b.current = end
+    return into if holds else None
+
+
+def _build_joined(b: GraphBuilder, e: Expression, parts: tuple[Slot, ...]) -> Slot | None:
+    if not parts:
+        return None
+    keeps = b.kind(e) & LOANS
+    into = b.temporary() if keeps else None
+    b.emit(Build(e, into, parts, keeps))
+    return into
+
+
+@expression(ConditionalExpr)
+def _conditional(b: GraphBuilder, e: ConditionalExpr, by_value: bool) -> Slot | None:
+    how, into, holds = b.how, b.temporary(), False
+    b.read(e.cond)
+    yes, no, end = b.block(), b.block(), b.block()
+    b.jump(yes)
+    b.jump(no)
+    for branch, value in ((yes, e.if_expr), (no, e.else_expr)):
+        b.current, b.how = branch, how
+        if value not in b.types and e in b.types:
+            continue  # mypy did not check it: the condition never selects it
+        holds = _build_alternative(b, e, into, b.evaluate(value, by_value)) or holds
+        b.jump(end)
+    b.current = end
+    return into if holds else None
+
+
+# ---- comprehensions, lowered in place as loops
+
+
+@expression(ListComprehension)
+def _list_comprehension(b: GraphBuilder, e: ListComprehension, by_value: bool) -> Slot | None:
+    return _comprehension(b, e.generator, [e.generator.left_expr])
+
+
+@expression(SetComprehension)
+def _set_comprehension(b: GraphBuilder, e: SetComprehension, by_value: bool) -> Slot | None:
+    return _comprehension(b, e.generator, [e.generator.left_expr])
+
+
+@expression(GeneratorExpr)
+def _generator(b: GraphBuilder, e: GeneratorExpr, by_value: bool) -> Slot | None:
+    return _comprehension(b, e, [e.left_expr])
+
+
+@expression(DictionaryComprehension)
+def _dict_comprehension(b: GraphBuilder, e: DictionaryComprehension, by_value: bool) -> Slot | None:
+    return _comprehension(b, e, [part for part in (e.key, e.value) if part is not None])
+
+
+def _comprehension(
+    b: GraphBuilder, e: GeneratorExpr | DictionaryComprehension, results: list[Expression]
+) -> Slot | None:
+    into = b.temporary()
+    b.emit(Build(e, into, (), EVERYTHING))
+    heads: list[BasicBlock] = []
+    ends: list[BasicBlock] = []
+    for index, sequence, conditions in zip(e.indices, e.sequences, e.condlists, strict=True):
+        held = b.read(sequence)
+        b.split()
+        head, end = b.current, b.block()
+        heads.append(head)
+        ends.append(end)
+        b.jump(end)
+        b.split()
+        declare(b, index, element=True)
+        assign(b, index, held, e)
+        record_aliases(b, index, sequence)
+        for condition in conditions:
+            b.read(condition)
+            b.jump(head)
+            b.split()
+    holds = False
+    for result in results:
+        b.how = "being put into a container"
+        holds = _build_alternative(b, e, into, b.value(result), (into,)) or holds
+    b.jump(heads[-1])
+    for outer in range(len(ends) - 1, -1, -1):
+        b.current = ends[outer]
+        if outer:
+            b.jump(heads[outer - 1])
+    return into if holds else None

@@ -1,0 +1,174 @@
+"""Lowers names, attributes and constant indices: reads of handles, and moves."""
+
+from mypy.nodes import (
+    Decorator,
+    Expression,
+    FuncDef,
+    IndexExpr,
+    IntExpr,
+    MemberExpr,
+    MypyFile,
+    NameExpr,
+    RefExpr,
+    StrExpr,
+    SymbolNode,
+    UnaryExpr,
+    Var,
+)
+from mypy.types import Instance, TupleType, get_proper_type
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, Build, Move, Place, Read, Slot
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
+from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, is_stored, method_name
+
+_DEEPEST = 3
+"""Longest path into a slot, as in `a.b.c.d`. Longer paths are not tracked."""
+
+
+def function_of(node: SymbolNode | None) -> FuncDef | None:
+    """Return the function that a name refers to, without its decorators; None for any other node."""
+    if isinstance(node, Decorator):
+        return node.func
+    return node if isinstance(node, FuncDef) else None
+
+
+def place_of(b: GraphBuilder, e: Expression) -> Place | None:
+    """Return the place that an expression names: a variable, or a path of attributes and constant indices into one."""
+    match e:
+        case NameExpr():
+            return Place(b.slot(e.node)) if isinstance(e.node, Var) else None
+        case MemberExpr():
+            if isinstance(e.expr, RefExpr) and isinstance(e.expr.node, MypyFile):
+                return Place(b.slot(e.node)) if isinstance(e.node, Var) else None
+            return _extend_place(b, e.expr, f".{e.name}") if is_stored(b.types.get(e.expr), e.name) else None
+        case IndexExpr():
+            index = _index_step(e.index)
+            return (
+                _extend_place(b, e.base, f"[{index}]") if index is not None and _has_stable_items(b, e.base) else None
+            )
+        case _:
+            return None
+
+
+def _extend_place(b: GraphBuilder, e: Expression, step: str) -> Place | None:
+    base = place_of(b, e)
+    return None if base is None or len(base.path) >= _DEEPEST else Place(base.slot, (*base.path, step))
+
+
+def _index_step(e: Expression) -> str | None:
+    match e:
+        case IntExpr():
+            return str(e.value)
+        case StrExpr():
+            return repr(e.value)
+        case UnaryExpr() if e.op == "-" and isinstance(e.expr, IntExpr):
+            return f"-{e.expr.value}"
+        case _:
+            return None
+
+
+def _has_stable_items(b: GraphBuilder, e: Expression) -> bool:
+    """Return True if an index gives the same object each time. It does in tuples, lists and dictionaries."""
+    t = get_proper_type(b.types.get(e))
+    if isinstance(t, TupleType):
+        return True
+    return isinstance(t, Instance) and t.type.fullname in ("builtins.list", "builtins.dict", "builtins.tuple")
+
+
+def move_or_read(b: GraphBuilder, e: Expression, place: Place, kind: int, by_value: bool) -> Slot | None:
+    """Move the handle out of a place, or read it, and return the slot with its facts."""
+    if by_value and kind & MOVES:
+        into = b.temporary()
+        b.move(Move(e, place, into, b.how))
+        return into
+    keeps = kind & EVERYTHING
+    looked = b.temporary() if keeps else None
+    b.emit(Read(e, place, looked, keeps))
+    return looked
+
+
+class Operands:
+    """Evaluates operands in order, and moves the handles among them after all operands have been evaluated.
+
+    This is the order at run time: `f(t, t.shape)` reads the shape first, and then the call of `f` moves `t`.
+    """
+
+    def __init__(self, b: GraphBuilder) -> None:
+        self._b = b
+        self._moves: list[Move] = []
+        self.owns = False
+        """True if one of the operands is an owned handle that moves."""
+
+    def evaluate(self, e: Expression, by_value: bool, *, always: bool = False) -> Slot | None:
+        """Evaluate the next operand. `always`: move it even if its type is not one that moves when passed on."""
+        b = self._b
+        if not by_value or not (always or b.kind(e) & MOVES):
+            return b.evaluate(e, by_value)
+        self.owns = True
+        place = place_of(b, e) if isinstance(e, NameExpr | MemberExpr | IndexExpr) else None
+        if place is None:
+            return b.value(e)
+        if place.path:
+            b.read(e.base if isinstance(e, IndexExpr) else e.expr if isinstance(e, MemberExpr) else e)
+        into = b.temporary()
+        self._moves.append(Move(e, place, into, b.how))
+        return into
+
+    def emit_moves(self) -> None:
+        """Emit the moves. All operands must have been evaluated."""
+        for move in self._moves:
+            self._b.move(move)
+
+
+@expression(NameExpr)
+def _name(b: GraphBuilder, e: NameExpr, by_value: bool) -> Slot | None:
+    root = e.node
+    if isinstance(root, Var):
+        if (closure := b.closures.get(root)) is not None:
+            return pass_closure_on(b, closure, e) if by_value else None
+        kind = b.kind(e)
+        return move_or_read(b, e, Place(b.slot(root)), kind, by_value) if kind else None
+    function = function_of(root)
+    if function is not None and (closure := b.closures.get(function)) is not None:
+        return pass_closure_on(b, closure, e) if by_value else None
+    return None
+
+
+@expression(MemberExpr)
+def _member(b: GraphBuilder, e: MemberExpr, by_value: bool) -> Slot | None:
+    kind = b.kind(e)
+    if kind:
+        place = place_of(b, e)
+        if place is not None:
+            return move_or_read(b, e, place, kind, by_value)
+        if b.kind(e.expr) & HANDLE and (how := names.MOVES_SELF.get(method_name(b.types.get(e.expr), e.name) or "")):
+            b.how = how  # `f = t.share` counts as a move at the binding, because the call comes later
+            return b.value(e.expr)
+    return build_part(b, e, b.read(e.expr), kind)
+
+
+@expression(IndexExpr)
+def _index(b: GraphBuilder, e: IndexExpr, by_value: bool) -> Slot | None:
+    if e.analyzed is not None:
+        return None  # a type application: `trio.open_memory_channel[int]`
+    kind = b.kind(e)
+    if kind:
+        place = place_of(b, e)
+        if place is not None:
+            return move_or_read(b, e, place, kind, by_value)
+    base = b.read(e.base)
+    b.read(e.index)
+    b.may_raise()
+    return build_part(b, e, base, kind)
+
+
+def build_part(b: GraphBuilder, e: Expression, base: Slot | None, kind: int) -> Slot | None:
+    """Build a part of a value. It holds the facts of the value that the part's type can hold."""
+    keeps = kind & EVERYTHING
+    if base is None:
+        return None
+    into = b.temporary() if keeps else None
+    b.emit(Build(e, into, (base,), keeps))
+    return into

@@ -1,0 +1,277 @@
+"""Lowers statements: definitions, branches, loops, `with`, `try`, and the statements that leave a block."""
+
+from mypy.nodes import (
+    AssertStmt,
+    Block,
+    BreakStmt,
+    ClassDef,
+    ContinueStmt,
+    Decorator,
+    Expression,
+    ExpressionStmt,
+    ForStmt,
+    FuncDef,
+    GlobalDecl,
+    IfStmt,
+    IntExpr,
+    MypyFile,
+    NameExpr,
+    NonlocalDecl,
+    OverloadedFuncDef,
+    RaiseStmt,
+    ReturnStmt,
+    TryStmt,
+    WhileStmt,
+    WithStmt,
+)
+from mypy.types import AnyType, CallableType, Instance, get_proper_type
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.ownership import expected_errors
+from dagpu.mypy_plugin.ownership.control_flow import Escape, Place, Read
+from dagpu.mypy_plugin.ownership.graph_builder import Finally, GraphBuilder, Loop, statement
+from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare, record_aliases
+from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline
+from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
+from dagpu.mypy_plugin.ownership.unused import drops_op
+from dagpu.mypy_plugin.typing.type_facts import MOVES
+
+
+@statement(ExpressionStmt)
+def _expression(b: GraphBuilder, s: ExpressionStmt) -> None:
+    if drops_op(b, s.expr):
+        b.body.dropped.append(s.expr)
+    b.read(s.expr)
+
+
+@statement(ReturnStmt)
+def _return(b: GraphBuilder, s: ReturnStmt) -> None:
+    if s.expr is not None:
+        b.how = "being returned"
+        held = b.value(s.expr)
+        if held is not None:
+            b.emit(Escape(s.expr, held, "returned from"))
+    b.leave(None)
+
+
+@statement(RaiseStmt)
+def _raise(b: GraphBuilder, s: RaiseStmt) -> None:
+    for e in (s.expr, s.from_expr):
+        if e is not None:
+            b.read(e)
+    b.throw()
+
+
+@statement(AssertStmt)
+def _assert(b: GraphBuilder, s: AssertStmt) -> None:
+    b.read(s.expr)
+    b.may_raise()
+    if s.msg is not None and s.msg in b.types:
+        here = b.current
+        b.split()
+        b.read(s.msg)
+        b.throw()
+        b.current = b.block()
+        here.next.append(b.current)
+
+
+@statement(GlobalDecl)
+def _global(b: GraphBuilder, s: GlobalDecl) -> None:
+    b.foreign.update(s.names)
+
+
+@statement(NonlocalDecl)
+def _nonlocal(b: GraphBuilder, s: NonlocalDecl) -> None:
+    b.foreign.update(s.names)
+
+
+@statement(Block)
+def _block(b: GraphBuilder, s: Block) -> None:
+    b.suite(s)
+
+
+# ---- definitions
+
+
+@statement(FuncDef)
+def _function(b: GraphBuilder, s: FuncDef) -> None:
+    if not isinstance(b.body.node, MypyFile):
+        b.closures[s] = closure_of(b, s)
+
+
+@statement(Decorator)
+def _decorated(b: GraphBuilder, s: Decorator) -> None:
+    for decorator in s.decorators:
+        b.read(decorator)
+    if is_pipeline(s):
+        b.module.continuations.add(s.func)
+    _function(b, s.func)
+
+
+@statement(OverloadedFuncDef)
+def _overloaded(b: GraphBuilder, s: OverloadedFuncDef) -> None:
+    if s.impl is not None:
+        b.statement(s.impl)
+
+
+@statement(ClassDef)
+def _class(b: GraphBuilder, s: ClassDef) -> None:
+    """Lower a class body in place. Its methods are separate bodies without captures: their closures are dropped."""
+    closures = dict(b.closures)
+    b.suite(s.defs)
+    b.closures = closures
+
+
+# ---- branches and loops
+
+
+@statement(IfStmt)
+def _if(b: GraphBuilder, s: IfStmt) -> None:
+    end = b.block()
+    for condition, suite in zip(s.expr, s.body, strict=True):
+        b.read(condition)
+        then, otherwise = b.block(), b.block()
+        b.jump(then)
+        b.jump(otherwise)
+        b.current = then
+        b.suite(suite)
+        b.jump(end)
+        b.current = otherwise
+    b.suite(s.else_body)
+    b.fall_into(end)
+
+
+def _is_always_true(e: Expression) -> bool:
+    return (isinstance(e, NameExpr) and e.fullname == "builtins.True") or (isinstance(e, IntExpr) and e.value != 0)
+
+
+@statement(WhileStmt)
+def _while(b: GraphBuilder, s: WhileStmt) -> None:
+    head, end = b.split(), b.block()
+    b.read(s.expr)
+    otherwise = b.block()
+    if not _is_always_true(s.expr):
+        b.jump(otherwise)
+    b.split()
+    with b.inside(Loop(end, head)):
+        b.suite(s.body)
+    b.jump(head)
+    b.current = otherwise
+    b.suite(s.else_body)
+    b.fall_into(end)
+
+
+@statement(ForStmt)
+def _for(b: GraphBuilder, s: ForStmt) -> None:
+    held = b.read(s.expr)
+    head, end, otherwise = b.split(), b.block(), b.block()
+    b.may_raise()
+    b.jump(otherwise)
+    b.split()
+    declare(b, s.index, element=True)
+    assign(b, s.index, held, s)
+    record_aliases(b, s.index, s.expr)
+    with b.inside(Loop(end, head)):
+        b.suite(s.body)
+    b.jump(head)
+    b.current = otherwise
+    b.suite(s.else_body)
+    b.fall_into(end)
+
+
+@statement(BreakStmt)
+def _break(b: GraphBuilder, s: BreakStmt) -> None:
+    b.leave(Loop)
+
+
+@statement(ContinueStmt)
+def _continue(b: GraphBuilder, s: ContinueStmt) -> None:
+    b.leave(Loop, continued=True)
+
+
+# ---- with and try
+
+
+@statement(WithStmt)
+def _with(b: GraphBuilder, s: WithStmt) -> None:
+    b.module.deliberate.record_with(s.expr, s.body)
+    outer, after = b.handler, b.block()
+    swallows = any(_swallows(b, e, s.is_async) for e in s.expr)
+    entered: list[Place] = []
+    for e, target in zip(s.expr, s.target, strict=True):
+        b.how = "being entered"
+        held = b.value(e)
+        if target is not None:
+            assign(b, target, held, s)
+            place = place_of(b, target)
+            if place is not None and not b.kind(target) & MOVES:
+                entered.append(place)
+    handler = outer
+    if swallows:
+        handler = b.block()
+        handler.next.append(after)
+        if outer is not None:
+            handler.next.append(outer)
+        b.split()
+    with b.handled_by(handler):
+        b.suite(s.body)
+        if any(map(expected_errors.requires_error, s.expr)):
+            b.unreachable()  # only the expected exception leaves the suite
+    for place in entered:
+        b.emit(Read(s, place, None, 0))
+    b.fall_into(after)
+
+
+def _swallows(b: GraphBuilder, e: Expression, is_async: bool) -> bool:
+    """Return True if a context manager may swallow an exception. mypy's rule: its `__exit__` returns a bool.
+
+    A nursery is an exception to the rule: it swallows only its own cancellation.
+    """
+    t = get_proper_type(b.types.get(e))
+    if not isinstance(t, Instance) or t.type.fullname in names.NURSERIES:
+        return False
+    method = t.type.get_method("__aexit__" if is_async else "__exit__")
+    signature = get_proper_type(method.type) if method is not None else None
+    if not isinstance(signature, CallableType):
+        return False
+    result = get_proper_type(signature.ret_type)
+    if is_async and isinstance(result, Instance) and result.type.fullname == "typing.Coroutine":
+        result = get_proper_type(result.args[2])
+    return not isinstance(result, AnyType) and isinstance(result, Instance) and result.type.fullname == "builtins.bool"
+
+
+@statement(TryStmt)
+def _try(b: GraphBuilder, s: TryStmt) -> None:
+    b.module.deliberate.record_try(s.types, s.body)
+    outer, end = b.handler, b.block()
+    inner = outer
+    if s.finally_body is not None:
+        inner = b.block()
+        here, b.current = b.current, inner
+        b.suite(s.finally_body)
+        b.throw()
+        b.current = here
+        frame = Finally(s.finally_body, outer)
+        b.frames.append(frame)
+    handlers = b.block()
+    with b.handled_by(handlers if s.handlers else inner):
+        b.split()
+        b.suite(s.body)
+    with b.handled_by(inner):
+        b.suite(s.else_body)
+        b.jump(end)
+        for caught, variable, suite in zip(s.types, s.vars, s.handlers, strict=True):
+            b.current = handlers
+            b.split()
+            if caught is not None:
+                b.read(caught)
+            if variable is not None:
+                declare(b, variable)
+            b.suite(suite)
+            b.jump(end)
+    if inner is not None:
+        handlers.next.append(inner)
+    b.current = end
+    if s.finally_body is not None:
+        b.frames.pop()
+        b.suite(s.finally_body)

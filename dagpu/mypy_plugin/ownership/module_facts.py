@@ -1,0 +1,72 @@
+"""State that the bodies of one module share, and summaries of closures and functions for their callers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from mypy.nodes import Context, Expression, FuncDef, FuncItem
+from mypy.types import Type
+
+from dagpu.mypy_plugin.ownership.control_flow import Body, Path, Root
+from dagpu.mypy_plugin.ownership.expected_errors import ExpectedErrors
+from dagpu.mypy_plugin.typing.type_facts import TypeFacts
+
+Types: TypeAlias = Mapping[Expression, Type]
+"""mypy's types of expressions. Expressions that mypy did not check (unreachable or untyped code) are missing."""
+
+Outside: TypeAlias = tuple[Root, Path]
+"""A place in a scope that encloses a closure. It names the variable, because each body numbers its own slots."""
+
+
+@dataclass(eq=False, slots=True)
+class Closure:
+    """A summary of a nested function or lambda: its effects on places of the enclosing scopes."""
+
+    node: FuncItem
+    body: Body
+    uses: dict[Outside, Context]
+    """Enclosing places that the closure uses, each with the location of the first use."""
+    lends: dict[Outside, bool]
+    """Enclosing places that the closure borrows; the value is true for a borrow for writing."""
+    moves: dict[Outside, str]
+    """Enclosing places that the closure moves, each with the words for the move in messages."""
+    assigns: set[Outside]
+    """Enclosing places that the closure reassigns. Uses count only before the first assignment."""
+    moved_at_end: dict[Outside, str]
+    """Reassigned enclosing places that may still be moved when the closure ends, with the words for the move."""
+
+
+class Effect(NamedTuple):
+    """A function's effect on its parameters, by parameter name."""
+
+    takes: frozenset[str]
+    """Parameters that the function moves or may move. One whose type says nothing of moves, such as a type variable,
+    is always included, because the body does not show whether it moves."""
+    spares: frozenset[str]
+    """Parameters that the function does not move."""
+    runs: frozenset[str]
+    """Parameters that the function runs as ops, directly or as part of another op."""
+
+
+@dataclass(eq=False, slots=True)
+class ModuleFacts:
+    """State that the bodies of one module share."""
+
+    name: str
+    types: Types
+    kinds: TypeFacts = field(default_factory=TypeFacts)
+    continuations: set[FuncDef] = field(default_factory=set)
+    """Functions passed to dagpu, such as continuations of `then`, and pipelines. Their results may borrow from their
+    parameters."""
+    deliberate: ExpectedErrors = field(default_factory=ExpectedErrors)
+    expects_errors: bool = True
+    """True if the module's namespace has `dagpu` or one of the run-time errors for a mistake in ownership."""
+    own: frozenset[FuncDef] = frozenset()
+    """The module's functions and methods."""
+    bodies: dict[FuncDef, list[Body]] = field(default_factory=dict)
+    """The bodies of the functions lowered so far."""
+    effects: dict[str, Effect] | None = None
+    """Effects of the module's functions from an earlier check, by full name; None to derive them from the bodies.
+    The daemon needs them: it checks one function again and has no types for the others."""
+    in_work: set[FuncItem] = field(default_factory=set)
+    """The functions that are being lowered now; a call of one of them is recursive."""

@@ -1,0 +1,172 @@
+"""Reports the errors in a body: one walk over its instructions, with the state before and the liveness after each."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mypy.errorcodes import ErrorCode
+from mypy.nodes import Context, Expression
+from mypy.types import Type
+
+from dagpu.mypy_plugin import codes, messages
+from dagpu.mypy_plugin.ownership.control_flow import Body, Build, Escape, Lend, Move, Place, Read, Run, Slot, Touch
+from dagpu.mypy_plugin.ownership.dataflow import Dataflow, entry_states
+from dagpu.mypy_plugin.ownership.liveness import live_after_each, liveness
+from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
+
+
+class Finding(NamedTuple):
+    """One error: its code, its message and the node where it is reported."""
+
+    node: Context
+    code: ErrorCode
+    message: str
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.node.line, self.node.column
+
+
+def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
+    """Return the findings in a body, without those in the functions nested in it."""
+    found = [Finding(op, codes.UNUSED_OP, messages.UNUSED_OP) for op in body.dropped]
+    if any(isinstance(i, Move | Lend | Run) for block in body.blocks for i in block.instructions):
+        found += _BodyChecker(body, module).findings()
+    return found
+
+
+class _BodyChecker:
+    def __init__(self, body: Body, module: ModuleFacts) -> None:
+        self.body = body
+        self.types = module.types
+        self.continues = body.node in module.continuations
+        self.parameters = {body.slots.get(argument.variable) for argument in getattr(body.node, "arguments", ())}
+        self.moved: dict[tuple[Slot, frozenset[Move]], Finding] = {}
+        self.others: dict[tuple[int, str], Finding] = {}
+
+    def findings(self) -> list[Finding]:
+        live = liveness(self.body)
+        for block, state in entry_states(self.body, live):
+            after: list[int] | None = None
+            for index, i in enumerate(block.instructions):
+                match i:
+                    case Read() | Touch():
+                        self._check_use(i, state)
+                    case Move() if not i.silent:
+                        if self._check_use(i, state) and i.place.slot in state.lent:
+                            after = after or live_after_each(block, live)
+                            self._check_move(i, state, after[index])
+                    case Lend() if not i.reads_only:
+                        if self._check_use(i, state):
+                            after = after or live_after_each(block, live)
+                            self._check_borrow(i, state, after[index])
+                    case Escape():
+                        self._check_escape(i, state)
+                    case Run():
+                        self._check_run(i, state)
+                    case _:
+                        pass
+                state.step(i)
+        return [*self.moved.values(), *self.others.values()]
+
+    def _report(self, finding: Finding) -> None:
+        self.others.setdefault((id(finding.node), finding.message), finding)
+
+    # ---- moves
+
+    def _check_use(self, i: Read | Move | Lend | Touch, state: Dataflow) -> bool:
+        """Report the use of a place that may have been moved. Return True if the other rules apply to the use as well.
+
+        They do not apply to a moved handle, unless its only move is this instruction in an earlier round of a loop.
+        """
+        moves = state.moved.get(i.place.slot)
+        if moves is None:
+            return True
+        path = i.place.path
+        sites = frozenset(m for m in moves if path[: len(m.place.path)] == m.place.path)
+        if not sites:
+            return True
+        node = i.node
+        if isinstance(i, Touch) and all(_is_before(m.node, i.defined) for m in sites):
+            node = i.inside
+        again = all(m is i or m.node is node for m in sites)
+        message = messages.used_after_move(
+            self._name_of(i.place),
+            self._type_of(i, sites),
+            (m.how for m in sites),
+            (m.node for m in sites),
+            again,
+        )
+        finding = Finding(node, codes.USE_AFTER_MOVE, message)
+        key = i.place.slot, sites
+        known = self.moved.get(key)
+        if known is None or finding.order < known.order:
+            self.moved[key] = finding
+        return sites == {i}
+
+    def _type_of(self, i: Read | Move | Lend | Touch, sites: frozenset[Move]) -> Type | None:
+        for node in (i.node, *(m.node for m in sites)):
+            if isinstance(node, Expression) and node in self.types:
+                return self.types[node]
+        return None
+
+    def _check_run(self, i: Run, state: Dataflow) -> None:
+        for op in state.held.get(i.part, ()):
+            if isinstance(op, Build) and (runs := state.spent.get(op)):
+                message = messages.run_twice((run.node for run in runs), again=runs == {i})
+                self._report(Finding(i.node, codes.USE_AFTER_MOVE, message))
+
+    # ---- loans
+
+    def _live_loans(self, place: Place, state: Dataflow, live: int, excluded: Slot) -> Iterator[Lend]:
+        """Iterate over the loans of a place, of a part of it or of a whole around it, that a live slot holds."""
+        slot, path = place
+        seen: set[Lend] = set()
+        for holder, facts in state.held.items():
+            if holder == excluded or not live >> holder & 1:
+                continue
+            for loan in facts:
+                if isinstance(loan, Lend) and loan.place.slot == slot and loan not in seen:
+                    n = min(len(path), len(loan.place.path))
+                    if path[:n] == loan.place.path[:n]:
+                        seen.add(loan)
+                        yield loan
+
+    def _check_move(self, i: Move, state: Dataflow, live: int) -> None:
+        loans = sorted(self._live_loans(i.place, state, live, i.into), key=_position_of)
+        if loans:
+            message = messages.moved_while_lent(self._name_of(i.place), i.how, loans[0].node, loans[0].captured)
+            self._report(Finding(i.node, codes.CONFLICTING_BORROW, message))
+
+    def _check_borrow(self, i: Lend, state: Dataflow, live: int) -> None:
+        loans = sorted(self._live_loans(i.place, state, live, i.into), key=_position_of)
+        for loan in loans:
+            if (i.exclusive or loan.exclusive) and not loan.reads_only:
+                message = messages.conflicting_borrow(
+                    self._name_of(i.place), i.exclusive, loan.node, loan.exclusive, loan.captured
+                )
+                self._report(Finding(i.node, codes.CONFLICTING_BORROW, message))
+                return
+
+    def _check_escape(self, i: Escape, state: Dataflow) -> None:
+        reported: set[Slot] = set()
+        for loan in sorted((fact for fact in state.held.get(i.part, ()) if isinstance(fact, Lend)), key=_position_of):
+            slot, path = loan.place
+            if loan.captured or path or slot not in self.body.local or slot in self.body.elements:
+                continue
+            if slot in reported or (self.continues and slot in self.parameters):
+                continue
+            reported.add(slot)
+            message = messages.escapes(self._name_of(loan.place), i.how, loan.node)
+            self._report(Finding(i.node, codes.BORROW_ESCAPE, message))
+
+    def _name_of(self, place: Place) -> str:
+        root = self.body.roots[place.slot]
+        return ("this tensor" if root is None else root.name) + "".join(place.path)
+
+
+def _position_of(loan: Lend) -> tuple[int, int]:
+    return loan.node.line, loan.node.column
+
+
+def _is_before(node: Context, other: Context) -> bool:
+    return (node.line, node.column) < (other.line, other.column)

@@ -1,0 +1,209 @@
+"""`Source`, an op whose value is set from outside, and `cutoff`, which hides equal values from what comes after it."""
+
+from collections.abc import Callable, Hashable
+from typing import Any, final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypeVar
+
+from dagpu.common.critical import in_user_code
+from dagpu.common.errors import SourceError
+from dagpu.common.frozen import frozen
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.wrong_arguments import check_function
+from dagpu.handles import HANDLES, OWNING, SharedTensor, Tensor, live_state
+from dagpu.handles.handle_trees import handles_in
+from dagpu.handles.tensors import share_tensor
+from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
+from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
+from dagpu.ops.live.versions import SourceCell, change_source, newest_value
+
+_T = TypeVar("_T")
+_N = TypeVar("_N", bound=np.generic)
+_H = TypeVar("_H", bound=Hashable)
+
+
+@final
+@frozen
+class Source(DeviceOp[_T, Static, NoAlloc]):
+    """An input that changes. As an op its result is its value, and it may have any number of uses.
+
+    Each run reads all sources at one instant. `observe(op)` gives the values of an op as its sources change.
+    """
+
+    cell: SourceCell
+    """The versions of the value, and what a change of it wakes."""
+    kind: type[Any]
+    """The type of the first value."""
+    origin: Origin
+
+    @property
+    def revision(self) -> int:
+        """The number of changes since the source was made."""
+        return self.cell.history.newest.revision
+
+    def get(self) -> _T:
+        """Return the value that was set last: a tensor as another handle to it, an array as a read-only array."""
+        value: _T = as_read(newest_value(self.cell)[0])
+        return value
+
+    @overload
+    def set(self: "Source[SharedTensor[_N]]", x: "Tensor[_N] | SharedTensor[_N]", /) -> None: ...
+    @overload
+    def set(self, x: _T, /) -> None: ...
+    def set(self, x: Any, /) -> None:
+        """Change the value. From any thread: it wakes the feeds that depend on it, and never waits.
+
+        The source holds the value alone: a NumPy array is copied at once, and a `Tensor` moves in. A number, text or
+        truth value that equals the present one changes nothing; with `equal`, any value that it finds equal.
+
+        Raises:
+            SourceError: the value can be changed in place, or is lent, or a closure of a run called this.
+        """
+        self._refuse_in_closure()
+        change_source(self.cell, _own(x, self.kind, self.origin, "set"))
+
+    def change(self, f: Callable[[_T], _T], /) -> None:
+        """Set the value to `f(get())`, with no change of another thread in between: `f` is called again after one.
+
+        Raises:
+            SourceError: as `set` does.
+        """
+        self._refuse_in_closure()
+        check_function(f, "change", here())
+        while True:
+            value, version = newest_value(self.cell)
+            new = f(as_read(value))
+            if change_source(self.cell, _own(new, self.kind, self.origin, "set"), version):
+                return
+
+    def _refuse_in_closure(self) -> None:
+        if in_user_code():
+            raise SourceError(
+                f"the source made at {describe(self.origin)} was set at {describe(here())}, inside a closure of a run. "
+                "What an op computes may not change what it is computed of: set it where the result of the op arrives."
+            )
+
+
+UNKNOWN_RESULTS.add(Source)
+
+
+@overload
+def source(x: Tensor[_N], /) -> Source[SharedTensor[_N]]: ...
+@overload
+def source(x: SharedTensor[_N], /) -> Source[SharedTensor[_N]]: ...
+@overload
+def source(
+    x: NDArray[_N], /, *, equal: Callable[[NDArray[_N], NDArray[_N]], bool] | None = ...
+) -> Source[NDArray[_N]]: ...
+@overload
+def source(x: _H, /, *, equal: Callable[[_H, _H], bool] | None = ...) -> Source[_H]: ...
+def source(x: Any, /, *, equal: Callable[[Any, Any], bool] | None = None) -> Any:
+    """Return an input that changes: an op whose value `set` replaces.
+
+    Args:
+        x: the first value. A `Tensor` moves in and becomes a `SharedTensor`, a NumPy array is copied, and any other
+            value must be hashable: a number, a text, a tuple, a frozen dataclass.
+        equal: called with the old and the new value of each `set`. If it returns true, nothing has changed.
+
+    Raises:
+        SourceError: the value can be changed in place, or is lent.
+    """
+    origin = here()
+    if equal is not None and not callable(equal):
+        check_function(equal, "source", origin, "equal")
+    made: Source[Any] = Source(SourceCell(_own(x, type(x), origin, "made of"), equal), type(x), origin)
+    return made
+
+
+@overload
+def cutoff(op: DeviceOp[Tensor[_N], Static, Any], /) -> DeviceOp[SharedTensor[_N]]: ...
+@overload
+def cutoff(op: DeviceOp[SharedTensor[_N], Static, Any], /) -> DeviceOp[SharedTensor[_N]]: ...
+@overload
+def cutoff(op: DeviceOp[_T, Static, Any], /, equal: Callable[[_T, _T], bool] = ...) -> DeviceOp[_T]: ...
+def cutoff(op: Any, /, equal: Callable[[Any, Any], bool] | None = None) -> Any:
+    """Return an op with the same result, after which a feed runs nothing again while the value stays the same.
+
+    Tensors and NumPy arrays are compared by their bits, other values by `==`, or all of them by `equal(old, new)`. The
+    result may have any number of uses, as that of `op.shared()`. A run outside a feed is not affected.
+
+    Raises:
+        OwnershipError: in the run, if the result owns handles and is not one bare `Tensor`.
+    """
+    origin = here()
+    check_op(op, "cutoff")
+    if equal is not None and not callable(equal):
+        check_function(equal, "cutoff", origin, "equal")
+    return Cutoff(shared(op, origin), equal, origin)
+
+
+def as_read(value: Any) -> Any:
+    """Return the value of a source for one more reader: a tensor as another handle to it."""
+    return value.clone() if type(value) is SharedTensor else value
+
+
+def _own(x: Any, kind: type[Any], made: Origin, verb: str) -> Any:
+    """Return a value in the form in which a source holds it, by value.
+
+    Raises:
+        SourceError: it can be changed in place, or is lent, or owns handles that cannot be shared.
+    """
+    given = type(x)
+    if given is Tensor:
+        return share_tensor(x, here())
+    if given is SharedTensor:
+        return x.clone()
+    if isinstance(x, np.ndarray):
+        copy = np.array(x, copy=True, subok=False)
+        copy.flags.writeable = False
+        return copy
+    if kind is float and given is int:
+        return float(x)
+    for handle in (x,) if given in HANDLES else handles_in(x):
+        if type(handle) in HANDLES:
+            raise _held_handle_error(x, handle, made, verb)
+    if isinstance(x, DeviceOp):
+        raise SourceError(
+            f"{_was(made, verb)} {x!r} at {describe(here())}, which is an op and has no value yet. Run it, and set its "
+            "result: await op, or op.sync()."
+        )
+    if not _is_hashable(x):
+        raise SourceError(
+            f"{_was(made, verb)} a {given.__name__} at {describe(here())}, which can be changed in place, and no feed "
+            "would know. Set a tuple, a frozen dataclass, an array or a tensor."
+        )
+    return x
+
+
+def _is_hashable(x: object) -> bool:
+    """Return true if nothing in a value says that it can be changed in place."""
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True
+
+
+def _was(made: Origin, verb: str) -> str:
+    """Return the beginning of a message about the value of a source."""
+    return "a source was made of" if verb == "made of" else f"the source made at {describe(made)} was set to"
+
+
+def _held_handle_error(x: Any, handle: Any, made: Origin, verb: str) -> SourceError:
+    """Return the error for a value that is a loan, or that contains handles."""
+    if x is handle and live_state(handle).lender is not None:
+        return SourceError(
+            f"{_was(made, verb)} {handle!r} at {describe(here())}: a source keeps its value for as long as it likes, "
+            "and a loan ends. Set a copy, dup(t), or give the tensor away."
+        )
+    if type(handle) in OWNING and x is handle:
+        return SourceError(
+            f"{_was(made, verb)} {handle!r} at {describe(here())}, which is cut into tiles for a kernel to write. Put "
+            "it together first: .unpartition()."
+        )
+    return SourceError(
+        f"{_was(made, verb)} a {type(x).__name__} that holds {handle!r} at {describe(here())}: a source holds one "
+        "tensor, or host values. Make a source of each."
+    )

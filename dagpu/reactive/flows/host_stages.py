@@ -1,0 +1,213 @@
+"""Stages that compute on the host, in the task that asks: items, map, where, take, window and zip."""
+
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from types import AsyncGeneratorType
+from typing import Any, TypeVar, final
+
+import trio
+
+from dagpu.common.origin import Origin, describe
+from dagpu.common.tracebacks import passes_on
+from dagpu.common.wrong_arguments import refuse_stop_iteration
+from dagpu.ops.base import DeviceOp
+from dagpu.reactive.flows.merged_stages import MergeStage
+from dagpu.reactive.flows.stage import Asker, Begin, End, FlowStage, ItemOutcome, Opening, ask
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+
+
+def begin_items(items: AsyncIterable[_T] | Iterable[_T], opening: Opening) -> FlowStage[_T]:
+    """Begin a stage that returns the items of an iterable.
+
+    An async generator is closed with the block of the feed. Other iterators may be used after it.
+
+    A consumer may be cancelled while an iterator computes, and a cancelled async generator cannot go on. So for a
+    consumer, a task of the flow asks an async iterator.
+    """
+    if not isinstance(items, AsyncIterable):
+        return ItemsStage(iter(items), opening.clock, yields=opening.asker is not Asker.RUNS)
+    iterator = aiter(items)
+    if isinstance(iterator, AsyncGeneratorType):  # trio warns of one that is left open
+        opening.stack.push_async_callback(iterator.aclose)
+    found = AsyncItemsStage(iterator, opening.clock)
+    if opening.asker is not Asker.CONSUMER:
+        return found
+    asked = MergeStage([found], opening)
+    asked.sources = ()  # to users, it and what it asks are one stage
+    return asked
+
+
+@final
+class ItemsStage(FlowStage[_T]):
+    """Returns the items of an iterator."""
+
+    def __init__(self, iterator: Iterator[_T], clock: Callable[[], float], *, yields: bool) -> None:
+        self._iterator = iterator
+        self._clock = clock
+        self._yields = yields
+
+    @passes_on
+    async def next(self) -> _T:
+        if self._yields:
+            await trio.lowlevel.checkpoint()
+        try:
+            value = next(self._iterator)
+        except StopIteration:
+            raise End from None
+        self.since = self._clock()
+        return value
+
+
+@final
+class AsyncItemsStage(FlowStage[_T]):
+    """Returns the items of an async iterator."""
+
+    def __init__(self, iterator: AsyncIterator[_T], clock: Callable[[], float]) -> None:
+        self._iterator = iterator
+        self._clock = clock
+
+    @passes_on
+    async def next(self) -> _T:
+        try:
+            value = await anext(self._iterator)
+        except StopAsyncIteration:
+            raise End from None
+        self.since = self._clock()
+        return value
+
+
+@final
+class MapStage(FlowStage[_U]):
+    """Applies a function to each value."""
+
+    def __init__(self, source: FlowStage[_T], f: Callable[[_T], _U], origin: Origin) -> None:
+        self.sources = (source,)
+        self._source = source
+        self._f = f
+        self._origin = origin
+
+    @passes_on
+    async def next(self) -> _U:
+        value = await self._source.next()
+        self.since = self._source.since
+        try:
+            made = self._f(value)
+        except StopIteration as error:
+            refuse_stop_iteration(error, _whose("map", self._origin))
+        if isinstance(made, DeviceOp):
+            raise TypeError(
+                f"{_whose('map', self._origin)} returned {made!r}, which a flow's map does not run. Use .run(f)."
+            )
+        return made
+
+
+@final
+class WhereStage(FlowStage[_T]):
+    """Returns the values for which a function returns true."""
+
+    def __init__(self, source: FlowStage[_T], f: Callable[[_T], bool], origin: Origin) -> None:
+        self.sources = (source,)
+        self._source = source
+        self._f = f
+        self._origin = origin
+
+    @passes_on
+    async def next(self) -> _T:
+        while True:
+            value = await self._source.next()
+            try:
+                kept = self._f(value)
+            except StopIteration as error:
+                refuse_stop_iteration(error, _whose("where", self._origin))
+            if kept:
+                self.since = self._source.since
+                return value
+
+
+@final
+class TakeStage(FlowStage[_T]):
+    """Returns the first values, and pulls no more than these."""
+
+    def __init__(self, source: FlowStage[_T], count: int) -> None:
+        self.sources = (source,)
+        self._source = source
+        self._left = count
+
+    async def next(self) -> _T:
+        if not self._left:
+            raise End
+        value = await self._source.next()
+        self._left -= 1
+        self.since = self._source.since
+        return value
+
+    def state(self) -> str:
+        return f"{self._left} more"
+
+
+@final
+class WindowStage(FlowStage[tuple[_T, ...]]):
+    """Returns windows of consecutive values, each `step` values after the one before. An incomplete one is dropped."""
+
+    def __init__(self, source: FlowStage[_T], count: int, step: int) -> None:
+        self.sources = (source,)
+        self._source = source
+        self._count = count
+        self._step = step
+        self._items: deque[_T] = deque()
+        self._to_drop = 0
+
+    async def next(self) -> tuple[_T, ...]:
+        items = self._items
+        while self._to_drop:
+            if items:
+                items.popleft()
+            else:
+                await self._source.next()
+            self._to_drop -= 1
+        while len(items) < self._count:
+            items.append(await self._source.next())
+        self._to_drop = self._step
+        self.since = self._source.since
+        return tuple(items)
+
+
+@final
+class ZipStage(FlowStage[tuple[Any, ...]]):
+    """Returns tuples of one value of each source. It asks them one after another, and ends with the first that ends.
+
+    If some of the sources fail, all values of that position are dropped, and the first error is raised in their place.
+    """
+
+    def __init__(self, sources: tuple[FlowStage[Any], ...]) -> None:
+        self.sources = sources
+        self._found: list[ItemOutcome[Any]] = []
+
+    @passes_on
+    async def next(self) -> tuple[Any, ...]:
+        found = self._found
+        while len(found) < len(self.sources):
+            found.append(await ask(self.sources[len(found)]))
+        self._found = []
+        self.since = min([each.since for each in found])
+        failed = next((each for each in found if each.error is not None), None)
+        if failed is not None:
+            failed.take()
+        return tuple([each.value for each in found])
+
+
+def begin_where(begin: Begin[_T], f: Callable[[_T], bool], opening: Opening, origin: Origin) -> WhereStage[_T]:
+    """Begin a stage for some of a flow's values. It may pull any number for one, so its source executes checkpoints."""
+    pumped = opening.asked_by(Asker.PUMP) if opening.asker is Asker.RUNS else opening
+    return WhereStage(begin(pumped), f, origin)
+
+
+def begin_zip(begins: tuple[Begin[Any], ...], opening: Opening) -> ZipStage:
+    """Begin a stage that zips the stages of these flows."""
+    return ZipStage(tuple([begin(opening) for begin in begins]))
+
+
+def _whose(call: str, origin: Origin) -> str:
+    return f"the function of {call} at {describe(origin)}"

@@ -1,0 +1,159 @@
+"""`FlowStage`, a part of an open flow, which is asked for one value at a time, and `Opening`, which makes such parts.
+
+Each method of a flow adds a stage, which asks the stage before it. Four rules hold for every stage:
+
+- It pulls a value only when it is asked for one, unless its documentation says otherwise.
+- If `next` is cancelled, no value is lost: the next call returns it.
+- An error takes the place of the value that failed. The stage may be asked again, and goes on with the next value.
+- After `End`, `next` raises `End` again.
+"""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final, Generic, TypeAlias, final
+
+import trio
+from typing_extensions import TypeVar
+
+from dagpu.backends.common.measuring import SpanTrack
+from dagpu.common.origin import Origin, describe
+from dagpu.common.tracebacks import without_our_frames
+from dagpu.reactive.flows.stats import Stats
+
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class End(Exception):  # reason: like StopIteration, it is a result and no error
+    """Raised by `FlowStage.next`: there are no more values."""
+
+
+class FlowStage(Generic[_T_co]):
+    """Computes the values of an open flow. One task at a time asks it."""
+
+    kind: str = "stage"
+    """The public function that makes the stage, such as "run"."""
+    origin: Origin = None
+    """The place of that function's call."""
+    since: float = 0.0
+    """The time at which the value that `next` returned last was pulled, on trio's clock."""
+    sources: "tuple[FlowStage[Any], ...]" = ()
+    """The stages that this one asks."""
+
+    async def next(self) -> _T_co:
+        """Return the next value.
+
+        Raises:
+            End: there are no more values.
+        """
+        raise NotImplementedError
+
+    def state(self) -> str:
+        """Describe the state of the stage in a few words, such as "3 of 4 in flight"; "" if there is nothing to say."""
+        return ""
+
+    def explain(self) -> list[str]:
+        """Describe the stage and those that it asks, one a line, the sources of a stage below it and indented."""
+        state = self.state()
+        lines = [f"{self.kind} at {describe(self.origin)}{f': {state}' if state else ''}"]
+        return lines + ["  " + line for source in self.sources for line in source.explain()]
+
+
+class Asker(Enum):
+    """The task that asks a stage. It decides what the stage must do for that task."""
+
+    CONSUMER = "consumer"
+    """A task that may be cancelled while the flow stays open. `next` executes a checkpoint for each value."""
+    PUMP = "pump"
+    """A task of the open flow, which is cancelled only with all of it. `next` executes a checkpoint for each value."""
+    RUNS = "runs"
+    """A task of the open flow that executes a checkpoint for each value itself, in the run of an op."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The tasks, the numbers and the resources that the stages of one open flow share."""
+
+    nursery: trio.Nursery
+    stack: AsyncExitStack
+    """What it holds is closed after the tasks of the nursery have ended."""
+    stats: Stats
+    track: Callable[[str], SpanTrack] | None
+    """Makes a track of the timeline of this name; None if no trace is being recorded."""
+    clock: Callable[[], float]
+    """Reads trio's clock."""
+    asker: Asker = Asker.CONSUMER
+
+    def asked_by(self, asker: Asker) -> "Opening":
+        """Return the opening for a stage that `asker` asks."""
+        return replace(self, asker=asker)
+
+
+Begin: TypeAlias = Callable[[Opening], FlowStage[_T]]
+"""Makes the stage of a flow, and those that it asks, in an opening."""
+
+
+@final
+class ItemOutcome(Generic[_T]):
+    """A value, or the error in its place; `done` says that one of them is set."""
+
+    __slots__ = ("done", "error", "held", "since", "value")
+    value: _T
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.done = False
+        self.error: Exception | None = None
+        self.held = 0
+        """The bytes of the memory budget that the item holds until it is handed out."""
+
+    def succeed(self, value: _T) -> None:
+        self.value = value
+        self.done = True
+
+    def fail(self, error: Exception) -> None:
+        """Set the error. The frames of the task that calls this leave its traceback, for the task goes on."""
+        without_our_frames(error)
+        self.error = error
+        self.done = True
+
+    def take(self) -> _T:
+        """Return the value, or raise the error."""
+        if self.error is None:
+            return self.value
+        try:
+            raise self.error
+        finally:
+            self.error = None  # else the error and this frame would refer to each other
+            del self
+
+
+def failure(error: Exception) -> ItemOutcome[Any]:
+    """Return the outcome of an item that failed now."""
+    failed: ItemOutcome[Any] = ItemOutcome(trio.current_time())
+    failed.fail(error)
+    return failed
+
+
+async def ask(stage: FlowStage[_T]) -> ItemOutcome[_T]:
+    """Return the next value of a stage, or the error in its place.
+
+    Raises:
+        End: there are no more values.
+    """
+    try:
+        value = await stage.next()
+    except End:
+        raise
+    except Exception as error:
+        return failure(error)
+    outcome: ItemOutcome[_T] = ItemOutcome(stage.since)
+    outcome.succeed(value)
+    return outcome
+
+
+FOREVER: Final = float("inf")
+"""Seconds: a time limit that never ends."""

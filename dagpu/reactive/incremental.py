@@ -1,0 +1,310 @@
+"""`IncrementalRun`: an op over sources, run again and again, each time only what depends on what has changed.
+
+The op is traced once, with stand-ins for its sources. An update looks up the plan for the set of changed sources, binds
+the leaves that it reads, and runs it like any plan. The op is traced again where a closure has read a source's value,
+where a value has another type or shape, and, if it has several stages, in each update; then memory whose contents are
+the same by construction stays in use, so the device still runs only what has changed.
+"""
+
+from functools import partial
+from typing import Any, Final, TypeAlias, final
+
+from dagpu.common.errors import BorrowError, MovedError
+from dagpu.common.origin import Origin, describe
+from dagpu.handles import SharedTensor, live_state
+from dagpu.lowering.program import Program, label
+from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
+from dagpu.lowering.tracing.program_builder import ProgramBuilder
+from dagpu.lowering.tracing.tracer import Tracer
+from dagpu.lowering.updates.budget import fit_into
+from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
+from dagpu.lowering.updates.leaf_values import LeafValues, written_from_outside
+from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs, same_kind
+from dagpu.lowering.updates.live_result import Build, Made, TargetMemory, result_builder
+from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.value_numbers import ValueNumbers
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import Map, ToHost, Value, Zip
+from dagpu.ops.live.source_op import Source
+from dagpu.ops.live.versions import Snapshot
+from dagpu.reactive.live_stage import Contents, LiveStage
+from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.device_lookup import find_device
+from dagpu.runtime.execute import call_on_plan, execute, next_stage
+from dagpu.runtime.waiting import Waits
+
+AnyOp = DeviceOp[Any, Any, Any]
+
+_MOST_SHOWN: Final = 12
+"""The most instructions that `explain` names for one source."""
+
+
+@final
+class IncrementalRun:
+    """The state of one observed op between updates. One task at a time calls `update`."""
+
+    def __init__(self, op: AnyOp, settings: Settings, memory: int | None, origin: Origin) -> None:
+        self._op = op
+        self._settings = settings
+        self._limit = memory
+        self._origin = origin
+        self._live: LiveInputs | None = None
+        self._stages: list[LiveStage] = []
+        self._held: list[Any] = []
+        """The handles of the op that updates read, and that must not have moved."""
+        self._build: Build | None = None
+        """Builds the result; None if the op has several stages, and is traced in each update."""
+        self._layer: HostLayer | None = None
+        """The compiled host layer of the trace, from its second update on."""
+        self._stale = 0
+        """The bits that have changed since the targets were made."""
+        self.sources: tuple[Source[Any], ...] = ()
+        """The sources that the last trace has read, also of one that failed."""
+        self.launched = 0
+        """The number of instructions that have run."""
+        self.reused = 0
+        """The number of instructions that did not have to run again."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of device memory that stay between updates."""
+        return sum(stage.staleness.kept_bytes() for stage in self._stages)
+
+    def explain(self) -> list[str]:
+        """Describe which instructions run again for each source, and what is kept, one a line."""
+        live = self._live
+        if live is None:
+            return ["nothing has run yet"]
+        lines = []
+        names = [label(each) for stage in self._stages for each in stage.staleness.program.instructions]
+        for number, node in enumerate(live.bit_names):
+            bit, again = 1 << number, []
+            for stage in self._stages:
+                stale = stage.staleness
+                again += [label(stale.program.instructions[i]) for i in stale.instructions_for_mask(bit)]
+            what = "source" if type(node) is Source else "cutoff, if its value differs,"
+            shown = ", ".join(again[:_MOST_SHOWN]) + (", ..." if len(again) > _MOST_SHOWN else "")
+            why = "; a closure reads it, so the op is traced again" if bit & live.structural_bits() else ""
+            where = f"{what} at {describe(node.origin)}"
+            lines.append(f"{where}: {len(again)} of {len(names)} instructions{f': {shown}' if again else ''}{why}")
+        if self._build is None:
+            lines.append(
+                f"{len(self._stages)} stages: a closure waits for host data, so each update traces the op again"
+            )
+        total = sum(buffer.nbytes for stage in self._stages for buffer in stage.staleness.program.buffers)
+        lines.append(f"kept {self.kept_bytes:,} bytes of {total:,}")
+        return lines
+
+    async def update(self, snapshot: Snapshot, waits: Waits) -> Any:
+        """Bring everything up to date with a snapshot, and return the op's value.
+
+        If it fails or is cancelled, what it was to make is stale, and the next update makes it.
+        """
+        live = self._live
+        if live is not None and self._build is not None:
+            try:
+                self._read_inputs(live, snapshot)
+            except NewTraceNeeded:
+                pass
+            else:
+                self._check_held()
+                await self._run_stage(self._stages[0], self._stale, waits)
+                self._stale = 0
+                return self._build()
+        return await self._trace(snapshot, waits)
+
+    # ---- inputs
+
+    def _read_inputs(self, live: LiveInputs, snapshot: Snapshot) -> None:
+        """Read the sources of a snapshot, and compute again the host values that depend on those that have changed.
+
+        Raises:
+            NewTraceNeeded: a closure that built the op has read what has changed, or it has another type or shape.
+        """
+        fits = self._mark_changed(live, snapshot)
+        if not fits or self._stale & live.structural_bits():
+            raise NewTraceNeeded
+        for made in live.inputs:
+            if made.source is not None and made.own & self._stale:
+                made.value = made.source.cell.history.at(snapshot).value
+        if self._layer is None:
+            self._layer = HostLayer(live)
+        self._layer.refresh(self._stale, self._mark)
+        if self._stale & live.structural_bits():
+            raise NewTraceNeeded
+
+    def _mark(self, bits: int) -> int:
+        """Add stale bits, and return all of them."""
+        self._stale |= bits
+        return self._stale
+
+    def _mark_changed(self, live: LiveInputs, snapshot: Snapshot) -> bool:
+        """Add the bits of the sources that differ from the trace's values. Return false if one needs a new trace."""
+        fits = True
+        for made in live.inputs:
+            if made.source is not None:
+                value = made.source.cell.history.at(snapshot).value
+                if value is not made.value:
+                    self._stale |= made.own
+                    fits = fits and same_kind(made.value, value)
+        return fits
+
+    def _check_held(self) -> None:
+        """Raise a `MovedError` if a handle that the op holds has moved since the trace."""
+        for handle in self._held:
+            live_state(handle)
+
+    # ---- the device
+
+    async def _run_stage(self, stage: LiveStage, mask: int, waits: Waits, reuse: "_Reuse | None" = None) -> None:
+        """Make the targets of a stage. What comes after cutoffs that are not decided is left for a later part."""
+        ran, before = 0, 0
+        undecided = list(stage.cutoffs)
+        while True:
+            if reuse is not None:
+                stage.reuse(*reuse)
+            wait = _waiting_bits(stage, undecided, mask)
+            ran += await stage.run(Change(mask, wait, before, stage.lost), waits, self._origin)
+            if not wait:
+                break
+            ready = [cut for cut in undecided if cut.own & wait and not _watched(stage, cut) & wait]
+            for cut in ready:
+                if await self._differs(stage, cut, waits):
+                    mask |= cut.own
+                    self._stale |= cut.own
+                undecided.remove(cut)
+            before = wait
+        self.launched += ran
+        self.reused += len(stage.staleness.program.instructions) - ran
+
+    async def _differs(self, stage: LiveStage, cut: LiveInput, waits: Waits) -> bool:
+        """Compare a tensor with the one that a cutoff let through last, bit for bit. If they differ, let it through."""
+        new, old = stage.tensor(cut), cut.value
+        same = old is not None and live_state(old).storage.memory is live_state(new).storage.memory
+        if old is not None and not same and same_kind(old, new):
+            here = self._origin
+            pair: AnyOp = Zip((ToHost(Value(old, here), here), ToHost(Value(new, here), here)), here)
+            first, second = await execute(pair, self._settings, waits, here)
+            same = first.tobytes() == second.tobytes()
+        if not same:
+            cut.value = new
+        cut.decided = True
+        return not same
+
+    # ---- the trace
+
+    async def _trace(self, snapshot: Snapshot, waits: Waits) -> Any:
+        """Trace the op, and make what no memory of the trace before it holds already."""
+        table = ValueNumbers()
+        available: Contents = {}
+        if self._live is not None:
+            self._mark_changed(self._live, snapshot)
+            stale = 0 if self._build is None else self._stale
+            for stage in self._stages:
+                available |= stage.contents(table, stale)
+        settings, where = self._settings, self._origin
+        tracer = Tracer(
+            self._op, settings.device, settings.policy, find_device, None, snapshot=snapshot, before=self._live
+        )
+        live = tracer.live
+        assert live is not None
+        stages: list[LiveStage] = []
+        made: Made = {}
+        build: Build | None = None
+        try:
+            while True:
+                program = (await next_stage(tracer, waits)).program
+                stage = self._new_stage(tracer, live, program, stages)
+                made |= {storage: (stage.targets, buffer) for buffer, storage in tracer.builder.outputs()}
+                if not stages and all(map(_ends_on_host, tracer.suspended)):
+                    build = result_builder(tracer.root, live, stage.targets, made, where)
+                stages.append(stage)
+                await self._run_stage(stage, 0, waits, (table, available))
+                tracer.settle(stage.targets.memory)
+                published = [handle for handle in tracer.publish() if type(handle) is SharedTensor]
+                for handle in published:
+                    targets, buffer = made.get(live_state(handle).storage, (None, 0))
+                    if targets is not None:
+                        targets.adopt(buffer, handle.clone())
+                if build is not None or tracer.finished:
+                    break
+                if not program.instructions:
+                    if not (others := tracer.awaited_values()):
+                        raise tracer.stuck_error()
+                    await waits.wait_for_any(others)
+            make = build or result_builder(tracer.root, live, stages[-1].targets, made, where)
+            assert make is not None, "the last stage has no value that waits"
+            held = [handle for handle, _ in tracer.taken_handles()]
+            result = make()
+        finally:
+            live.end_trace()
+            self.sources = live.sources()
+            tracer.abandon("the update that was to make them failed or was cancelled")
+        self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
+        self._layer = None
+        return result
+
+    def _new_stage(self, tracer: Tracer, live: LiveInputs, program: Program, before: list[LiveStage]) -> LiveStage:
+        """Return the stage that was traced last, before its first run."""
+        builder, where = tracer.builder, self._origin
+        self._check_borrows(builder)
+        owned = written_from_outside(builder, tracer.taken_handles())
+        if owned is not None:
+            raise MovedError(
+                f"the op observed at {describe(where)} writes over {owned[1]!r}, made at {describe(owned[1].origin)}, "
+                "which moved into it: its second update would find it written. Share it, t.share(), and begin with a "
+                "copy at each update, value(t).then(dup), or begin with zeros."
+            )
+        known = {id(cut) for stage in before for cut in stage.cutoffs}
+        cutoffs = [made for made in live.inputs if made.buffer is not None and id(made) not in known]
+        leaves = LeafValues(builder, live, later_stage=bool(before))
+        staleness = Staleness(program, leaves.bits, [_buffer(cut) for cut in cutoffs])
+        if self._limit is not None:
+            staleness = fit_into(staleness, self._limit, where)
+        memory = TargetMemory(len(program.buffers))
+        on_plan = partial(call_on_plan, self._settings, self._op)
+        return LiveStage(staleness, leaves, cutoffs, memory, self._settings, on_plan)
+
+    def _check_borrows(self, builder: ProgramBuilder) -> None:
+        """Raise a `BorrowError` for an op that holds a borrow, or launches a graph: a feed outlives both."""
+        if builder.graphs:
+            raise BorrowError(
+                f"observe at {describe(self._origin)} of an op that launches {builder.graphs[0]!r}, which works on "
+                "memory that it borrows. Observe the op itself: its updates are launched as graphs."
+            )
+        for state, lender in builder.lent.items():
+            if state.lender is not None:
+                raise BorrowError(
+                    f"observe at {describe(self._origin)} of an op that holds {state!r}, borrowed at "
+                    f"{describe(state.origin)}: the feed may outlive the loan. share() the tensor and pass that."
+                )
+            del lender
+
+
+_Reuse: TypeAlias = tuple[ValueNumbers, Contents]
+
+
+def _ends_on_host(deferred: Deferred) -> bool:
+    """Return true for a value that no device needs: it is put together, or computed on the host, after the stage."""
+    cause = deferred.cause
+    return type(cause) is FromItems or (type(cause) is SuspendedOp and type(cause.node) is Map)
+
+
+def _buffer(cut: LiveInput) -> int:
+    """Return the buffer that a cutoff on the device compares."""
+    assert cut.buffer is not None
+    return cut.buffer
+
+
+def _watched(stage: LiveStage, cut: LiveInput) -> int:
+    """Return the bits of what a cutoff on the device compares."""
+    return stage.staleness.bits_of(_buffer(cut))
+
+
+def _waiting_bits(stage: LiveStage, undecided: list[LiveInput], mask: int) -> int:
+    """Return the bits of the cutoffs that an update decides, and that are not decided yet."""
+    waiting = 0
+    for cut in undecided:  # in the order of the trace: a cutoff comes after those that it depends on
+        if _watched(stage, cut) & (mask | waiting) or _buffer(cut) in stage.lost or not cut.decided:
+            waiting |= cut.own
+    return waiting

@@ -1,0 +1,251 @@
+"""`observe`: the flow of the values that an op has as its sources change."""
+
+import time
+from typing import Any, TypeVar, final, overload
+
+import numpy as np
+import trio
+
+from dagpu.common.containers import values_in
+from dagpu.common.errors import BorrowError, UpdateError
+from dagpu.common.origin import Origin, describe, here, started_at
+from dagpu.common.wrong_arguments import check_count, check_flag
+from dagpu.handles import SharedTensor, Tensor
+from dagpu.ops.base import DeviceOp, Static, check_op
+from dagpu.ops.compose import ToHost, Value, Zip, label_of
+from dagpu.ops.live.source_op import Source
+from dagpu.ops.live.versions import Snapshot, Version
+from dagpu.reactive.flows.flow_class import Flow
+from dagpu.reactive.flows.stage import End, FlowStage, Opening
+from dagpu.reactive.incremental import IncrementalRun
+from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.execute import execute
+from dagpu.runtime.interpreter import current_settings
+from dagpu.runtime.nesting import refuse_nested
+from dagpu.runtime.protected import protected
+from dagpu.runtime.spawning import borrows_in
+from dagpu.runtime.waiting import TrioWaits
+
+_T = TypeVar("_T")
+_N = TypeVar("_N", bound=np.generic)
+
+AnyOp = DeviceOp[Any, Any, Any]
+
+
+@overload
+def observe(
+    op: DeviceOp[Tensor[_N], Static, Any], /, *, memory: int | None = ..., check: bool = ...
+) -> Flow[SharedTensor[_N]]: ...
+@overload
+def observe(op: DeviceOp[_T, Static, Any], /, *, memory: int | None = ..., check: bool = ...) -> Flow[_T]: ...
+def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> Flow[Any]:
+    """Return the flow of the values of an op: the first one at once, and a new one each time that sources have changed.
+
+    Each value is that of a run from scratch with the values that all sources had at one instant, and only what depends
+    on the changed sources runs again. Between two values asked for, all changes are taken together: the value is that
+    of the newest ones. The flow of an op without sources ends after one value. If an update fails, `next()` raises, and
+    the next call makes the update again, with the newest values.
+
+    Device results are `SharedTensor`s that no later update writes. NumPy arrays are read-only. Closures must depend on
+    what they are given alone, as those of a pipeline: one is called again only if that has changed. Each update runs on
+    the device and with the policy that were current when the flow was opened.
+
+    Args:
+        op: an op that holds no borrow, and does not write over what it owns.
+        memory: the most bytes of device memory, results included, that stay between updates; None for no limit. What is
+            not kept is made again.
+        check: true to run each update from scratch too, and to compare.
+
+    Raises:
+        BorrowError: the op holds a borrow, and the flow may outlive the lender.
+        MovedError: from `next()`, if the op writes over a tensor that it owns, or the tensor has moved away.
+        OwnershipError: from `next()`, if the result owns handles and is not one bare `Tensor`.
+        PlanError: from `next()`, if the results alone take more than `memory`.
+        UpdateError: from `next()`, with `check`, if an update differs from a run from scratch.
+    """
+    origin = here()
+    check_op(op, "observe")
+    for borrow, made in borrows_in(op):
+        raise BorrowError(
+            f"observe at {describe(origin)} of an op that holds {borrow}, borrowed at {describe(made)}: the feed may "
+            "outlive the loan. share() the tensor and pass that."
+        )
+    limit = None if memory is None else check_count(memory, "observe", origin, "memory")
+    checked = check_flag(check, "observe", origin, "check")
+
+    def begin(opening: Opening) -> FlowStage[Any]:
+        return Observed(op, current_settings("observe"), opening, limit, checked, origin)
+
+    return Flow("observe", begin, origin)
+
+
+@final
+class Observed(FlowStage[Any]):
+    """Computes the values of an observed op. Sources wake it from any thread; it runs only when it is asked."""
+
+    def __init__(
+        self, op: AnyOp, settings: Settings, opening: Opening, memory: int | None, check: bool, origin: Origin
+    ) -> None:
+        self._op = op
+        self._settings = settings
+        self._stats = opening.stats
+        self._check = check
+        self._where = origin
+        self._run = IncrementalRun(op, settings, memory, origin)
+        self._token = trio.lowlevel.current_trio_token()
+        self._changed = trio.Event()
+        self._due = True
+        """True until the value of the newest snapshot has been handed out."""
+        self._seen: dict[Source[Any], Version] = {}
+        """The sources that the op reads, with the versions of the value that was handed out last."""
+        self._watched: tuple[Source[Any], ...] = ()
+        """The sources that wake this stage."""
+        opening.stack.callback(self._close)
+
+    async def next(self) -> Any:
+        refuse_nested(self._op)
+        snapshot = await self._next_snapshot()
+        self._due = True  # until the value is handed out: a cancelled call loses nothing
+        with started_at(self._where):
+            value = await protected(lambda: self._update(snapshot), "an update was run")
+        self._due = False
+        return value
+
+    async def _next_snapshot(self) -> Snapshot:
+        """Wait until there is a value to make, and return the instant for which to make it.
+
+        Raises:
+            End: the op depends on no source, and its value was handed out.
+        """
+        while True:
+            self._changed = trio.Event()
+            snapshot = Snapshot()
+            if self._due or any(node.cell.history.at(snapshot) is not seen for node, seen in self._seen.items()):
+                return snapshot
+            if not self._seen:
+                raise End
+            del snapshot  # what it holds on to may be replaced while this waits
+            await self._changed.wait()
+
+    async def _update(self, snapshot: Snapshot) -> Any:
+        """Make the value of a snapshot. A checkpoint; after the last one nothing can be cancelled."""
+        run, stats = self._run, self._stats
+        launched, reused = run.launched, run.reused
+        try:
+            value = await run.update(snapshot, TrioWaits())
+        finally:
+            stats.launched += run.launched - launched
+            stats.reused += run.reused - reused
+            stats.kept_bytes = run.kept_bytes
+            self._watch(run.sources)  # also if it failed: a change may be the cure
+        if self._check:
+            await self._compare(value, snapshot)
+        if self._check or run.launched == launched:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        self._count(snapshot)
+        return value
+
+    def _count(self, snapshot: Snapshot) -> None:
+        """Note the versions of the value that is handed out now, since when it was due, and what it has skipped."""
+        seen, now = self._seen, trio.current_time()
+        self._seen = versions = {node: node.cell.history.at(snapshot) for node in self._run.sources}
+        self.since = now
+        if not seen:
+            return
+        here_now = first = time.perf_counter()
+        steps = 1
+        for node, version in versions.items():
+            before = seen.get(node)
+            if before is not None and version is not before:
+                first = min(first, version.since)
+                steps = max(steps, version.revision - before.revision)
+        self.since = now - (here_now - first)
+        self._stats.skipped += steps - 1
+
+    # ---- changes
+
+    def _watch(self, sources: tuple[Source[Any], ...]) -> None:
+        """Let these sources wake the stage, and no others."""
+        watched = self._watched
+        if watched == sources:
+            return
+        for node in sources:
+            if node not in watched:
+                node.cell.watch(self, self._wake)
+        for node in set(watched) - set(sources):
+            node.cell.unwatch(self)
+        self._watched = sources
+
+    def _wake(self) -> None:
+        """Wake the task that waits for a change. Sources call this on the thread that sets them."""
+        try:
+            here_too = trio.lowlevel.current_trio_token() is self._token
+        except RuntimeError:
+            here_too = False
+        if here_too:
+            self._changed.set()
+            return
+        try:
+            self._token.run_sync_soon(self._set_changed, idempotent=True)
+        except trio.RunFinishedError:
+            pass
+
+    def _set_changed(self) -> None:
+        self._changed.set()
+
+    def _close(self) -> None:
+        """Let go of everything that is kept between updates."""
+        self._watch(())
+        self._run = IncrementalRun(self._op, self._settings, None, self._where)
+        self._seen = {}
+
+    # ---- for those who look
+
+    def state(self) -> str:
+        return "" if self._seen else "nothing has run yet" if self._due else "no source"
+
+    def explain(self) -> list[str]:
+        return [*super().explain(), *("  " + line for line in self._run.explain())]
+
+    # ---- check=True
+
+    async def _compare(self, value: Any, snapshot: Snapshot) -> None:
+        """Hold a value against that of a run from scratch of the same snapshot, bit for bit.
+
+        Raises:
+            UpdateError: they differ.
+        """
+        wanted = await IncrementalRun(self._op, self._settings, None, self._where).update(snapshot, TrioWaits())
+        if _equal(await self._on_host(value), await self._on_host(wanted)):
+            return
+        newest = max(self._run.sources, key=lambda node: node.cell.history.at(snapshot).instant, default=None)
+        when = "of an op that reads no source"
+        if newest is not None:
+            revision = newest.cell.history.at(snapshot).revision
+            when = f"at revision {revision} of the source made at {describe(newest.origin)}"
+        raise UpdateError(
+            f"{label_of(self._op)} at {describe(self._op.origin)} differs from a run from scratch {when}: a closure of "
+            "it reads what it is not given. Make what it reads a source."
+        )
+
+    async def _on_host(self, value: Any) -> list[Any]:
+        """Return the contents of a value: its host values, and the arrays of its tensors."""
+        items = list(values_in(value))
+        tensors = [item for item in items if type(item) is SharedTensor]
+        where = self._where
+        copies: AnyOp = Zip(tuple([ToHost(Value(each, where), where) for each in tensors]), where)
+        arrays = iter(await execute(copies, self._settings, TrioWaits(), where) if tensors else ())
+        return [next(arrays) if type(item) is SharedTensor else item for item in items]
+
+
+def _equal(a: list[Any], b: list[Any]) -> bool:
+    """Return true if two lists of host values have the same bits."""
+    return len(a) == len(b) and all(map(_equal_items, a, b))
+
+
+def _equal_items(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
+    return bool(a == b or (a != a and b != b))  # NaN

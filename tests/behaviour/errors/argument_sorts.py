@@ -1,0 +1,70 @@
+"""One value of each sort that users mix up, and the rows of a table of public calls."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from dagpu import SingleStream, Tensor, current_device, f32, ones
+
+
+class Holder:
+    """Takes anything, and is no op."""
+
+    def __init__(self, *_: object) -> None: ...
+
+
+WRONG: dict[str, Callable[[], Any]] = {
+    "None": lambda: None,
+    "number": lambda: 3,
+    "negative": lambda: -1,
+    "fraction": lambda: 2.5,
+    "nan": lambda: float("nan"),
+    "complex": lambda: 1j,
+    "true": lambda: True,
+    "text": lambda: "x",
+    "bytes": lambda: b"x",
+    "object": object,
+    "list": lambda: [object()],
+    "tuple": lambda: (object(), 2),
+    "dict": lambda: {"x": object()},
+    "function": lambda: lambda *_: object(),
+    "class": lambda: Holder,
+    "array": lambda: np.ones(4, f32),
+    "op": lambda: ones((4,)),
+    "tensor": lambda: tensor(),
+    "lent": lambda: tensor().borrow(),
+    "partition": lambda: tensor().partition((2,)),
+    "device": current_device,
+    "stream": lambda: current_device().stream(),
+    "policy": SingleStream,
+}
+"""One value of each sort that users mix up."""
+
+FINITE = ("number", "negative", "fraction", "true")
+NUMBERS = (*FINITE, "nan")
+SEED = ("number", "negative", "true")
+WHOLE = ("number", "true")
+CALLABLE = ("function", "class")
+HELD = tuple(WRONG.keys() - {"list", "dict", "op", "lent", "partition"})
+"""What a source can hold: what nobody can change in place, and what it copies or takes over."""
+
+
+@final
+@dataclass(frozen=True)
+class Public:
+    """A public call: `of(**arguments)` makes it, `right` has right arguments for it, made anew for each test."""
+
+    of: Callable[..., object]
+    right: Callable[[], dict[str, Any]]
+    fine: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By parameter: the sorts of values that are right for it, or that no check can tell from one."""
+    untried: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Likewise: what is right or wrong for other reasons than its type."""
+    says: str = ""
+    """What messages call it; its own name unless given."""
+
+
+def tensor() -> Tensor[f32]:
+    return ones((4,)).sync()

@@ -1,0 +1,1 @@
+"""Mistakes in the reactive layer."""

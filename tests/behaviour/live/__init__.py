@@ -1,0 +1,1 @@
+"""Ops over sources: plain runs, and updates that run what has changed."""
