@@ -108,12 +108,14 @@ class GraphReplay:
                 raise
             return self.finished
         if idle and self._claim():
-            self._graphs.give_back(self._graph)
-            if self._buffers is not None:
-                self._buffers.release()
-            self._memory = []
-            self._device.streams.give_back_exclusive(self._stream)
-            self.finished = True
+            try:
+                self._graphs.give_back(self._graph)
+                if self._buffers is not None:
+                    self._buffers.release()
+                self._memory = []
+                self._device.streams.give_back_exclusive(self._stream)
+            finally:  # whatever interrupts this, other threads must not wait for ever
+                self.finished = True
         return self.finished
 
     def wait(self, timeout: float | None = None) -> bool:
