@@ -4,6 +4,7 @@ import sys
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -94,6 +95,26 @@ def test_hundreds_of_polled_runs_are_lost_with_their_device(machine: Machine) ->
         (failure,) = run.failures()
         assert isinstance(failure.error, DeviceLostError)
     assert not driver().live
+
+
+def test_a_run_whose_end_is_interrupted_is_over(machine: Machine) -> None:
+    """A thread that waits for it later does not wait for ever."""
+    plan, inputs = in_place(machine)
+    finished(plan, inputs)
+    replay, give_back = submitted(plan, inputs), plan.graphs.give_back
+
+    def interrupted(graph: GraphExec) -> None:
+        give_back(graph)
+        raise InterruptedError
+
+    def end() -> None:
+        while not replay.done():
+            pass
+
+    with patch.object(plan.graphs, "give_back", interrupted), pytest.raises(InterruptedError):
+        end()
+    assert replay.done()
+    assert replay.wait()
 
 
 def test_a_thread_that_takes_the_idle_graph_first_does_no_harm(machine: Machine) -> None:
