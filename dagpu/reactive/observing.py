@@ -46,7 +46,7 @@ def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> 
     of the newest ones. The flow of an op without sources ends after one value. If an update fails, `next()` raises, and
     the next call makes the update again, with the newest values.
 
-    Device results are `SharedTensor`s that no later update writes. NumPy arrays are read-only. Closures must depend on
+    A device result is a `SharedTensor` that no later update writes. NumPy arrays are read-only. Closures must depend on
     what they are given alone, as those of a pipeline: one is called again only if that has changed. Each update runs on
     the device and with the policy that were current when the flow was opened.
 
