@@ -68,9 +68,8 @@ class _Thread(threading.local):
     """The object that defers Ctrl-C on this thread; None outside sections, and on threads that receive no signals."""
 
 
-_thread = _Thread()
-CURRENT_THREAD: Final = _thread
-"""The state of the current thread, for callers that cannot afford a call."""
+CURRENT_THREAD: Final = _Thread()
+"""The state of the current thread. Hot paths elsewhere read it directly, since they cannot afford a call."""
 _main_thread = threading.main_thread().ident
 
 
@@ -83,15 +82,15 @@ def call_user(f: Callable[[Any], _T], argument: Any) -> _T:
     A Ctrl-C since the start of the section is raised before the call, because the state is consistent between two calls
     of user code. So a trace of many closures ends at the next call. Under trio the driver of the trace checks for it.
     """
-    hold = _thread.hold
+    hold = CURRENT_THREAD.hold
     if hold is not None:
         hold.check()
-    before = _thread.where
-    _thread.where = _USERS
+    before = CURRENT_THREAD.where
+    CURRENT_THREAD.where = _USERS
     try:
         return run_user_code(f, argument)
     finally:
-        _thread.where = before
+        CURRENT_THREAD.where = before
 
 
 @passes_on
@@ -105,13 +104,13 @@ def enter_user_code() -> int:
 
     Return the previous state, for `restore_section`.
     """
-    before, _thread.where = _thread.where, _USERS
+    before, CURRENT_THREAD.where = CURRENT_THREAD.where, _USERS
     return before
 
 
 def in_user_code() -> bool:
     """Return true while dagpu calls a function of the user's on this thread."""
-    return _thread.where == _USERS
+    return CURRENT_THREAD.where == _USERS
 
 
 # ---- repeated Ctrl-C -----------------------------------------------------------------------------------------------
@@ -219,27 +218,27 @@ def enter_section(what: str) -> int:
     Raises:
         NestedRunError: this thread is in a section already.
     """
-    before = _thread.where
+    before = CURRENT_THREAD.where
     if before == _CRITICAL:
         raise _nested(what)
-    _thread.where = _CRITICAL
+    CURRENT_THREAD.where = _CRITICAL
     return before
 
 
 def pause_section() -> int:
     """Leave the section for a call that may run ops, and return the previous state, for `restore_section`."""
-    before, _thread.where = _thread.where, OUTSIDE
+    before, CURRENT_THREAD.where = CURRENT_THREAD.where, OUTSIDE
     return before
 
 
 def restore_section(before: int) -> None:
     """Restore the state of this thread that `enter_section`, `enter_user_code` or `pause_section` returned."""
-    _thread.where = before
+    CURRENT_THREAD.where = before
 
 
 def in_section() -> bool:
     """Return true if this thread is in a section."""
-    return _thread.where == _CRITICAL
+    return CURRENT_THREAD.where == _CRITICAL
 
 
 def refuse_nested(what: str) -> None:
@@ -248,7 +247,7 @@ def refuse_nested(what: str) -> None:
     Raises:
         NestedRunError: a finaliser or a signal handler of the user's made the call in the middle of dagpu's code.
     """
-    if _thread.where == _CRITICAL:
+    if CURRENT_THREAD.where == _CRITICAL:
         raise _nested(what)
 
 
@@ -278,15 +277,15 @@ class Section:
 
     def __enter__(self) -> None:
         self._installed = _deferred_interrupt.install()  # first: an interrupt before it leaves nothing to undo
-        self._before = before = _thread.where
+        self._before = before = CURRENT_THREAD.where
         if before == _CRITICAL:
             if self._installed:
                 _deferred_interrupt.remove()
             raise _nested(self._what)
-        _thread.where = _CRITICAL
+        CURRENT_THREAD.where = _CRITICAL
 
     def __exit__(self, *_error: object) -> None:
-        _thread.where = self._before
+        CURRENT_THREAD.where = self._before
         if self._installed:
             _deferred_interrupt.remove()
 
@@ -312,12 +311,12 @@ class _DeferredInterrupt:
         self._previous, self.raised = previous, None
         self._presses.times.clear()
         _set_handler(_SIGINT, self)
-        _thread.hold = self
+        CURRENT_THREAD.hold = self
         return True
 
     def remove(self) -> None:
         """Restore the previous handler, and raise the exception that it raised during the section."""
-        _thread.hold = self._cancel = None
+        CURRENT_THREAD.hold = self._cancel = None
         replaced = _set_handler(_SIGINT, self._previous)
         if replaced is not self:  # user code has set another handler
             _set_handler(_SIGINT, replaced)
@@ -373,7 +372,7 @@ def _breaks_into_user_code(frame: FrameType | None) -> bool:
 
 def deferred_interrupt() -> _DeferredInterrupt | None:
     """Return the object that defers Ctrl-C on this thread; None if Ctrl-C is not deferred."""
-    return _thread.hold
+    return CURRENT_THREAD.hold
 
 
 # ---- locks ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Functions that find and move the handles inside nested values, and undo the moves."""
 
 from collections.abc import Callable, Iterator
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -57,26 +58,15 @@ def move_handles(value: Any, how: str, where: Origin) -> Any:
     try:
         if type(value) is not tuple:
             return map_handles(move, value)
-        items: list[Any] = []
-        same = True
-        for item in value:  # most are the flat arguments of a call
-            kind = type(item)
-            taken: Any
-            if kind is Tensor:
-                taken = Tensor(take_state(item, how, where))
-                moved.append((item, taken))
-            elif kind in OWNING:
-                taken = move(item)
-            elif kind in HANDLES:
-                state = state_of(item)
-                if state is None or (state.lender is not None and state_of(state.lender) is None):
-                    live_state(item)  # raises
-                taken = item
-            else:
-                taken = map_handles(move, item) if isinstance(item, tuple | list | dict) else item
-            items.append(taken)
-            same = same and taken is item
-        return value if same else tuple(items)
+        items = [  # most are the flat arguments of a call
+            move(item)
+            if type(item) in HANDLES
+            else map_handles(move, item)
+            if isinstance(item, tuple | list | dict)
+            else item
+            for item in value
+        ]
+        return tuple(items) if any(map(is_not, items, value)) else value
     except BaseException:
         for handle, taken in moved:
             state = state_of(taken)

@@ -9,7 +9,7 @@ from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph, capt
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
-from dagpu.backends.cuda.replay.graph_replay import launch_captured, launch_idle_graph
+from dagpu.backends.cuda.replay.graph_launches import launch_captured, launch_idle_graph
 from dagpu.backends.cuda.replay.start import start
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.protocol import Bindings, Replay

@@ -16,8 +16,9 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 from dagpu.common.containers import map_values, values_in
+from dagpu.common.errors import NotReadyError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin
+from dagpu.common.origin import Origin, describe
 from dagpu.handles import HANDLES, HandleState, Holders, SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
@@ -132,12 +133,22 @@ class LiveInputs:
         return self._keep(node, self._stand_in(len(self.inputs) - 1))
 
     def of_cutoff(self, node: Cutoff[Any, Any, Any], value: Any, buffer_of: Callable[[Any], int]) -> Any:
-        """Return the stand-in for the value of a cutoff. `buffer_of` returns the buffer of a tensor's memory."""
+        """Return the stand-in for the value of a cutoff. `buffer_of` returns the buffer of a tensor's memory.
+
+        Raises:
+            NotReadyError: the value is a tensor, and the cutoff has an `equal` for values of the host.
+        """
         found = self._standins.get(node)
         if found is not None:
             return self._again(found)
         before = self._before.get(node, _NO_VALUE)
         if type(value) is SharedTensor:
+            if node.equal is not None:
+                raise NotReadyError(
+                    f"cutoff at {describe(node.origin)} got `equal` for {value!r}: equal compares values of the host, "
+                    "and the contents of a tensor are on its device, where their bits are compared. Leave equal out, "
+                    "or bring the result to the host: cutoff(op.to_host(), equal)."
+                )
             made = self._new_bit(node, value)
             made.buffer, made.decided = buffer_of(value), False
         elif self.derivable(value):

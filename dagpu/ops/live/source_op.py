@@ -126,10 +126,12 @@ def cutoff(op: DeviceOp[_T, Static, Any], /, equal: Callable[[_T, _T], bool] = .
 def cutoff(op: Any, /, equal: Callable[[Any, Any], bool] | None = None) -> Any:
     """Return an op with the same result, after which a feed runs nothing again while the value stays the same.
 
-    Tensors and NumPy arrays are compared by their bits, other values by `==`, or all of them by `equal(old, new)`. The
-    result may have any number of uses, as that of `op.shared()`. A run outside a feed is not affected.
+    Tensors and NumPy arrays are compared by their bits, and other values by `==`; with `equal`, values of the host are
+    compared by `equal(old, new)`. The result may have any number of uses, as that of `op.shared()`. A run outside a
+    feed is not affected.
 
     Raises:
+        NotReadyError: in a feed, if the result is a tensor and `equal` is given.
         OwnershipError: in the run, if the result owns handles and is not one bare `Tensor`.
     """
     origin = here()

@@ -58,16 +58,13 @@ class LoadedPlan:
     """
 
     __slots__ = (
-        "device", "fixed", "graph_from", "graph_is_ready", "guard", "guard_is_known", "is_compiled", "launched_at",
-        "policy", "prepared", "runs", "settings", "signature", "spin", "verify",
+        "fixed", "graph_from", "graph_is_ready", "guard", "guard_is_known", "is_compiled", "launched_at", "prepared",
+        "runs", "settings", "signature", "spin",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
         self.settings = settings
         """The settings of the run that made the plan."""
-        self.device = settings.device
-        self.policy = settings.policy
-        self.verify = settings.verify
         driver = backend(device_kind_of(plan))
         self.spin = driver.spin()
         """Seconds for which a run polls before it sleeps, unless its settings say otherwise."""
@@ -104,11 +101,11 @@ class LoadedPlan:
 
     def suits(self, settings: Settings, leaves: Sequence[Any] = ()) -> bool:
         """True if these settings and leaves would produce this plan. User-defined policies compare by identity."""
-        policy = settings.policy
+        mine, policy = self.settings, settings.policy
         return (
-            self.device is settings.device
-            and (self.policy is policy or (type(policy) in VALUE_POLICIES and self.policy == policy))
-            and self.verify is settings.verify
+            mine.device is settings.device
+            and (mine.policy is policy or (type(policy) in VALUE_POLICIES and mine.policy == policy))
+            and mine.verify is settings.verify
             and (not self.fixed or not leaves or self._has_fixed_values(leaves))
         )
 

@@ -197,9 +197,9 @@ def test_what_is_kept_dies_with_the_op() -> None:
             op: Any = scaled(value(shared_input()))
             op.sync()
             op.sync()
-        assert sum(type(found) is LoadedPlan and found.policy is policy for found in gc.get_objects()) == 1
+        assert sum(type(found) is LoadedPlan and found.settings.policy is policy for found in gc.get_objects()) == 1
         del op
-        assert not any(type(found) is LoadedPlan and found.policy is policy for found in gc.get_objects())
+        assert not any(type(found) is LoadedPlan and found.settings.policy is policy for found in gc.get_objects())
     finally:
         gc.enable()
 

@@ -10,7 +10,8 @@ from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
-from dagpu.backends.cuda.replay.graph_replay import GraphReplay, launch_graph
+from dagpu.backends.cuda.replay.graph_launches import launch_graph
+from dagpu.backends.cuda.replay.graph_replay import GraphReplay
 from dagpu.backends.cuda.replay.submit import submit_commands, submit_on_threads, submit_rest_on_thread
 from dagpu.backends.cuda.replay.timing import EventTiming
 from dagpu.backends.cuda.resources.streams import CudaStream

@@ -12,6 +12,7 @@ from dagpu import (
     Source,
     StreamInterpreter,
     Tensor,
+    cutoff,
     dup,
     f32,
     observe,
@@ -220,4 +221,18 @@ def observe_with(interpreter: Any) -> None:
 case(
     lambda: observe_with(OnlyRuns()),
     ("use_interpreter(StreamInterpreter())", lambda: observe_with(StreamInterpreter())),
+)
+
+
+# ---- cutoffs
+
+
+def by_size(a: Any, b: Any) -> bool:
+    return bool(abs(a - b).max() < 1)
+
+
+case(
+    lambda: first(cutoff(held(), anything(by_size))),
+    ("Leave equal out", lambda: first(cutoff(held()))),
+    ("bring the result to the host: cutoff(op.to_host(), equal)", lambda: first(cutoff(held().to_host(), by_size))),
 )

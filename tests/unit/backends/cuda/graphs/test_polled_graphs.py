@@ -14,7 +14,7 @@ from dagpu import BorrowError, CudaGraph, DeviceError, DeviceLostError, MovedErr
 from dagpu.backends.cuda.executable import Executable
 from dagpu.backends.cuda.graphs import instances
 from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
-from dagpu.backends.cuda.replay import graph_replay
+from dagpu.backends.cuda.replay import graph_launches
 from dagpu.backends.protocol import Replay
 from tests.programs.arithmetic import axpy
 from tests.programs.graph_trials import bound, prepared, program_of
@@ -158,7 +158,7 @@ def test_an_exception_at_any_line_of_a_launch_gives_nothing_back_twice(
 
 def _raise_at_each_line(launch: str) -> None:
     given, hit = ones(S).share().sync(), 0
-    for code, line in lines_to_try(getattr(graph_replay, launch)):
+    for code, line in lines_to_try(getattr(graph_launches, launch)):
         f = pipeline(graph_from=1)(lambda x, y: axpy(x.partition(S), 1.0, y).first().unpartition())
         graph = axpy(zeros(S).sync().partition(S), 1.0, given).graph()
 

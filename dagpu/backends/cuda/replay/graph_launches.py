@@ -1,0 +1,207 @@
+"""Launches of whole plans as one graph: of an idle graph, of a captured graph, and of a graph that the run prepares.
+
+Each returns the run, or None where the run must be started in another way, by `dagpu.backends.cuda.replay.start`.
+"""
+
+import time
+from typing import Any
+
+from dagpu.backends.common.measuring import current_recorder
+from dagpu.backends.cuda.commands.buffers import RunMemory
+from dagpu.backends.cuda.commands.command_list import CommandListPool
+from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
+from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
+from dagpu.backends.cuda.graphs.captured import LaunchGraph
+from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
+from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
+from dagpu.backends.cuda.replay.graph_replay import GraphReplay
+from dagpu.backends.cuda.replay.submit import follow_launch
+from dagpu.backends.cuda.resources.streams import CudaStream
+from dagpu.backends.protocol import COMPLETED, Replay
+from dagpu.common.errors import DagpuError, DeviceLostError
+
+
+def launch_idle_graph(
+    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
+) -> Replay | None:
+    """Launch an idle graph of a plan whose inputs are all of its memory, and poll it for at most `spin` seconds.
+
+    It does what `launch_graph` does, without an object for the run if that completes at once. Return None if the run
+    must be started in another way; it has no effect then.
+    """
+    device = compiled.devices[0]
+    if device.lost is not None or device.retired.gone or current_recorder() is not None:
+        return None
+    bases = [0] * compiled.bases
+    for buffer, base in compiled.inputs:
+        block: Any = memory[buffer]
+        bases[base] = block.address
+    streams = device.streams
+    graph: GraphExec | None = None
+    stream: CudaStream | None = None
+    launched = complete = False
+    with device.gpu.current():
+        try:
+            graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
+            if graph is not None and graph.raw is not None:
+                stream = streams.take_exclusive()
+                graph.update_nodes(bases, memory).launch(stream.raw)
+                launched = True
+                if spin:
+                    complete = stream.raw.query() or _poll(stream.raw, spin)
+        except BaseException as error:
+            if graph is None or stream is None:
+                _give_up(compiled, graphs, graph, error)
+                raise
+            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream)
+            followed = run.follow(None if launched else error)
+            if launched and not followed.mark_lost(error, required=True):
+                followed.wait()  # an interrupt: no caller has the run to wait for it
+                raise
+            return followed
+    if graph is None or stream is None:
+        if graph is not None:
+            graphs.give_back(graph)
+        return None
+    if complete:  # outside of the `try`: whatever interrupts this, neither is given back twice
+        graphs.idle.append(graph)
+        streams.exclusive.append(stream)
+        return COMPLETED
+    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream)
+    device.live.add(run)
+    return run
+
+
+def _give_up(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec | None, error: BaseException) -> None:
+    """Return the graph, if any, of a run that cannot begin because of this error."""
+    if graph is not None:
+        graphs.give_back(graph)
+    _lose_device(compiled, error)
+
+
+def _lose_device(compiled: CompiledPlan, error: BaseException) -> None:
+    """Mark the device as lost, and end every run on it, if this error of a run that cannot begin says so."""
+    if isinstance(error, DeviceLostError):
+        compiled.devices[0].lose(error, [describe_instruction(each) for each in instructions_of(compiled.plan)])
+
+
+def launch_captured(
+    compiled: CompiledPlan, command_lists: CommandListPool, launch: LaunchGraph, memory: list[object], spin: float
+) -> Replay | None:
+    """Launch the captured graph that is all of a plan, in the user's stream, and poll it for at most `spin` seconds.
+
+    Return None if the run must be started in another way; it has no effect then.
+    """
+    device = compiled.devices[0]
+    if device.lost is not None or device.retired.gone or current_recorder() is not None:
+        return None
+    with device.gpu.current():
+        stream = device.streams.take(compiled.keys)[0]
+        try:
+            if stream.congested():
+                return None
+            end = device.streams.take_event()
+        except DeviceLostError as error:
+            _lose_device(compiled, error)
+            raise
+        failed: BaseException | None = None
+        complete = False
+        try:
+            launch.frozen.launch(stream.raw)
+            end.record(stream.raw)
+            stream.count_entries(1)
+            if spin:
+                complete = end.query() or _poll(end, spin)
+        except BaseException as error:
+            failed = error
+        if complete:  # outside of the `try`: whatever interrupts this, the event is not given back twice
+            device.streams.give_back(end)
+            return COMPLETED
+        run = CudaReplay(compiled, RunMemory(compiled, memory), command_lists.give_back, _no_graph)
+        run.buffers.launched.append(launch)
+        if failed is None:
+            follow_launch(run, stream, end)
+            return run
+        device.streams.give_back(end)
+        run.failed(command_lists.encoded.actions[0], failed)
+        follow_launch(run, stream)  # with an event after all that has been submitted
+        return run
+
+
+def _no_graph(_graph: GraphExec) -> None:
+    """Do nothing: a run that launches a captured graph has borrowed none."""
+
+
+def _poll(work: RawStream | RawEvent, seconds: float) -> bool:
+    """Poll a stream or an event for at most this number of seconds. Return True if its work is complete."""
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        if work.query():
+            return True
+    return False
+
+
+def launch_graph(
+    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
+) -> GraphReplay | CudaReplay | None:
+    """Launch a plan with this memory as one graph, and poll it for at most `spin` seconds. Return None if the run must
+    be submitted as a command list; it has no effect then.
+
+    A graph is not used if each instruction is measured, or if a copy from or to the host would delay the submitting
+    thread: with a command list, other work starts meanwhile. The context must be current.
+
+    Raises:
+        OutOfMemoryError: there is too little memory; nothing has been submitted.
+        DeviceLostError: the device is lost.
+    """
+    if current_recorder() is not None:
+        return None
+    buffers = RunMemory(compiled, memory)
+    if compiled.copies_host and not buffers.submits_quickly():
+        return None
+    device, streams, own = compiled.devices[0], compiled.devices[0].streams, graphs.own
+    if own is not None and streams.take((own,))[0].congested():
+        return None
+    graph = graphs.borrow(compiled, command_lists.encoded, buffers.bases)
+    if graph is None:
+        return None
+    try:
+        if compiled.allocates:
+            buffers.allocate(graph.parameters.bases)
+        if (compiled.copies_host or graph.raw is None) and not _is_ready(graph, graphs, buffers):
+            graphs.give_back(graph)
+            return None
+        stream = streams.take_exclusive() if own is None else streams.take((own,))[0]
+    except BaseException as error:
+        _give_up(compiled, graphs, graph, error)
+        raise
+    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
+    try:
+        graph.update_nodes(buffers.bases, memory).launch(stream.raw)
+    except BaseException as error:
+        return run.follow(error)
+    if own is not None or compiled.reports:  # other work may follow in the stream, or reports have to be read
+        return run.follow()
+    device.live.add(run)  # now that an idle stream means that the run is over
+    if spin:
+        run.poll_first(spin)
+    return run
+
+
+def _is_ready(graph: GraphExec, graphs: GraphInstances, buffers: RunMemory) -> bool:
+    """Allocate the page-locked memory of a run through a graph, and instantiate the graph if it is new. Return False if
+    that fails: through a command list, only the instructions that depend on the failure fail.
+
+    Raises:
+        DeviceLostError: the device is lost.
+    """
+    try:
+        buffers.allocate_host_memory(graph.parameters.bases)
+        return graph.raw is not None or graphs.instantiated(
+            graph, lambda new: new.update_nodes(buffers.bases, buffers.bound)
+        )
+    except DeviceLostError:
+        raise
+    except DagpuError:
+        return False
