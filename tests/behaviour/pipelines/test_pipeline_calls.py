@@ -342,6 +342,16 @@ def test_what_is_read_after_the_trace_is_noted() -> None:
     assert p.count == 2 + 4  # and one for each plan that is only looked at
 
 
+def test_calls_that_differ_in_a_keyword_have_plans_of_their_own() -> None:
+    """Also right after calls with another value of it, with none, and with another keyword of the same value."""
+    p = Calls(lambda x, **named: scaled(2.0 if named.get("twice") else 1.0, x))
+    for _ in range(2):
+        for named, factor in (({"twice": True}, 2), ({"twice": False}, 1), ({}, 1), ({"thrice": True}, 1)):
+            for k in range(1, 4):
+                assert number_in(p(shared(k), **named).sync()) == factor * k
+    assert p.count == 4
+
+
 @pytest.mark.parametrize("wrong", [{"cache_size": 0}, {"graph_from": 0}])
 def test_wrong_options(wrong: dict[str, int]) -> None:
     """They are refused where the pipeline is declared."""

@@ -31,8 +31,10 @@ from dagpu.handles import live_state, move_handle, restore_state
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
+from dagpu.runtime.execute import execute_now
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, scaled, shared, tensor, unlocked
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
+from tests.behaviour.promises.interrupting import Finger, interrupt
 from tests.programs.arithmetic import axpy
 from tests.programs.expressions import Op
 
@@ -114,6 +116,23 @@ def test_a_call_that_is_cancelled_before_keeps_its_arguments(before: int) -> Non
         return float((await (await op).to_host())[0, 0])
 
     assert trio.run(body) == 7
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_call_that_is_interrupted_before_keeps_its_arguments(before: int) -> None:
+    """A Ctrl-C while the plan is looked up submits nothing: the op may be run again."""
+    p = pipeline(lambda t, x: axpy(t.partition(S), 3.0, x).first().unpartition())
+    for _ in range(before):
+        p(tensor(), shared(1)).sync()
+    x = shared(2)
+    op = p(tensor(1), x)
+    code = execute_now.__code__
+    first = sorted({line for _, _, line in code.co_lines() if line is not None})[1]
+    with Finger(interrupt, (code.co_filename, first)) as finger, pytest.raises(KeyboardInterrupt):
+        op.sync()
+    assert finger.pressed
+    assert unlocked(x)
+    assert number_in(op.sync()) == 7
 
 
 @pytest.mark.parametrize("before", [0, 2])

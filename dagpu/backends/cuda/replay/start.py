@@ -62,6 +62,7 @@ def _submit(run: CudaReplay, command_lists: CommandListPool) -> None:
         _take_streams(run)
         _take_command_list(run, command_lists)
         _take_ends(run)
+        congested = run.congested()  # it may find that the device is lost
     except BaseException as error:
         run.return_command_list()
         if run.timing is not None:
@@ -74,7 +75,7 @@ def _submit(run: CudaReplay, command_lists: CommandListPool) -> None:
         device.live.add(run)
     if run.compiled.blocking or not run.buffers.submits_quickly():
         run.submit_elsewhere(submit_on_threads)
-    elif run.congested():
+    elif congested:
         run.submit_elsewhere(partial(submit_rest_on_thread, begin=0))
     else:
         submit_commands(run, 0)

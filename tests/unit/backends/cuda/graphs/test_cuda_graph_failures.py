@@ -16,6 +16,7 @@ from dagpu import (
     KernelBoundsError,
     Out,
     Tile,
+    device,
     dup,
     empty,
     f32,
@@ -193,22 +194,31 @@ def test_a_measured_run_is_no_graph(machine: Machine) -> None:
     assert graph_calls(machine)[1] == 0
 
 
-def test_a_graph_behind_a_full_stream_is_launched_by_another_thread(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_run_behind_a_full_stream_is_submitted_by_another_thread(
+    captured: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A graph behind a full stream is launched by another thread, and runs after the work in that stream."""
+    """A graph, captured or not, on a full stream of the user's is not launched by the caller, whom that may block."""
     from dagpu.backends.cuda.resources import streams
 
     monkeypatch.setattr(streams, "MARKS", 1)
-    monkeypatch.setattr(streams, "MARK_EVERY", 2)
+    monkeypatch.setattr(streams, "MARK_EVERY", 1)
     monkeypatch.setattr(streams, "SPREAD", 1)
-    program, inputs = program_of(chain(3, 1).to_host())
+    program, inputs = program_of(chain(3, 1).on(device("cuda:0").stream()))
     plan = prepared(program)
+    own: Any = plan.graphs.own
+    if captured:
+        plan, inputs = launching(plan.freeze(bound(plan, inputs))), {0: block(np.zeros(1), machine)}
     with machine.hold():
-        under_way = [(plan.submit(b := bound(plan, inputs), graph=True), b) for _ in range(4)]
-    for replay, _ in under_way:
+        first, second = (plan.submit(bound(plan, inputs), graph=not captured) for _ in range(2))
+        assert first.cancellable is False
+        assert second.cancellable is True
+        assert graph_calls(machine)[1] == 1
+    for replay in (first, second):
         assert replay.wait()
         assert not replay.failures()
+    with driver().gpu.current():
+        own.stream.drain()
 
 
 # ---- plans with memory of their own ---------------------------------------------------------------------------------

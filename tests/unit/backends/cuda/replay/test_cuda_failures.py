@@ -219,6 +219,33 @@ def test_a_lost_device_fails_every_run(machine: Machine, sleepy: None) -> None:
             use()
 
 
+def test_a_device_lost_when_a_stream_is_asked_whether_it_is_full(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run says so, and ends; so does the one that fills the stream."""
+    monkeypatch.setattr(streams, "MARKS", 1)
+    monkeypatch.setattr(streams, "MARK_EVERY", 1)
+    stream, errors = device("cuda:0").stream(), list[BaseException]()
+
+    async def compute() -> None:
+        with pytest.raises(DeviceLostError) as raised:
+            await chain(3).on(stream)
+        errors.append(raised.value)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            with machine.hold():
+                nursery.start_soon(compute)
+                await wait_all_tasks_blocked()
+                machine.gpus[0].fail("cuEventQuery", 700)
+                nursery.start_soon(compute)
+                await wait_all_tasks_blocked()
+
+    trio.run(main)
+    assert len({id(error) for error in errors}) == 2
+    assert not driver().live
+
+
 def test_another_device_outlives_a_lost_one(machine: Machine) -> None:
     """Work on the other device goes on after a device is lost."""
     op = wild(empty((4,)).partition((4,))).on("cuda:1")
