@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
+from threading import get_ident
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar, final
 
@@ -60,16 +61,27 @@ A signal that arrives just before the thread blocks does not wake it.
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
-class _Thread(threading.local):
-    """The state of the current thread: outside, in a section, or in user code."""
+@final
+class ThreadState:
+    """The state of one thread: outside, in a section, or in user code."""
 
-    where = OUTSIDE
-    hold: "_DeferredInterrupt | None" = None
-    """The object that defers Ctrl-C on this thread; None outside sections, and on threads that receive no signals."""
+    __slots__ = ("hold", "where")
+
+    def __init__(self) -> None:
+        self.where = OUTSIDE
+        self.hold: _DeferredInterrupt | None = None
+        """The object that defers Ctrl-C; None outside sections, and on threads that receive no signals."""
 
 
-CURRENT_THREAD: Final = _Thread()
-"""The state of the current thread. Hot paths elsewhere read it directly, since they cannot afford a call."""
+class _CurrentThread(threading.local):
+    """The state of the current thread, behind one access to a thread-local, which takes 0.05 us."""
+
+    def __init__(self) -> None:
+        self.state = ThreadState()
+
+
+CURRENT_THREAD: Final = _CurrentThread()
+"""The current thread. Hot paths elsewhere read its state directly, since they cannot afford a call."""
 _main_thread = threading.main_thread().ident
 
 
@@ -82,15 +94,14 @@ def call_user(f: Callable[[Any], _T], argument: Any) -> _T:
     A Ctrl-C since the start of the section is raised before the call, because the state is consistent between two calls
     of user code. So a trace of many closures ends at the next call. Under trio the driver of the trace checks for it.
     """
-    hold = CURRENT_THREAD.hold
-    if hold is not None:
-        hold.check()
-    before = CURRENT_THREAD.where
-    CURRENT_THREAD.where = _USERS
+    thread = CURRENT_THREAD.state
+    if thread.hold is not None:
+        thread.hold.check()
+    before, thread.where = thread.where, _USERS
     try:
         return run_user_code(f, argument)
     finally:
-        CURRENT_THREAD.where = before
+        thread.where = before
 
 
 @passes_on
@@ -104,13 +115,13 @@ def enter_user_code() -> int:
 
     Return the previous state, for `restore_section`.
     """
-    before, CURRENT_THREAD.where = CURRENT_THREAD.where, _USERS
+    before, CURRENT_THREAD.state.where = CURRENT_THREAD.state.where, _USERS
     return before
 
 
 def in_user_code() -> bool:
     """Return true while dagpu calls a function of the user's on this thread."""
-    return CURRENT_THREAD.where == _USERS
+    return CURRENT_THREAD.state.where == _USERS
 
 
 # ---- repeated Ctrl-C -----------------------------------------------------------------------------------------------
@@ -145,7 +156,7 @@ class _InterruptCounter:
         self._presses = _Presses()
 
     def __enter__(self) -> None:
-        if threading.get_ident() != _main_thread:
+        if get_ident() != _main_thread:
             return
         previous = _handler_of(_SIGINT)
         if not self._tasks and callable(previous):
@@ -156,7 +167,7 @@ class _InterruptCounter:
         self._tasks += 1
 
     def __exit__(self, *_error: object) -> None:
-        if threading.get_ident() != _main_thread:
+        if get_ident() != _main_thread:
             return
         self._tasks -= 1
         if not self._tasks and _handler_of(_SIGINT) is self:
@@ -202,7 +213,7 @@ def count_forks() -> int:
 def _after_fork() -> None:
     global _forks, _main_thread
     _forks += 1
-    _main_thread = threading.get_ident()  # the forking thread is the main thread of the child
+    _main_thread = get_ident()  # the forking thread is the main thread of the child
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -218,27 +229,27 @@ def enter_section(what: str) -> int:
     Raises:
         NestedRunError: this thread is in a section already.
     """
-    before = CURRENT_THREAD.where
+    before = CURRENT_THREAD.state.where
     if before == _CRITICAL:
         raise _nested(what)
-    CURRENT_THREAD.where = _CRITICAL
+    CURRENT_THREAD.state.where = _CRITICAL
     return before
 
 
 def pause_section() -> int:
     """Leave the section for a call that may run ops, and return the previous state, for `restore_section`."""
-    before, CURRENT_THREAD.where = CURRENT_THREAD.where, OUTSIDE
+    before, CURRENT_THREAD.state.where = CURRENT_THREAD.state.where, OUTSIDE
     return before
 
 
 def restore_section(before: int) -> None:
     """Restore the state of this thread that `enter_section`, `enter_user_code` or `pause_section` returned."""
-    CURRENT_THREAD.where = before
+    CURRENT_THREAD.state.where = before
 
 
 def in_section() -> bool:
     """Return true if this thread is in a section."""
-    return CURRENT_THREAD.where == _CRITICAL
+    return CURRENT_THREAD.state.where == _CRITICAL
 
 
 def refuse_nested(what: str) -> None:
@@ -247,7 +258,7 @@ def refuse_nested(what: str) -> None:
     Raises:
         NestedRunError: a finaliser or a signal handler of the user's made the call in the middle of dagpu's code.
     """
-    if CURRENT_THREAD.where == _CRITICAL:
+    if CURRENT_THREAD.state.where == _CRITICAL:
         raise _nested(what)
 
 
@@ -276,18 +287,18 @@ class Section:
         self._what = what
 
     def __enter__(self) -> None:
-        self._installed = _deferred_interrupt.install()  # first: an interrupt before it leaves nothing to undo
-        self._before = before = CURRENT_THREAD.where
+        thread = CURRENT_THREAD.state
+        self._before = before = thread.where
         if before == _CRITICAL:
-            if self._installed:
-                _deferred_interrupt.remove()
             raise _nested(self._what)
-        CURRENT_THREAD.where = _CRITICAL
+        self._installed = _deferred_interrupt.install(thread)  # an interrupt before it leaves nothing to undo
+        thread.where = _CRITICAL
 
     def __exit__(self, *_error: object) -> None:
-        CURRENT_THREAD.where = self._before
+        thread = CURRENT_THREAD.state
+        thread.where = self._before
         if self._installed:
-            _deferred_interrupt.remove()
+            _deferred_interrupt.remove(thread)
 
 
 @final
@@ -301,9 +312,10 @@ class _DeferredInterrupt:
         self._presses = _Presses()
         self._cancel: Callable[[], None] | None = None
 
-    def install(self) -> bool:
-        """Replace the SIGINT handler if it is a Python function and this is the main thread. True if replaced."""
-        if threading.get_ident() != _main_thread:
+    def install(self, thread: ThreadState) -> bool:
+        """Replace the SIGINT handler if it is a Python function and this is the main thread. Return True if replaced.
+        `thread` is the current thread."""
+        if get_ident() != _main_thread:
             return False
         previous = _handler_of(_SIGINT)
         if not callable(previous) or previous is self:
@@ -311,12 +323,12 @@ class _DeferredInterrupt:
         self._previous, self.raised = previous, None
         self._presses.times.clear()
         _set_handler(_SIGINT, self)
-        CURRENT_THREAD.hold = self
+        thread.hold = self
         return True
 
-    def remove(self) -> None:
+    def remove(self, thread: ThreadState) -> None:
         """Restore the previous handler, and raise the exception that it raised during the section."""
-        CURRENT_THREAD.hold = self._cancel = None
+        thread.hold = self._cancel = None
         replaced = _set_handler(_SIGINT, self._previous)
         if replaced is not self:  # user code has set another handler
             _set_handler(_SIGINT, replaced)
@@ -372,7 +384,7 @@ def _breaks_into_user_code(frame: FrameType | None) -> bool:
 
 def deferred_interrupt() -> _DeferredInterrupt | None:
     """Return the object that defers Ctrl-C on this thread; None if Ctrl-C is not deferred."""
-    return CURRENT_THREAD.hold
+    return CURRENT_THREAD.state.hold
 
 
 # ---- locks ---------------------------------------------------------------------------------------------------------
@@ -400,13 +412,13 @@ class Bookkeeping:
     __slots__ = ("_installed",)
 
     def __enter__(self) -> None:
-        self._installed = _deferred_interrupt.install()
+        self._installed = _deferred_interrupt.install(CURRENT_THREAD.state)
         BOOKKEEPING.acquire()
 
     def __exit__(self, *_error: object) -> None:
         BOOKKEEPING.release()
         if self._installed:
-            _deferred_interrupt.remove()
+            _deferred_interrupt.remove(CURRENT_THREAD.state)
 
 
 os.register_at_fork(before=BOOKKEEPING.acquire, after_in_parent=BOOKKEEPING.release, after_in_child=BOOKKEEPING.release)

@@ -50,6 +50,14 @@ class Layout:
 
 def contiguous_layout(shape: Shape, dtype: "np.dtype[Any]") -> Layout:
     """Return the layout of a new array in C order."""
+    if dtype.metadata is not None:  # equal to the element type without it, but not the same
+        return Layout(dtype, shape, strides_of(shape, dtype.itemsize), 0)
+    return _known_layout(shape, dtype)
+
+
+@lru_cache(1024)
+def _known_layout(shape: Shape, dtype: "np.dtype[Any]") -> Layout:
+    """Return the layout of a new array in C order: the same object again, which compares by identity at once."""
     return Layout(dtype, shape, strides_of(shape, dtype.itemsize), 0)
 
 

@@ -34,6 +34,37 @@ class Storage:
         """A function that returns the captured graph whose launches write the block; None if that graph is gone."""
 
 
+def lock_all(wanted: dict[Storage, bool], owner: object, origin: Origin) -> bool:
+    """Lock each storage, exclusively if its value is true, for a run that holds no lock yet. `origin` is the place that
+    started the run.
+
+    Return False, and lock nothing, if another run holds a conflicting lock.
+    """
+    with BOOKKEEPING:
+        for storage, exclusive in wanted.items():
+            lock = storage.lock
+            if lock.writer is not None or (exclusive and lock.readers):
+                return False
+        for storage, exclusive in wanted.items():
+            lock = storage.lock
+            if exclusive:
+                lock.writer = owner
+            else:
+                lock.readers += 1
+            lock.holder = origin
+    return True
+
+
+def unlock_all(held: dict[Storage, bool]) -> None:
+    """Release the lock of each storage, an exclusive one if its value is true."""
+    with BOOKKEEPING:
+        for storage, exclusive in held.items():
+            if exclusive:
+                storage.lock.writer = None
+            else:
+                storage.lock.readers -= 1
+
+
 @final
 class Locks:
     """The locks of one run: exclusive locks on memory that it owns or writes, read locks on memory that it only reads.
@@ -115,9 +146,5 @@ class Locks:
     def release(self) -> None:
         """Release all locks."""
         with BOOKKEEPING:
-            for storage, exclusive in self.held.items():
-                if exclusive:
-                    storage.lock.writer = None
-                else:
-                    storage.lock.readers -= 1
+            unlock_all(self.held)
             self.held.clear()

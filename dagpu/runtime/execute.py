@@ -16,11 +16,12 @@ from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Value
+from dagpu.runtime.calls.direct_call import MISS, call_in_task, call_now
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.run_call import run_bound, run_bound_now, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.plan_cache import PlanLookup, bind_again
+from dagpu.runtime.plan_cache import PlanCache, PlanLookup, bind_again, pipeline_call
 from dagpu.runtime.waiting import BlockingWaits, Waits, drive
 
 _T = TypeVar("_T")
@@ -54,6 +55,12 @@ def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
 
 def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin) -> Any:
     """Run an op, block this thread until its result is complete, and return it. See `execute`."""
+    call = pipeline_call(op)
+    if call is not None and call[0].latest is not None:
+        result = call_now(call[0].latest, call[1], settings, origin)
+        if result is not MISS:
+            call[0].hits += 1
+            return result
     again = bind_again(op, settings)
     if again is not None:
         return run_bound_now(again[0], again[1], settings, origin)
@@ -79,6 +86,33 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin
 
     When the run ends, also by an error or a cancellation, its work is complete and its locks and claims are released.
     """
+    call = pipeline_call(op)
+    if call is not None and call[0].latest is not None:
+        return _run_call(op, *call, call[0].latest, settings, waits, origin)
+    return _execute_generally(op, settings, waits, origin)
+
+
+async def _run_call(
+    op: DeviceOp[_T, Any, Any],
+    plans: PlanCache,
+    content: Any,
+    latest: LoadedPlan,
+    settings: Settings,
+    waits: Waits,
+    origin: Origin,
+) -> Any:
+    """Run a call of a pipeline with its latest plan, or else in the general way."""
+    result = await call_in_task(latest, content, settings, waits, origin)
+    if result is MISS:
+        return await _execute_generally(op, settings, waits, origin)
+    plans.hits += 1
+    return result
+
+
+def _execute_generally(
+    op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin: Origin
+) -> Coroutine[Any, Any, _T]:
+    """Run an op with the plan of an earlier run that its key finds, or else trace it."""
     if type(op) is Value and is_fixed(op.content):
         return _run_value(op.content, waits)
     again = bind_again(op, settings)

@@ -41,7 +41,7 @@ def refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
     Raises:
         NestedRunError: the message names the place of the run and the cure.
     """
-    if CURRENT_THREAD.where == OUTSIDE and _block.get() is None:
+    if CURRENT_THREAD.state.where == OUTSIDE and _block.get() is None:
         return
     refuse_in_section("an op was run")
     if in_user_code():

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, final
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin, describe, place_of
 from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
-from dagpu.lowering.arguments.call_guard import BoundCall, guard_call
+from dagpu.lowering.arguments.call_guard import guard_call
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.signature import Signature
@@ -43,68 +43,43 @@ class PlanCache:
         self._of_pipeline = of_pipeline
         """True for the cache of a pipeline. A miss is a call of its function then, counted by `called`."""
         self._plans: OrderedDict[Hashable, tuple[list[LoadedPlan], object]] = OrderedDict()
-        self._latest: LoadedPlan | None = None
-        """The plan that `find` returned last, if it has a guard and no plan has been stored since."""
-        self._hits = self._misses = 0
+        self.latest: LoadedPlan | None = None
+        """The plan that `find` returned last, if later calls or launches may use it without a key; None once another
+        plan has been stored."""
+        self._misses = self.hits = 0
 
     def _graph_run(self, settings: Settings) -> int | None:
         """Return the run of a plan, counted from 1, from which on it is launched as a graph; None for never."""
         return settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
-
-    def bind_call(
-        self, arguments: tuple[Any, ...], named: tuple[Any, ...], settings: Settings
-    ) -> tuple[LoadedPlan, BoundArguments] | None:
-        """Bind the arguments of one more call of this pipeline to the latest plan, and count a hit.
-
-        Return None if a key must be made, to look for another plan.
-        """
-        loaded = self._latest
-        if loaded is None or loaded.guard is None:
-            return None
-        guard, signature = loaded.guard, loaded.signature
-        assert signature is not None
-        call = BoundCall([None] * signature.buffers, [], {}, {})
-        if not guard.match(arguments, call):
-            return None
-        if (named or guard.named) and not (named and guard.named and guard.named.match(named, call)):
-            return None
-        if (loaded.fixed or loaded.settings is not settings) and not loaded.suits(settings, call.leaves):
-            return None
-        bound = signature.finish(call)
-        if bound is None:
-            return None
-        with BOOKKEEPING:
-            self._hits += 1
-        return loaded, bound
 
     def bind_launch(self, op: GraphLaunch, settings: Settings) -> tuple[LoadedPlan, BoundArguments] | None:
         """Bind one more launch of this graph, from the same place in the code, to the latest plan, and count a hit.
 
         Return None if a key must be made, to look for another plan.
         """
-        loaded = self._latest
+        loaded = self.latest
         if loaded is None or op.origin is None or loaded.launched_at != op.origin or loaded.settings is not settings:
             return None
         bound = loaded.bind((op.captured,))
-        if bound is not None:
-            with BOOKKEEPING:
-                self._hits += 1
-        return None if bound is None else (loaded, bound)
+        if bound is None:
+            return None
+        self.hits += 1
+        return loaded, bound
 
     def remember_launch(self, loaded: LoadedPlan, op: GraphLaunch) -> None:
         """Remember the plan that `find` has returned for a launch of this graph, for `bind_launch`."""
         loaded.launched_at = op.origin
-        self._latest = loaded
+        self.latest = loaded
 
     def remember(
         self, loaded: LoadedPlan, arguments: tuple[Any, ...], named: tuple[Any, ...], inputs: Flattened
     ) -> None:
-        """Remember the plan that `find` has returned for this call, for `bind_call`."""
+        """Remember the plan that `find` has returned for this call, for direct calls."""
         if not loaded.guard_is_known:
             assert loaded.signature is not None
             bindings = loaded.signature.leaf_bindings(len(inputs.leaves))
             loaded.guard, loaded.guard_is_known = guard_call(arguments, named, inputs.leaves, bindings), True
-        self._latest = None if loaded.guard is None else loaded
+        self.latest = None if loaded.guard is None else loaded
 
     def find(self, inputs: Flattened, settings: Settings) -> LoadedPlan | None:
         """Return a plan that suits these leaves and settings, and count a hit; None if there is none."""
@@ -113,7 +88,7 @@ class PlanCache:
             for kept in found[0] if found else ():
                 if kept.suits(settings, inputs.leaves):
                     self._plans.move_to_end(inputs.key)
-                    self._hits += 1
+                    self.hits += 1
                     return kept
             self._misses += not self._of_pipeline
         return None
@@ -127,7 +102,7 @@ class PlanCache:
         """Store a plan for ops of this structure. Removes the least recently used structure if the cache is full."""
         new.specialize(inputs, reads, self._graph_run(settings))
         with BOOKKEEPING:
-            self._latest = None
+            self.latest = None
             before, _ = self._plans.get(inputs.key, ([], None))
             others = [kept for kept in before if not kept.suits(settings, inputs.leaves)]
             self._plans[inputs.key] = [new, *others[: _KEPT_PER_OP - 1]], inputs.named
@@ -139,13 +114,13 @@ class PlanCache:
         """Remove all plans, and reset the statistics."""
         with Bookkeeping():
             self._plans.clear()
-            self._latest = None
-            self._hits = self._misses = 0
+            self.latest = None
+            self._misses = self.hits = 0
 
     def info(self) -> CacheInfo:
         """Return the statistics. A miss of a pipeline is a call of its function."""
         with Bookkeeping():
-            return CacheInfo(self._hits, self._misses, self._maxsize, len(self._plans))
+            return CacheInfo(self.hits, self._misses, self._maxsize, len(self._plans))
 
 
 _PLANS: Final = 256
@@ -205,18 +180,20 @@ def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
 
 
 def bind_again(op: DeviceOp[Any, Any, Any], settings: Settings) -> tuple[LoadedPlan, BoundArguments] | None:
-    """Bind one more call of a pipeline, or launch of a graph, to its latest plan.
+    """Bind one more launch of a graph to its latest plan.
 
     Return None for any other op, and if a key must be made, to look for another plan.
     """
-    if isinstance(op, Then):
-        if isinstance(op.f, Pure) and isinstance(op.source, Value):
-            pipeline_plans: PlanCache = op.f.owner.plans
-            arguments, named = op.source.content
-            return pipeline_plans.bind_call(arguments, named, settings)
-    elif isinstance(op, GraphLaunch):
-        graph_plans: PlanCache = op.captured.plans
-        return graph_plans.bind_launch(op, settings)
+    if type(op) is not GraphLaunch:
+        return None
+    graph_plans: PlanCache = op.captured.plans
+    return graph_plans.bind_launch(op, settings)
+
+
+def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None":
+    """Return the plans and the arguments of the pipeline of which this op is a call; None if it is another op."""
+    if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
+        return op.f.owner.plans, op.source.content
     return None
 
 
@@ -245,8 +222,8 @@ class PlanLookup:
         op, settings = self._op, self._settings
         if not self._inline:
             self.inputs = inputs = flatten_op(op)
-        elif isinstance(op, Then) and isinstance(op.f, Pure) and isinstance(op.source, Value):
-            return self._bind_call(op.f.owner.plans, *op.source.content)
+        elif (call := pipeline_call(op)) is not None:
+            return self._bind_call(call[0], *call[1])
         else:
             for loaded, leaves in attached_plans(op) or ():
                 if loaded.suits(settings):

@@ -95,7 +95,7 @@ class BlockingWaits:
         return
 
     def must_end(self) -> bool:
-        hold = CURRENT_THREAD.hold
+        hold = CURRENT_THREAD.state.hold
         return hold is not None and hold.raised is not None
 
     async def raise_reason(self) -> None:

@@ -41,20 +41,6 @@ UNUSED: Final = LeafBinding()
 
 
 @final
-@frozen
-class BoundCall:
-    """The arguments of one call, as far as a guard has matched them."""
-
-    memory: list[Any]
-    """The memory and values of the program's buffers."""
-    leaves: list[Any]
-    storages: dict[Storage, int]
-    """The memory of the leaves, each with its number in order of appearance."""
-    locks: dict[Storage, bool]
-    """The memory that the run locks, exclusively where the value is true."""
-
-
-@final
 class _Expected:
     """The facts of one argument on which the key depends."""
 
@@ -97,14 +83,27 @@ class CallGuard:
         self.named = named
         """The guard of the keyword arguments, each a pair; None for a call without them."""
 
-    def match(self, arguments: Sequence[Any], call: BoundCall) -> bool:
+    def match(
+        self,
+        arguments: Sequence[Any],
+        memory: list[Any],
+        leaves: list[Any],
+        storages: dict[Storage, int],
+        locks: dict[Storage, bool],
+    ) -> bool:
         """Return True if these arguments have the facts of those of the earlier call, and bind them.
 
         Return False too if a handle has been moved or has no memory, or if a number does not fit.
+
+        Args:
+            arguments: the arguments, or the items of one.
+            memory: filled with the memory and values of the program's buffers.
+            leaves: extended by the leaves.
+            storages: extended by the memory of the leaves, each with its number in order of appearance.
+            locks: extended by the memory that the run locks, exclusively where the value is true.
         """
         if len(arguments) != len(self._expected):
             return False
-        storages, leaves = call.storages, call.leaves
         for value, facts in zip(arguments, self._expected, strict=True):
             if type(value) is not facts.kind:
                 return False
@@ -114,9 +113,9 @@ class CallGuard:
                 if state is None or (state.lender is not None and state_of(state.lender) is None):
                     return False
                 storage, known = state.storage, len(storages)
-                memory = storage.memory
+                block = storage.memory
                 if (
-                    memory is None
+                    block is None
                     or (state.layout is not layout and state.layout != layout)
                     or storage.device is not facts.device
                     or storage.nbytes != facts.nbytes
@@ -127,11 +126,19 @@ class CallGuard:
                 ):
                     return False
                 if binding.buffer >= 0:
-                    call.memory[binding.buffer] = memory
+                    memory[binding.buffer] = block
                 if binding.lock is not None:
-                    call.locks[storage] = binding.lock
+                    locks[storage] = binding.lock
                 leaves.append(value)
-            elif not _match_other(value, facts, call):
+            elif binding.numbers:
+                if not _bind_number(value, binding, memory):
+                    return False
+                leaves.append(value)
+            elif facts.items is not None:
+                items = _items_of(value, facts)
+                if items is None or not facts.items.match(items, memory, leaves, storages, locks):
+                    return False
+            elif not _match_value(value, facts, memory, leaves):
                 return False
         return True
 
@@ -208,33 +215,38 @@ class _Walk:
         return facts
 
 
-def _match_other(value: Any, facts: _Expected, call: BoundCall) -> bool:
-    """Return True if an argument that is not a handle has the expected facts, and bind it."""
+def _match_value(value: Any, facts: _Expected, memory: list[Any], leaves: list[Any]) -> bool:
+    """Return True if an array or another value that is no handle has the expected facts, and bind it."""
     token = facts.token
     if token is not None:  # an object in the key by its identity is its own token, and may have an `__eq__` of its own
         return token is value or (type(token) is tuple and token == exact_token(value))
-    if facts.items is not None:
-        return _match_items(value, facts.items, facts, call)
     binding = facts.binding
     if facts.shape is not None:
-        if value.shape != facts.shape or not _has_dtype(value, facts.dtype) or _is_among(value, call.leaves):
+        if value.shape != facts.shape or not _has_dtype(value, facts.dtype) or _is_among(value, leaves):
             return False
         if binding.buffer >= 0:
-            call.memory[binding.buffer] = value
-    for cell, check in binding.numbers:
-        try:
-            call.memory[cell] = check(value)
-        except KernelArgumentError:  # a trace raises the error, with the place of the call
-            return False
-    call.leaves.append(value)
+            memory[binding.buffer] = value
+    leaves.append(value)
     return True
 
 
-def _match_items(value: Any, items: CallGuard, facts: _Expected, call: BoundCall) -> bool:
-    """Return True if the items of a tuple, list or dict are as expected, and bind them."""
+def _bind_number(value: Any, binding: LeafBinding, memory: list[Any]) -> bool:
+    """Bind a number. Return False if it does not fit into a parameter: a trace raises the error, with the place of the
+    call."""
+    try:
+        for cell, check in binding.numbers:
+            memory[cell] = check(value)
+    except KernelArgumentError:
+        return False
+    return True
+
+
+def _items_of(value: Any, facts: _Expected) -> Sequence[Any] | None:
+    """Return the items of a tuple, list or dict; None if a dict has other keys than expected."""
     if facts.kind is dict:
-        return facts.keys == tuple(map(exact_token, value)) and items.match(list(value.values()), call)
-    return (facts.kind is list or is_tuple(value)) and items.match(value, call)
+        return list(value.values()) if facts.keys == tuple(map(exact_token, value)) else None
+    items: Sequence[Any] = value
+    return items if facts.kind is list or is_tuple(value) else None
 
 
 def _has_dtype(array: "np.ndarray[Any, Any]", dtype: np.dtype[Any] | None) -> bool:

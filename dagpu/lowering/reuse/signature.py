@@ -28,7 +28,7 @@ from dagpu.handles import (
     state_of,
 )
 from dagpu.handles.storage import Storage
-from dagpu.lowering.arguments.call_guard import BoundCall, LeafBinding
+from dagpu.lowering.arguments.call_guard import LeafBinding
 from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -48,8 +48,8 @@ class Signature:
     """
 
     __slots__ = (
-        "_arrays", "_drawn", "_given", "_graphs", "_guard_binds_all", "_held_storages", "_leaves", "_numbers",
-        "_remembered", "buffers", "moves", "result",
+        "_arrays", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "_remembered", "buffers",
+        "guard_binds_all", "moves", "result",
     )  # fmt: skip
 
     def __init__(
@@ -88,8 +88,8 @@ class Signature:
         """The cells of the seeds that each run draws."""
         self.result = result
         """Builds the result; if the run remembers values, a pair of these values and the result."""
-        self._guard_binds_all = False
-        """True if a guard made with `leaf_bindings` binds all that differs between calls."""
+        self.guard_binds_all = False
+        """True if a guard made with `leaf_bindings` binds all: there are leaves alone, and no array is copied twice."""
         self._remembered = remembered
         """The indices among the leaves of the `Once` of each value that a run computes and remembers."""
 
@@ -102,8 +102,7 @@ class Signature:
         """Return the use of each leaf, for a guard that binds them."""
         handles = {index: (buffer, exclusive) for index, buffer, exclusive, _ in self._leaves}
         arrays = {index: cell for cell, constant, index, _, _ in self._arrays if constant is None}
-        # A guard binds all unless these facts depend on each other, or an array is copied twice.
-        self._guard_binds_all = not (self._given or self._graphs) and len(arrays) == len(self._arrays)
+        self.guard_binds_all = len(arrays) == len(self._arrays) and not (self._given or self._graphs or self._drawn)
         found = []
         for index in range(leaves):
             buffer, lock = handles.get(index, (arrays.get(index, -1), None))
@@ -111,16 +110,24 @@ class Signature:
             found.append(LeafBinding(buffer, lock, numbers))
         return found
 
-    def finish(self, call: BoundCall) -> BoundArguments | None:
-        """Bind what is not a leaf. A guard made with `leaf_bindings` has bound the leaves.
+    def bind_rest(
+        self, memory: list[Any], leaves: list[Any], storages: dict[Storage, int], locks: dict[Storage, bool]
+    ) -> bool:
+        """Bind what a guard made with `leaf_bindings` has not bound, unless `guard_binds_all`. `storages` is the memory
+        of the leaves.
 
-        Return None if the run needs a trace.
+        Return False if `bind` must bind the run.
         """
-        if not self._guard_binds_all:
-            return self.bind(call.leaves)
-        for cell in self._drawn:
-            call.memory[cell] = fresh_seed()
-        return BoundArguments(call.memory, call.locks, call.leaves, (), self.moves)
+        if (
+            self._graphs
+            or any(held is not None for _, _, _, held in self._leaves)
+            or not self._held_storages.isdisjoint(storages)
+            or not self._bind_given(memory, locks)
+            or not self._bind_arrays(memory, leaves)
+        ):
+            return False
+        self._draw_seeds(memory)
+        return True
 
     def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:
         """Bind the inputs of a run.
@@ -129,23 +136,17 @@ class Signature:
         """
         memory: list[Any] = [None] * self.buffers
         locks: dict[Storage, bool] = {}
-        if self._given and not self._bind_given(memory, locks):
+        if not self._bind_given(memory, locks):
             return None
         graphs = self._bind_graphs(memory, leaves, locks) if self._graphs else ()
-        if not self._bind_leaves(memory, leaves, locks, graphs):
+        if not self._bind_leaves(memory, leaves, locks, graphs) or not self._bind_arrays(memory, leaves):
             return None
-        for cell, constant, index, shape, dtype in self._arrays:
-            array = leaves[index] if constant is None else constant
-            if array.shape != shape or array.dtype != dtype:
-                return None
-            memory[cell] = array
         for cell, index, check, use in self._numbers:
             try:
                 memory[cell] = check(leaves[index])
             except KernelArgumentError:
                 memory[cell] = use.checked(leaves[index])  # raises the same error with the place of the call
-        for cell in self._drawn:
-            memory[cell] = fresh_seed()
+        self._draw_seeds(memory)
         remembered = self._remembered
         claims = BoundClaims([leaves[index] for index in remembered]) if remembered else None
         return BoundArguments(memory, locks, leaves, graphs, self.moves, claims=claims)
@@ -195,6 +196,20 @@ class Signature:
             if exclusive is not None:
                 locks[storage] = exclusive or locks.get(storage, False)
         return True
+
+    def _bind_arrays(self, memory: list[Any], leaves: Sequence[Any]) -> bool:
+        """Bind the arrays. Return False if one of them has another shape or element type than traced."""
+        for cell, constant, index, shape, dtype in self._arrays:
+            array = leaves[index] if constant is None else constant
+            if array.shape != shape or array.dtype != dtype:
+                return False
+            memory[cell] = array
+        return True
+
+    def _draw_seeds(self, memory: list[Any]) -> None:
+        """Draw the seeds of this run."""
+        for cell in self._drawn:
+            memory[cell] = fresh_seed()
 
 
 def _any_uses(graphs: Sequence[Captured], storage: Storage) -> bool:

@@ -22,7 +22,7 @@ def run_bound_now(loaded: LoadedPlan, bound: BoundArguments, settings: Settings,
 
     It needs no coroutine if the run is ready, takes over no update, and completes while its backend polls.
     """
-    graph, hold = loaded.runs + 1 >= loaded.graph_from, CURRENT_THREAD.hold
+    graph, hold = loaded.runs + 1 >= loaded.graph_from, CURRENT_THREAD.state.hold
     interrupted = hold is not None and hold.raised is not None
     if (
         interrupted
@@ -39,7 +39,7 @@ def run_bound_now(loaded: LoadedPlan, bound: BoundArguments, settings: Settings,
         spin = loaded.spin if settings.spin is None else settings.spin
         replay = loaded.prepared.submit(Bindings(memory=bound.memory), spin, graph=graph)
         if replay is not COMPLETED:
-            drive(_settle(replay, _blocking, 0.0))
+            drive(settle(replay, _blocking, 0.0))
         assert loaded.signature is not None
         return loaded.signature.result(bound.memory, bound.leaves)
     except BaseException:
@@ -114,13 +114,13 @@ async def run_call(
                 replay.cancel()
                 await waits.drain_replay(replay)
                 raise
-        await _settle(replay, waits, 0.0 if polls_now else spin)
+        await settle(replay, waits, 0.0 if polls_now else spin)
     finally:
         if updates is not None:
             await _finish_updates(updates, waits)
 
 
-async def _settle(replay: Replay, waits: Waits, spin: float) -> None:
+async def settle(replay: Replay, waits: Waits, spin: float) -> None:
     """Wait for a replay, and raise its failures."""
     try:
         if not waits.polls_at_submit or not replay.done():

@@ -31,6 +31,7 @@ from dagpu.handles import live_state, move_handle, restore_state
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
+from dagpu.runtime.calls import direct_call
 from dagpu.runtime.execute import execute_now
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, scaled, shared, tensor, unlocked
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
@@ -167,8 +168,11 @@ def test_all_arguments_come_back(before: int, how: str) -> None:
     if how == "cancelled":
         trio.run(body)
     else:
-        with patch.object(Locks, "acquire", side_effect=BorrowError("in the way")), pytest.raises(BorrowError):
+        reader = Locks(None)
+        reader.acquire({storage_of(lender): False})
+        with pytest.raises(BorrowError):
             op.sync()
+        reader.release()
     assert unlocked(lender)
     assert [number_in(cut.unpartition()) for cut in op.sync()[:2]] == [2, 3]
     assert number_in(lender) == 4
@@ -186,22 +190,25 @@ def test_a_run_uses_up_an_argument_that_no_kernel_uses(before: int) -> None:
         op.sync()
 
 
-def test_a_lost_race_for_one_argument_gives_back_the_others() -> None:
+@pytest.mark.parametrize("before", [1, 2])
+def test_a_lost_race_for_one_argument_gives_back_the_others(before: int) -> None:
     """Another thread takes one of the tensors of a call while that begins: the call is refused, and gives back those
     that it had taken by then, from the first to the last."""
     p = pipeline(lambda t, u, v: zip_ops(fill(t, 1), fill(u, 2), fill(v, 3)))
-    p(tensor(), tensor(), tensor()).sync()
+    for _ in range(before):
+        p(tensor(), tensor(), tensor()).sync()
     op = p(tensor(), tensor(), tensor())
     (held, _) = op.source.content  # type: ignore[attr-defined]  # reason: the call of a pipeline
-    take = BoundArguments.take_leaves
-    gone: list[Any] = []
+    owner: Any = BoundArguments if before == 1 else direct_call
+    name = "take_leaves" if before == 1 else "lock_all"
+    step, gone = getattr(owner, name), list[Any]()
 
-    def late(bound: BoundArguments, origin: Any) -> None:
+    def late(*arguments: Any) -> Any:
         gone.append(live_state(held[2]))
         move_handle(held[2], "another thread", None)
-        take(bound, origin)
+        return step(*arguments)
 
-    with patch.object(BoundArguments, "take_leaves", late), pytest.raises(MovedError, match="another thread"):
+    with patch.object(owner, name, late), pytest.raises(MovedError, match="another thread"):
         op.sync()
     restore_state(held[2], gone[0])
     assert [number_in(t) for t in op.sync()] == [1, 2, 3]

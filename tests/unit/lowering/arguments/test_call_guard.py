@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dagpu import DeviceOp, empty, full, pipeline, use_device, value
 from dagpu.common.errors import DagpuError
 from dagpu.lowering.arguments.cache_key import flatten_op
-from dagpu.lowering.arguments.call_guard import BoundCall, LeafBinding, guard_call
+from dagpu.lowering.arguments.call_guard import LeafBinding, guard_call
 from dagpu.ops.compose import Pure, Then, Value
 from tests.programs.arithmetic import scale
 from tests.unit.lowering.arguments.structure_keys import Colour, Pair, named, shared, tensor
@@ -191,15 +191,16 @@ def test_a_guard_accepts_only_calls_with_the_key_of_its_own(data: st.DataObject)
         if guard is None:
             return
         for call, flat in zip((calls[0], calls[1]), found, strict=True):
-            bound = BoundCall([], [], {}, {})
-            accepted = guard.match(call[0], bound) and (
-                guard.named.match(call[1], bound) if guard.named is not None else not call[1]
+            leaves: list[Any] = []
+            into: Any = [], leaves, {}, {}
+            accepted = guard.match(call[0], *into) and (
+                guard.named.match(call[1], *into) if guard.named is not None else not call[1]
             )
             assert accepted or call is calls[1]
             if accepted:
                 assert flat is not None
                 assert flat.key == found[0].key
-                assert list(map(id, bound.leaves)) == list(map(id, flat.leaves))
+                assert list(map(id, leaves)) == list(map(id, flat.leaves))
 
 
 def _flat(arguments: tuple[Any, ...], names: tuple[Any, ...]) -> Any:
