@@ -16,12 +16,13 @@ from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Value
+from dagpu.ops.graph import GraphLaunch
 from dagpu.runtime.calls.direct_call import MISS, call_in_task, call_now
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.run_call import run_bound, run_bound_now, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.plan_cache import PlanCache, PlanLookup, bind_again, pipeline_call
+from dagpu.runtime.plan_cache import PlanCache, PlanLookup, pipeline_call
 from dagpu.runtime.waiting import BlockingWaits, Waits, drive
 
 _T = TypeVar("_T")
@@ -61,7 +62,7 @@ def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin)
         if result is not MISS:
             call[0].hits += 1
             return result
-    again = bind_again(op, settings)
+    again = op.captured.plans.bind_launch(op, settings) if type(op) is GraphLaunch else None
     if again is not None:
         return run_bound_now(again[0], again[1], settings, origin)
     if type(op) is Value and is_fixed(op.content):
@@ -115,7 +116,7 @@ def _execute_generally(
     """Run an op with the plan of an earlier run that its key finds, or else trace it."""
     if type(op) is Value and is_fixed(op.content):
         return _run_value(op.content, waits)
-    again = bind_again(op, settings)
+    again = op.captured.plans.bind_launch(op, settings) if type(op) is GraphLaunch else None
     if again is not None:
         return run_bound(again[0], again[1], settings, waits, origin)
     lookup = PlanLookup(op, settings)

@@ -179,17 +179,6 @@ def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
 # ---- the plan of one run
 
 
-def bind_again(op: DeviceOp[Any, Any, Any], settings: Settings) -> tuple[LoadedPlan, BoundArguments] | None:
-    """Bind one more launch of a graph to its latest plan.
-
-    Return None for any other op, and if a key must be made, to look for another plan.
-    """
-    if type(op) is not GraphLaunch:
-        return None
-    graph_plans: PlanCache = op.captured.plans
-    return graph_plans.bind_launch(op, settings)
-
-
 def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None":
     """Return the plans and the arguments of the pipeline of which this op is a call; None if it is another op."""
     if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:

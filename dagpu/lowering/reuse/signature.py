@@ -126,7 +126,8 @@ class Signature:
             or not self._bind_arrays(memory, leaves)
         ):
             return False
-        self._draw_seeds(memory)
+        for cell in self._drawn:
+            memory[cell] = fresh_seed()
         return True
 
     def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:
@@ -136,17 +137,20 @@ class Signature:
         """
         memory: list[Any] = [None] * self.buffers
         locks: dict[Storage, bool] = {}
-        if not self._bind_given(memory, locks):
+        if self._given and not self._bind_given(memory, locks):
             return None
         graphs = self._bind_graphs(memory, leaves, locks) if self._graphs else ()
-        if not self._bind_leaves(memory, leaves, locks, graphs) or not self._bind_arrays(memory, leaves):
+        if not self._bind_leaves(memory, leaves, locks, graphs):
+            return None
+        if self._arrays and not self._bind_arrays(memory, leaves):
             return None
         for cell, index, check, use in self._numbers:
             try:
                 memory[cell] = check(leaves[index])
             except KernelArgumentError:
                 memory[cell] = use.checked(leaves[index])  # raises the same error with the place of the call
-        self._draw_seeds(memory)
+        for cell in self._drawn:
+            memory[cell] = fresh_seed()
         remembered = self._remembered
         claims = BoundClaims([leaves[index] for index in remembered]) if remembered else None
         return BoundArguments(memory, locks, leaves, graphs, self.moves, claims=claims)
@@ -205,11 +209,6 @@ class Signature:
                 return False
             memory[cell] = array
         return True
-
-    def _draw_seeds(self, memory: list[Any]) -> None:
-        """Draw the seeds of this run."""
-        for cell in self._drawn:
-            memory[cell] = fresh_seed()
 
 
 def _any_uses(graphs: Sequence[Captured], storage: Storage) -> bool:
