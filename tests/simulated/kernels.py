@@ -15,7 +15,7 @@ import numpy as np
 from dagpu.backends.cuda.compile.compiler import Unit
 from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, GridExtents, KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
-from dagpu.backends.cuda.kernels.launch_params import CHECKED, LINEAR_GRID, STRIDED, WIDE, macros
+from dagpu.backends.cuda.kernels.launch_params import CHECKED, LINEAR_GRID, SEES, STRIDED, TILE_LIST, WIDE, macros
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.common.layout import Layout, contiguous_layout
@@ -42,7 +42,7 @@ KERNELS: Final[list[Any]] = []
 OWN: Final[list[tuple[BuiltinWork, Callable[..., None]]]] = []
 """The action of each of dagpu's own kernels, by the number after the parameters."""
 
-VARIANTS: Final = {macros(variant): variant for variant in range(16)}
+VARIANTS: Final = {macros(variant): variant for variant in range(64)}
 
 
 @final
@@ -52,6 +52,8 @@ class Reader:
     def __init__(self, text: bytes) -> None:
         self.text = text
         self.at = 0
+        self.lists: set[int] = set()
+        """The addresses of lists of tiles that were read."""
 
     def align(self, size: int) -> None:
         """Skip to a multiple of `size`. The skipped bytes must be zero."""
@@ -159,7 +161,20 @@ class Loaded:
         if variant & LINEAR_GRID and tiles is not None:
             whole = tiles.grid
             assert grid == (prod(whole), 1, 1)
-        return Launch(spec, tuple(arguments), whole, (), (), self.gpu.index, None), memory, reports
+        tile_list = None
+        if variant & TILE_LIST and memory is not None and tiles is not None:
+            whole = tiles.grid
+            (address,) = reader.lists  # all structs have one address
+            assert grid[1:] == (1, 1)
+            layout = contiguous_layout((grid[0],), np.dtype(np.int32))
+            found = self._place(address, layout)
+            if found is None:
+                memory = None
+            else:
+                tile_list = View(len(memory), replaced(layout, offset=found[1]))
+                memory.append(found[0])
+        launch = Launch(spec, tuple(arguments), whole, (), (), self.gpu.index, None, tile_list)
+        return launch, memory, reports
 
     def _struct(self, number: int, param: Param, reader: Reader) -> tuple[int, Any, int]:
         assert param.rank is not None
@@ -176,9 +191,13 @@ class Loaded:
             tile = reader.indices(rank, variant)
             own = tuple(-(-n // step) for n, step in zip(shape, tile, strict=True))
             argument = Tiles(argument, tile, own)
-            if variant & LINEAR_GRID:
+            if variant & (LINEAR_GRID | TILE_LIST):
                 assert reader.indices(rank, variant) == own
+        elif variant & SEES:
+            reader.indices(7 * rank, variant)  # the emulated prelude reads them
         reader.align(8)
+        if variant & TILE_LIST and rank and (param.form == "out" or variant & SEES):
+            reader.lists.add(reader.pointer())
         report = 0
         if variant & CHECKED:
             report = reader.pointer()

@@ -12,7 +12,7 @@ from dagpu.backends.common.host_instructions import blame, call, source_array
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.host.arrays import input_array, readonly_array, writable_array
-from dagpu.backends.host.tiles import TilePlace, cut_out, places, whole
+from dagpu.backends.host.tiles import TilePlace, cut_out, listed, places, whole
 from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
@@ -79,14 +79,21 @@ def _launch(launch: Launch, memory: list[object], outcome: Outcome) -> None:
     arguments = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
     outputs: list[tuple[int, object, Layout]] = []
     cuts: list[Iterable[TilePlace]] = []
-    once = kernel.host.whole
+    once, blocks, numbers = kernel.host.whole, prod(launch.grid), None
+    if launch.tile_list is not None and not once:  # a body that makes all makes these tiles too
+        listing = readonly_array(memory[launch.tile_list.buffer], launch.tile_list.layout)
+        numbers = [number for number in listing.tolist() if number < blocks]
     for position, argument in enumerate(launch.args):
         if type(argument) is View:
             arguments[position] = input_array(memory[argument.buffer], argument.layout, kernel, position)
         elif type(argument) is Tiles:
             outputs.append((position, memory[argument.view.buffer], argument.view.layout))
-            cuts.append((whole(argument),) if once else places(argument, launch.grid))
-    blocks = prod(launch.grid)
+            if once:
+                cuts.append((whole(argument),))
+            else:
+                cuts.append(
+                    places(argument, launch.grid) if numbers is None else listed(argument, launch.grid, numbers)
+                )
     if once:
         blocks = min(blocks, 1)  # an empty grid calls no body, on the host as on a GPU
     for block in zip(*cuts, strict=True) if cuts and blocks else repeat((), blocks):

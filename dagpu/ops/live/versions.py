@@ -13,25 +13,40 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from struct import Struct
-from typing import Any, Final, final
+from threading import Event
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
-from dagpu.common.critical import Bookkeeping
+from dagpu.common.critical import SIGNALS_SECONDS, Bookkeeping, Section
+from dagpu.ops.live.parts import Box, Parts
 
 
 @final
 class Version:
     """One value of a source, and when it was set."""
 
-    __slots__ = ("instant", "revision", "since", "value")
+    __slots__ = ("instant", "parts", "revision", "since", "value", "written")
 
-    def __init__(self, instant: int, revision: int, value: Any) -> None:
+    def __init__(self, instant: int, revision: int, value: Any, parts: Parts) -> None:
         self.instant = instant
         """The number of changes of all sources up to and with this one."""
         self.revision = revision
         """The number of changes of this source."""
         self.value = value
+        self.parts = parts
+        """The parts that differ from earlier versions."""
+        self.written: Event | None = None
+        """Set once the memory of the value holds it; None if it does already. `settled` waits for it."""
         self.since = time.perf_counter()
         """The time of the change, in seconds of `time.perf_counter`."""
+
+    def settled(self) -> "Version":
+        """Return this version once its value is in its memory: another thread may be writing a part of it."""
+        written = self.written
+        if written is not None:
+            while not written.wait(SIGNALS_SECONDS):
+                pass
+            self.written = None
+        return self
 
 
 @final
@@ -77,7 +92,7 @@ class History:
     __slots__ = ("_versions",)
 
     def __init__(self, value: Any) -> None:
-        self._versions: tuple[Version, ...] = (Version(_clock.now, 0, value),)
+        self._versions: tuple[Version, ...] = (Version(_clock.now, 0, value, Parts(0)),)
 
     @property
     def newest(self) -> Version:
@@ -89,12 +104,26 @@ class History:
         versions = self._versions  # one read: another thread may replace the tuple
         newest = versions[-1]
         if newest.instant <= snapshot.instant:
-            return newest
-        return versions[max(_position(versions, snapshot.instant), 0)]
+            return newest if newest.written is None else newest.settled()
+        return versions[max(_position(versions, snapshot.instant), 0)].settled()
 
-    def add(self, instant: int, value: Any) -> None:
-        """Add a version. The caller holds the lock of the bookkeeping."""
-        self._versions = (*self._versions, Version(instant, self.newest.revision + 1, value))
+    def add(self, instant: int, value: Any, boxes: Sequence[Box] | None = None) -> Version:
+        """Add a version, and return it. It differs from the newest one in these parts, or None for everything. The
+        caller holds the lock of the bookkeeping."""
+        revision, parts = self.newest.revision + 1, self.newest.parts
+        if boxes is None:
+            parts = Parts(revision)
+        for box in boxes or ():
+            parts = parts.with_part(revision, box)
+        added = Version(instant, revision, value, parts)
+        self._versions = (*self._versions, added)
+        return added
+
+    def older_is_read(self) -> bool:
+        """Return true if a snapshot may need a version before the newest one. The caller holds the lock of the
+        bookkeeping."""
+        living = [snapshot for reference in list(_snapshots.values()) if (snapshot := reference()) is not None]
+        return any(snapshot.instant < 0 or snapshot.instant < self.newest.instant for snapshot in living)
 
     def drop_old(self) -> None:
         """Drop the versions that no snapshot needs. The caller holds the lock of the bookkeeping."""
@@ -159,6 +188,35 @@ class SourceCell:
         return list(self._watchers.values())
 
 
+Put: TypeAlias = Callable[[Any, bool], Any]
+"""Writes a part of a value, in place if the flag says so, and returns the value that has it."""
+
+
+@final
+class _New(NamedTuple):
+    """What a batch has set a source to."""
+
+    value: Any
+    base: Version | None = None
+    """For a value of which parts were written: the version that it was made of."""
+    writes: tuple[tuple[Box, Put], ...] = ()
+    """These parts, and what writes them."""
+
+    def made_of(self, newest: Version) -> "_New":
+        """Return the same change of the newest version."""
+        if self.base is None or self.base is newest:
+            return self
+        value = newest.settled().value
+        for number, (_, put) in enumerate(self.writes):
+            value = put(value, number > 0)
+        return _New(value, newest, self.writes)
+
+    @property
+    def boxes(self) -> list[Box] | None:
+        """The parts that differ from the version of which it was made; None for everything."""
+        return None if self.base is None else [box for box, _ in self.writes]
+
+
 @final
 class _Pending:
     """The changes of a batch that is open."""
@@ -166,7 +224,7 @@ class _Pending:
     def __init__(self, around: "_Pending | None") -> None:
         self.around = around
         self.open = True
-        self.changes: dict[SourceCell, Any] = {}
+        self.changes: dict[SourceCell, _New] = {}
 
 
 _batch: ContextVar[_Pending | None] = ContextVar("dagpu_batch", default=None)
@@ -185,9 +243,9 @@ def newest_value(source: SourceCell) -> tuple[Any, Version]:
     version, pending = source.history.newest, _open_batch()
     while pending is not None:
         if source in pending.changes:
-            return pending.changes[source], version
+            return pending.changes[source].value, version
         pending = pending.around
-    return version.value, version
+    return version.settled().value, version
 
 
 def change_source(source: SourceCell, value: Any, only_after: Version | None = None) -> bool:
@@ -195,12 +253,80 @@ def change_source(source: SourceCell, value: Any, only_after: Version | None = N
     one than `only_after`."""
     pending = _open_batch()
     if pending is not None:
-        pending.changes[source] = value
+        pending.changes[source] = _New(value)
         return True
-    return _apply({source: value}, only_after)
+    return _apply({source: _New(value)}, only_after)
 
 
-def _apply(changes: dict[SourceCell, Any], only_after: Version | None = None) -> bool:
+def write_source(source: SourceCell, box: Box, put: Put, is_alone: Callable[[Any], bool] | None) -> None:
+    """Change a part of a source now, or at the end of the batch.
+
+    `put` writes the part. It writes in place if nothing else holds the value: no other handle, by `is_alone`, and no
+    run that has begun. The new version is announced first, and readers of it wait until it is written. Without
+    `is_alone`, each version is a value of its own.
+    """
+    pending = _open_batch()
+    if pending is not None:
+        _write_in_batch(pending, source, box, put, is_alone)
+        return
+    if is_alone is None:
+        value, newest = newest_value(source)
+        _apply({source: _New(put(value, False), newest, ((box, put),))})
+        return
+    with Section("a part of a source was written"):  # a Ctrl-C in between would leave readers waiting
+        _write_announced(source, box, put, is_alone)
+
+
+def _write_announced(source: SourceCell, box: Box, put: Put, is_alone: Callable[[Any], bool]) -> None:
+    """Announce a version, and write it."""
+    while True:
+        before = source.history.newest.settled()
+        with Bookkeeping():
+            if source.history.newest is not before:
+                continue
+            alone = is_alone(before.value)
+            instant = _clock.now + 1
+            version = source.history.add(instant, before.value, (box,))
+            version.written = written = Event()
+            _clock.now = instant
+            alone = alone and not source.history.older_is_read()
+            source.history.drop_old()
+            woken = source.watchers()
+        break
+    try:
+        version.value = put(before.value, alone)
+    finally:
+        written.set()
+        for wake in woken:
+            wake()
+
+
+def _write_in_batch(
+    pending: _Pending, source: SourceCell, box: Box, put: Put, is_alone: Callable[[Any], bool] | None
+) -> None:
+    """Write a part of the value that a batch has set, in place if the batch alone holds it, or of a copy."""
+    value, newest = newest_value(source)
+    mine = pending.changes.get(source)
+    if mine is None:
+        pending.changes[source] = _New(put(value, False), _outer_base(pending, source, newest), ((box, put),))
+        return
+    with Bookkeeping():
+        alone = is_alone is not None and is_alone(value)
+    writes = () if mine.base is None else (*mine.writes, (box, put))
+    pending.changes[source] = _New(put(value, alone), mine.base, writes)
+
+
+def _outer_base(pending: _Pending, source: SourceCell, newest: Version) -> Version | None:
+    """Return the version of which a value in a batch is made; None if a batch around this one has set the source."""
+    around = pending.around
+    while around is not None:
+        if source in around.changes:
+            return None
+        around = around.around
+    return newest
+
+
+def _apply(changes: dict[SourceCell, _New], only_after: Version | None = None) -> bool:
     """Make changes visible together, and wake the feeds that watch the sources.
 
     A comparison may call a function of the user's, so it is made without the lock, and again if a source has changed
@@ -210,7 +336,8 @@ def _apply(changes: dict[SourceCell, Any], only_after: Version | None = None) ->
         before = {source: source.history.newest for source in changes}
         if only_after is not None and only_after not in before.values():
             return False
-        differing = [source for source, value in changes.items() if source.differs(before[source].value, value)]
+        changes = {source: new.made_of(before[source]) for source, new in changes.items()}
+        differing = [source for source, new in changes.items() if source.differs(before[source].value, new.value)]
         with Bookkeeping():
             if any(source.history.newest is not version for source, version in before.items()):
                 continue
@@ -218,7 +345,7 @@ def _apply(changes: dict[SourceCell, Any], only_after: Version | None = None) ->
                 return True
             instant = _clock.now + 1
             for source in differing:
-                source.history.add(instant, changes[source])
+                source.history.add(instant, changes[source].value, changes[source].boxes)
             _clock.now = instant
             for source in differing:
                 source.history.drop_old()
