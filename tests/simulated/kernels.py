@@ -5,6 +5,7 @@ The parameters are read by the contract of kernels/prelude/dagpu.cuh, independen
 neither the kernel's identity nor the shapes of plain pointers. For these, `tests.simulated.cuda` appends a number.
 """
 
+import re
 import struct
 from collections.abc import Callable
 from math import prod
@@ -12,12 +13,14 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from dagpu.backends.cuda.commands.bounds_reports import OUT_OF_SIGHT
 from dagpu.backends.cuda.compile.compiler import Unit
 from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, GridExtents, KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
 from dagpu.backends.cuda.kernels.launch_params import CHECKED, LINEAR_GRID, SEES, STRIDED, TILE_LIST, WIDE, macros
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.backends.host.numpy_execution import execute
+from dagpu.common.errors import KernelBoundsError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Launch, Tiles, View
@@ -126,6 +129,8 @@ class Loaded:
             execute(launch, memory)
         except Violation as violation:
             self._violated(violation, reports)
+        except KernelBoundsError as error:
+            self._violated(_out_of_sight(error, launch), reports)
         except BaseException as error:
             self.gpu.machine.problems.append(f"a host body failed on the GPU: {error!r}")
 
@@ -219,6 +224,19 @@ class Loaded:
         rank, room = len(violation.index), (0,) * (8 - len(violation.index))
         fields = (2, violation.argument, rank, violation.kind, *violation.index, *room, *violation.extent, *room)
         report[...] = np.frombuffer(REPORT.pack(*fields), np.uint8)
+
+
+def _out_of_sight(error: KernelBoundsError, launch: Launch) -> Violation:
+    """Return the violation of a tile that the host body's check has found: the prelude reports the tile's number."""
+    found = re.search(r"looked at (\w+)\[(.*?)\] from tile \((.*?)\)", str(error))
+    assert found is not None
+    name, index, tile = found.groups()
+    (argument,) = [number for number, param in enumerate(launch.kernel.params) if param.name == name]
+    number = 0
+    for extent, at in zip(launch.grid, map(int, filter(None, tile.split(","))), strict=True):
+        number = number * extent + at
+    at_index = tuple(map(int, index.split(",")))
+    return Violation(argument, at_index, (number, *(0,) * (len(at_index) - 1)), OUT_OF_SIGHT)
 
 
 def _scalar(param: Param, reader: Reader) -> Any:

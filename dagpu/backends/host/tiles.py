@@ -6,6 +6,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
+from dagpu.backends.common.tile_sight import index_of_tile
 from dagpu.backends.host.arrays import HostMemory, Part
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout
@@ -35,21 +36,12 @@ def places(tiles: Tiles, grid: Shape) -> Iterable[TilePlace]:
     return cut(tiles.view.layout, tiles.tile, grid)
 
 
-def listed(tiles: Tiles, grid: Shape, numbers: Iterable[int]) -> Iterable[TilePlace]:
+def listed(tiles: Tiles, grid: Shape, numbers: Iterable[int]) -> list[TilePlace]:
     """Return the places of the tiles with these numbers, which count in C order over the launch's `grid`."""
     layout, found = tiles.view.layout, list[TilePlace]()
     for number in numbers:
         found.append(_place(layout, tiles.tile, index_of_tile(number, grid)))
     return found
-
-
-def index_of_tile(number: int, grid: Shape) -> Shape:
-    """Return the index of the tile with a number, which counts in C order over a grid."""
-    where, rest = list[int](), number
-    for extent in reversed(grid):
-        rest, index = divmod(rest, extent)
-        where.append(index)
-    return tuple(reversed(where))
 
 
 def whole(tiles: Tiles) -> TilePlace:

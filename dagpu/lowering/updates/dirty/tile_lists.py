@@ -57,6 +57,8 @@ def with_lists(subprogram: Subprogram, lengths: tuple[tuple[int, int], ...], cop
     policies = list(program.policy_of)
     first: list[tuple[Instruction, int]] = []
     places: list[tuple[int, int, int]] = []
+    outputs = dict(subprogram.outputs)
+    fresh = {outputs[buffer] for buffer in copied}
     end = 0
     for index, length in lengths:
         places.append((index, end, length))
@@ -79,10 +81,12 @@ def with_lists(subprogram: Subprogram, lengths: tuple[tuple[int, int], ...], cop
             launch = instructions[here]
             assert type(launch) is Launch
             listing = View(on_device[launch.device], Layout(_NUMBER, (length,), (4,), start * _NUMBER.itemsize))
+            for out_number in launch.writes:  # what is not copied holds all of its tiles when the run begins
+                if buffers[out_number].role is Role.OUTPUT and out_number not in fresh:
+                    buffers[out_number] = replace(buffers[out_number], role=Role.INPUT)
             reads = (*launch.reads, listing.buffer)
             instructions[here] = replace(launch, tile_list=listing, reads=reads)
     old: list[tuple[int, int]] = []
-    outputs = dict(subprogram.outputs)
     for buffer in copied:
         out_number = outputs[buffer]
         about, before = buffers[out_number], len(buffers)
