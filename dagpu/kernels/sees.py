@@ -123,7 +123,7 @@ def sights_of(
     for name, declared in sees.items():
         index = inputs[name]
         rank = params[index].rank
-        assert rank is not None, "each parameter of a kernel on views has a rank"
+        assert rank is not None  # as that of each view
         problem = _problem(declared, rank, outputs[0].rank)
         if problem is not None:
             what = f"sees={{{name!r}: {format_value(declared)}}}: {problem[0]}"
@@ -137,8 +137,6 @@ def _problem(declared: Any, rank: int, out_rank: int) -> tuple[str, str] | None:
     ranks = f"the input has rank {rank}, and the output rank {out_rank}"
     if isinstance(declared, Here | Around) and rank != out_rank:
         return ranks, "Say for each axis of the input which axis of the output it follows: (Along(0), None)"
-    if isinstance(declared, Rows | Columns) and not (rank and out_rank):
-        return ranks, "Leave it out: there are no rows"
     if isinstance(declared, Around):
         if len(declared.margins) != rank:
             return ranks, f"Give one margin for each axis: Around({', '.join(['1'] * rank)})"

@@ -11,7 +11,7 @@ def sight_error(launch: Launch, position: int, index: tuple[int, ...], tile: tup
     kernel = launch.kernel
     assert kernel.sees is not None
     sight, name = kernel.sees[position], kernel.params[position].name
-    assert sight is not None, "a tile may look at all of it"
+    assert sight is not None
     return KernelBoundsError(
         f"{kernel.name} looked at {name}[{', '.join(map(str, index))}] from tile {tile}, and declares {sight.declared} "
         f"of {name}. Declare what it looks at. It is declared at {describe(kernel.origin)}, and was launched at "

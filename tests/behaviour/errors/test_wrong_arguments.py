@@ -111,6 +111,10 @@ def overlapping(at_least: Any) -> object:
     return found
 
 
+def seeing(x: Any) -> object:
+    return declared(cuda=COPY, sees={"x": x})
+
+
 def declared(**given: Any) -> object:
     @kernel(**given)
     def copy(y: Out[f32], x: In[f32], by: float) -> None: ...
@@ -244,12 +248,14 @@ TABLE: dict[str, Public] = {
             "options": ["-lineinfo"],
             "checked": True,
             "in_place": False,
+            "sees": {"x": dagpu.Here()},
         },
         {
             "block": ("None", "number"),
             "options": (),
             "checked": ("None", "true"),
             "in_place": ("true",),
+            "sees": ("None",),
         },
     ),
     "Kernel.__call__": Public(
@@ -293,6 +299,18 @@ TABLE: dict[str, Public] = {
         {"x": HELD, "equal": ("None", *CALLABLE)},
     ),
     "Source.set": Public(lambda x: dagpu.source(1).set(x), lambda: {"x": 2}, {"x": HELD}),
+    "Source.write": Public(
+        lambda at, data: dagpu.source(tensor()).write(at, data),
+        lambda: {"at": slice(0, 4), "data": np.ones(4, f32)},
+        {"data": ("array", "tensor")},
+        says="written",
+    ),
+    "Around": Public(lambda margin: seeing(dagpu.Around(margin)), lambda: {"margin": 1}, {"margin": ("number",)}),
+    "Along": Public(
+        lambda axis, before, after: seeing((dagpu.Along(axis, before, after),)),
+        lambda: {"axis": 0, "before": 1, "after": 1},
+        {"before": ("number",), "after": ("number",)},
+    ),
     "Source.change": Public(lambda f: dagpu.source(1).change(f), lambda: {"f": str}, {"f": CALLABLE}),
     "cutoff": Public(
         by_place(dagpu.cutoff),
