@@ -44,7 +44,18 @@ from dagpu import (
     zip_flows,
     zip_ops,
 )
-from tests.behaviour.errors.argument_sorts import CALLABLE, FINITE, HELD, NUMBERS, SEED, WHOLE, WRONG, Public, tensor
+from tests.behaviour.errors.argument_sorts import (
+    CALLABLE,
+    ELSEWHERE,
+    FINITE,
+    HELD,
+    NUMBERS,
+    SEED,
+    WHOLE,
+    WRONG,
+    Public,
+    tensor,
+)
 
 
 @kernel(cuda="__global__ void copy(Tile<float, 1> y, View<const float, 1> x, float by) {}")
@@ -186,26 +197,6 @@ FLOW: Any = dagpu.flow([1])
 SHARED: Callable[[], Any] = lambda: tensor().share()  # noqa: E731  # a def would need a name for each
 LENT: Callable[[], Any] = lambda: tensor().borrow()  # noqa: E731
 WRITTEN: Callable[[], Any] = lambda: tensor().borrow_mut()  # noqa: E731
-
-ELSEWHERE = {
-    "Pipeline.__call__": "its arguments are those of the user's function",
-    "KernelOp": "kernels make them",
-    "SharedTensor.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
-    "TensorRef.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
-    "Trace.begin": "backends call it",
-    **dict.fromkeys(("Trace.track", "Flow.begin", "Ask.close"), "open flows call it"),
-    **dict.fromkeys(("Stats.hand_over", "Stats.wait_for_producer", "Stats.wait_for_consumer"), "feeds call it"),
-    "Ask.__call__": "its argument is that of the user's function",
-    "Trace.save": "the path is checked like that of `trace`, and tests/unit/runtime/test_timeline.py writes it",
-    **dict.fromkeys(
-        ("CostModel.nbytes", "CostModel.seconds", "CostModel.times"), "policies call it with their program"
-    ),
-    **dict.fromkeys(("SingleStream.place", "RoundRobin.place", "ListSchedule.place"), "runs call it"),
-    **dict.fromkeys(
-        ("Interpreter.run", "Interpreter.run_sync", "Module.forward", "SchedulingPolicy.place"), "a protocol"
-    ),
-}
-"""Public calls with arguments that the table leaves out, and why."""
 
 TABLE: dict[str, Public] = {
     "value": Public(value, lambda: {"x": 3}, {"x": tuple(WRONG.keys() - {"op"})}),

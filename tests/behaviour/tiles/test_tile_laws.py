@@ -1,29 +1,30 @@
 """Updates in tiles: equal to runs from scratch bit for bit, and no tile too many. On the host, in explored orders with
 poisoned memory, and on a simulated GPU."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import batch
-from tests.behaviour.live.live_trials import MACHINES, Trial, explored, machine, same
-from tests.behaviour.tiles.tile_trials import TileRecipe, Write, dirty_tiles, tile_recipes, trial_of, write, writes
-
-
-def on_host(value: Any) -> tuple[Any, ...]:
-    """The arrays of a value of a trial."""
-    return tuple([each if isinstance(each, np.ndarray) else each.clone().to_host().sync() for each in value])
-
-
-def check(trial: Trial) -> Any:
-    """Update, hold the value against a run from scratch, bit for bit, and return it."""
-    value = trial.update()
-    got, wanted = on_host(value), on_host(trial.op.sync())
-    assert same(got, wanted), (got, wanted)
-    return value
+from dagpu import PlanError, batch
+from dagpu.lowering.updates.dirty.dirt import Dirt
+from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
+from dagpu.lowering.updates.staleness import Change
+from dagpu.lowering.updates.subprogram import extract
+from dagpu.lowering.verify.verify_tiles import verify_tiles
+from dagpu.lowering.verify.verify_update import verify_update
+from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
+from tests.behaviour.tiles.tile_trials import (
+    TileRecipe,
+    Write,
+    check,
+    dirty_tiles,
+    on_host,
+    tile_recipes,
+    trial_of,
+    write,
+    writes,
+)
 
 
 @pytest.mark.parametrize("kind", MACHINES)
@@ -79,3 +80,54 @@ def test_the_tiles_that_see_a_change_run_and_no_others(recipe: TileRecipe, steps
                 assert counts[index] == (dirty if 2 * dirty <= total else total, total)
             if not counts:
                 assert not dirty or 2 * dirty > total or not alone
+
+
+@settings(max_examples=60)
+@given(recipe=tile_recipes(), steps=writes)
+def test_every_tile_of_an_update_is_needed(recipe: TileRecipe, steps: list[list[Write]]) -> None:
+    """The checker proves each update in tiles. It notices each tile that is taken out of a list, and a claim that a
+    dirty tile is clean."""
+    trial = trial_of(recipe)
+    trial.update()
+    write(trial, [(index, (slice(0, 1), slice(0, 1))) for index in range(2)], -1)
+    trial.update()
+    (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
+    live = trial.run._live  # noqa: SLF001
+    assert live is not None
+    tiles = TileUpdates(stage.staleness)
+    for written in steps:
+        boxes = {
+            made.own: [((at[0].start, at[0].stop), (at[1].start, at[1].stop)) for _, at in written]
+            for made in live.inputs
+            if made.source in trial.sources[:1]
+        }
+        change, leaves = Change(sum(boxes)), stage.leaves.dirt(boxes)
+        update = tiles.update(change, leaves)
+        if update is None:
+            continue
+        unchanged = verify_tiles(stage.staleness, change, leaves, update)
+        verify_update(
+            stage.staleness,
+            change,
+            extract(stage.staleness.program, update.chosen, stage.staleness.targets),
+            unchanged,
+        )
+        for index, numbers in update.lists.items():
+            for missing in range(len(numbers)):
+                lists = {**update.lists, index: np.delete(numbers, missing)}
+                with pytest.raises(PlanError, match="leaves buffer"):
+                    verify_tiles(stage.staleness, change, leaves, update._replace(lists=lists))
+            lost = change._replace(lost=frozenset(stage.staleness.program.instructions[index].writes))
+            with pytest.raises(PlanError, match="leaves buffer"):
+                verify_tiles(stage.staleness, lost, leaves, update)
+        for version, dirt in update.dirt.items():
+            if version[1] < 0 or type(dirt) is not Dirt:
+                continue
+            for cell in np.argwhere(dirt.cells):
+                less = dirt.cells.copy()
+                less[tuple(cell)] = False
+                claimed = Dirt(dirt.layout, dirt.edges, less) if less.any() else None
+                with pytest.raises(PlanError, match="leaves"):
+                    verify_tiles(
+                        stage.staleness, change, leaves, update._replace(dirt={**update.dirt, version: claimed})
+                    )

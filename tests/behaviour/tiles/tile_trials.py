@@ -12,7 +12,7 @@ from dagpu import from_host, source, zip_ops
 from dagpu.lowering.program import CopyHtoD, Launch, Tiles, View
 from dagpu.lowering.updates.dirty.tile_updates import sight_of
 from dagpu.ops.live.source_op import Source
-from tests.behaviour.live.live_trials import Trial
+from tests.behaviour.live.live_trials import Trial, same
 from tests.behaviour.tiles.tile_kernels import (
     TILES,
     N,
@@ -146,12 +146,13 @@ def dirty_tiles(trial: Trial, written: dict[int, list[tuple[slice, slice]]]) -> 
             (tiles,) = [each for each in instruction.args if type(each) is Tiles]
             count = 0
             for number in np.ndindex(tiles.grid):
-                at = tuple(slice(i * step, min((i + 1) * step, N)) for i, step in zip(number, tiles.tile, strict=True))
+                steps = zip(number, tiles.tile, strict=True)
+                where = tuple(slice(i * step, min((i + 1) * step, N)) for i, step in steps)
                 if any(
-                    elements.get((buffer, needs[buffer]), clean)[seen_part(instruction, position, at)].any()
+                    elements.get((buffer, needs[buffer]), clean)[seen_part(instruction, position, where)].any()
                     for position, buffer in buffers_of(instruction)
                 ):
-                    made_dirty[at] = True
+                    made_dirty[where] = True
                     count += 1
             if instruction.kernel.sees is not None:
                 found[index] = count, prod(tiles.grid)
@@ -184,3 +185,16 @@ def seen_part(launch: Launch, position: int, at: tuple[slice, ...]) -> tuple[sli
             axis, before, after = part
             parts_seen.append(slice(max(at[axis].start - before, 0), at[axis].stop + after))
     return tuple(parts_seen)
+
+
+def on_host(value: Any) -> tuple[Any, ...]:
+    """The arrays of a value of a trial."""
+    return tuple([each if isinstance(each, np.ndarray) else each.clone().to_host().sync() for each in value])
+
+
+def check(trial: Trial) -> Any:
+    """Update, hold the value against a run from scratch, bit for bit, and return it."""
+    value = trial.update()
+    got, wanted = on_host(value), on_host(trial.op.sync())
+    assert same(got, wanted), (got, wanted)
+    return value
