@@ -89,3 +89,14 @@ ELSEWHERE = {
     ),
 }
 """Public calls with arguments that the table leaves out, and why."""
+
+
+def enter(manager: Any) -> object:
+    with manager as inside:
+        return inside
+
+
+class Settable:
+    """Takes the values of a flow."""
+
+    def set(self, x: object) -> None: ...

@@ -72,11 +72,6 @@ REAL = object()
 """Stands for a nursery."""
 
 
-def enter(manager: Any) -> object:
-    with manager as inside:
-        return inside
-
-
 def recorded(op: Any) -> object:
     with CudaGraph.scope(current_device().stream()) as scope:
         return scope.record(op)
@@ -185,12 +180,6 @@ def watched(feed: Any, **given: Any) -> object:
             return dagpu.watch(opened, **given)
 
     return trio.run(main)
-
-
-class Settable:
-    """Takes the values of a flow."""
-
-    def set(self, x: object) -> None: ...
 
 
 FLOW: Any = dagpu.flow([1])
