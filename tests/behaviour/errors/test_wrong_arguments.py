@@ -54,8 +54,10 @@ from tests.behaviour.errors.argument_sorts import (
     WHOLE,
     WRONG,
     Public,
+    Settable,
+    enter,
     tensor,
-)
+)  # fmt: skip
 
 
 @kernel(cuda="__global__ void copy(Tile<float, 1> y, View<const float, 1> x, float by) {}")

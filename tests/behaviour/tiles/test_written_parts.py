@@ -92,7 +92,7 @@ def test_a_source_has_what_was_written(kind: str, array: bool, changes: Steps, t
 def test_parts_take_tensors_and_fewer_slices() -> None:
     """The data may be a tensor, which moves, or a shared one; axes that are left out are written whole."""
     s = source_of(False)
-    row = from_host(np.zeros((1, N), np.float32)).sync()
+    row: Any = from_host(np.zeros((1, N), np.float32)).sync()
     s.write(slice(2, 3), row)
     assert "gone" in repr(row)
     s.write((slice(-1, None), slice(0, 2)), from_host(np.ones((1, 2), np.float32)).sync().share())
@@ -263,7 +263,7 @@ def test_a_thread_that_writes_pairs_tears_none() -> None:
                 second.write((slice(0, 2), slice(4, 6)), patch)
 
     async def main() -> None:
-        both = zip_ops(negated(first).to_host(), negated(second).to_host())
+        both: Any = zip_ops(negated(first).to_host(), negated(second).to_host())
         async with observe(both) as feed:
             await feed.next()
             writer = threading.Thread(target=write_pairs)

@@ -153,6 +153,8 @@ class _Encoder:
         """Return True if the kernel waits for the one before it, and no instruction of the plan writes what it reads
         before: that is complete when the run begins."""
         early, arch = launch.kernel.early_reads, self._compiled.devices[launch.device].gpu.arch
+        if launch.tile_list is not None:  # a tile reads its number before it waits
+            return False
         if early is None or int(arch.removeprefix("sm_").rstrip("af")) < PROGRAMMATIC:
             return False
         read = [launch.args[index] for index in early]
