@@ -96,7 +96,7 @@ class IncrementalRun:
             lines.append(
                 f"{len(self._stages)} stages: a closure waits for host data, so each update traces the op again"
             )
-        counts = [(stage, count) for stage in self._stages for count in stage.tiles.counts]
+        counts = [(stage, count) for stage in self._stages for count in stage.tiles.counts if count.tiles]
         if counts:
             tiles = [
                 f"{label(stage.staleness.program.instructions[count.instruction])} {count.tiles:,} of {count.total:,}"

@@ -65,12 +65,14 @@ class TiledPlans:
         """Return the plan for a change of parts of sources, and what its buffers are bound to beside those that each
         plan binds: the lists, and the memory of outputs of which tiles are written. None if it would run no less than
         the plan for the change of all of them."""
-        self.counts = ()
-        if change.wait or change.only or not self._totals:
+        if not change.only:  # else it goes on with an update that waited for a cutoff
+            self.counts = ()
+        if not parts or not self._totals:
             return None
         dirt = self._leaves.dirt(parts)
         update = self._tiles.update(change, dirt)
-        if update is None:
+        self._count(update)
+        if not self._tiles.runs_less(change, update):
             return None
         program = self._staleness.program
         written = sorted({buffer for index in update.lists for buffer in program.instructions[index].writes})
@@ -87,16 +89,19 @@ class TiledPlans:
             while len(self._plans) > MOST_TILED_PLANS:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
-        chosen = set(update.chosen)
+        return plan, self._bound(plan, update, held, written, targets)
+
+    def _count(self, update: TileUpdate) -> None:
+        """Record the tiles that an update runs."""
+        chosen, before = set(update.chosen), {each.instruction: each for each in self.counts}
         self.counts = tuple(
             [
-                TileCount(
-                    index, len(update.lists[index]) if index in update.lists else total * (index in chosen), total
-                )
+                TileCount(index, len(update.lists.get(index, range(total))), total)
+                if index in chosen
+                else before.get(index, TileCount(index, 0, total))
                 for index, total in self._totals.items()
             ]
         )
-        return plan, self._bound(plan, update, held, written, targets)
 
     def _bound(
         self, plan: TiledPlan, update: TileUpdate, held: tuple[int, ...], written: list[int], targets: TargetMemory

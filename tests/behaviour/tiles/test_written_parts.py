@@ -178,7 +178,7 @@ def test_a_budget_changes_no_value(
 
 
 @settings(max_examples=60)
-@given(recipe=tile_recipes(), changed=writes, seed=st.integers(0, 9), fail_at=st.integers(0, 12))
+@given(recipe=tile_recipes(cutoffs=True), changed=writes, seed=st.integers(0, 9), fail_at=st.integers(0, 12))
 def test_an_update_that_failed_is_made_good(
     recipe: TileRecipe, changed: list[list[Write]], seed: int, fail_at: int
 ) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dagpu import from_host, source, zip_ops
+from dagpu import cutoff, from_host, source, zip_ops
 from dagpu.lowering.program import CopyHtoD, Launch, Tiles, View
 from dagpu.lowering.updates.dirty.tile_updates import sight_of
 from dagpu.ops.live.source_op import Source
@@ -38,6 +38,8 @@ class TileRecipe(NamedTuple):
     """For each op its kind, which earlier values it uses, and its tile."""
     on_device: bool
     """True if the results stay on the device."""
+    cutoffs: frozenset[int] = frozenset()
+    """The steps behind which there is a cutoff."""
 
 
 Write = tuple[int, tuple[slice, slice]]
@@ -45,11 +47,13 @@ Write = tuple[int, tuple[slice, slice]]
 
 
 @st.composite
-def tile_recipes(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS, most: int = 5) -> TileRecipe:
+def tile_recipes(draw: st.DrawFn, most: int = 5, *, cutoffs: bool = False) -> TileRecipe:
     """Random recipes, the small ones first."""
     arrays = tuple(draw(st.lists(st.booleans(), min_size=1, max_size=2)))
-    step = st.tuples(st.sampled_from(kinds), st.integers(0, 9), st.integers(0, 9), st.integers(0, len(TILES) - 1))
-    return TileRecipe(arrays, tuple(draw(st.lists(step, min_size=1, max_size=most))), draw(st.booleans()))
+    step = st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9), st.integers(0, len(TILES) - 1))
+    steps = tuple(draw(st.lists(step, min_size=1, max_size=most)))
+    cut = draw(st.sets(st.integers(0, len(steps) - 1), max_size=2)) if cutoffs else ()
+    return TileRecipe(arrays, steps, draw(st.booleans()), frozenset(cut))
 
 
 @st.composite
@@ -82,8 +86,9 @@ def trial_of(recipe: TileRecipe, memory: int | None = None) -> Trial:
         used.add(index % len(pool))
         return pool[index % len(pool)]
 
-    for kind, first, second, tile in recipe.steps:
-        pool.append(made(kind, pick(first), pick(second), number, TILES[tile]).shared())
+    for index, (kind, first, second, tile) in enumerate(recipe.steps):
+        op = made(kind, pick(first), pick(second), number, TILES[tile])
+        pool.append(cutoff(op) if index in recipe.cutoffs else op.shared())
     ends = [each if recipe.on_device else each.to_host() for index, each in enumerate(pool) if index not in used]
     return Trial(zip_ops(*ends), [*inputs, number], memory)
 

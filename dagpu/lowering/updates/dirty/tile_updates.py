@@ -110,8 +110,8 @@ class TileUpdates:
             partial.update({(buffer, index): keeps for buffer in instruction.writes})
         return frozenset(found)
 
-    def update(self, change: Change, leaves: LeafDirt) -> TileUpdate | None:
-        """Return what an update runs if these leaves are dirty; None if that is no less than without tiles."""
+    def update(self, change: Change, leaves: LeafDirt) -> TileUpdate:
+        """Return what an update runs if these leaves are dirty."""
         staleness, lost = self.staleness, change.lost
         dirt = self._carry(change.mask, leaves)
         stale = {
@@ -130,9 +130,14 @@ class TileUpdates:
             numbers = numbers_of(found.cells)
             if len(numbers) <= WHOLE_FROM * prod(launch.grid):
                 lists[index] = numbers
-        if not lists and len(chosen) == len(staleness.instructions_for(staleness.stale_targets(change))):
-            return None
         return TileUpdate(chosen, lists, dirt)
+
+    def runs_less(self, change: Change, update: TileUpdate) -> bool:
+        """Return true if an update runs less than it would without knowing which parts have changed."""
+        staleness = self.staleness
+        return bool(update.lists) or len(update.chosen) < len(
+            staleness.instructions_for(staleness.stale_targets(change))
+        )
 
     def _stays(self, buffer: int, writer: int, valid: set[int]) -> bool:
         """Return true if a buffer holds what it held after the last update, or nothing reads it."""
