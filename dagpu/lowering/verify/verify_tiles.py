@@ -1,14 +1,14 @@
 """Proves that an update in tiles leaves out no tile that may differ.
 
-The analysis goes from each tile to what it sees. This goes the other way, from each dirty cell to the tiles that see
-it, by arithmetic of its own: it takes the dirt that the analysis claims for each version of each buffer, and proves one
-instruction after the other that what the instruction leaves differs nowhere else. Then the instructions without dirt
+It takes the dirt that the analysis claims for each version of each buffer, and proves one instruction after the other
+that what the instruction leaves differs nowhere else. The analysis goes from a dirty box to the tiles that see it. This
+looks at the tiles just outside of a box that is claimed: what a tile sees moves with the tile, so if neither the tile
+before nor the one behind sees the dirty box along an axis, no tile farther away does. Then the instructions without dirt
 leave what they left before, which `verify_update` takes as given, and a launch with a list leaves what a whole launch
-would, if the list has all dirty tiles and the output held all of its tiles before. Linear in the number of dirty cells.
+would, if the list has all dirty tiles and the output held all of its tiles before.
 """
 
-from itertools import product
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from dagpu.lowering.updates.dirty.tile_updates import LeafDirt, TileUpdate
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.verify.step_names import CURE
 from dagpu.ops.kernel_spec import Sight
+from dagpu.ops.live.parts import Box, slices_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,12 +50,15 @@ def verify_tiles(staleness: Staleness, change: Change, leaves: LeafDirt, update:
             unchanged.add(index)
     read = {buffer for each in program.instructions for buffer in each.reads}
     for index, numbers in update.lists.items():
-        launch, listed = program.instructions[index], set(numbers.tolist())
+        launch = program.instructions[index]
+        assert type(launch) is Launch
+        listed = np.zeros(launch.grid, np.bool_)
+        listed.ravel()[numbers] = True
         for buffer in launch.writes:
             held = buffer in staleness.targets and buffer not in change.lost
             claimed = update.dirt.get((buffer, index))
             whole = len(staleness.writers[buffer]) > 1 or (not held and buffer in staleness.targets | read)
-            if whole or (claimed is not None and not _numbers(claimed) <= listed):
+            if whole or not _lists_all(claimed, listed):
                 raise PlanError(
                     f"an update runs a list of tiles of {label(launch)}, which leaves buffer {buffer} stale. {CURE}"
                 )
@@ -107,8 +111,7 @@ def _covers(staleness: Staleness, index: int, buffer: int, claimed: Dirty, claim
         and (type(instruction) is CopyHtoD or where.layout == instruction.source.layout)
         and out.shape == where.layout.shape
         and claimed.layout == out
-        and all(map(np.array_equal, claimed.edges, where.edges))
-        and bool((claimed.cells >= where.cells).all())
+        and all(any(_lies_in(box, other) for other in claimed.boxes) for box in where.boxes)
     )
 
 
@@ -129,42 +132,68 @@ def _launch_covers(launch: Launch, read: int, where: Dirt | None, buffer: int, c
             sight, tiles = Sight(tuple([(axis, 0, 0) for axis in range(len(own.tile))]), ""), argument
         if sight is None or view.layout != where.layout:
             return False
-        seeing = _tiles_seeing(where, sight, tiles)
-        if not seeing.any():
-            continue
-        if claimed is None or claimed.layout != own.view.layout or bool((seeing & ~claimed.cells).any()):
+        boxes = () if claimed is None or claimed.layout != own.view.layout else claimed.tiles
+        for box in where.boxes:
+            if not any(_only_these_see(box, sight, tiles, each) for each in boxes) and not _none_sees(
+                box, sight, tiles
+            ):
+                return False
+        if claimed is not None and not _are_alike(claimed, own):
             return False
     return True
 
 
-def _tiles_seeing(where: Dirt, sight: Sight, tiles: Tiles) -> "NDArray[np.bool_]":
-    """Return for each tile whether one of the dirty cells is in its sight: each cell paints the box of these tiles."""
-    cells = np.argwhere(where.cells)
-    firsts: list[Any] = [np.zeros(len(cells), np.intp) for _ in tiles.grid]
-    ends: list[Any] = [np.full(len(cells), extent, np.intp) for extent in tiles.grid]
-    for axis, part in enumerate(sight.axes):
-        if part is None:
-            continue
-        out, before, after = part
-        step, extent = tiles.tile[out], tiles.view.layout.shape[out]
-        begin, end = where.edges[axis][cells[:, axis]], where.edges[axis][cells[:, axis] + 1]
-        first, last = (begin - after) // step, -(-(end + before) // step)
-        last = np.where(begin - after < extent, last, 0)  # else it is behind what the last tile sees
-        firsts[out] = np.maximum(firsts[out], first)
-        ends[out] = np.minimum(ends[out], last)
-    painted = np.zeros([extent + 1 for extent in tiles.grid], np.intp)
-    some = np.ones(len(cells), np.bool_)
-    for first, end in zip(firsts, ends, strict=True):
-        some &= first < end
-    for corner in product((False, True), repeat=len(tiles.grid)):
-        places = tuple([(end if far else first)[some] for far, first, end in zip(corner, firsts, ends, strict=True)])
-        np.add.at(painted, places, -1 if sum(corner) % 2 else 1)
-    for axis in range(len(tiles.grid)):
-        painted = painted.cumsum(axis)
-    return painted[tuple([slice(extent) for extent in tiles.grid])] > 0
+def _only_these_see(box: Box, sight: Sight, tiles: Tiles, claimed: Box) -> bool:
+    """Return true if no tile outside of a box of tiles sees a dirty box."""
+    return all(
+        (first == 0 or _is_before(box, sight, tiles, axis, first - 1))
+        and (end == count or _is_behind(box, sight, tiles, axis, end))
+        for axis, ((first, end), count) in enumerate(zip(claimed, tiles.grid, strict=True))
+    )
 
 
-def _numbers(claimed: Dirty) -> set[int]:
-    """Return the numbers of the tiles that are claimed to be dirty."""
-    assert type(claimed) is Dirt, "a launch of everything has no list"
-    return set(np.flatnonzero(claimed.cells).tolist())
+def _none_sees(box: Box, sight: Sight, tiles: Tiles) -> bool:
+    """Return true if no tile sees a dirty box: along some axis each tile is before or behind it."""
+    return any(
+        all(_is_before(box, sight, tiles, axis, n) or _is_behind(box, sight, tiles, axis, n) for n in range(count))
+        for axis, count in enumerate(tiles.grid)
+    )
+
+
+def _is_before(box: Box, sight: Sight, tiles: Tiles, axis: int, index: int) -> bool:
+    """Return true if what a tile with this index along an axis of the output sees ends before a dirty box."""
+    step, extent = tiles.tile[axis], tiles.view.layout.shape[axis]
+    return any(
+        part is not None and part[0] == axis and min((index + 1) * step, extent) + part[2] <= begin
+        for part, (begin, _) in zip(sight.axes, box, strict=True)
+    )
+
+
+def _is_behind(box: Box, sight: Sight, tiles: Tiles, axis: int, index: int) -> bool:
+    """Return true if what a tile with this index along an axis of the output sees begins behind a dirty box."""
+    return any(
+        part is not None and part[0] == axis and index * tiles.tile[axis] - part[1] >= end
+        for part, (_, end) in zip(sight.axes, box, strict=True)
+    )
+
+
+def _are_alike(claimed: Dirt, tiles: Tiles) -> bool:
+    """Return true if the claimed boxes of elements are those of the claimed boxes of tiles."""
+    shape = tiles.view.layout.shape
+    return claimed.boxes == tuple(
+        [
+            tuple([(a * step, min(b * step, n)) for (a, b), step, n in zip(box, tiles.tile, shape, strict=True)])
+            for box in claimed.tiles
+        ]
+    )
+
+
+def _lists_all(claimed: Dirty, listed: "NDArray[np.bool_]") -> bool:
+    """Return true if a list has all tiles that are claimed to be dirty."""
+    if claimed is None:
+        return True
+    return type(claimed) is Dirt and all(bool(listed[slices_of(box)].all()) for box in claimed.tiles)
+
+
+def _lies_in(box: Box, other: Box) -> bool:
+    return all(a <= begin and end <= b for (begin, end), (a, b) in zip(box, other, strict=True))

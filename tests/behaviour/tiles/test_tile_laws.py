@@ -13,6 +13,7 @@ from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.verify_tiles import verify_tiles
 from dagpu.lowering.verify.verify_update import verify_update
+from dagpu.ops.live.parts import Box
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 from tests.behaviour.tiles.tile_trials import (
     TileRecipe,
@@ -123,11 +124,15 @@ def test_every_tile_of_an_update_is_needed(recipe: TileRecipe, steps: list[list[
         for version, dirt in update.dirt.items():
             if version[1] < 0 or type(dirt) is not Dirt:
                 continue
-            for cell in np.argwhere(dirt.cells):
-                less = dirt.cells.copy()
-                less[tuple(cell)] = False
-                claimed = Dirt(dirt.layout, dirt.edges, less) if less.any() else None
+            for number in range(len(dirt.boxes)):
+                less = Dirt(dirt.layout, without(dirt.boxes, number), without(dirt.tiles, number))
+                claimed = less if less.boxes else None
                 with pytest.raises(PlanError, match="leaves"):
                     verify_tiles(
                         stage.staleness, change, leaves, update._replace(dirt={**update.dirt, version: claimed})
                     )
+
+
+def without(boxes: tuple[Box, ...], number: int) -> tuple[Box, ...]:
+    """All boxes but one."""
+    return boxes[:number] + boxes[number + 1 :]

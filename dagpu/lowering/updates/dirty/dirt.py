@@ -1,8 +1,12 @@
-"""`Dirt`: the part of an array that may differ after a change, and the tiles of a kernel that see such a part."""
+"""`Dirt`: the parts of an array that may differ after a change, and the tiles of a kernel that see such a part.
+
+Parts are boxes. A tile sees along each axis an interval, which moves with the tile; so the tiles that see a box are a
+box of tiles, exactly. All of this is arithmetic of a few whole numbers, because it is done anew for each update.
+"""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from itertools import starmap
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
 
@@ -11,10 +15,13 @@ from dagpu.common.frozen import frozen
 from dagpu.common.layout import Layout
 from dagpu.lowering.program import Tiles
 from dagpu.ops.kernel_spec import Sight
-from dagpu.ops.live.parts import Box
+from dagpu.ops.live.parts import Box, slices_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+MOST_BOXES: Final = 256
+"""The most boxes of one array. A change in more places counts as one of everything."""
 
 
 @final
@@ -29,14 +36,14 @@ EVERYTHING: Final = Everything()
 @final
 @frozen
 class Dirt:
-    """The cells of an array that may differ. Each axis is divided into cells at the positions in `edges`."""
+    """The parts of an array that may differ: at least one, none of them empty."""
 
     layout: Layout
-    """The view of the buffer that the cells divide."""
-    edges: tuple["NDArray[np.intp]", ...]
-    """For each axis the first elements of its cells, and the extent."""
-    cells: "NDArray[np.bool_]"
-    """True for each cell that may differ. At least one is."""
+    """The view of the buffer that the boxes are parts of."""
+    boxes: tuple[Box, ...]
+    """Parts, in elements."""
+    tiles: tuple[Box, ...] = ()
+    """For an output of a launch the same parts as boxes of its tiles, by their indices."""
 
 
 Dirty: TypeAlias = Dirt | Everything | None
@@ -44,87 +51,73 @@ Dirty: TypeAlias = Dirt | Everything | None
 
 
 def dirt_of_boxes(layout: Layout, boxes: Sequence[Box]) -> Dirty:
-    """Return the dirt of an array of which these parts have changed. Its cells begin where a part begins or ends."""
-    boxes = [box for box in boxes if all(begin < end for begin, end in box)]
-    if not boxes or not layout.size:
+    """Return the dirt of an array of which these parts have changed."""
+    found = _outermost([box for box in boxes if all(begin < end for begin, end in box)])
+    if not found:
         return None
-    edges = tuple(
-        [
-            np.array(sorted({0, extent, *(place for box in boxes for place in box[axis])}), np.intp)
-            for axis, extent in enumerate(layout.shape)
-        ]
-    )
-    cells = np.zeros([len(each) - 1 for each in edges], np.bool_)
-    for box in boxes:
-        cells[tuple([slice(*np.searchsorted(each, part)) for each, part in zip(edges, box, strict=True)])] = True
-    return Dirt(layout, edges, cells)
+    return Dirt(layout, found) if len(found) <= MOST_BOXES else EVERYTHING
 
 
-def dirt_of_tiles(tiles: Tiles, grid: "NDArray[np.bool_]") -> Dirty:
-    """Return the dirt of an output of which these tiles may differ."""
-    if not grid.any():
+def dirt_of_tiles(tiles: Tiles, boxes: Sequence[Box]) -> Dirty:
+    """Return the dirt of an output of which these boxes of tiles may differ."""
+    found = _outermost(boxes)
+    if not found:
         return None
-    layout = tiles.view.layout
-    return Dirt(layout, tuple(map(_tile_edges, layout.shape, tiles.tile)), grid)
+    if len(found) > MOST_BOXES:
+        return EVERYTHING
+    steps = list(zip(tiles.tile, tiles.view.layout.shape, strict=True))
+    elements = [
+        tuple(
+            [(first * step, min(end * step, extent)) for (first, end), (step, extent) in zip(box, steps, strict=True)]
+        )
+        for box in found
+    ]
+    return Dirt(tiles.view.layout, tuple(elements), found)
 
 
-def tiles_that_see(dirt: Dirt, sight: Sight, tiles: Tiles) -> "NDArray[np.bool_]":
-    """Return for each tile of an output whether it sees a dirty cell of an input.
-
-    A tile sees a box of cells. So the cells are reduced along one axis of the input after the other: from cells to the
-    tiles that see one of them along that axis.
-    """
-    seen: Any = dirt.cells
-    for axis, part in enumerate(sight.axes):
+def tiles_that_see(box: Box, sight: Sight, tiles: Tiles) -> Box | None:
+    """Return the box of an output's tiles that see a box of an input; None if there are none."""
+    found = [(0, count) for count in tiles.grid]
+    for (begin, end), part in zip(box, sight.axes, strict=True):
         if part is None:
-            seen = seen.any(axis, keepdims=True)
             continue
-        out_axis, before, after = part
-        extent, step = tiles.view.layout.shape[out_axis], tiles.tile[out_axis]
-        begins, ends = _cells_seen(dirt.edges[axis], dirt.layout.shape[axis], extent, step, before, after)
-        sums = np.concatenate([np.zeros_like(seen.take([0], axis), np.intp), np.cumsum(seen, axis, np.intp)], axis)
-        seen = sums.take(ends, axis) > sums.take(begins, axis)
-    follows = [None if part is None else part[0] for part in sight.axes]
-    return _on_grid(seen, follows, tiles.grid)
+        axis, before, after = part
+        step, extent = tiles.tile[axis], tiles.view.layout.shape[axis]
+        if begin - after >= extent:  # behind all that the last tile sees
+            return None
+        first, last = found[axis]
+        found[axis] = max(first, (begin - after) // step), min(last, -(-(end + before) // step))
+        if found[axis][0] >= found[axis][1]:
+            return None
+    return tuple(found)
 
 
-def _cells_seen(
-    edges: "NDArray[np.intp]", extent: int, out_extent: int, step: int, before: int, after: int
-) -> "tuple[NDArray[np.intp], NDArray[np.intp]]":
-    """Return for each tile along an axis of the output the first cell that it sees, and the one behind the last."""
-    places = _tile_edges(out_extent, step)
-    first, last = np.clip(places[:-1] - before, 0, extent), np.clip(places[1:] + after, 0, extent)
-    begins = np.searchsorted(edges, first, "right") - 1
-    ends = np.searchsorted(edges, last, "left")
-    return np.where(last > first, begins, 0), np.where(last > first, ends, 0)
+def numbers_of(boxes: Sequence[Box], grid: Shape) -> "NDArray[np.int32]":
+    """Return the numbers of the tiles in these boxes, in C order over the grid, each once."""
+    if len(boxes) > 1:
+        inside = np.zeros(grid, np.bool_)
+        for box in boxes:
+            inside[slices_of(box)] = True
+        return np.flatnonzero(inside).astype(np.int32)
+    numbers = np.zeros((), np.int32)
+    for (first, end), count in zip(boxes[0], grid, strict=True):
+        numbers = np.add.outer(numbers * np.int32(count), np.arange(first, end, dtype=np.int32))
+    return numbers.ravel()
 
 
-def _on_grid(seen: "NDArray[np.bool_]", follows: list[int | None], grid: Shape) -> "NDArray[np.bool_]":
-    """Return an array by axes of the input as one by axes of the output. `follows` has the axis of the output for each
-    axis of the input; where two follow the same one, a tile has to see along both."""
-    axes = list(follows)
-    for axis in range(len(axes) - 1, -1, -1):
-        if axes[axis] is None:
-            seen = seen[(slice(None),) * axis + (0,)]
-            del axes[axis]
-    for out in range(len(grid)):
-        while axes.count(out) > 1:
-            first = axes.index(out)
-            second = axes.index(out, first + 1)
-            seen = np.diagonal(seen, 0, first, second)  # its axis comes last
-            del axes[second], axes[first]
-            axes.append(out)
-    order = [axes.index(out) for out in range(len(grid)) if out in axes]
-    seen = seen.transpose(order)
-    return np.broadcast_to(seen.reshape([n if out in axes else 1 for out, n in enumerate(grid)]), grid)
+def _outermost(boxes: Sequence[Box]) -> tuple[Box, ...]:
+    """Return the boxes that do not lie in others."""
+    different = list(dict.fromkeys(boxes))
+    if len(different) < 2:
+        return tuple(different)
+    return tuple(
+        [box for box in different if not any(other is not box and _lies_in(box, other) for other in different)]
+    )
 
 
-@lru_cache(maxsize=1024)
-def _tile_edges(extent: int, step: int) -> "NDArray[np.intp]":
-    """Return the first elements of the tiles along an axis, and its extent."""
-    return np.minimum(np.arange(-(-extent // step) + 1, dtype=np.intp) * step, extent)
+def _lies_in(box: Box, other: Box) -> bool:
+    return all(starmap(_is_within, zip(box, other, strict=True)))
 
 
-def numbers_of(grid: "NDArray[np.bool_]") -> "NDArray[np.int32]":
-    """Return the numbers of the true tiles of a grid, in C order."""
-    return np.flatnonzero(grid).astype(np.int32)
+def _is_within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]

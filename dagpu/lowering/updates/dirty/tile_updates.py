@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, final
 
-import numpy as np
-
 from dagpu.lowering.program import HOST, Cell, CopyDtoD, CopyHtoD, Launch, Tiles, View
 from dagpu.lowering.updates.dirty.dirt import EVERYTHING, Dirt, Dirty, dirt_of_tiles, numbers_of, tiles_that_see
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.ops.kernel_spec import Sight
+from dagpu.ops.live.parts import Box
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 LeafDirt: TypeAlias = Mapping[int, Dirty]
@@ -127,7 +127,7 @@ class TileUpdates:
             found = dirt.get((launch.writes[0], index)) if launch.writes else None
             if type(found) is not Dirt or not all(self._stays(buffer, index, valid) for buffer in launch.writes):
                 continue
-            numbers = numbers_of(found.cells)
+            numbers = numbers_of(found.tiles, launch.grid)
             if len(numbers) <= WHOLE_FROM * prod(launch.grid):
                 lists[index] = numbers
         return TileUpdate(chosen, lists, dirt)
@@ -177,7 +177,7 @@ class TileUpdates:
     ) -> dict[tuple[int, int], Dirty]:
         """Return the dirt of a launch's outputs: all of them have the tiles of one grid."""
         outputs = [argument for argument in launch.args if type(argument) is Tiles]
-        grid: NDArray[np.bool_] | None = None
+        boxes: list[Box] = []
         for position, argument in enumerate(launch.args):
             found, layout = self._dirt_read(index, argument, dirt)
             if found is None:
@@ -185,11 +185,8 @@ class TileUpdates:
             sight, tiles = sight_of(launch, position), argument if type(argument) is Tiles else outputs[0]
             if sight is None or type(found) is not Dirt or found.layout != layout:
                 return {(buffer, index): EVERYTHING for buffer in launch.writes}
-            seen = tiles_that_see(found, sight, tiles)
-            grid = seen if grid is None else grid | seen
-        if grid is None:
-            return {(buffer, index): None for buffer in launch.writes}
-        return {(each.view.buffer, index): dirt_of_tiles(each, grid) for each in outputs}
+            boxes += [seen for box in found.boxes if (seen := tiles_that_see(box, sight, tiles)) is not None]
+        return {(each.view.buffer, index): dirt_of_tiles(each, boxes) for each in outputs}
 
     def _dirt_read(self, index: int, argument: Any, dirt: Mapping[tuple[int, int], Dirty]) -> tuple[Dirty, object]:
         """Return the dirt of what a launch finds in one argument, and the layout by which it reads it."""
@@ -240,4 +237,4 @@ def _copied(dirt: Dirty, source: object, out: View) -> Dirty:
         return dirt
     if (source is not None and dirt.layout != source) or dirt.layout.shape != out.layout.shape:
         return EVERYTHING
-    return Dirt(out.layout, dirt.edges, dirt.cells)
+    return Dirt(out.layout, dirt.boxes)
