@@ -184,10 +184,11 @@ def compare_shares(count: int, repeats: int) -> Table:
 
 
 class WrittenFeed:
-    """A feed of one kernel on a tensor, of which the first tiles are written before each update."""
+    """A feed of one kernel on a tensor, of which some rows of tiles are written before each update."""
 
     def __init__(self, side: int) -> None:
         self._side = side
+        self._step = 0
         extent = GRID * side
         self._array = np.ones((extent, extent), np.float32)
         self._source = source(from_host(self._array).sync())
@@ -214,10 +215,10 @@ class WrittenFeed:
         else:
             rows, rest = divmod(GRID * GRID * percent // 100, GRID)
             with batch():
-                for part in (
-                    (slice(0, rows * self._side), slice(None)),
-                    (slice(rows * self._side, (rows + 1) * self._side), slice(0, rest * self._side)),
-                ):
+                self._step += 1  # other tiles each time
+                top = self._step * 5 % (GRID - rows - 1)
+                for first, last, width in ((top, top + rows, GRID), (top + rows, top + rows + 1, rest)):
+                    part = slice(first * self._side, last * self._side), slice(0, width * self._side)
                     self._source.write(part, self._array[part])
         begin = now()
         await feed.next()

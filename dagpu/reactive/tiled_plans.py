@@ -1,8 +1,8 @@
 """`TiledPlans`: the plans of one stage after changes of parts of sources, in which launches run lists of tiles."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Final, final
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
 from dagpu.handles.storage import Storage
 from dagpu.lowering.plan import Plan
@@ -18,13 +18,20 @@ from dagpu.ops.live.parts import Box
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.settings import Settings
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 MOST_TILED_PLANS: Final = 32
 """The most plans with lists of tiles that a feed keeps, those used last."""
+
+MOST_PREPARED: Final = 256
+"""The most sets of changed parts whose tiles a feed remembers, those used last."""
 
 _GRAPH_FROM: Final = 2
 """The use of one plan, counted from 1, from which on it is launched as one CUDA graph."""
 
-ChangedParts = Mapping[int, Sequence[Box]]
+ChangedParts: TypeAlias = Mapping[int, tuple[Box, ...]]
 """The parts of sources that have changed, by the sources' bits. Of any other source everything may have."""
 
 
@@ -32,14 +39,34 @@ ChangedParts = Mapping[int, Sequence[Box]]
 class TiledPlan:
     """A plan with lists of tiles, which serves all lists that fit into its own."""
 
-    __slots__ = ("loaded", "locks", "subprogram", "tiled")
+    __slots__ = ("loaded", "locks", "proved", "subprogram", "tiled", "whole")
 
-    def __init__(self, tiled: TiledProgram, loaded: LoadedPlan | None, locks: list[Storage]) -> None:
+    def __init__(self, whole: Subprogram, tiled: TiledProgram, loaded: LoadedPlan | None, locks: list[Storage]) -> None:
+        self.whole = whole
+        """The same instructions without lists."""
+        self.proved: set[frozenset[int]] = set()
+        """The sets of instructions that leave what they left before, for which the plan is proved."""
         self.tiled = tiled
         self.subprogram: Subprogram = tiled.subprogram
         self.loaded = loaded
         """None where nothing runs."""
         self.locks = locks
+
+
+@final
+class _Prepared(NamedTuple):
+    """What an update runs after a change of certain parts."""
+
+    update: TileUpdate
+    unchanged: frozenset[int]
+    """The instructions that leave what they left before."""
+    written: tuple[int, ...]
+    """The buffers of which tiles are written."""
+    lengths: tuple[tuple[int, int], ...]
+    array: "NDArray[np.int32] | None"
+    """The lists, as the plan's copy brings them to the device."""
+    runs_less: bool
+    """False if all runs that would run without knowing the parts."""
 
 
 @final
@@ -56,6 +83,7 @@ class TiledPlans:
         self._tiles = TileUpdates(staleness)
         self._totals = self._tiles.total
         self._plans: OrderedDict[Hashable, TiledPlan] = OrderedDict()
+        self._prepared: OrderedDict[Hashable, _Prepared] = OrderedDict()
         self.counts: tuple[TileCount, ...] = ()
         """The tiles that the last update ran, of each launch that may run in tiles; empty if it ran launches whole."""
 
@@ -69,27 +97,44 @@ class TiledPlans:
             self.counts = ()
         if not parts or not self._totals:
             return None
-        dirt = self._leaves.dirt(parts)
-        update = self._tiles.update(change, dirt)
+        prepared = self._prepare(change, parts)
+        update = prepared.update
         self._count(update)
-        if not self._tiles.runs_less(change, update):
+        if not prepared.runs_less:
             return None
-        program = self._staleness.program
-        written = sorted({buffer for index in update.lists for buffer in program.instructions[index].writes})
-        held = tuple([buffer for buffer in written if targets.is_held(buffer)])
-        lengths = lengths_of(update.lists, self._totals)
-        unchanged: frozenset[int] = frozenset()
-        if self._settings.verify:
-            unchanged = verify_tiles(self._staleness, change, dirt, update)
-        key = change, update.chosen, lengths, held
+        held = tuple([buffer for buffer in prepared.written if targets.is_held(buffer)])
+        key = change, update.chosen, prepared.lengths, held
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._make(change, update, lengths, held, unchanged)
-            self._plans[key] = plan
+            plan = self._plans[key] = self._make(update, prepared.lengths, held)
             while len(self._plans) > MOST_TILED_PLANS:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
-        return plan, self._bound(plan, update, held, written, targets)
+        if self._settings.verify and prepared.unchanged not in plan.proved:
+            verify_update(self._staleness, change, plan.whole, prepared.unchanged)
+            plan.proved.add(prepared.unchanged)
+        return plan, self._bound(plan, prepared, held, targets)
+
+    def _prepare(self, change: Change, parts: ChangedParts) -> "_Prepared":
+        """Return what an update runs after a change of these parts, proved. The same parts often change again."""
+        key = change, tuple(parts.items())
+        found = self._prepared.get(key)
+        if found is None:
+            dirt = self._leaves.dirt(parts)
+            update = self._tiles.update(change, dirt)
+            unchanged: frozenset[int] = frozenset()
+            if self._settings.verify:
+                unchanged = verify_tiles(self._staleness, change, dirt, update)
+            instructions = self._staleness.program.instructions
+            written = sorted({buffer for index in update.lists for buffer in instructions[index].writes})
+            lengths = lengths_of(update.lists, self._totals)
+            runs_less = self._tiles.runs_less(change, update)
+            array = list_array(lengths, update.lists, self._totals) if lengths else None
+            found = self._prepared[key] = _Prepared(update, unchanged, tuple(written), lengths, array, runs_less)
+            while len(self._prepared) > MOST_PREPARED:
+                self._prepared.popitem(last=False)
+        self._prepared.move_to_end(key)
+        return found
 
     def _count(self, update: TileUpdate) -> None:
         """Record the tiles that an update runs."""
@@ -104,37 +149,27 @@ class TiledPlans:
         )
 
     def _bound(
-        self, plan: TiledPlan, update: TileUpdate, held: tuple[int, ...], written: list[int], targets: TargetMemory
+        self, plan: TiledPlan, prepared: "_Prepared", held: tuple[int, ...], targets: TargetMemory
     ) -> dict[int, object]:
         """Return the memory of the buffers of lists, and of outputs of which tiles are written."""
         tiled, outputs = plan.tiled, dict(plan.subprogram.outputs)
         bound: dict[int, object] = {here: targets.memory[buffer] for buffer, here in tiled.old}
-        bound |= {outputs[buffer]: None for buffer in held}
-        bound |= {
-            outputs[buffer]: targets.memory[buffer] for buffer in written if buffer in outputs and buffer not in held
-        }
+        for buffer in prepared.written:
+            if buffer in outputs:
+                bound[outputs[buffer]] = None if buffer in held else targets.memory[buffer]
         if tiled.list_cell is not None:
-            bound[tiled.list_cell] = list_array(tiled, update.lists, self._totals)
+            bound[tiled.list_cell] = prepared.array
         return bound
 
-    def _make(
-        self,
-        change: Change,
-        update: TileUpdate,
-        lengths: tuple[tuple[int, int], ...],
-        held: tuple[int, ...],
-        unchanged: frozenset[int],
-    ) -> TiledPlan:
+    def _make(self, update: TileUpdate, lengths: tuple[tuple[int, int], ...], held: tuple[int, ...]) -> TiledPlan:
         """Return a new plan. Outputs that something else holds begin as copies."""
         staleness = self._staleness
-        subprogram = extract(staleness.program, update.chosen, staleness.targets)
-        if self._settings.verify:
-            verify_update(staleness, change, subprogram, unchanged)
-        tiled, loaded = with_lists(subprogram, lengths, held), None
+        whole = extract(staleness.program, update.chosen, staleness.targets)
+        tiled, loaded = with_lists(whole, lengths, held), None
         if update.chosen:
             made = plan_program(tiled.subprogram.program, self._settings.verify)
             self._on_plan(made)
             loaded = LoadedPlan(made, self._settings)
             loaded.keep(None, _GRAPH_FROM)
-        locks = [self._leaves.locks[b] for b, _ in subprogram.inputs if b in self._leaves.locks]
-        return TiledPlan(tiled, loaded, locks)
+        locks = [self._leaves.locks[b] for b, _ in whole.inputs if b in self._leaves.locks]
+        return TiledPlan(whole, tiled, loaded, locks)

@@ -32,8 +32,6 @@ class TiledProgram:
     subprogram: Subprogram
     list_cell: int | None
     """The cell of the array with all lists; None if no launch has one."""
-    places: tuple[tuple[int, int, int], ...]
-    """For each list its launch in the whole program, its first place in the array, and its length."""
     old: tuple[tuple[int, int], ...]
     """For each target that begins as a copy of what it held: its number in the whole program, and that of the buffer
     with the old contents here."""
@@ -56,13 +54,9 @@ def with_lists(subprogram: Subprogram, lengths: tuple[tuple[int, int], ...], cop
     instructions: list[Instruction] = list(program.instructions)
     policies = list(program.policy_of)
     first: list[tuple[Instruction, int]] = []
-    places: list[tuple[int, int, int]] = []
+    places, end = _places(lengths)
     outputs = dict(subprogram.outputs)
     fresh = {outputs[buffer] for buffer in copied}
-    end = 0
-    for index, length in lengths:
-        places.append((index, end, length))
-        end += -(-length // _ALIGNMENT) * _ALIGNMENT
     cell: int | None = None
     if places:
         launches = [number[index] for index, _, _ in places]
@@ -103,17 +97,27 @@ def with_lists(subprogram: Subprogram, lengths: tuple[tuple[int, int], ...], cop
         program.policies,
         (*[policy for _, policy in first], *policies),
     )
-    return TiledProgram(replace(subprogram, program=tiled), cell, tuple(places), tuple(old))
+    return TiledProgram(replace(subprogram, program=tiled), cell, tuple(old))
 
 
 def list_array(
-    tiled: TiledProgram, lists: "Mapping[int, NDArray[np.int32]]", totals: Mapping[int, int]
+    lengths: tuple[tuple[int, int], ...], lists: "Mapping[int, NDArray[np.int32]]", totals: Mapping[int, int]
 ) -> "NDArray[np.int32]":
     """Return the array for the cell of the lists."""
-    end = max(start + length for _, start, length in tiled.places)
-    array = np.zeros(-(-end // _ALIGNMENT) * _ALIGNMENT, _NUMBER)
-    for index, start, length in tiled.places:
+    places, end = _places(lengths)
+    array = np.zeros(end, _NUMBER)
+    for index, start, length in places:
         numbers = lists[index]
         array[start : start + len(numbers)] = numbers
         array[start + len(numbers) : start + length] = totals[index]
     return array
+
+
+def _places(lengths: tuple[tuple[int, int], ...]) -> tuple[list[tuple[int, int, int]], int]:
+    """Return for each list its launch in the whole program, its first place in the array, and its length; and the
+    length of the array."""
+    places, end = [], 0
+    for index, length in lengths:
+        places.append((index, end, length))
+        end += -(-length // _ALIGNMENT) * _ALIGNMENT
+    return places, end
