@@ -163,7 +163,8 @@ def load() -> NDArray[np.float32]:
     """The first digits of scikit-learn, a row of 64 pixels each, in shards."""
     from sklearn.datasets import load_digits
 
-    digits: NDArray[np.float32] = load_digits().data[: SHARDS * ROWS].astype(np.float32)
+    data: Any = load_digits()
+    digits: NDArray[np.float32] = data.data[: SHARDS * ROWS].astype(np.float32)
     return digits.reshape(SHARDS, ROWS, PIXELS)
 
 
@@ -172,7 +173,8 @@ async def prepare(digits: NDArray[np.float32]) -> Feed[Any]:
     shards: list[Source[SharedTensor[f32]]] = [source(await from_host(each)) for each in digits]
     clean_shards = [cleaned(shard) for shard in shards]
     totals = cutoff(reduce(added, map(totalled, clean_shards)).shared())  # equal bits: the batches stay as they are
-    batches: DeviceOp[Any] = zip_ops(*[centred(shard, totals) for shard in clean_shards])
+    joined: Any = zip_ops(*[centred(shard, totals) for shard in clean_shards])
+    batches: DeviceOp[tuple[SharedTensor[f32], ...]] = joined
     async with observe(batches) as feed:
         shown = await feed.next()
         everything = feed.stats.launched
