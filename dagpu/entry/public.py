@@ -52,8 +52,8 @@ from dagpu.ops.creation import (
 )
 from dagpu.ops.graph import CudaGraph, Module, Scope
 from dagpu.ops.launch import KernelOp
+from dagpu.ops.live.changes import batch
 from dagpu.ops.live.source_op import Source, cutoff, source
-from dagpu.ops.live.versions import batch
 from dagpu.reactive.flows.asking import Ask, batching
 from dagpu.reactive.flows.feed import Feed
 from dagpu.reactive.flows.flow_class import Flow

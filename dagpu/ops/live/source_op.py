@@ -18,8 +18,9 @@ from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
+from dagpu.ops.live.changes import SourceCell, change_source, newest_value, write_source
 from dagpu.ops.live.parts import Box, Region, box_of, slices_of
-from dagpu.ops.live.versions import Snapshot, SourceCell, change_source, newest_value, write_source
+from dagpu.ops.live.versions import Snapshot
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=np.generic)
