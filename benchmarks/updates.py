@@ -6,8 +6,9 @@
 
 The op is a chain of kernels on 8 numbers. The last ones depend on a second source, which changes before each update:
 so the time should not depend on what is clean. Beside it: the same chain as a pipeline, which runs all of it from a
-cached plan, and as a plain op, which is traced in each run. The host layer is a chain of functions of one number; its
-peer is reaktiv, which tracks reads (pip install reaktiv).
+cached plan, and as a plain op, which is traced in each run. The tiles are those of one kernel that declares what a tile
+sees: parts of its input are written, and the tiles that see them run, beside a change of all of the input. The host
+layer is a chain of functions of one number; its peer is reaktiv, which tracks reads (pip install reaktiv).
 """
 
 import argparse
@@ -24,12 +25,14 @@ from benchmarks.support.table import Span, Table, load_average, machine, measure
 from dagpu import (
     DeviceOp,
     Feed,
+    Here,
     In,
     Lazy,
     Out,
     SharedTensor,
     Source,
     Tile,
+    batch,
     empty,
     f32,
     from_host,
@@ -49,6 +52,13 @@ NODES, PEER_NODES = 5000, 200
 """Functions of the host layer. The peer is recursive, and meets the recursion limit at longer chains."""
 GOAL_US, GOAL_NODE_NS = 20.0, 100.0
 
+GRID, SIDE = 64, 128
+"""Tiles along each of two axes, and elements of a tile along each: 4,096 tiles of 64 KB."""
+HOST_SIDE = 16
+"""Elements of a tile along each axis on the host, where a tile is one call of Python."""
+GOAL_TILES = {1: 8.0, 50: 1.6}
+"""How many times as fast as all tiles a part of them is to be, in percent."""
+
 Op = DeviceOp[Any, Any, Any]
 Contender = Callable[[], Mapping[str, Span]]
 
@@ -65,6 +75,21 @@ def step(y: Out[f32], x: In[f32], c: Lazy[float]) -> None:
 @step.host(whole=True)
 def _(y: Tile[f32], x: NDArray[f32], c: float) -> None:
     y[...] = f32(c) - x
+
+
+@kernel(
+    cuda="""__global__ void mirror(Tile<float, 2> y, View<const float, 2> x) {
+    for (auto i : y) y[i] = 1.0f - x[i];
+}""",
+    sees={"x": Here()},
+)
+def mirror(y: Out[f32], x: In[f32]) -> None:
+    """y = 1 - x"""
+
+
+@mirror.host
+def _(y: Tile[f32], x: NDArray[f32]) -> None:
+    y[...] = f32(1) - x[y.at]
 
 
 def chain(x: Any, launches: int, dirty: int, early: Any, late: Any) -> DeviceOp[SharedTensor[f32]]:
@@ -158,6 +183,66 @@ def compare_shares(count: int, repeats: int) -> Table:
     return table
 
 
+class WrittenFeed:
+    """A feed of one kernel on a tensor, of which some rows of tiles are written before each update."""
+
+    def __init__(self, side: int) -> None:
+        self._side = side
+        self._step = 0
+        extent = GRID * side
+        self._array = np.ones((extent, extent), np.float32)
+        self._source = source(from_host(self._array).sync())
+        out = empty((extent, extent)).partition((side, side))
+        self._op: Op = mirror(out, self._source).first().unpartition().share()
+
+    def updates(self, percent: int, count: int) -> Mapping[str, Span]:
+        """Return the mean time of `count` updates after a write to this part of the tiles; of 100 % after a set. The
+        time of the write itself does not count."""
+        return trio.run(self._updates, percent, count)
+
+    async def _updates(self, percent: int, count: int) -> Mapping[str, Span]:
+        async with observe(self._op) as feed:
+            await feed.next()
+            for _ in range(3):
+                await self._update(feed, percent)
+            spans = [await self._update(feed, percent) for _ in range(count)]
+        mean = Span(sum(span.wall for span in spans) / count, sum(span.cpu for span in spans) / count)
+        return {f"{percent} %": mean}
+
+    async def _update(self, feed: Feed[Any], percent: int) -> Span:
+        if percent == 100:
+            self._source.set(await from_host(self._array))
+        else:
+            rows, rest = divmod(GRID * GRID * percent // 100, GRID)
+            with batch():
+                self._step += 1  # other tiles each time
+                top = self._step * 5 % (GRID - rows - 1)
+                for first, last, width in ((top, top + rows, GRID), (top + rows, top + rows + 1, rest)):
+                    part = slice(first * self._side, last * self._side), slice(0, width * self._side)
+                    self._source.write(part, self._array[part])
+        begin = now()
+        await feed.next()
+        return now().since(begin)
+
+
+def compare_tiles(count: int, repeats: int, *, gpu: bool) -> Table:
+    """Return the table of one kernel of 4,096 tiles, of which different parts are dirty."""
+    side = SIDE if gpu else HOST_SIDE
+    table = Table(
+        f"An update of a part of {GRID * GRID:,} tiles of {4 * side * side:,} bytes",
+        "us",
+        "From the write to the value, on the host's clock; the write itself is not counted.",
+        "all tiles",
+    )
+    feed = WrittenFeed(side)
+    percents = (1, 10, 50, 100)
+    contenders = [lambda percent=percent: feed.updates(percent, count) for percent in percents]
+    found = measure(contenders, repeats)
+    for percent in percents:
+        table.add(f"{percent} % dirty", found[f"{percent} %"], 1e6, base=found["100 %"])
+    return table
+
+
 def compare_nodes(count: int, repeats: int) -> Table:
     """Return the table of the host layer, and of its peer."""
     table = Table(f"A chain of {NODES:,} functions on the host", "ns a node")
@@ -210,6 +295,7 @@ def main() -> None:
         tables = [
             compare_launches(count, repeats, gpu=gpu),
             compare_shares(count, repeats),
+            compare_tiles(max(2, count // 5), repeats, gpu=gpu),
             compare_nodes(count, repeats),
         ]
     about["load average after"] = load_average()

@@ -7,6 +7,7 @@ Imports have one direction, so the lower module cannot import the value (depende
 | `dagpu.handles.TO_HOST` | `to_host()` of a handle | dagpu.ops.creation |
 | `dagpu.ops.base.NODES` | the fluent methods of an op | dagpu.ops.nodes |
 | `dagpu.ops.base.RUNNER` | `sync()`, `await`, `graph()`, `explain()` of an op | dagpu.runtime.interpreter |
+| `dagpu.ops.live.source_op.PUT_PART` | `write()` of a source of a tensor | dagpu.runtime.calls.put_part |
 | `dagpu.lowering.plan.DRAWING` | `to_svg()` of a plan | dagpu.lowering.report.plan_drawing |
 | `dagpu.kernels.decorator.COMPILER` | `compile()` of a kernel | dagpu.backends.cuda.backend |
 """

@@ -27,6 +27,7 @@ from dagpu.common.origin import record_origins
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
+from dagpu.kernels.sees import Along, Around, Columns, Here, Rows
 from dagpu.kernels.tile import Tile
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.list_schedule import ListSchedule
@@ -51,8 +52,8 @@ from dagpu.ops.creation import (
 )
 from dagpu.ops.graph import CudaGraph, Module, Scope
 from dagpu.ops.launch import KernelOp
+from dagpu.ops.live.changes import batch
 from dagpu.ops.live.source_op import Source, cutoff, source
-from dagpu.ops.live.versions import batch
 from dagpu.reactive.flows.asking import Ask, batching
 from dagpu.reactive.flows.feed import Feed
 from dagpu.reactive.flows.flow_class import Flow
@@ -60,6 +61,7 @@ from dagpu.reactive.flows.flow_makers import every, flow, merge, zip_flows
 from dagpu.reactive.flows.stats import Stats
 from dagpu.reactive.observing import observe
 from dagpu.reactive.terminal import watch
+from dagpu.runtime.calls import put_part as _put_part  # noqa: F401  # reason: it sets the slot of `Source.write`
 from dagpu.runtime.device_lookup import current_device, device, devices, use_device
 from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
 from dagpu.runtime.pipelines import Pipeline, pipeline
@@ -67,16 +69,116 @@ from dagpu.runtime.spawning import Pending, spawn
 from dagpu.runtime.timeline import Trace, trace
 
 __all__ = [
-    "Ask", "BorrowError", "Borrowed", "CaptureError", "CompileError", "CostModel", "CudaGraph", "DagpuError", "Device",
-    "DeviceError", "DeviceLostError", "DeviceOp", "Feed", "Flow", "In", "Interpreter", "Kernel", "KernelArgumentError",
-    "KernelBoundsError", "KernelOp", "Lazy", "ListSchedule", "MayAlloc", "Module", "MovedError", "NestedRunError",
-    "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
-    "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "SchedulingPolicy", "Scope",
-    "Shape", "ShapeError", "SharedTensor", "SingleStream", "Source", "SourceError", "Static", "Stats", "Stream",
-    "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace", "UpdateError", "arange", "batch",
-    "batching", "bf16", "bool_", "convert", "current_device", "cutoff", "device", "devices", "dup", "empty", "every",
-    "eye", "f16", "f32", "f64", "fill", "flow", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "linspace",
-    "memcpy", "merge", "observe", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "source", "spawn",
-    "trace", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "watch", "zeros", "zip_flows",
+    "Along",
+    "Around",
+    "Ask",
+    "BorrowError",
+    "Borrowed",
+    "CaptureError",
+    "Columns",
+    "CompileError",
+    "CostModel",
+    "CudaGraph",
+    "DagpuError",
+    "Device",
+    "DeviceError",
+    "DeviceLostError",
+    "DeviceOp",
+    "Feed",
+    "Flow",
+    "Here",
+    "In",
+    "Interpreter",
+    "Kernel",
+    "KernelArgumentError",
+    "KernelBoundsError",
+    "KernelOp",
+    "Lazy",
+    "ListSchedule",
+    "MayAlloc",
+    "Module",
+    "MovedError",
+    "NestedRunError",
+    "NoAlloc",
+    "NoDeviceError",
+    "NotReadyError",
+    "OperationCancelled",
+    "Out",
+    "OutOfMemoryError",
+    "OwnershipError",
+    "Partition",
+    "PartitionError",
+    "Pending",
+    "Pipeline",
+    "PlanError",
+    "RoundRobin",
+    "Rows",
+    "SchedulingPolicy",
+    "Scope",
+    "Shape",
+    "ShapeError",
+    "SharedTensor",
+    "SingleStream",
+    "Source",
+    "SourceError",
+    "Static",
+    "Stats",
+    "Stream",
+    "StreamInterpreter",
+    "Tensor",
+    "TensorMut",
+    "TensorRef",
+    "Tile",
+    "Trace",
+    "UpdateError",
+    "arange",
+    "batch",
+    "batching",
+    "bf16",
+    "bool_",
+    "convert",
+    "current_device",
+    "cutoff",
+    "device",
+    "devices",
+    "dup",
+    "empty",
+    "every",
+    "eye",
+    "f16",
+    "f32",
+    "f64",
+    "fill",
+    "flow",
+    "from_host",
+    "full",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "kernel",
+    "linspace",
+    "memcpy",
+    "merge",
+    "observe",
+    "ones",
+    "pipeline",
+    "plan_of",
+    "rand",
+    "randn",
+    "record_origins",
+    "source",
+    "spawn",
+    "trace",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "use_device",
+    "use_interpreter",
+    "value",
+    "watch",
+    "zeros",
+    "zip_flows",
     "zip_ops",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ unchanged. The result of an argument that is an op is unknown at the call; the t
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import update_wrapper, wraps
 from pathlib import Path
@@ -41,6 +41,7 @@ from dagpu.kernels.declaration import (
     params_of,
     read_source,
 )
+from dagpu.kernels.sees import Sees, sights_of
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.kernel_spec import HostBody, KernelSpec
 from dagpu.ops.launch import KernelOp, Launch
@@ -254,6 +255,7 @@ def kernel(
     checked: bool | None = None,
     in_place: bool = False,
     early_reads: Sequence[str] | None = None,
+    sees: Mapping[str, Sees] | None = None,
 ) -> Callable[[Callable[_P, None]], Kernel[_P]]:
     """Declare a kernel. The decorated function defines its name and parameters; the body of the function never runs.
 
@@ -272,6 +274,10 @@ def kernel(
             (programmatic dependent launch), unless an instruction of the plan writes one of these inputs. Every thread
             must call `wait_for_inputs()` before it reads another argument, and before it writes. None means that the
             kernel starts when the one before it is over.
+        sees: for names of inputs what one tile of the output looks at in them: `{"x": Around(3, 3)}`; `Here()`,
+            `Rows()`, `Columns()`, or for each axis of the input an `Along` or None. Of an input that is left out a tile
+            may look at everything. After a `write` to a part of a source, a feed runs the tiles that see the part,
+            and a block may get an empty tile. With `checked`, a tile that looks at more raises a `KernelBoundsError`.
 
     Raises:
         KernelArgumentError: the Python and the CUDA declaration differ, or one of them cannot be read.
@@ -302,6 +308,7 @@ def kernel(
             host=HostBody(),
             in_place=bool(in_place),
             early_reads=early_inputs(early_reads, params, source, name, place),
+            sees=sights_of(sees, params, source, abi, name, place),
         )
         return Kernel(spec, signature, cast("Callable[_P, None]", function))
 

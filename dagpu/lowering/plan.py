@@ -136,6 +136,8 @@ def may_write_over(launch: Launch, source: int, out: int) -> bool:
     """
     if not launch.kernel.in_place or source not in launch.reads or out not in launch.writes:
         return False
+    if launch.tile_list is not None:  # the output's other tiles hold what they should already
+        return False
     reads = [a.layout for a in launch.args if type(a) is View and a.buffer == source]
     writes = [a.view.layout for a in launch.args if type(a) is Tiles and a.view.buffer == out]
     if not reads or len(writes) != 1 or source in launch.writes or out in launch.reads:

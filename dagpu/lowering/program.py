@@ -84,7 +84,8 @@ class Items:
 @final
 @plain
 class Launch:
-    """A launch of a kernel: one block, or one call of the kernel's host body, for each index of `grid`."""
+    """A launch of a kernel: one block, or one call of the kernel's host body, for each index of `grid`, or for each of
+    a list of tiles."""
 
     kernel: KernelSpec
     args: tuple[Any, ...]
@@ -96,6 +97,9 @@ class Launch:
     writes: tuple[int, ...]
     device: int
     origin: Origin
+    tile_list: View | None = None
+    """The tiles that run, as int32 numbers of tiles in C order over `grid`, in a buffer of the device that is in
+    `reads`. The list may end with numbers from `prod(grid)` on, which are no tiles. None: all tiles run."""
 
 
 @final

@@ -2,11 +2,27 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
+from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin
+
+AxisSight: TypeAlias = tuple[int, int, int]
+"""What a tile sees along an axis of an input: an axis of the first output, and the elements that it also sees before
+and after its own extent along that axis."""
+
+
+@final
+@plain
+class Sight:
+    """What a tile of a kernel's output sees of one input."""
+
+    axes: tuple[AxisSight | None, ...]
+    """For each axis of the input; None for all of it."""
+    declared: str
+    """The declaration, for messages."""
 
 
 @final
@@ -60,6 +76,8 @@ class KernelSpec:
     early_reads: tuple[int, ...] | None = None
     """Indices in `params` of the inputs that the kernel reads before it waits for the kernel before it in a graph; None
     if it does not wait, and so must start when that kernel is over."""
+    sees: tuple[Sight | None, ...] | None = None
+    """For each parameter what a tile sees of it, None for everything; None if nothing is declared."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)

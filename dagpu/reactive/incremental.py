@@ -17,6 +17,7 @@ from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.budget import fit_into
+from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
 from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
 from dagpu.lowering.updates.leaf_values import LeafValues, written_from_outside
 from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs, same_kind
@@ -25,9 +26,11 @@ from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, ToHost, Value, Zip
+from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.live_stage import Contents, LiveStage
+from dagpu.reactive.tiled_plans import ChangedParts
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import call_on_plan, execute, next_stage
@@ -58,6 +61,8 @@ class IncrementalRun:
         """The compiled host layer of the trace, from its second update on."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
+        self._parts: dict[int, tuple[Box, ...] | None] = {}
+        """The parts of sources that have changed since then, by the sources' bits; None for everything."""
         self.sources: tuple[Source[Any], ...] = ()
         """The sources that the last trace has read, also of one that failed."""
         self.launched = 0
@@ -91,6 +96,14 @@ class IncrementalRun:
             lines.append(
                 f"{len(self._stages)} stages: a closure waits for host data, so each update traces the op again"
             )
+        counts = [(stage, count) for stage in self._stages for count in stage.tiles.counts if count.tiles]
+        if counts:
+            tiles = [
+                f"{label(stage.staleness.program.instructions[count.instruction])} {count.tiles:,} of {count.total:,}"
+                for stage, count in counts[:_MOST_SHOWN]
+            ]
+            more = ", ..." if len(counts) > _MOST_SHOWN else ""
+            lines.append(f"the last update ran tiles: {', '.join(tiles)} tiles{more}")
         total = sum(buffer.nbytes for stage in self._stages for buffer in stage.staleness.program.buffers)
         lines.append(f"kept {self.kept_bytes:,} bytes of {total:,}")
         return lines
@@ -108,8 +121,9 @@ class IncrementalRun:
                 pass
             else:
                 self._check_held()
-                await self._run_stage(self._stages[0], self._stale, waits)
+                await self._run_stage(self._stages[0], self._stale, waits, parts=self._changed_parts())
                 self._stale = 0
+                self._parts.clear()
                 return self._build()
         return await self._trace(snapshot, waits)
 
@@ -126,7 +140,8 @@ class IncrementalRun:
             raise NewTraceNeeded
         for made in live.inputs:
             if made.source is not None and made.own & self._stale:
-                made.value = made.source.cell.history.at(snapshot).value
+                made.version = made.source.cell.history.at(snapshot)
+                made.value = made.version.value
         if self._layer is None:
             self._layer = HostLayer(live)
         self._layer.refresh(self._stale, self._mark)
@@ -143,11 +158,32 @@ class IncrementalRun:
         fits = True
         for made in live.inputs:
             if made.source is not None:
-                value = made.source.cell.history.at(snapshot).value
-                if value is not made.value:
+                version, before = made.source.cell.history.at(snapshot), made.version
+                assert before is not None
+                if version is not before:
+                    self._note_parts(made.own, version.parts.since(before.revision))
                     self._stale |= made.own
-                    fits = fits and same_kind(made.value, value)
+                    fits = fits and same_kind(made.value, version.value)
         return fits
+
+    def _note_parts(self, bit: int, boxes: tuple[Box, ...] | None) -> None:
+        """Add the parts of a source that have changed, to those that an update which failed has not made."""
+        earlier = self._parts.get(bit) if bit in self._parts or self._stale & bit else ()
+        self._parts[bit] = None if boxes is None or earlier is None else (*earlier, *boxes)
+
+    def _changed_parts(self) -> ChangedParts:
+        """Return the parts of sources that have changed, and keep from now on what launches in tiles need."""
+        parts = {bit: boxes for bit, boxes in self._parts.items() if boxes is not None}
+        stage, bits = self._stages[0], sum(parts)
+        if bits & ~stage.written_bits:
+            stage.written_bits |= bits
+            old = stage.staleness
+            kept = TileUpdates(old).kept_for(stage.leaves.bits_of_sources(), stage.written_bits)
+            staleness = Staleness(old.program, old.bits, old.compared, (), kept)
+            if self._limit is not None:
+                staleness = fit_into(staleness, self._limit, self._origin)
+            stage.restage(staleness)
+        return parts
 
     def _check_held(self) -> None:
         """Raise a `MovedError` if a handle that the op holds has moved since the trace."""
@@ -156,7 +192,14 @@ class IncrementalRun:
 
     # ---- the device
 
-    async def _run_stage(self, stage: LiveStage, mask: int, waits: Waits, reuse: "_Reuse | None" = None) -> None:
+    async def _run_stage(
+        self,
+        stage: LiveStage,
+        mask: int,
+        waits: Waits,
+        reuse: "_Reuse | None" = None,
+        parts: ChangedParts | None = None,
+    ) -> None:
         """Make the targets of a stage. What comes after cutoffs that are not decided is left for a later part."""
         ran, before = 0, 0
         undecided = list(stage.cutoffs)
@@ -164,7 +207,7 @@ class IncrementalRun:
             if reuse is not None:
                 stage.reuse(*reuse)
             wait = _waiting_bits(stage, undecided, mask)
-            ran += await stage.run(Change(mask, wait, before, stage.lost), waits, self._origin)
+            ran += await stage.run(Change(mask, wait, before, stage.lost), waits, self._origin, parts)
             if not wait:
                 break
             ready = [cut for cut in undecided if cut.own & wait and not _watched(stage, cut) & wait]
@@ -241,6 +284,7 @@ class IncrementalRun:
             self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
+        self._parts.clear()
         self._layer = None
         return result
 

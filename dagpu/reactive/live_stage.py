@@ -17,6 +17,7 @@ from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram, extract
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.lowering.verify.verify_update import verify_update
+from dagpu.reactive.tiled_plans import ChangedParts, TiledPlan, TiledPlans
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
@@ -69,6 +70,19 @@ class LiveStage:
         self._settings = settings
         self._on_plan = on_plan
         self._updates: OrderedDict[Change, _Update] = OrderedDict()
+        self.tiles = TiledPlans(staleness, leaves, settings, on_plan)
+        """The plans in which launches run lists of tiles."""
+        self.written_bits = 0
+        """The bits of the sources of which parts have been written: what launches in tiles need is kept for these."""
+
+    def restage(self, staleness: Staleness) -> None:
+        """Keep other buffers of the same program from now on. What was not kept before is lost."""
+        before, self.staleness = self.staleness, staleness
+        self.lost = (self.lost | (staleness.targets - before.targets)) & staleness.targets
+        for buffer in before.targets - staleness.targets:
+            self.targets.memory[buffer] = None
+        self._updates.clear()
+        self.tiles = TiledPlans(staleness, self.leaves, self._settings, self._on_plan)
 
     def reuse(self, table: ValueNumbers, available: Contents) -> None:
         """Take over memory of an earlier trace for lost targets whose contents are the same by construction."""
@@ -100,18 +114,23 @@ class LiveStage:
         storage = made.storage
         return self.targets.shared(made.buffer, storage.device, storage.nbytes, made.layout, made.origin)
 
-    async def run(self, change: Change, waits: Waits, origin: Origin) -> int:
+    async def run(self, change: Change, waits: Waits, origin: Origin, parts: ChangedParts | None = None) -> int:
         """Make the targets that a change makes stale, and return the number of instructions that ran.
 
-        If it fails or is cancelled, everything that it was to make counts as lost.
+        `parts` are the parts of sources that have changed, where that is known: then launches run the tiles that see
+        them. If it fails or is cancelled, everything that it was to make counts as lost.
         """
-        update = self._find(change)
+        tiled = self.tiles.find(change, parts or {}, self.targets)
+        update: _Update | TiledPlan = self._find(change) if tiled is None else tiled[0]
         chosen = update.subprogram.chosen
         if update.loaded is None:
             self.lost = change.lost - {b for b, _ in update.subprogram.outputs}
             return 0
         outputs = update.subprogram.outputs
         bound = self._bind(update)
+        if tiled is not None:
+            for here, memory_here in tiled[1].items():
+                bound.memory[here] = memory_here
         locks = Locks(origin) if bound.locks else None
         try:
             await run_call(update.loaded, bound, locks, self._settings, waits)
@@ -128,7 +147,7 @@ class LiveStage:
         self.lost -= {buffer for buffer, _ in outputs}
         return len(chosen)
 
-    def _bind(self, update: _Update) -> BoundArguments:
+    def _bind(self, update: "_Update | TiledPlan") -> BoundArguments:
         """Bind the buffers of an update: leaves, kept memory that it reads, and kept memory that it writes in place."""
         memory: list[object] = [None] * len(update.subprogram.program.buffers)
         kept, last, own = self.staleness.kept, self.staleness.last, self.targets.memory

@@ -5,6 +5,7 @@ The parameters are read by the contract of kernels/prelude/dagpu.cuh, independen
 neither the kernel's identity nor the shapes of plain pointers. For these, `tests.simulated.cuda` appends a number.
 """
 
+import re
 import struct
 from collections.abc import Callable
 from math import prod
@@ -12,12 +13,14 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from dagpu.backends.cuda.commands.bounds_reports import OUT_OF_SIGHT
 from dagpu.backends.cuda.compile.compiler import Unit
 from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, GridExtents, KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
-from dagpu.backends.cuda.kernels.launch_params import CHECKED, LINEAR_GRID, STRIDED, WIDE, macros
+from dagpu.backends.cuda.kernels.launch_params import CHECKED, LINEAR_GRID, SEES, STRIDED, TILE_LIST, WIDE, macros
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.backends.host.numpy_execution import execute
+from dagpu.common.errors import KernelBoundsError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Launch, Tiles, View
@@ -42,7 +45,7 @@ KERNELS: Final[list[Any]] = []
 OWN: Final[list[tuple[BuiltinWork, Callable[..., None]]]] = []
 """The action of each of dagpu's own kernels, by the number after the parameters."""
 
-VARIANTS: Final = {macros(variant): variant for variant in range(16)}
+VARIANTS: Final = {macros(variant): variant for variant in range(64)}
 
 
 @final
@@ -52,6 +55,8 @@ class Reader:
     def __init__(self, text: bytes) -> None:
         self.text = text
         self.at = 0
+        self.lists: set[int] = set()
+        """The addresses of lists of tiles that were read."""
 
     def align(self, size: int) -> None:
         """Skip to a multiple of `size`. The skipped bytes must be zero."""
@@ -124,6 +129,8 @@ class Loaded:
             execute(launch, memory)
         except Violation as violation:
             self._violated(violation, reports)
+        except KernelBoundsError as error:
+            self._violated(_out_of_sight(error, launch), reports)
         except BaseException as error:
             self.gpu.machine.problems.append(f"a host body failed on the GPU: {error!r}")
 
@@ -159,7 +166,20 @@ class Loaded:
         if variant & LINEAR_GRID and tiles is not None:
             whole = tiles.grid
             assert grid == (prod(whole), 1, 1)
-        return Launch(spec, tuple(arguments), whole, (), (), self.gpu.index, None), memory, reports
+        tile_list = None
+        if variant & TILE_LIST and memory is not None and tiles is not None:
+            whole = tiles.grid
+            (address,) = reader.lists  # all structs have one address
+            assert grid[1:] == (1, 1)
+            layout = contiguous_layout((grid[0],), np.dtype(np.int32))
+            found = self._place(address, layout)
+            if found is None:
+                memory = None
+            else:
+                tile_list = View(len(memory), replaced(layout, offset=found[1]))
+                memory.append(found[0])
+        launch = Launch(spec, tuple(arguments), whole, (), (), self.gpu.index, None, tile_list)
+        return launch, memory, reports
 
     def _struct(self, number: int, param: Param, reader: Reader) -> tuple[int, Any, int]:
         assert param.rank is not None
@@ -176,9 +196,13 @@ class Loaded:
             tile = reader.indices(rank, variant)
             own = tuple(-(-n // step) for n, step in zip(shape, tile, strict=True))
             argument = Tiles(argument, tile, own)
-            if variant & LINEAR_GRID:
+            if variant & (LINEAR_GRID | TILE_LIST):
                 assert reader.indices(rank, variant) == own
+        elif variant & SEES:
+            reader.indices(7 * rank, variant)  # the emulated prelude reads them
         reader.align(8)
+        if variant & TILE_LIST and rank and (param.form == "out" or variant & SEES):
+            reader.lists.add(reader.pointer())
         report = 0
         if variant & CHECKED:
             report = reader.pointer()
@@ -200,6 +224,19 @@ class Loaded:
         rank, room = len(violation.index), (0,) * (8 - len(violation.index))
         fields = (2, violation.argument, rank, violation.kind, *violation.index, *room, *violation.extent, *room)
         report[...] = np.frombuffer(REPORT.pack(*fields), np.uint8)
+
+
+def _out_of_sight(error: KernelBoundsError, launch: Launch) -> Violation:
+    """Return the violation of a tile that the host body's check has found: the prelude reports the tile's number."""
+    found = re.search(r"looked at (\w+)\[(.*?)\] from tile \((.*?)\)", str(error))
+    assert found is not None
+    name, index, tile = found.groups()
+    (argument,) = [number for number, param in enumerate(launch.kernel.params) if param.name == name]
+    number = 0
+    for extent, at in zip(launch.grid, map(int, filter(None, tile.split(","))), strict=True):
+        number = number * extent + at
+    at_index = tuple(map(int, index.split(",")))
+    return Violation(argument, at_index, (number, *(0,) * (len(at_index) - 1)), OUT_OF_SIGHT)
 
 
 def _scalar(param: Param, reader: Reader) -> Any:

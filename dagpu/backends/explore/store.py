@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dagpu.backends.explore.element_wise import check_element_wise
 from dagpu.backends.explore.script import Script
 from dagpu.backends.host.arrays import Account, HostMemory, Part
-from dagpu.backends.host.numpy_execution import execute
+from dagpu.backends.host.numpy_execution import check_declared_sight, execute
 from dagpu.common.critical import enter_user_code, restore_section
 from dagpu.lowering.program import HOST, GraphLaunch, Instruction, Launch, Role
 
@@ -93,7 +93,7 @@ class PoisonedStore:
             if type(instruction) is GraphLaunch:  # a graph has its own fixed memory and cannot work on copies
                 execute(instruction, self._memory)
                 return
-            if isinstance(instruction, Launch) and instruction.kernel.in_place:
+            if isinstance(instruction, Launch) and (instruction.kernel.in_place or instruction.kernel.sees is not None):
                 self._check(instruction)
             self._execute(lane, instruction)
         finally:
@@ -116,10 +116,13 @@ class PoisonedStore:
                 memory[buffer] = live
 
     def _check(self, launch: Launch) -> None:
-        """Check a launch of an `in_place` kernel, once for each script, however often the script is executed."""
+        """Check a launch of a kernel that is declared `in_place`, or declares what its tiles see, once for each script,
+        however often the script is executed."""
         if id(launch) not in self._checked:
             self._checked.add(id(launch))
-            check_element_wise(launch, self._memory)
+            if launch.kernel.in_place:
+                check_element_wise(launch, self._memory)
+            check_declared_sight(launch, self._memory)
 
     def publish(self, lane: int, instruction: Instruction) -> None:
         flight = self._flights[lane]

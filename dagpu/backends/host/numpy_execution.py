@@ -12,7 +12,8 @@ from dagpu.backends.common.host_instructions import blame, call, source_array
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.host.arrays import input_array, readonly_array, writable_array
-from dagpu.backends.host.tiles import TilePlace, cut_out, places, whole
+from dagpu.backends.host.sight_check import check_sight
+from dagpu.backends.host.tiles import TilePlace, cut_out, listed, places, whole
 from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
@@ -72,6 +73,37 @@ def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _
 
 
 def _launch(launch: Launch, memory: list[object], outcome: Outcome) -> None:
+    if launch.kernel.checked:
+        check_declared_sight(launch, memory)
+    _run_tiles(launch, memory, _listed_numbers(launch, memory), outcome)
+
+
+def check_declared_sight(launch: Launch, memory: list[object]) -> None:
+    """Check that the tiles of a launch look at no more than the kernel declares, if it declares something.
+
+    Raises:
+        KernelBoundsError: a tile looks at more.
+    """
+    kernel = launch.kernel
+    if kernel.sees is None or kernel.grid is not None or kernel.host.function is None:
+        return
+    numbers = _listed_numbers(launch, memory)
+    every = list(range(prod(launch.grid))) if numbers is None else numbers
+    check_sight(launch, memory, every, lambda on, tiles: _run_tiles(launch, on, tiles, _UNCANCELLED))
+
+
+def _listed_numbers(launch: Launch, memory: list[object]) -> list[int] | None:
+    """Return the numbers of the tiles of a launch that has a list; None for all tiles."""
+    if launch.tile_list is None:
+        return None
+    listing = readonly_array(memory[launch.tile_list.buffer], launch.tile_list.layout)
+    total = prod(launch.grid)
+    return [number for number in listing.tolist() if number < total]
+
+
+def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, outcome: Outcome) -> None:
+    """Call the host body for the tiles with these numbers, None for all. A body for whole outputs is called once, and
+    makes these tiles too."""
     kernel = launch.kernel
     body = kernel.host.function
     if body is None:
@@ -85,7 +117,12 @@ def _launch(launch: Launch, memory: list[object], outcome: Outcome) -> None:
             arguments[position] = input_array(memory[argument.buffer], argument.layout, kernel, position)
         elif type(argument) is Tiles:
             outputs.append((position, memory[argument.view.buffer], argument.view.layout))
-            cuts.append((whole(argument),) if once else places(argument, launch.grid))
+            if once:
+                cuts.append((whole(argument),))
+            else:
+                cuts.append(
+                    places(argument, launch.grid) if numbers is None else listed(argument, launch.grid, numbers)
+                )
     blocks = prod(launch.grid)
     if once:
         blocks = min(blocks, 1)  # an empty grid calls no body, on the host as on a GPU

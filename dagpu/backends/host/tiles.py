@@ -6,6 +6,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
+from dagpu.backends.common.tile_sight import index_of_tile
 from dagpu.backends.host.arrays import HostMemory, Part
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout
@@ -35,6 +36,14 @@ def places(tiles: Tiles, grid: Shape) -> Iterable[TilePlace]:
     return cut(tiles.view.layout, tiles.tile, grid)
 
 
+def listed(tiles: Tiles, grid: Shape, numbers: Iterable[int]) -> list[TilePlace]:
+    """Return the places of the tiles with these numbers, which count in C order over the launch's `grid`."""
+    layout, found = tiles.view.layout, list[TilePlace]()
+    for number in numbers:
+        found.append(_place(layout, tiles.tile, index_of_tile(number, grid)))
+    return found
+
+
 def whole(tiles: Tiles) -> TilePlace:
     """Return the place of a tile that covers the whole output."""
     layout = tiles.view.layout
@@ -53,21 +62,24 @@ def cut_out(memory: object, layout: Layout, place: TilePlace) -> Tile[Any]:
 
 
 def _each(layout: Layout, tile: Shape, grid: Shape) -> Iterator[TilePlace]:
-    rank, extents = len(tile), layout.shape
-    missing = (0,) * (rank - len(grid))
     for where in product(*map(range, grid)):
-        number = where[:rank] + missing
-        starts = [min(i * step, extent) for i, step, extent in zip(number, tile, extents, strict=True)]
-        stops = [min(begin + step, extent) for begin, step, extent in zip(starts, tile, extents, strict=True)]
-        if any(where[rank:]):
-            # The index is outside, along an axis that the output lacks. An array without axes cannot be empty, so the
-            # tile of an output without axes gets one.
-            yield TilePlace((0,) * max(rank, 1), 0, (slice(0, 0),) * rank, number)
-            continue
-        shape = tuple(stop - begin for begin, stop in zip(starts, stops, strict=True))
-        # The first byte of an empty tile may be past the end of its memory.
-        offset = layout.offset + sum(map(int.__mul__, starts, layout.strides)) if 0 not in shape else 0
-        yield TilePlace(shape, offset, tuple(map(slice, starts, stops)), number)
+        yield _place(layout, tile, where)
+
+
+def _place(layout: Layout, tile: Shape, where: Shape) -> TilePlace:
+    """Return the place of the tile at an index of the launch's grid."""
+    rank, extents = len(tile), layout.shape
+    number = where[:rank] + (0,) * (rank - len(where))
+    if any(where[rank:]):
+        # The index is outside, along an axis that the output lacks. An array without axes cannot be empty, so the tile
+        # of an output without axes gets one.
+        return TilePlace((0,) * max(rank, 1), 0, (slice(0, 0),) * rank, number)
+    starts = [min(i * step, extent) for i, step, extent in zip(number, tile, extents, strict=True)]
+    stops = [min(begin + step, extent) for begin, step, extent in zip(starts, tile, extents, strict=True)]
+    shape = tuple(stop - begin for begin, stop in zip(starts, stops, strict=True))
+    # The first byte of an empty tile may be past the end of its memory.
+    offset = layout.offset + sum(map(int.__mul__, starts, layout.strides)) if 0 not in shape else 0
+    return TilePlace(shape, offset, tuple(map(slice, starts, stops)), number)
 
 
 @lru_cache(maxsize=512)

@@ -30,7 +30,9 @@ def fit_into(staleness: Staleness, limit: int, where: Origin) -> Staleness:
             break
         dropped.add(buffer)
         total -= size[buffer]
-    return Staleness(program, staleness.bits, staleness.compared, dropped) if dropped else staleness
+    if not dropped:
+        return staleness
+    return Staleness(program, staleness.bits, staleness.compared, dropped, staleness.also_kept)
 
 
 def _traffic(staleness: Staleness, buffer: int) -> int:

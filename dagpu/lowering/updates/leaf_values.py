@@ -1,13 +1,19 @@
 """What the buffers of a traced stage hold before it starts: inputs of the feed, whose values change, and constants."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
+import numpy as np
+
+from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.handles import Handle, HandleState, SharedTensor, clone_shared, live_state
 from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.scalar_params import NumberUse
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.traced_storage import TracedStorage
+from dagpu.lowering.updates.dirty.dirt import Dirty, dirt_of_boxes
 from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
+from dagpu.ops.live.parts import Box
 
 _EVERY_BIT: Final = -1
 """The bits of what an earlier stage made: it may depend on everything."""
@@ -78,7 +84,31 @@ class LeafValues:
         found = self._live.get(buffer)
         if found is not None and not found[0].decided:
             return object()
+        if found is not None and found[0].version is not None and type(found[0].value) is SharedTensor:
+            return found[0].version
         return self.value(buffer)
+
+    def bits_of_sources(self) -> dict[int, int]:
+        """Return the bits of the leaves that are tensors or arrays of sources, by buffer."""
+        return {buffer: made.own for buffer, (made, _) in self._live.items() if _layout(made) is not None}
+
+    def dirt(self, parts: Mapping[int, Sequence[Box]]) -> dict[int, Dirty]:
+        """Return the dirt of the leaves of sources of which only parts have changed, by the sources' bits."""
+        found: dict[int, Dirty] = {}
+        for buffer, (made, _) in self._live.items():
+            layout = _layout(made)
+            if made.own in parts and layout is not None:
+                found[buffer] = dirt_of_boxes(layout, parts[made.own])
+        return found
+
+
+def _layout(made: LiveInput) -> Layout | None:
+    """Return the layout of the tensor or array of a source; None for any other input."""
+    if made.source is None:
+        return None
+    if type(made.value) is np.ndarray:
+        return contiguous_layout(made.value.shape, made.value.dtype)
+    return made.layout
 
 
 def written_from_outside(

@@ -28,7 +28,7 @@ from dagpu.lowering.tracing.deferred import Deferred
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Cutoff, Map
 from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.live.versions import Snapshot, Version
 
 Call: TypeAlias = Callable[[Any], Any]
 
@@ -54,7 +54,7 @@ class LiveInput:
 
     __slots__ = (
         "argument", "bits", "buffer", "call", "cutoff", "decided", "layout", "node", "origin", "own", "source",
-        "storage", "value", "watched",
+        "storage", "value", "version", "watched",
     )  # fmt: skip
 
     def __init__(self, own: int, bits: int, value: Any) -> None:
@@ -65,6 +65,9 @@ class LiveInput:
         self.value = value
         """The value: of a tensor, the `SharedTensor`; of a cutoff on the device, what `buffer` held last."""
         self.source: Source[Any] | None = None
+        self.version: Version | None = None
+        """The version of a source that has the value. A part of a tensor may be written in place, so only this says
+        that the contents are the same."""
         self.call: Call | None = None
         """The function that computes the value of `argument`; None for a source, and for a cutoff on the device."""
         self.node: Map[Any] | None = None
@@ -127,9 +130,9 @@ class LiveInputs:
         found = self._standins.get(node)
         if found is not None:
             return self._again(found)
-        value = node.cell.history.at(self.snapshot).value
-        made = self._new_bit(node, value)
-        made.source = node
+        version = node.cell.history.at(self.snapshot)
+        made = self._new_bit(node, version.value)
+        made.source, made.version = node, version
         return self._keep(node, self._stand_in(len(self.inputs) - 1))
 
     def of_cutoff(self, node: Cutoff[Any, Any, Any], value: Any, buffer_of: Callable[[Any], int]) -> Any:

@@ -52,6 +52,15 @@ class TargetMemory:
         memory, handle = self._held.get(buffer, (None, None))
         return handle if memory is self.memory[buffer] else None
 
+    def is_held(self, buffer: int) -> bool:
+        """Return true if something outside of the feed has a handle to the present contents of a buffer, or another
+        target is in the same memory."""
+        own, handle = self.memory[buffer], self.handle_of(buffer)
+        if sum(memory is own for memory in self.memory) > 1:
+            return True
+        holders = None if handle is None else live_state(handle).holders
+        return holders is not None and len(holders.alive) > 1
+
     def shared(self, buffer: int, device: Device, nbytes: int, layout: Layout, origin: Origin) -> Any:
         """Return a handle to a device result. All handles to one version share its memory."""
         memory = self.memory[buffer]

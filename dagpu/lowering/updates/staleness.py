@@ -36,7 +36,12 @@ class Staleness:
     """The dependences of one program, and what must be kept."""
 
     def __init__(
-        self, program: Program, bits: dict[int, int], compared: Iterable[int] = (), dropped: Iterable[int] = ()
+        self,
+        program: Program,
+        bits: dict[int, int],
+        compared: Iterable[int] = (),
+        dropped: Iterable[int] = (),
+        also_kept: Iterable[int] = (),
     ) -> None:
         self.program = program
         self.bits = bits
@@ -64,7 +69,9 @@ class Staleness:
             b for b in self.last if program.buffers[b].role is Role.OUTPUT
         } | self.compared & self.last.keys()
         """The buffers that others may hold: each update makes them in new memory."""
-        self.kept = self._versions_needed_again() - set(dropped)
+        self.also_kept = frozenset(also_kept)
+        """Buffers that are kept so that launches may run in tiles."""
+        self.kept = (self._versions_needed_again() | self.also_kept) - self.results - set(dropped)
         """The buffers that a later update may read, and that nothing outside can see."""
         self.targets = self.results | self.kept
 

@@ -5,7 +5,7 @@ of how the instructions were chosen: it executes the whole program before and af
 them, on terms in place of contents. A term is an instruction with the terms of all that it reads.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Final, TypeAlias
 
 from dagpu.common.errors import PlanError
@@ -22,8 +22,11 @@ _UNWRITTEN: Final = -1
 """The value number of memory that nothing has written."""
 
 
-def verify_update(staleness: Staleness, change: Change, update: Subprogram) -> None:
-    """Prove an update for a change of inputs.
+def verify_update(
+    staleness: Staleness, change: Change, update: Subprogram, unchanged: frozenset[int] = frozenset()
+) -> None:
+    """Prove an update for a change of inputs. The instructions `unchanged` leave what they left before, although they
+    depend on the change: `verify_tiles` has proved that.
 
     Before it, each target holds what a run from scratch with the old inputs leaves in it, but for those in
     `change.lost`, which hold nothing; and where earlier parts of the update have made a target, what they left. After
@@ -38,8 +41,11 @@ def verify_update(staleness: Staleness, change: Change, update: Subprogram) -> N
         return table.number(("leaf", buffer, bool(staleness.bits.get(buffer, 0) & mask)))
 
     outside = [number for number, buffer in enumerate(whole.buffers) if buffer.role is Role.INPUT]
-    before = _execute(whole, {b: leaf(b, 0) for b in outside}, table)
-    after = _execute(whole, {b: leaf(b, change.mask) for b in outside}, table)
+    left_before: list[int] = []
+    before = _execute(whole, {b: leaf(b, 0) for b in outside}, table, made=left_before)
+    same: dict[int, int] = {}
+    kept = {index: left_before[index] for index in unchanged}
+    after = _execute(whole, {b: leaf(b, change.mask) for b in outside}, table, same, kept)
     held: Memory = {}
     for buffer in staleness.targets:
         made = change.only and not staleness.bits_of(buffer) & change.only
@@ -47,7 +53,7 @@ def verify_update(staleness: Staleness, change: Change, update: Subprogram) -> N
     own: Memory = {}
     for buffer, here in update.inputs:
         own[here] = held.get(buffer) if buffer in staleness.last else leaf(buffer, change.mask)
-    left = _execute(update.program, own, table)
+    left = _execute(update.program, own, table, same)
     held.update({buffer: left[here] for buffer, here in update.outputs})
     for buffer in staleness.targets:
         if not staleness.bits_of(buffer) & change.wait and held[buffer] != after[buffer]:
@@ -55,8 +61,19 @@ def verify_update(staleness: Staleness, change: Change, update: Subprogram) -> N
             raise PlanError(f"an update leaves buffer {buffer}, which {made_by} writes, stale. {CURE}")
 
 
-def _execute(program: Program, memory: Memory, table: ValueNumbers) -> Memory:
-    """Execute a program on terms, and return the memory that it leaves."""
+def _execute(
+    program: Program,
+    memory: Memory,
+    table: ValueNumbers,
+    same: dict[int, int] | None = None,
+    kept: Mapping[int, int] | None = None,
+    made: list[int] | None = None,
+) -> Memory:
+    """Execute a program on terms, and return the memory that it leaves.
+
+    `same` has numbers that mean the same contents as others; the results of the instructions in `kept` are added to it.
+    `made` gets the number that each instruction leaves.
+    """
     memory = dict(memory)
     for index, instruction in enumerate(program.instructions):
         terms: list[Hashable] = [table.operation(program, instruction)]
@@ -69,6 +86,12 @@ def _execute(program: Program, memory: Memory, table: ValueNumbers) -> Memory:
                 )
             terms.append(term)
         result = table.number(tuple(terms))
+        if same is not None:
+            if kept is not None and index in kept:
+                same[result] = kept[index]
+            result = same.get(result, result)
+        if made is not None:
+            made.append(result)
         for buffer in instruction.writes:
             memory[buffer] = result
     return memory

@@ -1,7 +1,7 @@
 """`Source`, an op whose value is set from outside, and `cutoff`, which hides equal values from what comes after it."""
 
 from collections.abc import Callable, Hashable
-from typing import Any, final, overload
+from typing import Any, Final, TypeAlias, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +11,26 @@ from dagpu.common.critical import in_user_code
 from dagpu.common.errors import SourceError
 from dagpu.common.frozen import frozen
 from dagpu.common.origin import Origin, describe, here
-from dagpu.common.wrong_arguments import check_function
+from dagpu.common.slot import Slot
+from dagpu.common.wrong_arguments import check_function, format_value
 from dagpu.handles import HANDLES, OWNING, SharedTensor, Tensor, live_state
 from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
-from dagpu.ops.live.versions import SourceCell, change_source, newest_value
+from dagpu.ops.live.changes import SourceCell, change_source, newest_value, write_source
+from dagpu.ops.live.parts import Box, Region, box_of, slices_of
+from dagpu.ops.live.versions import Snapshot
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=np.generic)
 _H = TypeVar("_H", bound=Hashable)
+
+
+PutPart: TypeAlias = Callable[[SharedTensor[Any], Box, Any, bool, Origin], SharedTensor[Any]]
+"""Writes data to a part of a tensor, in place if the flag says so, and returns a handle to the tensor that has it."""
+
+PUT_PART: Final = Slot[PutPart]("dagpu.runtime.calls.put_part")
 
 
 @final
@@ -45,7 +54,9 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
 
     def get(self) -> _T:
         """Return the value that was set last: a tensor as another handle to it, an array as a read-only array."""
+        snapshot = Snapshot()  # while it exists, nothing writes the memory of what was set
         value: _T = as_read(newest_value(self.cell)[0])
+        del snapshot
         return value
 
     @overload
@@ -73,16 +84,92 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         self._refuse_in_closure()
         check_function(f, "change", here())
         while True:
+            snapshot = Snapshot()
             value, version = newest_value(self.cell)
-            new = f(as_read(value))
+            given = as_read(value)
+            del snapshot, value
+            new = f(given)
             if change_source(self.cell, _own(new, self.kind, self.origin, "set"), version):
                 return
 
-    def _refuse_in_closure(self) -> None:
+    @overload
+    def write(
+        self: "Source[SharedTensor[_N]]", at: Region, data: "NDArray[_N] | Tensor[_N] | SharedTensor[_N]", /
+    ) -> None: ...
+    @overload
+    def write(self: "Source[NDArray[_N]]", at: Region, data: NDArray[_N], /) -> None: ...
+    def write(self: "Source[Any]", at: Any, data: Any, /) -> None:
+        """Change a part of a tensor or an array. What depends on other parts alone does not run again.
+
+            picture.write((slice(0, 64), slice(128, 192)), patch)
+
+        A feed runs the tiles that see the part, of kernels that declare what a tile looks at (`sees`). Sets and writes
+        between two updates add up. From any thread, and in a `batch()`: the call returns when the part is written.
+        Memory that something else still holds is copied first, on its device: a handle, or a run that reads it.
+
+        Args:
+            at: for each axis a `slice` without a step; axes that are left out are written whole.
+            data: an array or a tensor of the shape of the part. A `Tensor` moves into the call.
+
+        Raises:
+            SourceError: the source holds neither a tensor nor an array, the part does not lie in it, the data has
+                another shape or element type, or a closure of a run called this.
+        """
+        origin = here()
+        self._refuse_in_closure("written")
+        held = self.cell.history.newest.settled().value
+        box = self._checked_part(held, at, data, origin)
+        if not all(begin < end for begin, end in box):
+            return
+        if isinstance(held, np.ndarray):
+            copied = np.array(data)
+            write_source(self.cell, box, lambda value, alone: _with_part(value, box, copied), None)
+            return
+        given = (
+            np.array(data)
+            if isinstance(data, np.ndarray)
+            else share_tensor(data, origin)
+            if (type(data) is Tensor)
+            else data.clone()
+        )
+        put = PUT_PART.value
+        write_source(self.cell, box, lambda value, alone: put(value, box, given, alone, origin), _is_alone)
+
+    def _checked_part(self, held: Any, at: Any, data: Any, origin: Origin) -> Box:
+        """Return the part that a call of `write` names, if it and the data fit."""
+        where = f"the source made at {describe(self.origin)} was written at {describe(origin)}"
+        if not isinstance(held, np.ndarray) and type(held) is not SharedTensor:
+            raise SourceError(
+                f"{where}, and holds {format_value(held)}, which has no parts. Set it: source.set(value)."
+            )
+        box = box_of(at, held.shape)
+        if isinstance(box, str):
+            raise SourceError(
+                f"{where} in the part {format_value(at)} of its shape {held.shape}: {box}. Give a slice for each axis, "
+                "within the shape and without a step."
+            )
+        wanted = tuple([end - begin for begin, end in box])
+        kinds: tuple[type[Any], ...] = (np.ndarray,)
+        if type(held) is SharedTensor:
+            kinds = (np.ndarray, Tensor, SharedTensor)
+        if not isinstance(data, kinds):
+            what = "an array" if len(kinds) == 1 else "an array or a tensor"
+            raise SourceError(
+                f"{where} with {format_value(data)}. Give {what} of shape {wanted} and {held.dtype.name}."
+            )
+        if data.shape != wanted or data.dtype != held.dtype:
+            raise SourceError(
+                f"{where} with {data.dtype.name} of shape {data.shape}, but the part has {held.dtype.name} of shape "
+                f"{wanted}. Give data of the shape and element type of the part."
+            )
+        return box
+
+    def _refuse_in_closure(self, done: str = "set") -> None:
         if in_user_code():
             raise SourceError(
-                f"the source made at {describe(self.origin)} was set at {describe(here())}, inside a closure of a run. "
-                "What an op computes may not change what it is computed of: set it where the result of the op arrives."
+                f"the source made at {describe(self.origin)} was {done} at {describe(here())}, inside a closure of a "
+                "run. What an op computes may not change what it is computed of: set it where the result of the op "
+                "arrives."
             )
 
 
@@ -139,6 +226,21 @@ def cutoff(op: Any, /, equal: Callable[[Any, Any], bool] | None = None) -> Any:
     if equal is not None and not callable(equal):
         check_function(equal, "cutoff", origin, "equal")
     return Cutoff(shared(op, origin), equal, origin)
+
+
+def _with_part(array: Any, box: Box, data: Any) -> Any:
+    """Return a read-only copy of an array with other data in a part."""
+    copy = np.array(array)
+    copy[slices_of(box)] = data
+    copy.flags.writeable = False
+    return copy
+
+
+def _is_alone(tensor: Any) -> bool:
+    """Return true if there is no other handle to the memory of a tensor, and no run that uses it."""
+    state = live_state(tensor)
+    lock = state.storage.lock
+    return state.holders is not None and len(state.holders.alive) == 1 and not lock.readers and lock.writer is None
 
 
 def as_read(value: Any) -> Any:

@@ -68,3 +68,35 @@ class Public:
 
 def tensor() -> Tensor[f32]:
     return ones((4,)).sync()
+
+
+ELSEWHERE = {
+    "Pipeline.__call__": "its arguments are those of the user's function",
+    "KernelOp": "kernels make them",
+    "SharedTensor.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
+    "TensorRef.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
+    "Trace.begin": "backends call it",
+    **dict.fromkeys(("Trace.track", "Flow.begin", "Ask.close"), "open flows call it"),
+    **dict.fromkeys(("Stats.hand_over", "Stats.wait_for_producer", "Stats.wait_for_consumer"), "feeds call it"),
+    "Ask.__call__": "its argument is that of the user's function",
+    "Trace.save": "the path is checked like that of `trace`, and tests/unit/runtime/test_timeline.py writes it",
+    **dict.fromkeys(
+        ("CostModel.nbytes", "CostModel.seconds", "CostModel.times"), "policies call it with their program"
+    ),
+    **dict.fromkeys(("SingleStream.place", "RoundRobin.place", "ListSchedule.place"), "runs call it"),
+    **dict.fromkeys(
+        ("Interpreter.run", "Interpreter.run_sync", "Module.forward", "SchedulingPolicy.place"), "a protocol"
+    ),
+}
+"""Public calls with arguments that the table leaves out, and why."""
+
+
+def enter(manager: Any) -> object:
+    with manager as inside:
+        return inside
+
+
+class Settable:
+    """Takes the values of a flow."""
+
+    def set(self, x: object) -> None: ...

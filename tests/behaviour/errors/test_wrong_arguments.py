@@ -44,7 +44,20 @@ from dagpu import (
     zip_flows,
     zip_ops,
 )
-from tests.behaviour.errors.argument_sorts import CALLABLE, FINITE, HELD, NUMBERS, SEED, WHOLE, WRONG, Public, tensor
+from tests.behaviour.errors.argument_sorts import (
+    CALLABLE,
+    ELSEWHERE,
+    FINITE,
+    HELD,
+    NUMBERS,
+    SEED,
+    WHOLE,
+    WRONG,
+    Public,
+    Settable,
+    enter,
+    tensor,
+)  # fmt: skip
 
 
 @kernel(cuda="__global__ void copy(Tile<float, 1> y, View<const float, 1> x, float by) {}")
@@ -59,11 +72,6 @@ def _(y: Tile[f32], x: NDArray[f32], by: float) -> None:
 
 REAL = object()
 """Stands for a nursery."""
-
-
-def enter(manager: Any) -> object:
-    with manager as inside:
-        return inside
 
 
 def recorded(op: Any) -> object:
@@ -109,6 +117,10 @@ def overlapping(at_least: Any) -> object:
         ones((4,)).sync()
     found.assert_overlap(at_least)
     return found
+
+
+def seeing(x: Any) -> object:
+    return declared(cuda=COPY, sees={"x": x})
 
 
 def declared(**given: Any) -> object:
@@ -172,36 +184,10 @@ def watched(feed: Any, **given: Any) -> object:
     return trio.run(main)
 
 
-class Settable:
-    """Takes the values of a flow."""
-
-    def set(self, x: object) -> None: ...
-
-
 FLOW: Any = dagpu.flow([1])
 SHARED: Callable[[], Any] = lambda: tensor().share()  # noqa: E731  # a def would need a name for each
 LENT: Callable[[], Any] = lambda: tensor().borrow()  # noqa: E731
 WRITTEN: Callable[[], Any] = lambda: tensor().borrow_mut()  # noqa: E731
-
-ELSEWHERE = {
-    "Pipeline.__call__": "its arguments are those of the user's function",
-    "KernelOp": "kernels make them",
-    "SharedTensor.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
-    "TensorRef.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
-    "Trace.begin": "backends call it",
-    **dict.fromkeys(("Trace.track", "Flow.begin", "Ask.close"), "open flows call it"),
-    **dict.fromkeys(("Stats.hand_over", "Stats.wait_for_producer", "Stats.wait_for_consumer"), "feeds call it"),
-    "Ask.__call__": "its argument is that of the user's function",
-    "Trace.save": "the path is checked like that of `trace`, and tests/unit/runtime/test_timeline.py writes it",
-    **dict.fromkeys(
-        ("CostModel.nbytes", "CostModel.seconds", "CostModel.times"), "policies call it with their program"
-    ),
-    **dict.fromkeys(("SingleStream.place", "RoundRobin.place", "ListSchedule.place"), "runs call it"),
-    **dict.fromkeys(
-        ("Interpreter.run", "Interpreter.run_sync", "Module.forward", "SchedulingPolicy.place"), "a protocol"
-    ),
-}
-"""Public calls with arguments that the table leaves out, and why."""
 
 TABLE: dict[str, Public] = {
     "value": Public(value, lambda: {"x": 3}, {"x": tuple(WRONG.keys() - {"op"})}),
@@ -244,12 +230,14 @@ TABLE: dict[str, Public] = {
             "options": ["-lineinfo"],
             "checked": True,
             "in_place": False,
+            "sees": {"x": dagpu.Here()},
         },
         {
             "block": ("None", "number"),
             "options": (),
             "checked": ("None", "true"),
             "in_place": ("true",),
+            "sees": ("None",),
         },
     ),
     "Kernel.__call__": Public(
@@ -293,6 +281,18 @@ TABLE: dict[str, Public] = {
         {"x": HELD, "equal": ("None", *CALLABLE)},
     ),
     "Source.set": Public(lambda x: dagpu.source(1).set(x), lambda: {"x": 2}, {"x": HELD}),
+    "Source.write": Public(
+        lambda at, data: dagpu.source(tensor()).write(at, data),
+        lambda: {"at": slice(0, 4), "data": np.ones(4, f32)},
+        {"data": ("array", "tensor")},
+        says="written",
+    ),
+    "Around": Public(lambda margin: seeing(dagpu.Around(margin)), lambda: {"margin": 1}, {"margin": ("number",)}),
+    "Along": Public(
+        lambda axis, before, after: seeing((dagpu.Along(axis, before, after),)),
+        lambda: {"axis": 0, "before": 1, "after": 1},
+        {"before": ("number",), "after": ("number",)},
+    ),
     "Source.change": Public(lambda f: dagpu.source(1).change(f), lambda: {"f": str}, {"f": CALLABLE}),
     "cutoff": Public(
         by_place(dagpu.cutoff),

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.common.failures import Outcome
+from dagpu.backends.common.tile_sight import index_of_tile, sight_error
 from dagpu.backends.cuda.commands.error_context import instructions_of
 from dagpu.backends.cuda.kernels.launch_params import REPORT
 from dagpu.common.errors import KernelBoundsError
@@ -19,6 +20,9 @@ LAYOUT: Final = np.dtype(
 )
 """Layout of `Report` in kernels/prelude/dagpu.cuh. `state` is 2 once the report is complete."""
 assert LAYOUT.itemsize == REPORT
+
+OUT_OF_SIGHT: Final = 3
+"""The kind of a report of an input that a tile may not see there; `extent[0]` is the number of the tile."""
 
 _KINDS: Final = {
     0: "outside its extents {extent}",
@@ -47,6 +51,9 @@ def violations(launches: Sequence[Launch], reports: NDArray[np.uint8]) -> Iterat
 
 def _error(launch: Launch, report: Any) -> KernelBoundsError:
     spec, rank = launch.kernel, int(report["rank"])
+    if int(report["kind"]) == OUT_OF_SIGHT:
+        seen = tuple(int(n) for n in report["index"][:rank])
+        return sight_error(launch, int(report["argument"]), seen, index_of_tile(int(report["extent"][0]), launch.grid))
     name = spec.params[int(report["argument"])].name
     index, extent = (tuple(int(n) for n in report[what][:rank]) for what in ("index", "extent"))
     where = _KINDS[int(report["kind"])].format(extent=extent)

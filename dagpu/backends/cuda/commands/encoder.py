@@ -11,7 +11,7 @@ from dagpu.backends.cuda.commands.interleave import round_robin
 from dagpu.backends.cuda.commands.relocation import BaseOffset, LaunchParameters, Relocations
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, packed_seed
-from dagpu.backends.cuda.kernels.launch_params import REPORT, PackedLaunch, check_limits
+from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, PackedLaunch, check_limits
 from dagpu.backends.cuda.resources.streams import MARK_EVERY
 from dagpu.lowering.plan import Execute, Record, Wait
 from dagpu.lowering.program import Instruction, Launch, View
@@ -138,7 +138,7 @@ class _Encoder:
         check_limits(launch, form, block, function, device.gpu.limits, device.name)
         addresses = self.relocations.addresses
         for at, index, distance in form.pointers:
-            argument = launch.args[index]
+            argument: Any = launch.tile_list if index == LIST else launch.args[index]
             place = places[argument.buffer if type(argument) is View else argument.view.buffer]
             assert place is not None, "it is a cell, or nothing allocates it"
             addresses[place.base].append((number, at, place.offset + distance))
@@ -153,6 +153,8 @@ class _Encoder:
         """Return True if the kernel waits for the one before it, and no instruction of the plan writes what it reads
         before: that is complete when the run begins."""
         early, arch = launch.kernel.early_reads, self._compiled.devices[launch.device].gpu.arch
+        if launch.tile_list is not None:  # a tile reads its number before it waits
+            return False
         if early is None or int(arch.removeprefix("sm_").rstrip("af")) < PROGRAMMATIC:
             return False
         read = [launch.args[index] for index in early]

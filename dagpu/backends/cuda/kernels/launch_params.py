@@ -33,12 +33,18 @@ REPORT: Final = 4 * 4 + 8 * 8 + 8 * 8
 """The size of the prelude's `Report` in bytes: state, argument, rank, kind; index[8]; extent[8]."""
 
 
+LIST: Final = -1
+"""In place of the number of an argument: the list of tiles."""
+
 STRIDED: Final = 1
 WIDE: Final = 2
 LINEAR_GRID: Final = 4
 CHECKED: Final = 8
+TILE_LIST: Final = 16
+SEES: Final = 32
 _MACROS: Final = {
     STRIDED: "DAGPU_STRIDED", WIDE: "DAGPU_WIDE", LINEAR_GRID: "DAGPU_LINEAR_GRID", CHECKED: "DAGPU_CHECKED",
+    TILE_LIST: "DAGPU_TILE_LIST", SEES: "DAGPU_SEES",
 }  # fmt: skip
 
 
@@ -58,7 +64,8 @@ class LaunchForm:
     block: GridExtents
     template: bytes
     pointers: tuple[tuple[int, int, int], ...]
-    """The places of addresses: byte in the parameters, number of the argument, offset from the start of its buffer."""
+    """The places of addresses: byte in the parameters, number of the argument or `LIST`, offset from the start of its
+    buffer."""
     scalars: tuple[tuple[int, int, "Callable[[Any], bytes]"], ...]
     """The places of numbers: byte in the parameters, number of the argument, function that converts it to bytes."""
     reports: tuple[int, ...]
@@ -122,6 +129,8 @@ def _find_form(launch: Launch, limits: Limits) -> LaunchForm | None:
             key.append(id(argument.layout))
         elif kind is Tiles:
             key += (id(argument.view.layout), argument.tile, argument.grid)
+    if launch.tile_list is not None:
+        key.append(id(launch.tile_list.layout))
     by_identity = tuple(key)
     found = _forms.get(by_identity)
     if found is None:
@@ -135,11 +144,13 @@ def _form_by_value(launch: Launch, limits: Limits) -> LaunchForm:
         _forms.clear()
         _kept_alive.clear()
     arguments = [argument for argument in launch.args if type(argument) is View or type(argument) is Tiles]
-    _kept_alive.append(arguments)
-    shapes = [
+    _kept_alive.append((arguments, launch.tile_list))
+    shapes: list[object] = [
         argument.layout if type(argument) is View else (argument.view.layout, argument.tile, argument.grid)
         for argument in arguments
     ]
+    if launch.tile_list is not None:
+        shapes.append(("list", launch.tile_list.layout))
     by_value = (launch.kernel, launch.grid, limits, *shapes)
     found = _forms.get(by_value)
     if found is None:
@@ -160,7 +171,10 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
             template.extend(bytes(-len(template) % 8))
             pointers.append((len(template), number, view.layout.offset))
             if spec.abi == "views":
-                template += _struct(view.layout, argument if kind is Tiles else None, variant, number)
+                listing = launch.tile_list if _has_list(view.layout, kind is Tiles, variant) else None
+                template += _struct(launch, view.layout, argument if kind is Tiles else None, variant, number)
+                if listing is not None:
+                    pointers.append((len(template) - (24 if variant & CHECKED else 8), LIST, listing.layout.offset))
                 if variant & CHECKED:
                     reports.append(len(template) - 16)
             else:
@@ -224,6 +238,8 @@ def _grid(launch: Launch, limits: Limits) -> tuple[GridExtents, bool]:
     """Return the grid, and True if it is linear. In a linear grid all blocks are along x: the tiles' grid has more than
     three axes, or too many blocks along one of them."""
     grid = launch.grid
+    if launch.tile_list is not None:
+        return (launch.tile_list.layout.shape[0], 1, 1), False
     given = launch.kernel.grid is not None
     if given or (len(grid) <= 3 and all(n <= most for n, most in zip(grid, limits.grid, strict=False))):
         x, y, z = (*grid, 1, 1, 1)[:3]
@@ -249,6 +265,10 @@ def _variant(launch: Launch, linear: bool) -> int:
     variant = CHECKED if spec.checked else 0
     if linear:
         variant |= LINEAR_GRID
+    if launch.tile_list is not None:
+        variant |= TILE_LIST
+    if spec.checked and spec.sees is not None and spec.grid is None:
+        variant |= SEES
     for argument in launch.args:
         kind = type(argument)
         if kind is View or kind is Tiles:
@@ -267,7 +287,7 @@ def _reach(layout: Layout) -> int:
     return max(layout.size, sum(map(int.__mul__, layout.shape, steps)), *layout.shape, *steps, 0)
 
 
-def _struct(layout: Layout, tiles: Tiles | None, variant: int, argument: int) -> bytes:
+def _struct(launch: Launch, layout: Layout, tiles: Tiles | None, variant: int, argument: int) -> bytes:
     """Return the packed `View` or `Tile` of an argument, with null pointers."""
     numbers: list[int] = list(layout.shape)
     if variant & STRIDED:
@@ -276,13 +296,43 @@ def _struct(layout: Layout, tiles: Tiles | None, variant: int, argument: int) ->
     if tiles is not None:
         # A tile may be larger than the tensor, and than an int.
         numbers += [min(tile, max(extent, 1)) for tile, extent in zip(tiles.tile, layout.shape, strict=True)]
-        if variant & LINEAR_GRID:
+        if variant & (LINEAR_GRID | TILE_LIST):
             numbers += tiles.grid
+    elif variant & SEES:
+        numbers += _sight(launch, layout, argument)
     text = struct.pack(f"<q{len(numbers)}{'q' if variant & WIDE else 'i'}", 0, *numbers)
     text += bytes(-len(text) % 8)
+    if _has_list(layout, tiles is not None, variant):
+        text += bytes(8)
     if variant & CHECKED:
         text += struct.pack("<qii", 0, argument, 0)
     return text
+
+
+def _has_list(layout: Layout, output: bool, variant: int) -> bool:
+    """Return true if the struct of an argument has the address of the list of tiles."""
+    return bool(variant & TILE_LIST and layout.shape and (output or variant & SEES))
+
+
+def _sight(launch: Launch, layout: Layout, argument: int) -> list[int]:
+    """Return the numbers of a prelude's `Sight`: for each axis of an input the axis of the output that it follows, the
+    margins before and after, the tile and the extent of the output, the number of tiles along that axis, and of the
+    tiles from one to the next in C order. An axis that may be seen whole follows axis -1."""
+    assert launch.kernel.sees is not None
+    seen = launch.kernel.sees[argument]
+    out = next(arg for arg in launch.args if type(arg) is Tiles)
+    columns = []
+    for axis, extent in enumerate(layout.shape):
+        part = None if seen is None else seen.axes[axis]
+        if part is None:
+            columns.append((-1, 0, 0, 0, 0, 1, 1))
+            continue
+        follows, before, after = part
+        end = out.view.layout.shape[follows]
+        most = max(extent, end)  # a wider margin shows no more, and might not fit into an int
+        tile, step = min(out.tile[follows], max(end, 1)), prod(out.grid[follows + 1 :])
+        columns.append((follows, min(before, most), min(after, most), tile, end, out.grid[follows], step))
+    return [number for row in zip(*columns, strict=True) for number in row]
 
 
 _FORMATS: Final = {

@@ -19,7 +19,7 @@ from tests.behaviour.errors.cures import (
     running,
 )
 from tests.behaviour.errors.cures.catalogue import KEPT, LEFT_OUT, Case, Program
-from tests.behaviour.errors.cures.reactive import flows, sources
+from tests.behaviour.errors.cures.reactive import flows, sources, tiles
 
 __all__ = ["CASES", "KEPT", "LEFT_OUT", "Case", "Program"]
 
@@ -38,6 +38,7 @@ CASES: Final[list[Case]] = [
         devices,
         flows,
         sources,
+        tiles,
     )
     for case in module.CATALOGUE.cases
 ]

@@ -244,6 +244,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "backends/common/worker_threads.py ready": "the interpreter must end: test_interrupted_processes.py",
     "lowering/verify/tables.py": AT_FAULT,
     "lowering/verify/verifier.py": AT_FAULT,
+    "lowering/verify/verify_tiles.py": AT_FAULT,
     "lowering/verify/verify_update.py": AT_FAULT,
     "lowering/tracing/evaluate.py _apply_node": INTERNAL,
     "ops/initializers.py _check_real": INTERNAL,

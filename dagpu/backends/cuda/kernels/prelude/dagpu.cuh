@@ -4,6 +4,9 @@
 //   DAGPU_STRIDED      arrays carry strides; without it every array is dense and in C order
 //   DAGPU_WIDE         index_t has 64 bits; without it 32, and all arrays of the launch are smaller than that
 //   DAGPU_LINEAR_GRID  blocks are numbered in blockIdx.x alone, in C order over the output's grid
+//   DAGPU_TILE_LIST    block i makes the tile whose number, in C order over the output's grid, is at place i of a list; a
+//                      number that is no tile's gives the block an empty one
+//   DAGPU_SEES         with DAGPU_CHECKED: inputs are held against what the kernel declares to look at, too
 //   DAGPU_CHECKED      accesses are held against the bounds; the first violation is reported, none is carried out
 //   DAGPU_HALF, DAGPU_BFLOAT16  bring in the header of __half and of __nv_bfloat16, which cost compile time
 //
@@ -96,7 +99,8 @@ template <> struct Index<0> {};
 typedef long long coordinate_t;  // wide, so that what is out of bounds is not cut into them
 
 // Memory of the host, zero at first. state: 0 nothing, 1 being written, 2 complete. kind: 0 a View, 1 a Tile (outside
-// the tensor), 2 a Tile (inside the tensor, outside this block's tile).
+// the tensor), 2 a Tile (inside the tensor, outside this block's tile), 3 a View (outside what the block's tile may see;
+// then extent[0] is the number of the tile).
 struct Report {
     int state, argument, rank, kind;
     long long index[8], extent[8];
@@ -114,15 +118,15 @@ struct Guard {
     int argument;
 
     // The first violation of all threads and launches that share the report wins.
-    template <int N>
-    __device__ __noinline__ void refuse(int kind, const coordinate_t (&at)[N], const index_t (&extent)[N]) const {
+    template <int N, int M>
+    __device__ __noinline__ void refuse(int kind, const coordinate_t (&at)[N], const index_t (&extent)[M]) const {
         if (!report || atomicCAS(&report->state, 0, 1) != 0) return;
         report->argument = argument;
         report->rank = N;
         report->kind = kind;
         for (int d = 0; d < N && d < 8; ++d) {
             report->index[d] = at[d];
-            report->extent[d] = extent[d];
+            if (d < M) report->extent[d] = extent[d];
         }
         __threadfence_system();
         *static_cast<volatile int*>(&report->state) = 2;
@@ -216,10 +220,51 @@ template <int N> struct Shape {
         return data_[shape_.offset(at)];                                                                             \
     }
 
+// ---- what a tile may see of an input, where that is checked -------------------------------------------------------------
+#if defined(DAGPU_CHECKED) && defined(DAGPU_SEES)
+template <int N> struct Sight {
+    // For each axis: the axis of the output that it follows, -1 where all may be seen; margins before and after; extents
+    // of a tile and of the output along that axis; the number of its tiles, and of tiles from one to the next.
+    index_t axis[N], before[N], after[N], tile[N], extent[N], count[N], step[N];
+
+    DAGPU_INLINE bool contains(const coordinate_t (&at)[N], unsigned int number) const {
+        bool seen = true;
+#pragma unroll
+        for (int d = 0; d < N; ++d) {
+            if (axis[d] < 0) continue;
+            const unsigned int index =
+                number / static_cast<unsigned int>(step[d]) % static_cast<unsigned int>(count[d]);
+            const long long begin = static_cast<long long>(index) * tile[d];
+            const long long end = begin + tile[d] < extent[d] ? begin + tile[d] : extent[d];
+            seen &= at[d] >= begin - before[d] && at[d] < end + after[d];
+        }
+        return seen;
+    }
+};
+// The number of this block's tile, in C order over the output's grid.
+DAGPU_INLINE unsigned int tile_number(const int* list) {
+#if defined(DAGPU_TILE_LIST)
+    return static_cast<unsigned int>(list[blockIdx.x]);
+#elif defined(DAGPU_LINEAR_GRID)
+    return blockIdx.x;
+#else
+    return (blockIdx.x * gridDim.y + blockIdx.y) * gridDim.z + blockIdx.z;
+#endif
+}
+#ifdef DAGPU_TILE_LIST
+#define DAGPU_SIGHT(N) Sight<N> sight_; const int* list_;
+#else
+#define DAGPU_SIGHT(N) Sight<N> sight_; static constexpr const int* list_ = nullptr;
+#endif
+#else
+#define DAGPU_SIGHT(N)
+#endif
+
 // ---- View: an input ---------------------------------------------------------------------------------------------------
 template <class T, int N> struct View {
     T* data_;
     Shape<N> shape_;
+    DAGPU_SIGHT(N)
     DAGPU_GUARD
 
     DAGPU_ARRAY(T, N)
@@ -229,6 +274,14 @@ private:
     DAGPU_INLINE bool allowed(const coordinate_t (&at)[N]) const {
         const bool inside = shape_.contains(at);
         if (!inside) guard_.refuse(0, at, shape_.extent);
+#ifdef DAGPU_SEES
+        const unsigned int tile = tile_number(list_);
+        if (inside && !sight_.contains(at, tile)) {
+            const index_t number[1] = {static_cast<index_t>(tile)};
+            guard_.refuse(3, at, number);
+            return false;
+        }
+#endif
         return inside;
     }
 #endif
@@ -255,7 +308,7 @@ DAGPU_INLINE unsigned int thread_count() { return blockDim.x * blockDim.y * bloc
 
 // Has the launch's grid an axis that a tile of N axes lacks, and is this block off its start? Then it has no tile.
 template <int N> DAGPU_INLINE bool beside_the_grid() {
-#ifdef DAGPU_LINEAR_GRID
+#if defined(DAGPU_LINEAR_GRID) || defined(DAGPU_TILE_LIST)
     return N < 1 && blockIdx.x != 0;
 #else
     return ((N < 1 ? blockIdx.x : 0) | (N < 2 ? blockIdx.y : 0) | (N < 3 ? blockIdx.z : 0)) != 0;
@@ -367,8 +420,11 @@ template <class T, int N> struct Tile {
     T* data_;
     Shape<N> shape_;
     index_t tile_[N];
-#ifdef DAGPU_LINEAR_GRID
+#if defined(DAGPU_LINEAR_GRID) || defined(DAGPU_TILE_LIST)
     index_t grid_[N];
+#endif
+#ifdef DAGPU_TILE_LIST
+    const int* list_;
 #endif
     DAGPU_GUARD
 
@@ -376,8 +432,12 @@ template <class T, int N> struct Tile {
 
     // The tile's place in the output's grid.
     DAGPU_INLINE index_t tile_index(int axis) const {
-#ifdef DAGPU_LINEAR_GRID
+#if defined(DAGPU_LINEAR_GRID) || defined(DAGPU_TILE_LIST)
+#ifdef DAGPU_TILE_LIST
+        unsigned int number = static_cast<unsigned int>(list_[blockIdx.x]);
+#else
         unsigned int number = blockIdx.x;
+#endif
 #pragma unroll
         for (int d = N - 1; d > 0; --d) {
             if (d == axis) return static_cast<index_t>(number % divisor(grid_[d]));
@@ -446,6 +506,7 @@ template <class T> struct Tile<T, 0> {
 #undef DAGPU_ARRAY
 #undef DAGPU_CHECK
 #undef DAGPU_GUARD
+#undef DAGPU_SIGHT
 
 }  // namespace dagpu
 

@@ -28,10 +28,14 @@ VARIANTS = {
 
 def in_namespace(variant: str, text: str) -> str:
     """The prelude and `text`, in a namespace of their own and with the macros of that variant."""
-    macros = [f"DAGPU_{word}" for word in VARIANTS[variant]]
+    return in_variant(variant, [f"DAGPU_{word}" for word in VARIANTS[variant]], text)
+
+
+def in_variant(namespace: str, macros: Sequence[str], text: str) -> str:
+    """The prelude and `text`, in this namespace and with these macros."""
     body = PRELUDE.replace("#pragma once\n", "") + text
     defined, undefined = ("\n".join(f"#{word} {macro}" for macro in macros) for word in ("define", "undef"))
-    return f"{defined}\nnamespace {variant} {{\n{body}\n}}\n{undefined}\n"
+    return f"{defined}\nnamespace {namespace} {{\n{body}\n}}\n{undefined}\n"
 
 
 def packed(

@@ -1,0 +1,28 @@
+"""Tiles by their numbers, and the error of a tile that looked at more of an input than its kernel declares."""
+
+from dagpu.common.dtypes import Shape
+from dagpu.common.errors import KernelBoundsError
+from dagpu.common.origin import describe
+from dagpu.lowering.program import Launch
+
+
+def sight_error(launch: Launch, position: int, index: tuple[int, ...], tile: tuple[int, ...]) -> KernelBoundsError:
+    """Return the error for a tile that looked at an element of the argument at a position."""
+    kernel = launch.kernel
+    assert kernel.sees is not None
+    sight, name = kernel.sees[position], kernel.params[position].name
+    assert sight is not None
+    return KernelBoundsError(
+        f"{kernel.name} looked at {name}[{', '.join(map(str, index))}] from tile {tile}, and declares {sight.declared} "
+        f"of {name}. Declare what it looks at. It is declared at {describe(kernel.origin)}, and was launched at "
+        f"{describe(launch.origin)}."
+    )
+
+
+def index_of_tile(number: int, grid: Shape) -> Shape:
+    """Return the index of the tile with a number, which counts in C order over a grid."""
+    where, rest = list[int](), number
+    for extent in reversed(grid):
+        rest, index = divmod(rest, extent)
+        where.append(index)
+    return tuple(reversed(where))

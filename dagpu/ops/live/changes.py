@@ -1,0 +1,243 @@
+"""Changes of sources: `set` and `write` now, or together at the end of a batch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from struct import Struct
+from threading import Event
+from typing import Any, Final, NamedTuple, TypeAlias, final
+
+from dagpu.common.critical import Bookkeeping, Section
+from dagpu.ops.live.parts import Box
+from dagpu.ops.live.versions import CLOCK, History, Version
+
+_EXACT: Final = frozenset((int, bool, str, bytes, type(None)))
+"""The types of values that are equal by `==` exactly if nothing can distinguish them."""
+_bits: Final = Struct("d").pack
+
+
+@final
+class SourceCell:
+    """The changing part of a source: the versions of its value, and the feeds that watch it."""
+
+    __slots__ = ("_equal", "_watchers", "history")
+
+    def __init__(self, value: Any, equal: Callable[[Any, Any], bool] | None) -> None:
+        self._equal = equal
+        self._watchers: dict[object, Callable[[], None]] = {}
+        self.history = History(value)
+
+    def differs(self, old: Any, new: Any) -> bool:
+        """Return true if a new value is a change."""
+        if self._equal is not None:
+            return not self._equal(old, new)
+        if old is new:
+            return False
+        kind = type(new)
+        if kind is not type(old):
+            return True
+        if kind is float:
+            return _bits(old) != _bits(new)
+        return kind not in _EXACT or bool(old != new)
+
+    def watch(self, watcher: object, wake: Callable[[], None]) -> None:
+        """Call `wake` after each change, on the thread that made it, until `unwatch`."""
+        with Bookkeeping():
+            self._watchers[watcher] = wake
+
+    def unwatch(self, watcher: object) -> None:
+        """End the calls that `watch` began."""
+        with Bookkeeping():
+            self._watchers.pop(watcher, None)
+
+    def watchers(self) -> list[Callable[[], None]]:
+        """Return the functions to call after a change."""
+        return list(self._watchers.values())
+
+
+Put: TypeAlias = Callable[[Any, bool], Any]
+"""Writes a part of a value, in place if the flag says so, and returns the value that has it."""
+
+
+@final
+class _New(NamedTuple):
+    """What a batch has set a source to."""
+
+    value: Any
+    base: Version | None = None
+    """For a value of which parts were written: the version that it was made of."""
+    writes: tuple[tuple[Box, Put], ...] = ()
+    """These parts, and what writes them."""
+
+    def made_of(self, newest: Version) -> "_New":
+        """Return the same change of the newest version."""
+        if self.base is None or self.base is newest:
+            return self
+        value = newest.settled().value
+        for number, (_, put) in enumerate(self.writes):
+            value = put(value, number > 0)
+        return _New(value, newest, self.writes)
+
+    @property
+    def boxes(self) -> list[Box] | None:
+        """The parts that differ from the version of which it was made; None for everything."""
+        return None if self.base is None else [box for box, _ in self.writes]
+
+
+@final
+class _Pending:
+    """The changes of a batch that is open."""
+
+    def __init__(self, around: "_Pending | None") -> None:
+        self.around = around
+        self.open = True
+        self.changes: dict[SourceCell, _New] = {}
+
+
+_batch: ContextVar[_Pending | None] = ContextVar("dagpu_batch", default=None)
+
+
+def _open_batch() -> _Pending | None:
+    """Return the innermost batch of this task or thread; None if there is none, or if it ended in another task."""
+    pending = _batch.get()
+    while pending is not None and not pending.open:
+        pending = pending.around
+    return pending
+
+
+def newest_value(source: SourceCell) -> tuple[Any, Version]:
+    """Return the value that this task or thread set last, in its batch or outside of it, and the newest version."""
+    version, pending = source.history.newest, _open_batch()
+    while pending is not None:
+        if source in pending.changes:
+            return pending.changes[source].value, version
+        pending = pending.around
+    return version.settled().value, version
+
+
+def change_source(source: SourceCell, value: Any, only_after: Version | None = None) -> bool:
+    """Set a source now, or at the end of the batch. Return false, and change nothing, if the newest version is another
+    one than `only_after`."""
+    pending = _open_batch()
+    if pending is not None:
+        pending.changes[source] = _New(value)
+        return True
+    return _apply({source: _New(value)}, only_after)
+
+
+def write_source(source: SourceCell, box: Box, put: Put, is_alone: Callable[[Any], bool] | None) -> None:
+    """Change a part of a source now, or at the end of the batch.
+
+    `put` writes the part. It writes in place if nothing else holds the value: no other handle, by `is_alone`, and no
+    run that has begun. The new version is announced first, and readers of it wait until it is written. Without
+    `is_alone`, each version is a value of its own.
+    """
+    pending = _open_batch()
+    if pending is not None:
+        _write_in_batch(pending, source, box, put, is_alone)
+        return
+    if is_alone is None:
+        value, newest = newest_value(source)
+        _apply({source: _New(put(value, False), newest, ((box, put),))})
+        return
+    with Section("a part of a source was written"):  # a Ctrl-C in between would leave readers waiting
+        _write_announced(source, box, put, is_alone)
+
+
+def _write_announced(source: SourceCell, box: Box, put: Put, is_alone: Callable[[Any], bool]) -> None:
+    """Announce a version, and write it."""
+    while True:
+        before = source.history.newest.settled()
+        with Bookkeeping():
+            if source.history.newest is not before:
+                continue
+            alone = is_alone(before.value)
+            instant = CLOCK.now + 1
+            version = source.history.add(instant, before.value, (box,))
+            version.written = written = Event()
+            CLOCK.now = instant
+            alone = alone and not source.history.older_is_read()
+            source.history.drop_old()
+            woken = source.watchers()
+        break
+    try:
+        version.value = put(before.value, alone)
+    finally:
+        written.set()
+        for wake in woken:
+            wake()
+
+
+def _write_in_batch(
+    pending: _Pending, source: SourceCell, box: Box, put: Put, is_alone: Callable[[Any], bool] | None
+) -> None:
+    """Write a part of the value that a batch has set, in place if the batch alone holds it, or of a copy."""
+    value, newest = newest_value(source)
+    mine = pending.changes.get(source)
+    if mine is None:
+        pending.changes[source] = _New(put(value, False), _outer_base(pending, source, newest), ((box, put),))
+        return
+    with Bookkeeping():
+        alone = is_alone is not None and is_alone(value)
+    writes = () if mine.base is None else (*mine.writes, (box, put))
+    pending.changes[source] = _New(put(value, alone), mine.base, writes)
+
+
+def _outer_base(pending: _Pending, source: SourceCell, newest: Version) -> Version | None:
+    """Return the version of which a value in a batch is made; None if a batch around this one has set the source."""
+    around = pending.around
+    while around is not None:
+        if source in around.changes:
+            return None
+        around = around.around
+    return newest
+
+
+def _apply(changes: dict[SourceCell, _New], only_after: Version | None = None) -> bool:
+    """Make changes visible together, and wake the feeds that watch the sources.
+
+    A comparison may call a function of the user's, so it is made without the lock, and again if a source has changed
+    meanwhile.
+    """
+    while True:
+        before = {source: source.history.newest for source in changes}
+        if only_after is not None and only_after not in before.values():
+            return False
+        changes = {source: new.made_of(before[source]) for source, new in changes.items()}
+        differing = [source for source, new in changes.items() if source.differs(before[source].value, new.value)]
+        with Bookkeeping():
+            if any(source.history.newest is not version for source, version in before.items()):
+                continue
+            if not differing:
+                return True
+            instant = CLOCK.now + 1
+            for source in differing:
+                source.history.add(instant, changes[source].value, changes[source].boxes)
+            CLOCK.now = instant
+            for source in differing:
+                source.history.drop_old()
+            woken = dict.fromkeys(wake for source in differing for wake in source.watchers())
+        for wake in woken:
+            wake()
+        return True
+
+
+@contextmanager
+def batch() -> Iterator[None]:
+    """Make all changes of sources within the `with` block visible together, when the outermost block ends.
+
+    No run and no feed sees some of the changes without the others. A block that ends with an exception changes nothing.
+    The block collects the changes of its own task or thread alone, and other threads do not wait for it. `get()` within
+    the block returns what the block has set.
+    """
+    pending = _Pending(_open_batch())
+    token = _batch.set(pending)
+    try:
+        yield
+    finally:
+        pending.open = False
+        _batch.reset(token)
+    if pending.around is not None and pending.around.open:
+        pending.around.changes.update(pending.changes)
+    elif pending.changes:
+        _apply(pending.changes)

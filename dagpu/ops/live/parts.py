@@ -1,0 +1,72 @@
+"""Parts of arrays: the regions that `Source.write` takes, and the record of which parts of a source have changed."""
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any, Final, NamedTuple, TypeAlias, final
+
+Region: TypeAlias = slice | tuple[slice, ...]
+"""A part of an array: a `slice` for each of the first axes, all of the others."""
+
+Box: TypeAlias = tuple[tuple[int, int], ...]
+"""A part of an array: for each axis the first element, and the one behind the last."""
+
+MOST_PARTS: Final = 64
+"""The most parts that a version of a source remembers one by one."""
+
+
+def box_of(region: Any, shape: Sequence[int]) -> Box | str:
+    """Return the part of an array of this shape that a region names, or what is wrong with the region."""
+    slices = region if isinstance(region, tuple) else (region,)
+    if len(slices) > len(shape):
+        return f"{len(slices)} slices for {len(shape)} axes"
+    box = []
+    for axis, extent in enumerate(shape):
+        part = slices[axis] if axis < len(slices) else slice(None)
+        if not isinstance(part, slice):
+            return f"{part!r} is no slice"
+        try:
+            begin, end = (
+                default if each is None else index(each) for each, default in ((part.start, 0), (part.stop, extent))
+            )
+            step = 1 if part.step is None else index(part.step)
+        except TypeError:
+            return f"{part!r} does not have whole numbers"
+        if step != 1:
+            return f"{part!r} leaves elements out"
+        begin, end = (each + extent if each < 0 else each for each in (begin, end))
+        if not 0 <= begin <= end <= extent:
+            return f"{part.start}:{part.stop} does not lie in the {extent} elements of axis {axis}"
+        box.append((begin, end))
+    return tuple(box)
+
+
+def slices_of(box: Box) -> tuple[slice, ...]:
+    """Return the slices that take a part out of an array."""
+    return tuple([slice(begin, end) for begin, end in box])
+
+
+@final
+class Parts(NamedTuple):
+    """Which parts of a source have changed since when."""
+
+    whole: int
+    """The revision of the last change of everything."""
+    written: tuple[tuple[int, Box], ...] = ()
+    """The parts that have changed since, each with its revision. A part may be recorded larger, and later, than it
+    was."""
+
+    def with_part(self, revision: int, box: Box) -> "Parts":
+        """Return the record after one more change of a part. It has a bounded size: the oldest parts are joined."""
+        written = [each for each in self.written if each[1] != box]
+        written.append((revision, box))
+        while len(written) > MOST_PARTS:
+            (_, first), (later, second), *rest = written
+            joined = tuple([(min(a, c), max(b, d)) for (a, b), (c, d) in zip(first, second, strict=True)])
+            written = [(later, joined), *rest]
+        return Parts(self.whole, tuple(written))
+
+    def since(self, revision: int) -> tuple[Box, ...] | None:
+        """Return the parts that have changed since a revision; None for everything."""
+        if revision < self.whole:
+            return None
+        return tuple([box for later, box in self.written if later > revision])

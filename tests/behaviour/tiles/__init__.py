@@ -1,0 +1,1 @@
+"""Updates in tiles, after changes of parts of sources."""
