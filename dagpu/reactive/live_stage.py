@@ -1,12 +1,11 @@
-"""`LiveStage`, a traced stage between updates: its plans by the set of what has changed, and the memory that stays."""
+"""`LiveStage`, a traced stage between updates: it runs the plan of each change, and has the memory that stays."""
 
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from dagpu.common.origin import Origin
 from dagpu.handles.handle_trees import make_unwritable
-from dagpu.handles.storage import Locks, Storage
+from dagpu.handles.storage import Locks
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -14,36 +13,14 @@ from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Change, Staleness
-from dagpu.lowering.updates.subprogram import Subprogram, extract
 from dagpu.lowering.updates.value_numbers import ValueNumbers
-from dagpu.lowering.verify.verify_update import verify_update
-from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
+from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
 from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting import Waits
 
-MOST_PLANS: Final = 32
-"""The most sets of changed sources whose plans a feed keeps, those used last."""
-
-_GRAPH_FROM: Final = 2
-"""The use of one plan, counted from 1, from which on it is launched as one CUDA graph."""
-
-
 Contents: TypeAlias = dict[int, tuple[object, Any]]
 """Memory by the value number of its contents, with the handle that was handed out for it, or None."""
-
-
-@final
-class _Update:
-    """The plan of one change: what runs, and how its buffers are bound."""
-
-    __slots__ = ("loaded", "locks", "subprogram")
-
-    def __init__(self, subprogram: Subprogram, loaded: LoadedPlan | None, locks: list[Storage]) -> None:
-        self.subprogram = subprogram
-        self.loaded = loaded
-        """None where nothing runs."""
-        self.locks = locks
 
 
 @final
@@ -67,8 +44,7 @@ class LiveStage:
         self.lost = frozenset(staleness.targets)
         """The targets that do not hold what they should: none was made yet, or an update failed."""
         self._settings = settings
-        self._on_plan = on_plan
-        self._updates: OrderedDict[Change, _Update] = OrderedDict()
+        self.plans = UpdatePlans(staleness, leaves.locks, settings, on_plan)
 
     def reuse(self, table: ValueNumbers, available: Contents) -> None:
         """Take over memory of an earlier trace for lost targets whose contents are the same by construction."""
@@ -105,7 +81,7 @@ class LiveStage:
 
         If it fails or is cancelled, everything that it was to make counts as lost.
         """
-        update = self._find(change)
+        update = self.plans.find(change)
         chosen = update.subprogram.chosen
         if update.loaded is None:
             self.lost = change.lost - {b for b, _ in update.subprogram.outputs}
@@ -128,7 +104,7 @@ class LiveStage:
         self.lost -= {buffer for buffer, _ in outputs}
         return len(chosen)
 
-    def _bind(self, update: _Update) -> BoundArguments:
+    def _bind(self, update: UpdatePlan) -> BoundArguments:
         """Bind the buffers of an update: leaves, kept memory that it reads, and kept memory that it writes in place."""
         memory: list[object] = [None] * len(update.subprogram.program.buffers)
         kept, last, own = self.staleness.kept, self.staleness.last, self.targets.memory
@@ -138,25 +114,3 @@ class LiveStage:
             if buffer in kept and self.staleness.program.buffers[buffer].device != HOST:
                 memory[here] = own[buffer]
         return BoundArguments(memory, dict.fromkeys(update.locks, False), (), ())
-
-    def _find(self, change: Change) -> _Update:
-        """Return the plan for a change, and make it if there is none."""
-        found = self._updates.get(change)
-        if found is not None:
-            self._updates.move_to_end(change)
-            return found
-        chosen = self.staleness.instructions_for(self.staleness.stale_targets(change))
-        subprogram = extract(self.staleness.program, chosen, self.staleness.targets)
-        if self._settings.verify:
-            verify_update(self.staleness, change, subprogram)
-        loaded = None
-        if chosen:
-            plan = plan_program(subprogram.program, self._settings.verify)
-            self._on_plan(plan)
-            loaded = LoadedPlan(plan, self._settings)
-            loaded.keep(None, _GRAPH_FROM)
-        locks = [self.leaves.locks[b] for b, _ in subprogram.inputs if b in self.leaves.locks]
-        found = self._updates[change] = _Update(subprogram, loaded, locks)
-        while len(self._updates) > MOST_PLANS:
-            self._updates.popitem(last=False)
-        return found

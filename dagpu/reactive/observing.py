@@ -46,6 +46,11 @@ def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> 
     of the newest ones. The flow of an op without sources ends after one value. If an update fails, `next()` raises, and
     the next call makes the update again, with the newest values.
 
+    A plan is made for each set of sources that changes together. A set that is new takes the smallest plan at hand
+    that was made for all of its sources and more, if there is one; that runs more, and gives the same value. Its own
+    plan is made while the next `next()` waits for a change, or else in the second update of that set. Plans are kept
+    for the 32 sets used last.
+
     A device result is a `SharedTensor` that no later update writes. NumPy arrays are read-only. Closures must depend on
     what they are given alone, as those of a pipeline: one is called again only if that has changed. Each update runs on
     the device and with the policy that were current when the flow was opened.
@@ -125,7 +130,15 @@ class Observed(FlowStage[Any]):
             if not self._seen:
                 raise End
             del snapshot  # what it holds on to may be replaced while this waits
-            await self._changed.wait()
+            if self._run.owes_plan:
+                await protected(self._make_owed_plan, "the plan of an update was made")
+            else:
+                await self._changed.wait()
+
+    async def _make_owed_plan(self) -> None:
+        """Make one plan while nothing has changed. A checkpoint."""
+        self._run.make_owed_plan()
+        await trio.lowlevel.checkpoint()
 
     async def _update(self, snapshot: Snapshot) -> Any:
         """Make the value of a snapshot. A checkpoint; after the last one nothing can be cancelled."""

@@ -30,6 +30,13 @@ class Change(NamedTuple):
     lost: frozenset[int] = frozenset()
     """The targets that hold nothing, or not what they should."""
 
+    def covers(self, other: "Change") -> bool:
+        """Return true if an update for this change serves the other one, of which it makes everything and more."""
+        return (
+            not (other.mask & ~self.mask or other.wait != self.wait or other.only != self.only)
+            and other.lost <= self.lost
+        )
+
 
 @final
 class Staleness:
