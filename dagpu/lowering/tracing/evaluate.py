@@ -276,6 +276,7 @@ class Evaluation:
                 self._sources.finish(node.once)
                 self.done.append(self.memo.record_shared(node, inputs[0]))
             case Unzip():
+                self._sources.finish(node.once)
                 self.memo.record_components(node.split, inputs[0], node.origin)
                 self.done.append(self.memo.take_component(node))
             case Value() | Alloc() | FromHost() | Copy() | On() | GraphLaunch() | Source() | Cutoff():
@@ -495,7 +496,7 @@ class Evaluation:
         """Return the value that an earlier run has made; of an `Unzip`, take the component. `in_key` is how the key has
         the value."""
         if type(node) is Unzip:
-            return self.taker.take_handles(take_published(node, self.taker.undo_log.add), node)
+            return self.taker.take_handles(take_published(node, value, self.taker.undo_log.add), node)
         if in_key is not None and in_key.value is not NOTHING:
             return copy_for_consumer(self.taker.take_handles(value, node))
         # The copies are no leaves, also if a function has built this use of a node that is in the key too.

@@ -18,7 +18,7 @@ from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, Tenso
 from dagpu.handles.handle_trees import handles_in, has_owning_handle, make_unwritable, map_handles
 from dagpu.lowering.tracing.deferred import PENDING, Deferred, FromItems, resolve
 from dagpu.ops.compose import Shared, Split, Taken, Unzip
-from dagpu.ops.single_flight import Once
+from dagpu.ops.single_flight import Once, exchange_item
 
 Remembering: TypeAlias = Shared[Any] | Unzip[Any]
 
@@ -156,7 +156,7 @@ class RunMemo:
             if once in self._private:
                 continue
             components = once in self._splits
-            sources: Mapping[Any, int] | None = {} if components else made_for(once)
+            sources = made_for(once)
             if sources is None:
                 self._private.add(once)
                 once.abandon()
@@ -209,18 +209,18 @@ class BoundClaims:
                 once.abandon()
 
 
-def take_published(node: Unzip[Any], undo: Callable[[Callable[[], None]], None]) -> Any:
-    """Take a component that an earlier run has made. `undo` receives a function that puts it back.
+def take_published(node: Unzip[Any], parts: list[Any], undo: Callable[[Callable[[], None]], None]) -> Any:
+    """Take a component of those that an earlier run has made. `undo` receives a function that puts it back.
 
     Raises:
         MovedError: the component was taken before.
     """
-    once, index = node.once, node.index
-    found = once.exchange(index, Taken())
+    index = node.index
+    found = exchange_item(parts, index, Taken())
     if isinstance(found, Taken):
-        once.exchange(index, found)
+        exchange_item(parts, index, found)
         raise _taken_error(node)
-    undo(lambda: _put_component_back(once, index, found))
+    undo(lambda: _put_component_back(parts, index, found))
     return found
 
 
@@ -265,9 +265,9 @@ def copy_for_consumer(claimed: Any) -> Any:
     return map_handles(lambda handle: handle.clone() if type(handle) is SharedTensor else handle, claimed)
 
 
-def _put_component_back(once: Once, index: int, found: Any) -> None:
-    """Undo the taking of a component."""
-    once.exchange(index, found)
+def _put_component_back(parts: list[Any], index: int, found: Any) -> None:
+    """Undo the taking of a component. Another snapshot's components are another list, and stay as they are."""
+    exchange_item(parts, index, found)
 
 
 def _taken_error(node: Unzip[Any]) -> MovedError:
