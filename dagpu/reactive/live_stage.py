@@ -97,10 +97,10 @@ class LiveStage:
         finally:
             if locks is not None:
                 locks.release()
-        buffers, memory = self.staleness.program.buffers, self.targets.memory
+        buffers = self.staleness.program.buffers
         for buffer, here in outputs:
             made = bound.memory[here]
-            memory[buffer] = make_unwritable(made) if buffers[buffer].device == HOST else made
+            self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
         self.lost -= {buffer for buffer, _ in outputs}
         return len(chosen)
 
@@ -112,5 +112,5 @@ class LiveStage:
             memory[here] = own[buffer] if buffer in last else self.leaves.value(buffer)
         for buffer, here in update.subprogram.outputs:
             if buffer in kept and self.staleness.program.buffers[buffer].device != HOST:
-                memory[here] = own[buffer]
+                memory[here] = self.targets.own_memory(buffer)
         return BoundArguments(memory, dict.fromkeys(update.locks, False), (), ())

@@ -36,6 +36,8 @@ class TargetMemory:
         self._held: dict[int, tuple[object, Any]] = {}
         """For each device result that was handed out: its memory, and a handle, so that nobody else becomes its
         owner."""
+        self._seen_elsewhere: set[int] = set()
+        """The buffers whose memory something else may read: it is never written again."""
 
     def adopt(self, buffer: int, handle: Any) -> None:
         """Hand out clones of this handle for a buffer, as long as it keeps its present memory."""
@@ -44,8 +46,21 @@ class TargetMemory:
     def take_over(self, buffer: int, memory: object, handle: Any) -> None:
         """Take over the memory of an earlier trace, and the handle that was handed out for it, if there is one."""
         self.memory[buffer] = memory
+        self._seen_elsewhere.add(buffer)
         if handle is not None:
             self._held[buffer] = memory, handle
+
+    def own_memory(self, buffer: int) -> Any:
+        """Return the memory of a buffer if nothing else reads it, so that an update may write it; else None."""
+        if buffer in self._seen_elsewhere or self.handle_of(buffer) is not None:
+            return None
+        return self.memory[buffer]
+
+    def replace(self, buffer: int, memory: object) -> None:
+        """Set the memory in which an update has made a buffer."""
+        if memory is not self.memory[buffer]:
+            self.memory[buffer] = memory
+            self._seen_elsewhere.discard(buffer)
 
     def handle_of(self, buffer: int) -> Any:
         """Return the handle to the present contents of a buffer that was handed out; None if there is none."""
