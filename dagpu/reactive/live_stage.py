@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 from dagpu.common.origin import Origin
+from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Locks
 from dagpu.lowering.plan import Plan
@@ -12,6 +13,7 @@ from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
+from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
@@ -32,6 +34,7 @@ class LiveStage:
         staleness: Staleness,
         leaves: LeafValues,
         cutoffs: list[LiveInput],
+        shared: list[SharedBuffer],
         memory: TargetMemory,
         settings: Settings,
         on_plan: Callable[[Plan], None],
@@ -43,8 +46,13 @@ class LiveStage:
         self.targets = memory
         self.lost = frozenset(staleness.targets)
         """The targets that do not hold what they should: none was made yet, or an update failed."""
+        self.shared = shared
+        """The `shared()` nodes whose tensors this stage makes of sources."""
+        self.common: list[SharedBuffer] = []
+        """Those that another feed observes too. Their tensors are results."""
         self._settings = settings
-        self.plans = UpdatePlans(staleness, leaves.locks, settings, on_plan)
+        self._on_plan = on_plan
+        self.plans = UpdatePlans(staleness, frozenset(), leaves.locks, settings, on_plan)
 
     def reuse(self, table: ValueNumbers, available: Contents) -> None:
         """Take over memory of an earlier trace for lost targets whose contents are the same by construction."""
@@ -66,6 +74,21 @@ class LiveStage:
             if not self.staleness.bits_of(buffer) & stale and memory[buffer] is not None
         }
 
+    def share(self, staleness: Staleness, common: list[SharedBuffer]) -> None:
+        """Go on with another analysis of the same program, in which the tensors of these nodes are results."""
+        before, targets = self.staleness.targets, staleness.targets
+        self.staleness, self.common = staleness, common
+        buffers = frozenset([each.buffer for each in common])
+        self.plans = UpdatePlans(staleness, buffers, self.leaves.locks, self._settings, self._on_plan)
+        self.lost = (self.lost & targets) | (targets - before)
+        for buffer in before - targets:
+            self.targets.drop(buffer)
+
+    def take(self, buffer: int, tensor: SharedTensor[Any]) -> None:
+        """Take over the memory of a tensor that another run has made for a target."""
+        self.targets.take_over(buffer, live_state(tensor).storage.memory, tensor.clone())
+        self.lost -= {buffer}
+
     def tensor(self, made: LiveInput) -> Any:
         """Return a handle to what the buffer of a cutoff on the device holds now."""
         assert made.buffer is not None
@@ -76,6 +99,18 @@ class LiveStage:
         storage = made.storage
         return self.targets.shared(made.buffer, storage.device, storage.nbytes, made.layout, made.origin)
 
+    def watched_bits(self, cut: LiveInput) -> int:
+        """Return the bits of what a cutoff on the device compares."""
+        return self.staleness.bits_of(compared_buffer(cut))
+
+    def waiting_bits(self, undecided: list[LiveInput], mask: int) -> int:
+        """Return the bits of the cutoffs that an update for the bits `mask` decides, and that are not decided yet."""
+        waiting = 0
+        for cut in undecided:  # in the order of the trace: a cutoff comes after those that it depends on
+            if self.watched_bits(cut) & (mask | waiting) or compared_buffer(cut) in self.lost or not cut.decided:
+                waiting |= cut.own
+        return waiting
+
     async def run(self, change: Change, waits: Waits, origin: Origin) -> int:
         """Make the targets that a change makes stale, and return the number of instructions that ran.
 
@@ -84,7 +119,7 @@ class LiveStage:
         update = self.plans.find(change)
         chosen = update.subprogram.chosen
         if update.loaded is None:
-            self.lost = change.lost - {b for b, _ in update.subprogram.outputs}
+            self.lost = change.lost
             return 0
         outputs = update.subprogram.outputs
         bound = self._bind(update)
@@ -92,7 +127,7 @@ class LiveStage:
         try:
             await run_call(update.loaded, bound, locks, self._settings, waits)
         except BaseException:
-            self.lost |= {buffer for buffer, _ in outputs}
+            self.lost |= update.targets
             raise
         finally:
             if locks is not None:
@@ -101,7 +136,7 @@ class LiveStage:
         for buffer, here in outputs:
             made = bound.memory[here]
             self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
-        self.lost -= {buffer for buffer, _ in outputs}
+        self.lost -= update.targets
         return len(chosen)
 
     def _bind(self, update: UpdatePlan) -> BoundArguments:
@@ -114,3 +149,9 @@ class LiveStage:
             if buffer in kept and self.staleness.program.buffers[buffer].device != HOST:
                 memory[here] = self.targets.own_memory(buffer)
         return BoundArguments(memory, dict.fromkeys(update.locks, False), (), ())
+
+
+def compared_buffer(cut: LiveInput) -> int:
+    """Return the buffer that a cutoff on the device compares."""
+    assert cut.buffer is not None
+    return cut.buffer

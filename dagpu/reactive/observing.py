@@ -18,6 +18,7 @@ from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.stage import End, FlowStage, Opening
 from dagpu.reactive.incremental import IncrementalRun
+from dagpu.reactive.shared_work import SharedWork
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import execute
 from dagpu.runtime.interpreter import current_settings
@@ -96,7 +97,8 @@ class Observed(FlowStage[Any]):
         self._stats = opening.stats
         self._check = check
         self._where = origin
-        self._run = IncrementalRun(op, settings, memory, origin)
+        self._shared = SharedWork(op)
+        self._run = IncrementalRun(op, settings, memory, origin, self._shared)
         self._token = trio.lowlevel.current_trio_token()
         self._changed = trio.Event()
         self._due = True
@@ -209,6 +211,7 @@ class Observed(FlowStage[Any]):
     def _close(self) -> None:
         """Let go of everything that is kept between updates."""
         self._watch(())
+        self._shared.close()
         self._run = IncrementalRun(self._op, self._settings, None, self._where)
         self._seen = {}
 

@@ -29,10 +29,12 @@ _GRAPH_FROM: Final = 2
 class UpdatePlan:
     """The plan of one change: what runs, and the memory of the op that each run locks."""
 
-    __slots__ = ("loaded", "locks", "subprogram")
+    __slots__ = ("loaded", "locks", "subprogram", "targets")
 
     def __init__(self, subprogram: Subprogram, loaded: LoadedPlan | None, locks: list[Storage]) -> None:
         self.subprogram = subprogram
+        self.targets = frozenset([buffer for buffer, _ in subprogram.outputs])
+        """The targets that the plan makes."""
         self.loaded = loaded
         """None where nothing runs."""
         self.locks = locks
@@ -40,12 +42,22 @@ class UpdatePlan:
 
 @final
 class UpdatePlans:
-    """The plans of one stage, those used last. `on_plan` is called with each new one."""
+    """The plans of one stage, those used last. `on_plan` is called with each new one.
+
+    No larger plan serves a change if it makes one of the buffers `common` that the change does not make stale: these
+    are computed once, for several feeds.
+    """
 
     def __init__(
-        self, staleness: Staleness, locks: dict[int, Storage], settings: Settings, on_plan: Callable[[Plan], None]
+        self,
+        staleness: Staleness,
+        common: frozenset[int],
+        locks: dict[int, Storage],
+        settings: Settings,
+        on_plan: Callable[[Plan], None],
     ) -> None:
         self._staleness = staleness
+        self._common = common
         self._locks = locks
         self._settings = settings
         self._on_plan = on_plan
@@ -83,9 +95,13 @@ class UpdatePlans:
     def _smallest_covering(self, change: Change) -> Change | None:
         """Return the change with the fewest instructions whose plan covers this one; None if there is none, or if the
         change makes nothing stale."""
-        if not self._staleness.stale_targets(change):
+        stale = self._staleness.stale_targets(change)
+        if not stale:
             return None
-        covering = [each for each in self._plans if each.covers(change)]
+        fresh = self._common - stale
+        covering = [
+            each for each, plan in self._plans.items() if each.covers(change) and fresh.isdisjoint(plan.targets)
+        ]
         return min(covering, key=lambda each: len(self._plans[each].subprogram.chosen), default=None)
 
     def _make(self, change: Change) -> UpdatePlan:

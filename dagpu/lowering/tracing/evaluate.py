@@ -273,10 +273,11 @@ class Evaluation:
             case Zip():
                 self.done.append(inputs)
             case Shared():
-                self._sources.finish(node.once)
-                self.done.append(self.memo.record_shared(node, inputs[0]))
+                value = self.memo.record_shared(node, inputs[0])
+                self._sources.finish(node, value, builder)
+                self.done.append(value)
             case Unzip():
-                self._sources.finish(node.once)
+                self._sources.finish(node, inputs[0], builder)
                 self.memo.record_components(node.split, inputs[0], node.origin)
                 self.done.append(self.memo.take_component(node))
             case Value() | Alloc() | FromHost() | Copy() | On() | GraphLaunch() | Source() | Cutoff():

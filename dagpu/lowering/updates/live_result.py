@@ -18,6 +18,7 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems, SuspendedOp, resolve
 from dagpu.lowering.tracing.user_code import call_closure
+from dagpu.lowering.updates.compare_values import same_objects
 from dagpu.lowering.updates.live_inputs import LiveInputs
 from dagpu.ops.base import has_op, refuse_op
 from dagpu.ops.compose import BUILT_IN, Map
@@ -49,6 +50,11 @@ class TargetMemory:
         self._seen_elsewhere.add(buffer)
         if handle is not None:
             self._held[buffer] = memory, handle
+
+    def drop(self, buffer: int) -> None:
+        """Free the memory of a buffer that is not a target any more."""
+        self.memory[buffer] = None
+        self._held.pop(buffer, None)
 
     def own_memory(self, buffer: int) -> Any:
         """Return the memory of a buffer if nothing else reads it, so that an update may write it; else None."""
@@ -182,7 +188,7 @@ class _Builder:
 
         def build() -> Any:
             value = given()
-            if not before or not _same_objects(before[0], value):
+            if not before or not same_objects(before[0], value):
                 made = f.apply(value, node.origin) if type(f) in BUILT_IN else call_closure(node, f, value)
                 if has_op(made):
                     refuse_op(made, f"the closure of {node!r}")
@@ -203,14 +209,3 @@ class _Place:
 
 
 _PLACES = frozenset((_Place,))
-
-
-def _same_objects(old: Any, new: Any) -> bool:
-    """Return true if two values are built of the same objects."""
-    if old is new:
-        return True
-    if type(old) is SharedTensor and type(new) is SharedTensor:
-        return live_state(old).storage is live_state(new).storage
-    if type(old) is not type(new) or not isinstance(old, tuple) or len(old) != len(new):
-        return False
-    return all(map(_same_objects, old, new))

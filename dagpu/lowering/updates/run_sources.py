@@ -10,6 +10,7 @@ from dagpu.lowering.tracing.deferred import NOT_YET
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.user_code import Closures, call_closure, describe_closure
 from dagpu.lowering.updates.live_inputs import LiveInputs, LiveValue
+from dagpu.lowering.updates.shared_buffers import shared_buffer
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import BUILT_IN, Cutoff, HostCall, Inspect, Map, Shared, Unzip, Zip, sources_of
 from dagpu.ops.live.source_op import Source, as_read
@@ -51,8 +52,8 @@ class RunSources(Protocol):
         """Record that the value of a `Shared` is evaluated from now on."""
         ...
 
-    def finish(self, once: Once) -> None:
-        """Record that the value of a `Shared` exists."""
+    def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
+        """Record that the value of a `Shared` or `Unzip` exists."""
         ...
 
     def reused(self, once: Once) -> None:
@@ -161,8 +162,8 @@ class SnapshotSources:
     def start(self, once: Once) -> None:
         self._logged().start(once)
 
-    def finish(self, once: Once) -> None:
-        self._logged().finish(once)
+    def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
+        self._logged().finish(node.once)
 
     def reused(self, once: Once) -> None:
         self._logged().reused(once)
@@ -223,7 +224,7 @@ class LiveSources:
             def call(given: Any) -> Any:
                 return call_closure(node, f, given)
 
-        value = call(self.live.concrete(argument))
+        value = self.live.call_of(node, call)(self.live.concrete(argument))
         if has_op(value):
             refuse_op(value, describe_closure(node, f))
         made = self.live.derive(node, call, argument, value)
@@ -274,8 +275,12 @@ class LiveSources:
     def start(self, once: Once) -> None:
         self._log.start(once)
 
-    def finish(self, once: Once) -> None:
-        self._log.finish(once)
+    def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
+        self._log.finish(node.once)
+        if type(node) is Shared:
+            found = shared_buffer(node, value, self._log.of(node.once), builder)
+            if found is not None:
+                self.live.shared.append(found)
 
     def reused(self, once: Once) -> None:
         self._log.reused(once)
