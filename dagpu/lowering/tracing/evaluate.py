@@ -472,6 +472,10 @@ class Evaluation:
             or (once.number < self._newest_before and (type(node) is Unzip or not once.remembers()))
         ):
             self.leaves.forbid_reuse()
+        if in_key is not None and in_key.made_for:  # another run may have replaced it by that of another instant
+            self._sources.used(in_key.made_for)
+            self.done.append(self._published_value(node, in_key.value, in_key))
+            return
         if self.memo.is_deferred(once):
             self._suspend_until_made(node)
             return

@@ -179,16 +179,17 @@ class RunMemo:
 class BoundClaims:
     """The claims of one run that is not traced. Its program computes the values of these nodes, which have not run."""
 
-    __slots__ = ("_onces", "thread")
+    __slots__ = ("_made", "thread")
 
-    def __init__(self, onces: Sequence[Once]) -> None:
-        self._onces = onces
+    def __init__(self, made: Sequence[tuple[Once, Mapping[Any, int]]]) -> None:
+        self._made = made
+        """Each value, with the sources on which it depends and their revisions."""
         self.thread = threading.get_ident()
         """The thread that drives the run. Code that blocks this thread must not wait for the run."""
 
     def claim(self) -> bool:
         """Claim all values. Return false, without a claim, if one of them is complete or claimed by another run."""
-        for once in self._onces:
+        for once, _ in self._made:
             if once.claim(self) != "claimed":
                 self.abandon()
                 return False
@@ -198,13 +199,13 @@ class BoundClaims:
         """Remember the values, for other runs and for the next run, once the run has released its locks. `built` is
         what `Signature.result` returns for such a run: the values, and the result, which this returns."""
         values, result = built
-        for once, value in zip(self._onces, values, strict=True):
-            once.publish(value)
+        for (once, made_for), value in zip(self._made, values, strict=True):
+            once.publish(value, made_for)
         return result
 
     def abandon(self) -> None:
         """Give up the claims of the values that were not made: another run may make them."""
-        for once in self._onces:
+        for once, _ in self._made:
             if once.owner is self:
                 once.abandon()
 

@@ -126,7 +126,7 @@ class SnapshotSources:
     def __init__(self, leaves: TracedArguments) -> None:
         self._leaves = leaves
         self._log: SourceLog[Source[Any]] | None = None
-        self._snapshot: Snapshot | None = None
+        self._snapshot = None if leaves.inputs is None else leaves.inputs.snapshot
 
     def _at(self) -> Snapshot:
         if self._snapshot is None:
@@ -139,9 +139,12 @@ class SnapshotSources:
         return self._log
 
     def value_of(self, node: Source[Any]) -> Any:
-        self._leaves.forbid_reuse()
         self._logged().add(node)
-        return as_read(node.cell.history.at(self._at()).value)
+        value, inputs = node.cell.history.at(self._at()).value, self._leaves.inputs
+        if inputs is not None and node in inputs.source_values:
+            return self._leaves.standin_of_source(node, value)
+        self._leaves.forbid_reuse()
+        return as_read(value)
 
     def adapt(self, node: AnyOp, inputs: tuple[Any, ...], builder: ProgramBuilder) -> tuple[tuple[Any, ...], Any]:
         return inputs, (inputs[0] if type(node) is Cutoff else NOT_YET)
