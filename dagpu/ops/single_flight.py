@@ -76,12 +76,6 @@ class Once:
         for wake in waiting:
             wake()
 
-    def exchange(self, index: int, new: Any) -> Any:
-        """Replace the item `index` of the remembered list by `new`, and return the old one. Runs do this atomically."""
-        with BOOKKEEPING:
-            old, self.value[index] = self.value[index], new
-        return old
-
     def remembers(self) -> bool:
         """True if the value is complete and remembered."""
         return self.value is not NOTHING
@@ -97,6 +91,13 @@ class Once:
                 self._waiting.append(wake)
                 return
         wake()
+
+
+def exchange_item(remembered: list[Any], index: int, new: Any) -> Any:
+    """Replace the item `index` of a remembered list by `new`, and return the old one. Runs do this atomically."""
+    with BOOKKEEPING:
+        old, remembered[index] = remembered[index], new
+    return old
 
 
 def new_once_number() -> int:

@@ -6,23 +6,18 @@ where a value has another type or shape, and, if it has several stages, in each 
 the same by construction stays in use, so the device still runs only what has changed.
 """
 
-from functools import partial
 from typing import Any, Final, TypeAlias, final
 
-from dagpu.common.errors import BorrowError, MovedError
 from dagpu.common.origin import Origin, describe
 from dagpu.handles import SharedTensor, live_state
-from dagpu.lowering.program import Program, label
+from dagpu.lowering.program import label
 from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
-from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.tracer import Tracer
-from dagpu.lowering.updates.budget import fit_into
-from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
+from dagpu.lowering.updates.compare_values import same_kind
 from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
-from dagpu.lowering.updates.leaf_values import LeafValues, written_from_outside
-from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs, same_kind
-from dagpu.lowering.updates.live_result import Build, Made, TargetMemory, result_builder
-from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
+from dagpu.lowering.updates.live_result import Build, Made, result_builder
+from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, ToHost, Value, Zip
@@ -30,10 +25,12 @@ from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.live_stage import Contents, LiveStage
+from dagpu.reactive.shared_work import SharedWork
+from dagpu.reactive.stage_maker import StageMaker
 from dagpu.reactive.tiled_plans import ChangedParts
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.execute import call_on_plan, execute, next_stage
+from dagpu.runtime.execute import execute, next_stage
 from dagpu.runtime.waiting import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
@@ -46,10 +43,16 @@ _MOST_SHOWN: Final = 12
 class IncrementalRun:
     """The state of one observed op between updates. One task at a time calls `update`."""
 
-    def __init__(self, op: AnyOp, settings: Settings, memory: int | None, origin: Origin) -> None:
+    def __init__(
+        self, op: AnyOp, settings: Settings, memory: int | None, origin: Origin, shared: SharedWork | None = None
+    ) -> None:
         self._op = op
+        self._shared = shared
+        """The nodes that other feeds observe too; None for a run that shares nothing."""
+        self._shared_at = -1
+        """The number of changes of what is shared that this run has followed."""
         self._settings = settings
-        self._limit = memory
+        self._maker = StageMaker(op, settings, memory, origin, shared)
         self._origin = origin
         self._live: LiveInputs | None = None
         self._stages: list[LiveStage] = []
@@ -115,17 +118,31 @@ class IncrementalRun:
         """
         live = self._live
         if live is not None and self._build is not None:
+            if self._shared is not None and self._shared.changes != self._shared_at:
+                self._follow_sharing(self._shared)
             try:
                 self._read_inputs(live, snapshot)
             except NewTraceNeeded:
                 pass
             else:
                 self._check_held()
-                await self._run_stage(self._stages[0], self._stale, waits, parts=self._changed_parts())
+                await self._run_stage(self._stages[0], self._stale, snapshot, waits, parts=self._changed_parts())
                 self._stale = 0
                 self._parts.clear()
                 return self._build()
         return await self._trace(snapshot, waits)
+
+    @property
+    def owes_plan(self) -> bool:
+        """True if a set of changed sources that was seen has no plan of its own yet."""
+        return self._build is not None and any(stage.plans.owes for stage in self._stages)
+
+    def make_owed_plan(self) -> None:
+        """Make the plan of the set of changed sources that a larger plan has served last."""
+        for stage in self._stages:
+            if stage.plans.owes:
+                stage.plans.make_owed()
+                return
 
     # ---- inputs
 
@@ -176,13 +193,7 @@ class IncrementalRun:
         parts = {bit: boxes for bit, boxes in self._parts.items() if boxes is not None}
         stage, bits = self._stages[0], sum(parts)
         if bits & ~stage.written_bits:
-            stage.written_bits |= bits
-            old = stage.staleness
-            kept = TileUpdates(old).kept_for(stage.leaves.bits_of_sources(), stage.written_bits)
-            staleness = Staleness(old.program, old.bits, old.compared, (), kept)
-            if self._limit is not None:
-                staleness = fit_into(staleness, self._limit, self._origin)
-            stage.restage(staleness)
+            self._maker.keep_for_tiles(stage, bits)
         return parts
 
     def _check_held(self) -> None:
@@ -196,6 +207,7 @@ class IncrementalRun:
         self,
         stage: LiveStage,
         mask: int,
+        snapshot: Snapshot,
         waits: Waits,
         reuse: "_Reuse | None" = None,
         parts: ChangedParts | None = None,
@@ -206,11 +218,15 @@ class IncrementalRun:
         while True:
             if reuse is not None:
                 stage.reuse(*reuse)
-            wait = _waiting_bits(stage, undecided, mask)
-            ran += await stage.run(Change(mask, wait, before, stage.lost), waits, self._origin, parts)
+            wait = stage.waiting_bits(undecided, mask)
+            change = Change(mask, wait, before, stage.lost)
+            if stage.common and self._shared is not None:
+                ran += await self._shared.run(stage, change, snapshot, waits, self._origin, parts)
+            else:
+                ran += await stage.run(change, waits, self._origin, parts)
             if not wait:
                 break
-            ready = [cut for cut in undecided if cut.own & wait and not _watched(stage, cut) & wait]
+            ready = [cut for cut in undecided if cut.own & wait and not stage.watched_bits(cut) & wait]
             for cut in ready:
                 if await self._differs(stage, cut, waits):
                     mask |= cut.own
@@ -251,18 +267,21 @@ class IncrementalRun:
         )
         live = tracer.live
         assert live is not None
+        if self._shared is not None:
+            self._shared_at = self._shared.changes
+            live.call_of = self._shared.call_of
         stages: list[LiveStage] = []
         made: Made = {}
         build: Build | None = None
         try:
             while True:
                 program = (await next_stage(tracer, waits)).program
-                stage = self._new_stage(tracer, live, program, stages)
+                stage = self._maker.new_stage(tracer, live, program, stages)
                 made |= {storage: (stage.targets, buffer) for buffer, storage in tracer.builder.outputs()}
                 if not stages and all(map(_ends_on_host, tracer.suspended)):
                     build = result_builder(tracer.root, live, stage.targets, made, where)
                 stages.append(stage)
-                await self._run_stage(stage, 0, waits, (table, available))
+                await self._run_stage(stage, 0, snapshot, waits, (table, available))
                 tracer.settle(stage.targets.memory)
                 published = [handle for handle in tracer.publish() if type(handle) is SharedTensor]
                 for handle in published:
@@ -286,43 +305,18 @@ class IncrementalRun:
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
         self._parts.clear()
         self._layer = None
+        if self._shared is not None:
+            self._shared.keep_met({each.node for stage in stages for each in stage.shared})
         return result
 
-    def _new_stage(self, tracer: Tracer, live: LiveInputs, program: Program, before: list[LiveStage]) -> LiveStage:
-        """Return the stage that was traced last, before its first run."""
-        builder, where = tracer.builder, self._origin
-        self._check_borrows(builder)
-        owned = written_from_outside(builder, tracer.taken_handles())
-        if owned is not None:
-            raise MovedError(
-                f"the op observed at {describe(where)} writes over {owned[1]!r}, made at {describe(owned[1].origin)}, "
-                "which moved into it: its second update would find it written. Share it, t.share(), and begin with a "
-                "copy at each update, value(t).then(dup), or begin with zeros."
-            )
-        known = {id(cut) for stage in before for cut in stage.cutoffs}
-        cutoffs = [made for made in live.inputs if made.buffer is not None and id(made) not in known]
-        leaves = LeafValues(builder, live, later_stage=bool(before))
-        staleness = Staleness(program, leaves.bits, [_buffer(cut) for cut in cutoffs])
-        if self._limit is not None:
-            staleness = fit_into(staleness, self._limit, where)
-        memory = TargetMemory(len(program.buffers))
-        on_plan = partial(call_on_plan, self._settings, self._op)
-        return LiveStage(staleness, leaves, cutoffs, memory, self._settings, on_plan)
+    # ---- other feeds
 
-    def _check_borrows(self, builder: ProgramBuilder) -> None:
-        """Raise a `BorrowError` for an op that holds a borrow, or launches a graph: a feed outlives both."""
-        if builder.graphs:
-            raise BorrowError(
-                f"observe at {describe(self._origin)} of an op that launches {builder.graphs[0]!r}, which works on "
-                "memory that it borrows. Observe the op itself: its updates are launched as graphs."
-            )
-        for state, lender in builder.lent.items():
-            if state.lender is not None:
-                raise BorrowError(
-                    f"observe at {describe(self._origin)} of an op that holds {state!r}, borrowed at "
-                    f"{describe(state.origin)}: the feed may outlive the loan. share() the tensor and pass that."
-                )
-            del lender
+    def _follow_sharing(self, shared: SharedWork) -> None:
+        """Share with other feeds what they observe too now, and nothing else."""
+        self._shared_at = shared.changes
+        self._layer = None  # it calls the closures that are shared
+        for stage in self._stages:
+            self._maker.share(stage, shared)
 
 
 _Reuse: TypeAlias = tuple[ValueNumbers, Contents]
@@ -332,23 +326,3 @@ def _ends_on_host(deferred: Deferred) -> bool:
     """Return true for a value that no device needs: it is put together, or computed on the host, after the stage."""
     cause = deferred.cause
     return type(cause) is FromItems or (type(cause) is SuspendedOp and type(cause.node) is Map)
-
-
-def _buffer(cut: LiveInput) -> int:
-    """Return the buffer that a cutoff on the device compares."""
-    assert cut.buffer is not None
-    return cut.buffer
-
-
-def _watched(stage: LiveStage, cut: LiveInput) -> int:
-    """Return the bits of what a cutoff on the device compares."""
-    return stage.staleness.bits_of(_buffer(cut))
-
-
-def _waiting_bits(stage: LiveStage, undecided: list[LiveInput], mask: int) -> int:
-    """Return the bits of the cutoffs that an update decides, and that are not decided yet."""
-    waiting = 0
-    for cut in undecided:  # in the order of the trace: a cutoff comes after those that it depends on
-        if _watched(stage, cut) & (mask | waiting) or _buffer(cut) in stage.lost or not cut.decided:
-            waiting |= cut.own
-    return waiting

@@ -1,50 +1,29 @@
-"""`LiveStage`, a traced stage between updates: its plans by the set of what has changed, and the memory that stays."""
+"""`LiveStage`, a traced stage between updates: it runs the plan of each change, and has the memory that stays."""
 
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from dagpu.common.origin import Origin
+from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
-from dagpu.handles.storage import Locks, Storage
+from dagpu.handles.storage import Locks
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
+from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Change, Staleness
-from dagpu.lowering.updates.subprogram import Subprogram, extract
 from dagpu.lowering.updates.value_numbers import ValueNumbers
-from dagpu.lowering.verify.verify_update import verify_update
 from dagpu.reactive.tiled_plans import ChangedParts, TiledPlan, TiledPlans
-from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
+from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
 from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting import Waits
 
-MOST_PLANS: Final = 32
-"""The most sets of changed sources whose plans a feed keeps, those used last."""
-
-_GRAPH_FROM: Final = 2
-"""The use of one plan, counted from 1, from which on it is launched as one CUDA graph."""
-
-
 Contents: TypeAlias = dict[int, tuple[object, Any]]
 """Memory by the value number of its contents, with the handle that was handed out for it, or None."""
-
-
-@final
-class _Update:
-    """The plan of one change: what runs, and how its buffers are bound."""
-
-    __slots__ = ("loaded", "locks", "subprogram")
-
-    def __init__(self, subprogram: Subprogram, loaded: LoadedPlan | None, locks: list[Storage]) -> None:
-        self.subprogram = subprogram
-        self.loaded = loaded
-        """None where nothing runs."""
-        self.locks = locks
 
 
 @final
@@ -56,6 +35,7 @@ class LiveStage:
         staleness: Staleness,
         leaves: LeafValues,
         cutoffs: list[LiveInput],
+        shared: list[SharedBuffer],
         memory: TargetMemory,
         settings: Settings,
         on_plan: Callable[[Plan], None],
@@ -67,22 +47,29 @@ class LiveStage:
         self.targets = memory
         self.lost = frozenset(staleness.targets)
         """The targets that do not hold what they should: none was made yet, or an update failed."""
+        self.shared = shared
+        """The `shared()` nodes whose tensors this stage makes of sources."""
+        self.common: list[SharedBuffer] = []
+        """Those that another feed observes too. Their tensors are results."""
         self._settings = settings
         self._on_plan = on_plan
-        self._updates: OrderedDict[Change, _Update] = OrderedDict()
+        self.plans = UpdatePlans(staleness, frozenset(), leaves.locks, settings, on_plan)
         self.tiles = TiledPlans(staleness, leaves, settings, on_plan)
         """The plans in which launches run lists of tiles."""
         self.written_bits = 0
         """The bits of the sources of which parts have been written: what launches in tiles need is kept for these."""
 
-    def restage(self, staleness: Staleness) -> None:
-        """Keep other buffers of the same program from now on. What was not kept before is lost."""
-        before, self.staleness = self.staleness, staleness
-        self.lost = (self.lost | (staleness.targets - before.targets)) & staleness.targets
-        for buffer in before.targets - staleness.targets:
-            self.targets.memory[buffer] = None
-        self._updates.clear()
+    def restage(self, staleness: Staleness, common: list[SharedBuffer]) -> None:
+        """Go on with another analysis of the same program, which keeps other buffers, and in which the tensors of the
+        nodes `common` are results. What was not kept before is lost."""
+        before, targets = self.staleness.targets, staleness.targets
+        self.staleness, self.common = staleness, common
+        buffers = frozenset([each.buffer for each in common])
+        self.plans = UpdatePlans(staleness, buffers, self.leaves.locks, self._settings, self._on_plan)
         self.tiles = TiledPlans(staleness, self.leaves, self._settings, self._on_plan)
+        self.lost = (self.lost & targets) | (targets - before)
+        for buffer in before - targets:
+            self.targets.drop(buffer)
 
     def reuse(self, table: ValueNumbers, available: Contents) -> None:
         """Take over memory of an earlier trace for lost targets whose contents are the same by construction."""
@@ -104,6 +91,11 @@ class LiveStage:
             if not self.staleness.bits_of(buffer) & stale and memory[buffer] is not None
         }
 
+    def take(self, buffer: int, tensor: SharedTensor[Any]) -> None:
+        """Take over the memory of a tensor that another run has made for a target."""
+        self.targets.take_over(buffer, live_state(tensor).storage.memory, tensor.clone())
+        self.lost -= {buffer}
+
     def tensor(self, made: LiveInput) -> Any:
         """Return a handle to what the buffer of a cutoff on the device holds now."""
         assert made.buffer is not None
@@ -114,6 +106,18 @@ class LiveStage:
         storage = made.storage
         return self.targets.shared(made.buffer, storage.device, storage.nbytes, made.layout, made.origin)
 
+    def watched_bits(self, cut: LiveInput) -> int:
+        """Return the bits of what a cutoff on the device compares."""
+        return self.staleness.bits_of(compared_buffer(cut))
+
+    def waiting_bits(self, undecided: list[LiveInput], mask: int) -> int:
+        """Return the bits of the cutoffs that an update for the bits `mask` decides, and that are not decided yet."""
+        waiting = 0
+        for cut in undecided:  # in the order of the trace: a cutoff comes after those that it depends on
+            if self.watched_bits(cut) & (mask | waiting) or compared_buffer(cut) in self.lost or not cut.decided:
+                waiting |= cut.own
+        return waiting
+
     async def run(self, change: Change, waits: Waits, origin: Origin, parts: ChangedParts | None = None) -> int:
         """Make the targets that a change makes stale, and return the number of instructions that ran.
 
@@ -121,10 +125,10 @@ class LiveStage:
         them. If it fails or is cancelled, everything that it was to make counts as lost.
         """
         tiled = self.tiles.find(change, parts or {}, self.targets)
-        update: _Update | TiledPlan = self._find(change) if tiled is None else tiled[0]
+        update: UpdatePlan | TiledPlan = self.plans.find(change) if tiled is None else tiled[0]
         chosen = update.subprogram.chosen
         if update.loaded is None:
-            self.lost = change.lost - {b for b, _ in update.subprogram.outputs}
+            self.lost = change.lost
             return 0
         outputs = update.subprogram.outputs
         bound = self._bind(update)
@@ -135,19 +139,19 @@ class LiveStage:
         try:
             await run_call(update.loaded, bound, locks, self._settings, waits)
         except BaseException:
-            self.lost |= {buffer for buffer, _ in outputs}
+            self.lost |= update.targets
             raise
         finally:
             if locks is not None:
                 locks.release()
-        buffers, memory = self.staleness.program.buffers, self.targets.memory
+        buffers = self.staleness.program.buffers
         for buffer, here in outputs:
             made = bound.memory[here]
-            memory[buffer] = make_unwritable(made) if buffers[buffer].device == HOST else made
-        self.lost -= {buffer for buffer, _ in outputs}
+            self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
+        self.lost -= update.targets
         return len(chosen)
 
-    def _bind(self, update: "_Update | TiledPlan") -> BoundArguments:
+    def _bind(self, update: UpdatePlan | TiledPlan) -> BoundArguments:
         """Bind the buffers of an update: leaves, kept memory that it reads, and kept memory that it writes in place."""
         memory: list[object] = [None] * len(update.subprogram.program.buffers)
         kept, last, own = self.staleness.kept, self.staleness.last, self.targets.memory
@@ -155,27 +159,11 @@ class LiveStage:
             memory[here] = own[buffer] if buffer in last else self.leaves.value(buffer)
         for buffer, here in update.subprogram.outputs:
             if buffer in kept and self.staleness.program.buffers[buffer].device != HOST:
-                memory[here] = own[buffer]
+                memory[here] = self.targets.own_memory(buffer)
         return BoundArguments(memory, dict.fromkeys(update.locks, False), (), ())
 
-    def _find(self, change: Change) -> _Update:
-        """Return the plan for a change, and make it if there is none."""
-        found = self._updates.get(change)
-        if found is not None:
-            self._updates.move_to_end(change)
-            return found
-        chosen = self.staleness.instructions_for(self.staleness.stale_targets(change))
-        subprogram = extract(self.staleness.program, chosen, self.staleness.targets)
-        if self._settings.verify:
-            verify_update(self.staleness, change, subprogram)
-        loaded = None
-        if chosen:
-            plan = plan_program(subprogram.program, self._settings.verify)
-            self._on_plan(plan)
-            loaded = LoadedPlan(plan, self._settings)
-            loaded.keep(None, _GRAPH_FROM)
-        locks = [self.leaves.locks[b] for b, _ in subprogram.inputs if b in self.leaves.locks]
-        found = self._updates[change] = _Update(subprogram, loaded, locks)
-        while len(self._updates) > MOST_PLANS:
-            self._updates.popitem(last=False)
-        return found
+
+def compared_buffer(cut: LiveInput) -> int:
+    """Return the buffer that a cutoff on the device compares."""
+    assert cut.buffer is not None
+    return cut.buffer

@@ -18,6 +18,7 @@ from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.stage import End, FlowStage, Opening
 from dagpu.reactive.incremental import IncrementalRun
+from dagpu.reactive.shared_work import SharedWork
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import execute
 from dagpu.runtime.interpreter import current_settings
@@ -45,6 +46,11 @@ def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> 
     on the changed sources runs again. Between two values asked for, all changes are taken together: the value is that
     of the newest ones. The flow of an op without sources ends after one value. If an update fails, `next()` raises, and
     the next call makes the update again, with the newest values.
+
+    A plan is made for each set of sources that changes together. A set that is new takes the smallest plan at hand
+    that was made for all of its sources and more, if there is one; that runs more, and gives the same value. Its own
+    plan is made while the next `next()` waits for a change, or else in the second update of that set. Plans are kept
+    for the 32 sets used last.
 
     A device result is a `SharedTensor` that no later update writes. NumPy arrays are read-only. Closures must depend on
     what they are given alone, as those of a pipeline: one is called again only if that has changed. Each update runs on
@@ -91,7 +97,8 @@ class Observed(FlowStage[Any]):
         self._stats = opening.stats
         self._check = check
         self._where = origin
-        self._run = IncrementalRun(op, settings, memory, origin)
+        self._shared = SharedWork(op)
+        self._run = IncrementalRun(op, settings, memory, origin, self._shared)
         self._token = trio.lowlevel.current_trio_token()
         self._changed = trio.Event()
         self._due = True
@@ -125,7 +132,15 @@ class Observed(FlowStage[Any]):
             if not self._seen:
                 raise End
             del snapshot  # what it holds on to may be replaced while this waits
-            await self._changed.wait()
+            if self._run.owes_plan:
+                await protected(self._make_owed_plan, "the plan of an update was made")
+            else:
+                await self._changed.wait()
+
+    async def _make_owed_plan(self) -> None:
+        """Make one plan while nothing has changed. A checkpoint."""
+        self._run.make_owed_plan()
+        await trio.lowlevel.checkpoint()
 
     async def _update(self, snapshot: Snapshot) -> Any:
         """Make the value of a snapshot. A checkpoint; after the last one nothing can be cancelled."""
@@ -196,6 +211,7 @@ class Observed(FlowStage[Any]):
     def _close(self) -> None:
         """Let go of everything that is kept between updates."""
         self._watch(())
+        self._shared.close()
         self._run = IncrementalRun(self._op, self._settings, None, self._where)
         self._seen = {}
 

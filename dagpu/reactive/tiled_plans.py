@@ -39,7 +39,7 @@ ChangedParts: TypeAlias = Mapping[int, tuple[Box, ...]]
 class TiledPlan:
     """A plan with lists of tiles, which serves all lists that fit into its own."""
 
-    __slots__ = ("loaded", "locks", "proved", "subprogram", "tiled", "whole")
+    __slots__ = ("loaded", "locks", "proved", "subprogram", "targets", "tiled", "whole")
 
     def __init__(self, whole: Subprogram, tiled: TiledProgram, loaded: LoadedPlan | None, locks: list[Storage]) -> None:
         self.whole = whole
@@ -48,6 +48,8 @@ class TiledPlan:
         """The sets of instructions that leave what they left before, for which the plan is proved."""
         self.tiled = tiled
         self.subprogram: Subprogram = tiled.subprogram
+        self.targets = frozenset([buffer for buffer, _ in tiled.subprogram.outputs])
+        """The targets that the plan makes."""
         self.loaded = loaded
         """None where nothing runs."""
         self.locks = locks

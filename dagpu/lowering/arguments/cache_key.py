@@ -16,8 +16,9 @@ A `Shared` or `Unzip` that has run counts as a source: the parts of its value ar
 of the DAG like any other node, but several nodes may use it. The `Once` that will remember its value is a leaf. One
 that another run is computing has no key: a trace waits for that run.
 
-A source has no key, since its value changes, and neither has the value of a `Shared` that was made of sources: a trace
-reads all of them at one instant.
+The value of a source is a leaf, or in the key if it is no handle, array or number. The walk reads all sources at one
+instant. A value that a `Shared` has remembered of sources is one of another instant as soon as one of them has changed;
+the run then computes it, and it is made for the revisions of this instant.
 
 A closure cannot be inspected, since it may read state that has changed. An op that contains one has no key, and is
 traced in each run.
@@ -32,7 +33,7 @@ import numpy as np
 
 from dagpu.common.dtypes import element_type
 from dagpu.common.origin import Origin
-from dagpu.handles import HANDLES, Partition, cut_of, find_live_state
+from dagpu.handles import HANDLES, Partition, SharedTensor, cut_of, find_live_state
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
@@ -45,6 +46,7 @@ from dagpu.ops.compose import (
     LAST,
     SHARE,
     UNCUT,
+    Cutoff,
     Map,
     On,
     Pure,
@@ -56,10 +58,12 @@ from dagpu.ops.compose import (
     Value,
     Zip,
 )
-from dagpu.ops.creation import Alloc, Copy, FromHost
+from dagpu.ops.creation import Alloc, Copy, FromHost, from_host
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.initializers import Constant, Normal, Recipe, Uniform
 from dagpu.ops.launch import Launch
+from dagpu.ops.live.source_op import Source
+from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.single_flight import NOTHING
 
 NAMED: Final = (type, Enum, Device, np.dtype)
@@ -71,6 +75,9 @@ as its number."""
 _CONSTANT_IDS: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
 """The ids of the functions that `Map` applies in most DAGs. These objects live as long as the process, so their ids are
 exact."""
+
+_OFTEN_USED: Final = frozenset((Value, Shared, Source, Cutoff))
+"""The nodes that a DAG may use any number of times."""
 
 MOST_NODES: Final = 20_000
 """The most nodes of a DAG that gets a key. For a larger DAG, the walk that makes the key takes too long for a cached
@@ -228,6 +235,43 @@ class _Reader(Flattened):
         self._add_leaf(handle, (type(handle), state.layout, id(device), storage.nbytes, alias, cut, written))
         return True
 
+    # ---- sources
+
+    def _at(self) -> Snapshot:
+        """Return the instant at which the run reads sources."""
+        if self.snapshot is None:
+            self.snapshot = Snapshot()
+        return self.snapshot
+
+    def _revision(self, node: Source[Any]) -> int:
+        """Return the revision of a source at the instant of the run."""
+        return node.cell.history.at(self._at()).revision
+
+    def _add_revision(self, node: Source[Any]) -> None:
+        """Add a source to the key, by the index of the leaf that has its revision."""
+        index = self.source_leaves.setdefault(node, len(self.leaves))
+        if index == len(self.leaves):
+            self.leaves.append((node, self._revision(node)))
+        self._tokens += ("source", index)
+
+    def _add_source_value(self, node: Source[Any]) -> bool:
+        """Add a source and its value: a handle, an array or a number as a leaf. Return false if it cannot be added."""
+        self.changeable = True
+        self._add_revision(node)
+        if node in self.source_values:
+            return True
+        value = node.cell.history.at(self._at()).value
+        kind, self.source_values[node] = type(value), -1
+        if kind is not int and kind is not float and kind is not np.ndarray and kind is not SharedTensor:
+            return self._add_immutable(value)
+        if kind is SharedTensor:
+            value = value.clone()  # the run's own handle, which it may hand out
+        if kind is np.ndarray and id(value) in self._numbers:
+            self.source_values[node] = self._numbers[id(value)]
+        else:
+            self.source_values[node] = len(self.leaves)
+        return self.add_value(value)
+
     # ---- DAGs
 
     def add_dag(self, root: AnyOp) -> bool:
@@ -236,7 +280,7 @@ class _Reader(Flattened):
         seen = self.nodes
         while todo:
             op = todo.pop()
-            if len(seen) == self._most or (op in seen and type(op) is not Value and type(op) is not Shared):
+            if len(seen) == self._most or (op in seen and type(op) not in _OFTEN_USED):
                 return False
             seen.add(op)
             kind = type(op)
@@ -249,6 +293,12 @@ class _Reader(Flattened):
         """Add an op without sources. Return false for any other op, and for an op that cannot be inspected. A plan does
         not contain the places of values and of calls of pipelines, so the key omits them."""
         match op:
+            case Source():
+                return self._add_source_value(op)
+            case Then(source=Source() as source, f=f, origin=origin) if f is from_host:
+                self._tokens += ("from_host", *self._origin_tokens(origin))
+                self.nodes.add(source)
+                return self._add_source_value(source)
             case Value(content=held):
                 return self._add_immutable(held)
             case Then(source=Value(content=arguments) as source, f=Pure(owner=owner)):
@@ -296,7 +346,7 @@ class _Reader(Flattened):
                 if id(f) not in _CONSTANT_IDS:
                     return self._add_fields(f)
                 self._tokens.append(id(f))
-            case ToHost(source=source):
+            case ToHost(source=source) | Cutoff(source=source):
                 todo.append(source)
             case On(source=source, place=Stream() as stream):
                 self.streams = True
@@ -326,11 +376,22 @@ class _Reader(Flattened):
         found = self.remembered.get(once)
         if found is None:
             value, made_for = once.remembered()
-            if value is NOTHING and not once.settled():
-                return False
             if value is not NOTHING and made_for:
-                return False  # a trace compares the revisions of the sources
-            found = self.remembered[once] = RememberedValue(value, len(self.leaves))
+                self.changeable = True
+                if any(self._revision(each) != revision for each, revision in made_for.items()):
+                    once.expire(value)
+                    value, made_for = NOTHING, {}
+            if value is NOTHING:
+                made_for = {}
+                if not once.settled():
+                    return False
+            elif made_for:
+                if type(node) is Unzip:
+                    return False  # a run that takes a component must find those of its own instant
+                self._tokens += ("made for", len(made_for))
+                for each in made_for:
+                    self._add_revision(each)
+            found = self.remembered[once] = RememberedValue(value, len(self.leaves), made_for)
             if value is NOTHING:
                 self.changeable = True
                 if type(node) is Unzip:

@@ -1,10 +1,11 @@
 """`Flattened`: an op as a key, by which plans are found, and leaves, which are the inputs of one run."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.graph import Captured
+from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.single_flight import Once
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
@@ -35,9 +36,11 @@ class CacheKey:
 class RememberedValue:
     """The value of a `Shared` or `Unzip`, as the key has it."""
 
-    __slots__ = ("alive", "components", "leaf", "uses", "value")
+    __slots__ = ("alive", "components", "leaf", "made_for", "uses", "value")
 
-    def __init__(self, value: Any, leaf: int) -> None:
+    def __init__(self, value: Any, leaf: int, made_for: Mapping[Any, int]) -> None:
+        self.made_for = made_for
+        """The sources of which an earlier run has made the value, with their revisions."""
         self.value = value
         """The value (of an `Unzip`, the list of its components); `NOTHING` if the run has to compute it."""
         self.leaf = leaf
@@ -77,6 +80,13 @@ class Flattened:
         must own the plan."""
         self.remembered: dict[Once, RememberedValue] = {}
         """The values of the `Shared` and `Unzip` nodes of the DAG."""
+        self.snapshot: Snapshot | None = None
+        """The instant at which the run reads sources; None if the op has none."""
+        self.source_leaves: dict[AnyOp, int] = {}
+        """The sources of the DAG, and of its remembered values, each with the index of the leaf that has its
+        revision."""
+        self.source_values: dict[AnyOp, int] = {}
+        """The index of the value of each source of the DAG among the leaves; -1 for a value that is in the key."""
         self.streams = False
         """True if the op names a stream. A plan of such an op keeps that stream alive."""
         self.changeable = False

@@ -30,7 +30,7 @@ from dagpu.handles import (
 from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
-from dagpu.lowering.arguments.flattened import SEED_PLACE, Flattened, RememberedValue
+from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, Flattened, RememberedValue
 from dagpu.ops.compose import Unzip
 from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
@@ -49,6 +49,7 @@ class TracedArguments:
         "_kinds",
         "_loans",
         "_owned",
+        "_source_handles",
         "_sources",
         "_standins",
         "_unused",
@@ -82,6 +83,8 @@ class TracedArguments:
         """The ids of lenders and holders that belong only to stand-ins and to handles that derive from them."""
         self._standins: dict[int, tuple[Any, int]] = {}
         """The stand-ins by their ids, with the indices of their leaves."""
+        self._source_handles: dict[int, Any] = {}
+        """The stand-in for the tensor of each source that the trace has read, by the index of its leaf."""
         self._unused: dict[Once, int] = {}
         """For each remembered value in the key, how many of its uses the trace has not reached yet."""
         if inputs is not None and inputs.remembered:
@@ -193,6 +196,24 @@ class TracedArguments:
             self._sources.add(id(holders))
         self._standins[id(standin)] = standin, index
         return standin
+
+    def standin_of_source(self, node: AnyOp, value: Any) -> Any:
+        """Return the stand-in for the value of a source of the key, or the value itself if it is in the key."""
+        assert self.inputs is not None
+        index = self.inputs.source_values[node]
+        if index < 0:
+            return value
+        leaf = self.inputs.leaves[index]
+        kind = type(leaf)
+        if kind is int or kind is float:
+            return SymbolicNumber(index, leaf, self.reads)
+        if kind is np.ndarray:
+            return SymbolicArray(index, leaf, self.reads)
+        before = self._source_handles.get(index)
+        if before is None:
+            before = self._source_handles[index] = self.standin_of_handle(leaf, index)
+            return before
+        return before.clone()  # no leaf is that of two readers
 
     def restore_arguments(self, result: Any) -> Any:
         """Return the result of the run, or a value that it remembers, with the leaves' own handles, and lenders, in

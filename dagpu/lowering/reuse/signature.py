@@ -18,8 +18,8 @@ handles may have been moved or lost, and arrays may have got another shape. Then
 raises its usual error.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, final
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.handles import (
@@ -36,6 +36,10 @@ from dagpu.lowering.reuse.result_template import ResultBuilder, ResultTemplate, 
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.run_memo import BoundClaims, RunMemo
 from dagpu.ops.graph import Captured
+from dagpu.ops.single_flight import Once
+
+MadeFor: TypeAlias = Callable[[Once], Mapping[Any, int] | None]
+"""A function that returns the sources on which the value of a `Shared` or `Unzip` depends, with their revisions."""
 
 
 @final
@@ -61,7 +65,7 @@ class Signature:
         graphs: tuple[tuple["Captured | int", tuple[int, ...]], ...],
         builder: ProgramBuilder,
         result: ResultBuilder,
-        remembered: tuple[int, ...],
+        remembered: tuple[tuple[int, tuple[int, ...]], ...],
     ) -> None:
         self.buffers = buffers
         """The number of buffers of the program."""
@@ -91,7 +95,8 @@ class Signature:
         self.guard_binds_all = False
         """True if a guard made with `leaf_bindings` binds all: there are leaves alone, and no array is copied twice."""
         self._remembered = remembered
-        """The indices among the leaves of the `Once` of each value that a run computes and remembers."""
+        """For each value that a run computes and remembers, the index of its `Once` among the leaves, and those of the
+        leaves that have the revisions of its sources."""
 
     def add_array(self, cell: int, array: Any, index: int | None) -> None:
         """Record an array that is copied from. `index` is its index among the leaves, None if it is not a leaf."""
@@ -152,7 +157,10 @@ class Signature:
         for cell in self._drawn:
             memory[cell] = fresh_seed()
         remembered = self._remembered
-        claims = BoundClaims([leaves[index] for index in remembered]) if remembered else None
+        claims = None
+        if remembered:
+            made = [(leaves[index], dict([leaves[each] for each in revisions])) for index, revisions in remembered]
+            claims = BoundClaims(made)
         return BoundArguments(memory, locks, leaves, graphs, self.moves, claims=claims)
 
     def _bind_given(self, memory: list[Any], locks: dict[Storage, bool]) -> bool:
@@ -216,11 +224,13 @@ def _any_uses(graphs: Sequence[Captured], storage: Storage) -> bool:
     return any(storage in graph.storages for graph in graphs)
 
 
-def make_signature(root: Any, traced: TracedArguments, builder: ProgramBuilder, memo: RunMemo) -> Signature | None:
+def make_signature(
+    root: Any, traced: TracedArguments, builder: ProgramBuilder, memo: RunMemo, made_for: MadeFor
+) -> Signature | None:
     """Return the record that lets later runs skip this trace; None if the result, or a value that the run remembers,
     cannot be built without a trace.
 
-    `root` is the traced result, before it is settled.
+    `root` is the traced result, before it is settled. `made_for` returns the sources on which a value depends.
     """
     given = traced.fixed_handles
     assert given is not None
@@ -253,11 +263,18 @@ def make_signature(root: Any, traced: TracedArguments, builder: ProgramBuilder, 
         result = remembering_builder(result, remembered, template.kept)
     signature = Signature(
         builder.buffer_count(), traced.moves(), tuple(read), leaves, tuple(graphs), builder, result,
-        tuple([index for index, _ in remembered]),
+        tuple([(index, _revision_leaves(traced, index, made_for)) for index, _ in remembered]),
     )  # fmt: skip
     for cell, array, leaf in builder.arrays:
         signature.add_array(cell, array, leaf)
     return signature
+
+
+def _revision_leaves(traced: TracedArguments, once: int, made_for: MadeFor) -> tuple[int, ...]:
+    """Return the indices of the leaves with the revisions of a value's sources. The leaf `once` is its `Once`."""
+    assert traced.inputs is not None
+    sources = made_for(traced.inputs.leaves[once]) or {}
+    return tuple([traced.inputs.source_leaves[node] for node in sources])
 
 
 def _storages_of(handles: Iterable[HandleBase]) -> set[Storage]:

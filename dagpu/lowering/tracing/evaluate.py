@@ -273,9 +273,11 @@ class Evaluation:
             case Zip():
                 self.done.append(inputs)
             case Shared():
-                self._sources.finish(node.once)
-                self.done.append(self.memo.record_shared(node, inputs[0]))
+                value = self.memo.record_shared(node, inputs[0])
+                self._sources.finish(node, value, builder)
+                self.done.append(value)
             case Unzip():
+                self._sources.finish(node, inputs[0], builder)
                 self.memo.record_components(node.split, inputs[0], node.origin)
                 self.done.append(self.memo.take_component(node))
             case Value() | Alloc() | FromHost() | Copy() | On() | GraphLaunch() | Source() | Cutoff():
@@ -470,6 +472,10 @@ class Evaluation:
             or (once.number < self._newest_before and (type(node) is Unzip or not once.remembers()))
         ):
             self.leaves.forbid_reuse()
+        if in_key is not None and in_key.made_for:  # another run may have replaced it by that of another instant
+            self._sources.used(in_key.made_for)
+            self.done.append(self._published_value(node, in_key.value, in_key))
+            return
         if self.memo.is_deferred(once):
             self._suspend_until_made(node)
             return
@@ -495,7 +501,7 @@ class Evaluation:
         """Return the value that an earlier run has made; of an `Unzip`, take the component. `in_key` is how the key has
         the value."""
         if type(node) is Unzip:
-            return self.taker.take_handles(take_published(node, self.taker.undo_log.add), node)
+            return self.taker.take_handles(take_published(node, value, self.taker.undo_log.add), node)
         if in_key is not None and in_key.value is not NOTHING:
             return copy_for_consumer(self.taker.take_handles(value, node))
         # The copies are no leaves, also if a function has built this use of a node that is in the key too.

@@ -18,7 +18,7 @@ from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, Tenso
 from dagpu.handles.handle_trees import handles_in, has_owning_handle, make_unwritable, map_handles
 from dagpu.lowering.tracing.deferred import PENDING, Deferred, FromItems, resolve
 from dagpu.ops.compose import Shared, Split, Taken, Unzip
-from dagpu.ops.single_flight import Once
+from dagpu.ops.single_flight import Once, exchange_item
 
 Remembering: TypeAlias = Shared[Any] | Unzip[Any]
 
@@ -156,7 +156,7 @@ class RunMemo:
             if once in self._private:
                 continue
             components = once in self._splits
-            sources: Mapping[Any, int] | None = {} if components else made_for(once)
+            sources = made_for(once)
             if sources is None:
                 self._private.add(once)
                 once.abandon()
@@ -179,16 +179,17 @@ class RunMemo:
 class BoundClaims:
     """The claims of one run that is not traced. Its program computes the values of these nodes, which have not run."""
 
-    __slots__ = ("_onces", "thread")
+    __slots__ = ("_made", "thread")
 
-    def __init__(self, onces: Sequence[Once]) -> None:
-        self._onces = onces
+    def __init__(self, made: Sequence[tuple[Once, Mapping[Any, int]]]) -> None:
+        self._made = made
+        """Each value, with the sources on which it depends and their revisions."""
         self.thread = threading.get_ident()
         """The thread that drives the run. Code that blocks this thread must not wait for the run."""
 
     def claim(self) -> bool:
         """Claim all values. Return false, without a claim, if one of them is complete or claimed by another run."""
-        for once in self._onces:
+        for once, _ in self._made:
             if once.claim(self) != "claimed":
                 self.abandon()
                 return False
@@ -198,29 +199,29 @@ class BoundClaims:
         """Remember the values, for other runs and for the next run, once the run has released its locks. `built` is
         what `Signature.result` returns for such a run: the values, and the result, which this returns."""
         values, result = built
-        for once, value in zip(self._onces, values, strict=True):
-            once.publish(value)
+        for (once, made_for), value in zip(self._made, values, strict=True):
+            once.publish(value, made_for)
         return result
 
     def abandon(self) -> None:
         """Give up the claims of the values that were not made: another run may make them."""
-        for once in self._onces:
+        for once, _ in self._made:
             if once.owner is self:
                 once.abandon()
 
 
-def take_published(node: Unzip[Any], undo: Callable[[Callable[[], None]], None]) -> Any:
-    """Take a component that an earlier run has made. `undo` receives a function that puts it back.
+def take_published(node: Unzip[Any], parts: list[Any], undo: Callable[[Callable[[], None]], None]) -> Any:
+    """Take a component of those that an earlier run has made. `undo` receives a function that puts it back.
 
     Raises:
         MovedError: the component was taken before.
     """
-    once, index = node.once, node.index
-    found = once.exchange(index, Taken())
+    index = node.index
+    found = exchange_item(parts, index, Taken())
     if isinstance(found, Taken):
-        once.exchange(index, found)
+        exchange_item(parts, index, found)
         raise _taken_error(node)
-    undo(lambda: _put_component_back(once, index, found))
+    undo(lambda: _put_component_back(parts, index, found))
     return found
 
 
@@ -265,9 +266,9 @@ def copy_for_consumer(claimed: Any) -> Any:
     return map_handles(lambda handle: handle.clone() if type(handle) is SharedTensor else handle, claimed)
 
 
-def _put_component_back(once: Once, index: int, found: Any) -> None:
-    """Undo the taking of a component."""
-    once.exchange(index, found)
+def _put_component_back(parts: list[Any], index: int, found: Any) -> None:
+    """Undo the taking of a component. Another snapshot's components are another list, and stay as they are."""
+    exchange_item(parts, index, found)
 
 
 def _taken_error(node: Unzip[Any]) -> MovedError:

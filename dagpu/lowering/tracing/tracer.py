@@ -191,7 +191,9 @@ class Tracer:
         """
         if self._leaves.fixed_handles is None or not self.ends_here:
             return None
-        signature = make_signature(self._root, self._leaves, self._evaluation.builder, self._evaluation.memo)
+        signature = make_signature(
+            self._root, self._leaves, self._evaluation.builder, self._evaluation.memo, self._sources.made_for
+        )
         self._leaves.forbid_reuse()
         return signature
 

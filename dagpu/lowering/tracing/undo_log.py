@@ -56,7 +56,7 @@ class UndoLog:
                 entries.append((handle, state))
                 leaves[index] = Tensor(state)
             elif type(handle) is Unzip:
-                take_published(handle, self.add)
+                take_published(handle, handle.once.remembered()[0], self.add)
             else:
                 leaves[index] = self.take_handle(handle, origin)
 

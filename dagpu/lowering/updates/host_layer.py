@@ -23,7 +23,8 @@ from dagpu.handles import HANDLES
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.lowering.arguments.exact_tokens import PLAIN
 from dagpu.lowering.tracing.user_code import describe_closure
-from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs, host_values_equal, same_kind
+from dagpu.lowering.updates.compare_values import host_values_equal, same_kind
+from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Inspect, Map
 
@@ -99,9 +100,12 @@ class HostLayer:
 
     def _closure(self, index: int, made: LiveInput) -> list[str]:
         """Return the lines that call a closure."""
-        f: Any = made.node.f if made.node is not None else None
+        assert made.node is not None
+        assert made.call is not None
+        f: Any = made.node.f
         direct = type(f) not in BUILT_IN and type(f) is not Inspect
-        self._names[f"f{index}"] = f if direct else made.call
+        call: Any = f if direct else made.call
+        self._names[f"f{index}"] = self._live.call_of(made.node, call)
         self._names[f"k{index}"] = type(made.value) if type(made.value) in PLAIN else None
         return [
             f" if stale & {made.bits}:",

@@ -23,8 +23,9 @@ from dagpu.handles import HANDLES, HandleState, Holders, SharedTensor, live_stat
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
-from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
 from dagpu.lowering.tracing.deferred import Deferred
+from dagpu.lowering.updates.compare_values import host_values_equal
+from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Cutoff, Map
 from dagpu.ops.live.source_op import Source
@@ -102,6 +103,10 @@ class LiveInputs:
         """The source or cutoff of each bit."""
         self.storages: dict[Storage, int] = {}
         """The memory by which the trace refers to tensors, each with the index of its input."""
+        self.shared: list[SharedBuffer] = []
+        """The `shared()` nodes whose tensors the stage that is traced makes of sources."""
+        self.call_of: Callable[[Map[Any], Call], Call] = _own_call
+        """Returns the function that calls the closure of a node, which several feeds may share."""
         self._standins: dict[object, Any] = {}
         self._before = {} if before is None else before.cutoff_values()
 
@@ -270,6 +275,11 @@ class LiveInputs:
 _OPAQUE: Final = frozenset((LiveValue,))
 
 
+def _own_call(node: Map[Any], call: Call) -> Call:
+    """Return the function by which a feed calls a closure that it shares with no other."""
+    return call
+
+
 def _same(value: Any) -> Any:
     """Return the value: the function of a cutoff of host values."""
     return value
@@ -289,32 +299,3 @@ def _held_elsewhere() -> Holders:
     holders = Holders()
     holders.add(_HOLDER)
     return holders
-
-
-def same_kind(old: Any, new: Any) -> bool:
-    """Return true if a trace with one value serves the other: both have the same type, and arrays the same shape."""
-    if type(old) is not type(new):
-        return False
-    if type(old) is np.ndarray:
-        return bool(old.shape == new.shape and old.dtype == new.dtype)
-    if type(old) is SharedTensor:
-        before, after = live_state(old), live_state(new)
-        return (
-            before.layout == after.layout
-            and before.storage.device is after.storage.device
-            and before.storage.nbytes == after.storage.nbytes
-        )
-    return True
-
-
-def host_values_equal(cutoff: Cutoff[Any, Any, Any], old: Any, new: Any) -> bool:
-    """Return true if a cutoff takes two host values for the same. Arrays and plain values are compared exactly."""
-    if cutoff.equal is not None:
-        return bool(cutoff.equal(old, new))
-    if type(old) is not type(new):
-        return False
-    if type(old) is np.ndarray:
-        return same_kind(old, new) and old.tobytes() == new.tobytes()
-    if type(old) in PLAIN:
-        return exact_token(old) == exact_token(new)
-    return old is new or bool(old == new)

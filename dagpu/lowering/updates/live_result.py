@@ -18,6 +18,7 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems, SuspendedOp, resolve
 from dagpu.lowering.tracing.user_code import call_closure
+from dagpu.lowering.updates.compare_values import same_objects
 from dagpu.lowering.updates.live_inputs import LiveInputs
 from dagpu.ops.base import has_op, refuse_op
 from dagpu.ops.compose import BUILT_IN, Map
@@ -36,6 +37,8 @@ class TargetMemory:
         self._held: dict[int, tuple[object, Any]] = {}
         """For each device result that was handed out: its memory, and a handle, so that nobody else becomes its
         owner."""
+        self._seen_elsewhere: set[int] = set()
+        """The buffers whose memory something else may read: it is never written again."""
 
     def adopt(self, buffer: int, handle: Any) -> None:
         """Hand out clones of this handle for a buffer, as long as it keeps its present memory."""
@@ -44,8 +47,26 @@ class TargetMemory:
     def take_over(self, buffer: int, memory: object, handle: Any) -> None:
         """Take over the memory of an earlier trace, and the handle that was handed out for it, if there is one."""
         self.memory[buffer] = memory
+        self._seen_elsewhere.add(buffer)
         if handle is not None:
             self._held[buffer] = memory, handle
+
+    def drop(self, buffer: int) -> None:
+        """Free the memory of a buffer that is not a target any more."""
+        self.memory[buffer] = None
+        self._held.pop(buffer, None)
+
+    def own_memory(self, buffer: int) -> Any:
+        """Return the memory of a buffer if nothing else reads it, so that an update may write it; else None."""
+        if buffer in self._seen_elsewhere or self.handle_of(buffer) is not None:
+            return None
+        return self.memory[buffer]
+
+    def replace(self, buffer: int, memory: object) -> None:
+        """Set the memory in which an update has made a buffer."""
+        if memory is not self.memory[buffer]:
+            self.memory[buffer] = memory
+            self._seen_elsewhere.discard(buffer)
 
     def handle_of(self, buffer: int) -> Any:
         """Return the handle to the present contents of a buffer that was handed out; None if there is none."""
@@ -53,10 +74,10 @@ class TargetMemory:
         return handle if memory is self.memory[buffer] else None
 
     def is_held(self, buffer: int) -> bool:
-        """Return true if something outside of the feed has a handle to the present contents of a buffer, or another
-        target is in the same memory."""
+        """Return true if something outside of the feed may read the present contents of a buffer, or another target is
+        in the same memory."""
         own, handle = self.memory[buffer], self.handle_of(buffer)
-        if sum(memory is own for memory in self.memory) > 1:
+        if buffer in self._seen_elsewhere or sum(memory is own for memory in self.memory) > 1:
             return True
         holders = None if handle is None else live_state(handle).holders
         return holders is not None and len(holders.alive) > 1
@@ -176,7 +197,7 @@ class _Builder:
 
         def build() -> Any:
             value = given()
-            if not before or not _same_objects(before[0], value):
+            if not before or not same_objects(before[0], value):
                 made = f.apply(value, node.origin) if type(f) in BUILT_IN else call_closure(node, f, value)
                 if has_op(made):
                     refuse_op(made, f"the closure of {node!r}")
@@ -197,14 +218,3 @@ class _Place:
 
 
 _PLACES = frozenset((_Place,))
-
-
-def _same_objects(old: Any, new: Any) -> bool:
-    """Return true if two values are built of the same objects."""
-    if old is new:
-        return True
-    if type(old) is SharedTensor and type(new) is SharedTensor:
-        return live_state(old).storage is live_state(new).storage
-    if type(old) is not type(new) or not isinstance(old, tuple) or len(old) != len(new):
-        return False
-    return all(map(_same_objects, old, new))

@@ -10,6 +10,7 @@ from dagpu.lowering.tracing.deferred import NOT_YET
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.user_code import Closures, call_closure, describe_closure
 from dagpu.lowering.updates.live_inputs import LiveInputs, LiveValue
+from dagpu.lowering.updates.shared_buffers import shared_buffer
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import BUILT_IN, Cutoff, HostCall, Inspect, Map, Shared, Unzip, Zip, sources_of
 from dagpu.ops.live.source_op import Source, as_read
@@ -51,8 +52,8 @@ class RunSources(Protocol):
         """Record that the value of a `Shared` is evaluated from now on."""
         ...
 
-    def finish(self, once: Once) -> None:
-        """Record that the value of a `Shared` exists."""
+    def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
+        """Record that the value of a `Shared` or `Unzip` exists."""
         ...
 
     def reused(self, once: Once) -> None:
@@ -125,7 +126,7 @@ class SnapshotSources:
     def __init__(self, leaves: TracedArguments) -> None:
         self._leaves = leaves
         self._log: SourceLog[Source[Any]] | None = None
-        self._snapshot: Snapshot | None = None
+        self._snapshot = None if leaves.inputs is None else leaves.inputs.snapshot
 
     def _at(self) -> Snapshot:
         if self._snapshot is None:
@@ -138,9 +139,12 @@ class SnapshotSources:
         return self._log
 
     def value_of(self, node: Source[Any]) -> Any:
-        self._leaves.forbid_reuse()
         self._logged().add(node)
-        return as_read(node.cell.history.at(self._at()).value)
+        value, inputs = node.cell.history.at(self._at()).value, self._leaves.inputs
+        if inputs is not None and node in inputs.source_values:
+            return self._leaves.standin_of_source(node, value)
+        self._leaves.forbid_reuse()
+        return as_read(value)
 
     def adapt(self, node: AnyOp, inputs: tuple[Any, ...], builder: ProgramBuilder) -> tuple[tuple[Any, ...], Any]:
         return inputs, (inputs[0] if type(node) is Cutoff else NOT_YET)
@@ -161,8 +165,8 @@ class SnapshotSources:
     def start(self, once: Once) -> None:
         self._logged().start(once)
 
-    def finish(self, once: Once) -> None:
-        self._logged().finish(once)
+    def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
+        self._logged().finish(node.once)
 
     def reused(self, once: Once) -> None:
         self._logged().reused(once)
@@ -223,7 +227,7 @@ class LiveSources:
             def call(given: Any) -> Any:
                 return call_closure(node, f, given)
 
-        value = call(self.live.concrete(argument))
+        value = self.live.call_of(node, call)(self.live.concrete(argument))
         if has_op(value):
             refuse_op(value, describe_closure(node, f))
         made = self.live.derive(node, call, argument, value)
@@ -274,8 +278,12 @@ class LiveSources:
     def start(self, once: Once) -> None:
         self._log.start(once)
 
-    def finish(self, once: Once) -> None:
-        self._log.finish(once)
+    def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
+        self._log.finish(node.once)
+        if type(node) is Shared:
+            found = shared_buffer(node, value, self._log.of(node.once), builder)
+            if found is not None:
+                self.live.shared.append(found)
 
     def reused(self, once: Once) -> None:
         self._log.reused(once)

@@ -29,6 +29,16 @@ class Change(NamedTuple):
     """If not 0, the bits that earlier parts left out: what depends on none of them is made already."""
     lost: frozenset[int] = frozenset()
     """The targets that hold nothing, or not what they should."""
+    given: frozenset[int] = frozenset()
+    """The targets that another run has made for the new inputs."""
+
+    def covers(self, other: "Change") -> bool:
+        """Return true if an update for this change serves the other one, of which it makes everything and more."""
+        return (
+            not other.mask & ~self.mask
+            and other.lost <= self.lost
+            and (other.wait, other.only, other.given) == (self.wait, self.only, self.given)
+        )
 
 
 @final
@@ -93,13 +103,14 @@ class Staleness:
 
     def stale_targets(self, change: Change) -> set[int]:
         """Return the targets that an update makes."""
-        mask, wait, only, lost = change
+        mask, wait, only, lost, given = change
         return {
             buffer
             for buffer in self.targets
             if not (bits := self.bits_of(buffer)) & wait
             and (not only or bits & only)
             and (bits & mask or buffer in lost)
+            and buffer not in given
         }
 
     def instructions_for(self, targets: set[int]) -> tuple[int, ...]:

@@ -29,7 +29,8 @@ def verify_update(
     depend on the change: `verify_tiles` has proved that.
 
     Before it, each target holds what a run from scratch with the old inputs leaves in it, but for those in
-    `change.lost`, which hold nothing; and where earlier parts of the update have made a target, what they left. After
+    `change.lost`, which hold nothing; and where earlier parts of the update or other runs have made a target, what they
+    left. After
     it, each target that waits for no cutoff must hold what a run from scratch with the new inputs leaves.
 
     Raises:
@@ -48,7 +49,7 @@ def verify_update(
     after = _execute(whole, {b: leaf(b, change.mask) for b in outside}, table, same, kept)
     held: Memory = {}
     for buffer in staleness.targets:
-        made = change.only and not staleness.bits_of(buffer) & change.only
+        made = buffer in change.given or (change.only and not staleness.bits_of(buffer) & change.only)
         held[buffer] = after[buffer] if made else None if buffer in change.lost else before[buffer]
     own: Memory = {}
     for buffer, here in update.inputs:

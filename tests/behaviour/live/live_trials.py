@@ -130,6 +130,13 @@ def change(trial: Trial, which: set[int], step: int) -> set[int]:
     return changed
 
 
+def mask_of(trial: Trial, changed: set[int]) -> int:
+    """The bits of the sources of these numbers."""
+    assert trial.run._live is not None  # noqa: SLF001  # the analysis is not public
+    bit = {node: 1 << number for number, node in enumerate(trial.run._live.bit_names)}  # noqa: SLF001
+    return sum(bit.get(trial.sources[index], 0) for index in changed)
+
+
 def stirs(trial: Trial, which: set[int], step: int) -> bool:
     """Change sources as `change` does; true if a feed watches one whose value is another one now."""
     before = [each.revision for each in trial.sources]

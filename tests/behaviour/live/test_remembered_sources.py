@@ -218,8 +218,7 @@ def built(inner: Op) -> Op:
 def test_a_plan_of_remembered_constants_serves_no_remembered_value_of_sources(kind: str) -> None:
     """Two ops of one structure, whose nodes have run, have one plan; an op whose node depends on a source has none."""
     with machine(kind):
-        for _ in range(ROUNDS):
-            constant = built(marked(1))
+        for constant in (constants := [built(marked(1)) for _ in range(ROUNDS)]):
             for _ in range(2):
                 assert found(forked(constant).sync()) == [3.0, 4.0]
         given = source(tensor(0))
@@ -229,7 +228,7 @@ def test_a_plan_of_remembered_constants_serves_no_remembered_value_of_sources(ki
             for _ in range(2):
                 assert found(forked(node).sync()) == [number + 3.0, number + 4.0]
         with traces() as count:
-            forked(constant).sync()
+            forked(constants[-1]).sync()
         assert count.now == 0
 
 

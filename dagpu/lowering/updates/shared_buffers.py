@@ -1,0 +1,65 @@
+"""`SharedBuffer`: the value of a `Shared` in the trace of a feed, where it is a tensor that the feed computes."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, final
+
+from dagpu.common.frozen import plain
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin
+from dagpu.handles import SharedTensor, live_state
+from dagpu.handles.device_handles import Device
+from dagpu.lowering.tracing.program_builder import ProgramBuilder
+from dagpu.lowering.tracing.traced_storage import TracedStorage
+from dagpu.ops.compose import Cutoff, Shared
+from dagpu.ops.live.source_op import Source
+from dagpu.ops.live.versions import Snapshot
+
+
+@final
+@plain
+class SharedBuffer:
+    """A `Shared` over sources, and the buffer of its value in the program of a stage."""
+
+    node: Shared[Any]
+    sources: tuple[Source[Any], ...]
+    """The sources on which the value depends, also where a closure has read them."""
+    buffer: int
+    device: Device
+    nbytes: int
+    layout: Layout
+    origin: Origin
+    """The place in the user's code that made the tensor."""
+
+    def revisions(self, snapshot: Snapshot) -> Mapping[Any, int]:
+        """Return the revisions of the sources in a snapshot."""
+        return {node: node.cell.history.at(snapshot).revision for node in self.sources}
+
+    def holds(self, value: Any) -> bool:
+        """Return true if a value of another run can be in this buffer: it is a tensor of the same place and layout."""
+        if type(value) is not SharedTensor:
+            return False
+        state = live_state(value)
+        storage = state.storage
+        return storage.device is self.device and storage.nbytes == self.nbytes and state.layout == self.layout
+
+
+def shared_buffer(
+    node: Shared[Any], value: Any, read: Iterable[Source[Any] | Cutoff[Any, Any, Any]], builder: ProgramBuilder
+) -> SharedBuffer | None:
+    """Return the buffer of a `Shared` for which the trace has read these sources and cutoffs.
+
+    None if its value is no tensor that the stage makes, if it depends on no source, or on a cutoff with an `equal`,
+    since such a value may be that of an earlier snapshot.
+    """
+    if type(value) is not SharedTensor:
+        return None
+    state, nodes = live_state(value), list(read)
+    storage = state.storage
+    if type(storage) is not TracedStorage or storage.builder is not builder:
+        return None
+    if any(type(each) is Cutoff and each.equal is not None for each in nodes):
+        return None
+    sources = tuple([each for each in nodes if type(each) is Source])
+    if not sources:
+        return None
+    return SharedBuffer(node, sources, storage.buffer, storage.device, storage.nbytes, state.layout, state.origin)

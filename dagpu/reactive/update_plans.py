@@ -1,0 +1,125 @@
+"""`UpdatePlans`: the plans of one stage, by what has changed.
+
+A change that was not seen before takes a plan at hand that covers it: one for the same change and more sources. To run
+more than is stale leaves the same values, and the checker of updates has proved it: its proof for the larger change
+holds whatever the new values of the sources are, so also where some of them are the old ones. The feed makes the
+change's own plan when it waits for the next change, and at the latest when this change is there a second time.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, final
+
+from dagpu.handles.storage import Storage
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.subprogram import Subprogram, extract
+from dagpu.lowering.verify.verify_update import verify_update
+from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
+from dagpu.runtime.calls.settings import Settings
+
+MOST_PLANS: Final = 32
+"""The most sets of changed sources whose plans a feed keeps, those used last."""
+
+_GRAPH_FROM: Final = 2
+"""The use of one plan, counted from 1, from which on it is launched as one CUDA graph."""
+
+
+@final
+class UpdatePlan:
+    """The plan of one change: what runs, and the memory of the op that each run locks."""
+
+    __slots__ = ("loaded", "locks", "subprogram", "targets")
+
+    def __init__(self, subprogram: Subprogram, loaded: LoadedPlan | None, locks: list[Storage]) -> None:
+        self.subprogram = subprogram
+        self.targets = frozenset([buffer for buffer, _ in subprogram.outputs])
+        """The targets that the plan makes."""
+        self.loaded = loaded
+        """None where nothing runs."""
+        self.locks = locks
+
+
+@final
+class UpdatePlans:
+    """The plans of one stage, those used last. `on_plan` is called with each new one.
+
+    No larger plan serves a change if it makes one of the buffers `common` that the change does not make stale: these
+    are computed once, for several feeds.
+    """
+
+    def __init__(
+        self,
+        staleness: Staleness,
+        common: frozenset[int],
+        locks: dict[int, Storage],
+        settings: Settings,
+        on_plan: Callable[[Plan], None],
+    ) -> None:
+        self._staleness = staleness
+        self._common = common
+        self._locks = locks
+        self._settings = settings
+        self._on_plan = on_plan
+        self._plans: OrderedDict[Change, UpdatePlan] = OrderedDict()
+        self._owed: OrderedDict[Change, None] = OrderedDict()
+        """The changes that a larger plan has served, and whose own plans are not made yet."""
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    @property
+    def owes(self) -> bool:
+        """True if a change that was seen has no plan of its own yet."""
+        return bool(self._owed)
+
+    def find(self, change: Change) -> UpdatePlan:
+        """Return the plan for a change: its own, or that of a larger one the first time; make its own if there is
+        neither."""
+        if change in self._plans:
+            self._plans.move_to_end(change)
+            return self._plans[change]
+        if change not in self._owed and (larger := self._smallest_covering(change)) is not None:
+            self._owed[change] = None
+            if len(self._owed) > MOST_PLANS:
+                self._owed.popitem(last=False)
+            self._plans.move_to_end(larger)
+            return self._plans[larger]
+        return self._make(change)
+
+    def make_owed(self) -> None:
+        """Make the plan of the newest change that has none of its own."""
+        if self._owed:
+            self._make(next(reversed(self._owed)))
+
+    def _smallest_covering(self, change: Change) -> Change | None:
+        """Return the change with the fewest instructions whose plan covers this one; None if there is none, or if the
+        change makes nothing stale."""
+        stale = self._staleness.stale_targets(change)
+        if not stale:
+            return None
+        fresh = self._common - stale
+        covering = [
+            each for each, plan in self._plans.items() if each.covers(change) and fresh.isdisjoint(plan.targets)
+        ]
+        return min(covering, key=lambda each: len(self._plans[each].subprogram.chosen), default=None)
+
+    def _make(self, change: Change) -> UpdatePlan:
+        """Make the plan of a change, and store it."""
+        self._owed.pop(change, None)
+        staleness = self._staleness
+        chosen = staleness.instructions_for(staleness.stale_targets(change))
+        subprogram = extract(staleness.program, chosen, staleness.targets)
+        if self._settings.verify:
+            verify_update(staleness, change, subprogram)
+        loaded = None
+        if chosen:
+            plan = plan_program(subprogram.program, self._settings.verify)
+            self._on_plan(plan)
+            loaded = LoadedPlan(plan, self._settings)
+            loaded.keep(None, _GRAPH_FROM)
+        locks = [self._locks[b] for b, _ in subprogram.inputs if b in self._locks]
+        made = self._plans[change] = UpdatePlan(subprogram, loaded, locks)
+        while len(self._plans) > MOST_PLANS:
+            self._plans.popitem(last=False)
+        return made

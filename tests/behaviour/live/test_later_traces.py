@@ -1,0 +1,66 @@
+"""A feed whose closures build another op after a change: the memory that both traces know."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from dagpu import from_host, observe, source, zip_ops
+from tests.behaviour.live.live_kernels import Op, array, blended, gathered
+from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
+
+
+def run(kind: str, main: Any) -> None:
+    """Run an async test on a kind of machine."""
+    with machine(kind), explored(kind, 0):
+        trio.run(main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_result_that_a_later_trace_keeps_is_not_written(kind: str) -> None:
+    """Nor by an update that has it as an intermediate tensor, because a closure builds another op now."""
+
+    async def main() -> None:
+        flag, given, level = source(True), source(array(1)), source(1.0)
+
+        def pick(whole: bool) -> Op:
+            t = given.then(from_host).shared()
+            made: Op = gathered(t).share().shared()
+            return made if whole else blended(made, made, level).share()
+
+        async with observe(flag.then(pick)) as feed:
+            first: Any = await feed.next()
+            flag.set(False)
+            await feed.next()
+            for number in range(2, 5):
+                level.set(float(number))
+                await feed.next()
+                given.set(array(number))
+                await feed.next()
+                assert (await first.clone().to_host())[0] == 1.25
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_equal_tensors_of_a_later_trace_stay_two(kind: str) -> None:
+    """Two kept tensors with equal contents take over memory of an earlier trace, and are written apart after that."""
+
+    async def main() -> None:
+        flag, given, level = source(True), source(array(1)), source(1.0)
+
+        def pick(_: bool) -> Op:
+            t = given.then(from_host).shared()
+            return zip_ops(*[blended(gathered(t), t, level).to_host() for _ in range(3)])
+
+        op = flag.then(pick)
+        async with observe(op) as feed:
+            for number in range(4):
+                level.set(float(number))
+                await feed.next()
+                flag.set(not flag.get())
+                await feed.next()
+                given.set(array(number))
+                assert same(await feed.next(), await op)
+
+    run(kind, main)
