@@ -195,10 +195,11 @@ def from_nothing(folder: Path, dependencies: Path, files: Mapping[str, str]) -> 
 def test_the_daemon_says_what_a_run_from_nothing_says(tmp_path_factory: pytest.TempPathFactory) -> None:
     """After each of these edits, with nothing lost, nothing doubled and nothing left over."""
     cache = dependencies(tmp_path_factory)
-    wanted = [
-        from_nothing(tmp_path_factory.mktemp(f"state{number}"), cache, files)
-        for number, (_, files) in enumerate(states())
-    ]
+    reports: dict[str, list[Message]] = {}  # several edits lead back to files that there were before
+    for _, files in states():
+        if repr(files) not in reports:
+            reports[repr(files)] = from_nothing(tmp_path_factory.mktemp("state"), cache, files)
+    wanted = [reports[repr(files)] for _, files in states()]
     assert {message.code for message in wanted[0]} >= {
         "dagpu-use-after-move",
         "dagpu-conflicting-borrow",

@@ -4,6 +4,7 @@ What it finds in programs is held by the corpus (test_mypy_plugin) and by random
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,20 +40,25 @@ HERE = Context(1, 0)
 
 
 # ---- random bodies
+# Each strategy is made once: to make one costs more than to draw from it.
 
 
+@cache
 def places() -> st.SearchStrategy[Place]:
     return st.builds(Place, st.integers(0, VARIABLES - 1), st.sampled_from([(), (".a",), (".a", ".b"), ("[0]",)]))
 
 
+@cache
 def slots() -> st.SearchStrategy[int]:
     return st.integers(0, SLOTS - 1)
 
 
+@cache
 def temporaries() -> st.SearchStrategy[int]:
     return st.integers(VARIABLES, SLOTS - 1)
 
 
+@cache
 def instructions() -> st.SearchStrategy[Instruction]:
     return st.one_of(
         st.builds(Read, st.just(HERE), places(), temporaries(), st.just(EVERYTHING)),

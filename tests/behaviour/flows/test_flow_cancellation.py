@@ -4,7 +4,6 @@ import contextlib
 import gc
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from dagpu import (
     from_host,
     merge,
     ones,
-    use_device,
     use_interpreter,
     value,
     zip_flows,
@@ -46,27 +44,8 @@ from tests.behaviour.flows.flow_programs import (
     raise_failures,
     seeded_seconds,
 )
-from tests.simulated.cuda import installed
+from tests.simulated.each_device import where as where
 from tests.support.gates import add
-
-PLACES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "here": nullcontext,
-    "explore": lambda: use_device("explore:0"),
-    "simulated GPU": lambda: installed(0, 1),
-}
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=[] if name == "here" else pytest.mark.host_only("a device of its own"))
-        for name in PLACES
-    ]
-)
-def where(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Each kind of device."""
-    with PLACES[request.param]() as found:
-        yield found
-
 
 # ---- a cancelled next ------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,7 @@ time, each launch makes anew; and the op remembers what it has made then.
 """
 
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,6 @@ from dagpu import (
     full,
     memcpy,
     ones,
-    use_device,
     value,
     zip_ops,
 )
@@ -35,7 +32,7 @@ from dagpu.handles.handle_trees import storage_of
 from dagpu.ops.compose import Shared
 from tests.behaviour.laws.marked_ops import PATIENCE, marked
 from tests.programs.arithmetic import add, axpy
-from tests.simulated.cuda import installed
+from tests.simulated.each_device import where as where
 from tests.support.marks import MARKS
 
 Op = DeviceOp[Any, Any, Any]
@@ -59,25 +56,6 @@ def number_in(x: Any) -> float:
     """The first element of a handle, which stays alive, or of what an op gives."""
     lent = x.borrow() if hasattr(x, "borrow") and not isinstance(x, DeviceOp) else x
     return float(lent.to_host().sync()[0])
-
-
-PLACES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "here": nullcontext,
-    "explore": lambda: use_device("explore:0"),
-    "simulated GPU": lambda: installed(0, 1),
-}
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=() if name == "here" else pytest.mark.host_only("a device of its own"))
-        for name in PLACES
-    ]
-)
-def where(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each kind of device."""
-    with PLACES[request.param]():
-        yield
 
 
 @pytest.mark.usefixtures("where")

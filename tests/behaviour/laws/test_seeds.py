@@ -4,7 +4,6 @@ So a program that draws other numbers in each step (dropout) has one plan for al
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ from dagpu import (
     plan_of,
     rand,
     randn,
-    use_device,
     zeros,
     zip_ops,
 )
@@ -42,7 +40,7 @@ from dagpu.ops.initializers import Normal, Uniform
 from dagpu.runtime.plan_cache import plans
 from tests.programs.expressions import bits
 from tests.programs.graph_trials import graph_calls
-from tests.simulated.cuda import installed
+from tests.simulated.each_device import where as where
 from tests.support.reused_ops import traces
 
 Op = DeviceOp[Any, Any, Any]
@@ -90,25 +88,6 @@ def _(y: Tile[f32], x: NDArray[f32], noise: NDArray[f32], rate: float) -> None:
 
 def dropout(x: Any, noise: Op, rate: float = 0.5) -> Op:
     return drop(empty(S).partition((3, 5)), x, noise, rate).first().unpartition()
-
-
-PLACES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "here": nullcontext,
-    "explore": lambda: use_device("explore:0"),
-    "simulated GPU": lambda: installed(0, 1),
-}
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=[] if name == "here" else pytest.mark.host_only("a device of its own"))
-        for name in PLACES
-    ]
-)
-def where(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Each kind of device; gives the simulated machine where there is one."""
-    with PLACES[request.param]() as found:
-        yield found
 
 
 # ---- a seed

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final, final
 
 import numpy as np
@@ -38,19 +38,21 @@ Place = tuple[str, int]
 class Finger:
     """Calls `press` when this thread comes to a line of dagpu; notes all lines that it comes to.
 
-    It presses the first time that it comes to each line, or with `after`, once: after so many lines, whichever.
+    It presses the first time that it comes to each line, or with `after`, once: after so many lines, whichever. With
+    places, it looks at the functions that they are in, until it has pressed at each, and at nothing else.
     """
 
     def __init__(self, press: Callable[[], None] | None = None, *at: Place, after: int | None = None) -> None:
         self._press = press
-        self._at = frozenset(at)
-        """Where to press; everywhere if empty."""
+        self._at = set(at)
+        """Where it is still to press, if at some lines alone."""
+        self._trace = self._call_near if at else self._call
         self._left = after
         self.pressed = False
         self.lines: dict[Place, None] = {}
 
     def __enter__(self) -> "Finger":
-        sys.settrace(self._call)
+        sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,10 +72,32 @@ class Finger:
         elif place in self.lines:
             return self._line
         self.lines[place] = None
-        if self._press is not None and (not self._at or place in self._at):
+        if self._press is not None:
             self.pressed = True
             self._press()
         return self._line
+
+    def _call_near(self, frame: FrameType, event: str, arg: object) -> Any:
+        code = frame.f_code
+        for file, line in self._at:
+            if file == code.co_filename and line >= code.co_firstlineno and line in _lines_in(code):
+                return self._line_near
+        return None
+
+    def _line_near(self, frame: FrameType, event: str, arg: object) -> Any:
+        place = frame.f_code.co_filename, frame.f_lineno
+        if event == "line" and place in self._at:
+            self._at.remove(place)
+            if not self._at:
+                sys.settrace(None)
+            self.pressed = True
+            assert self._press is not None
+            self._press()
+        return self._line_near
+
+
+def _lines_in(code: CodeType) -> set[int | None]:
+    return {line for _, _, line in code.co_lines()}
 
 
 def interrupt() -> None:

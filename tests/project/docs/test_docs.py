@@ -25,6 +25,7 @@ from tests.support.doc_pages import (
     script_of,
     told,
 )
+from tests.support.mypy_checks import Checker, Message, dependencies
 
 PAGES = pages()
 GUIDES = [page for page in PAGES if page.parent.name == "guides" and any(blocks(page))]
@@ -109,26 +110,36 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
             assert made or file.exists(), f"{page.name} leads to {target}"
 
 
+def module_name(page: Path) -> str:
+    return f"guide_{page.stem.replace('-', '_')}.py"
+
+
+@pytest.fixture(scope="module")
+def guides_checked(tmp_path_factory: pytest.TempPathFactory) -> list[Message]:
+    """What mypy says of all guides in one run: the blocks of each as one program, on the lines of the page."""
+    checker = Checker(tmp_path_factory.mktemp("guides"), dependencies(tmp_path_factory))
+    programs: dict[str, str] = {}
+    for page in GUIDES:
+        lines = [""] * page.read_text(encoding="utf-8").count("\n")
+        for block in blocks(page):
+            code = block.code.splitlines()
+            lines[block.line - 1 : block.line - 1 + len(code)] = code
+        programs[module_name(page)] = "\n".join(lines) + "\n"
+    checker.write(programs)
+    return checker.check(*programs)
+
+
 @pytest.mark.skipif(np.__version__ < "2", reason="mypy names NumPy's own types, which NumPy 1 has other names for")
-@pytest.mark.xdist_group("mypy_docs")  # they share a cache
+@pytest.mark.xdist_group("mypy_docs")  # they share a run
 @pytest.mark.parametrize("page", GUIDES, ids=name)
-def test_mypy_says_of_a_guide_what_the_guide_says(page: Path) -> None:
+def test_mypy_says_of_a_guide_what_the_guide_says(page: Path, guides_checked: list[Message]) -> None:
     """With the plugin: each message at the block that stands before it, and of nothing else anything; so what somebody
     pastes from a guide is accepted by his checker too. Blocks that are only shown are checked as well."""
-    pytest.importorskip("dagpu.mypy_plugin")
-    from mypy import api
-
-    lines = [""] * page.read_text(encoding="utf-8").count("\n")
     expected: list[tuple[range, str]] = []
     for block in blocks(page):
-        code = block.code.splitlines()
-        lines[block.line - 1 : block.line - 1 + len(code)] = code
-        expected += [(range(block.line, block.line + len(code)), message) for message in block.mypy]
-    config, cache = DOCS / "_ext" / "mypy.ini", DOCS.parent / ".mypy_cache" / "docs"
-    out, err, _ = api.run(["--config-file", str(config), "--cache-dir", str(cache), "-c", "\n".join(lines)])
-    assert not err
-    found = [(int(line), text) for line, text in re.findall(r"^<string>:(\d+): (error: .*)$", out, re.MULTILINE)]
-    assert len(found) == len(expected), out
-    for (line, text), (where, message) in zip(found, expected, strict=True):
-        assert line in where
-        assert said(message).fullmatch(text)
+        expected += [(range(block.line, block.line + block.code.count("\n") + 1), message) for message in block.mypy]
+    found = [each for each in guides_checked if each.file == module_name(page) and each.kind == "error"]
+    assert len(found) == len(expected), found
+    for message, (where, wanted) in zip(found, expected, strict=True):
+        assert message.line in where
+        assert said(wanted).fullmatch(f"error: {message.text}  [{message.code}]")
