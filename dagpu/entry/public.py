@@ -26,7 +26,11 @@ from dagpu.common.errors import (
 from dagpu.common.origin import record_origins
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.handles.device_handles import Device, Stream
+from dagpu.kernels import arrays as array
 from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
+from dagpu.kernels.expressions.element import Elem
+from dagpu.kernels.expressions.expr_decorator import expr
+from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.tile import Tile
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.list_schedule import ListSchedule
@@ -68,15 +72,15 @@ from dagpu.runtime.timeline import Trace, trace
 
 __all__ = [
     "Ask", "BorrowError", "Borrowed", "CaptureError", "CompileError", "CostModel", "CudaGraph", "DagpuError", "Device",
-    "DeviceError", "DeviceLostError", "DeviceOp", "Feed", "Flow", "In", "Interpreter", "Kernel", "KernelArgumentError",
-    "KernelBoundsError", "KernelOp", "Lazy", "ListSchedule", "MayAlloc", "Module", "MovedError", "NestedRunError",
-    "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
-    "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "SchedulingPolicy", "Scope",
-    "Shape", "ShapeError", "SharedTensor", "SingleStream", "Source", "SourceError", "Static", "Stats", "Stream",
-    "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace", "UpdateError", "arange", "batch",
-    "batching", "bf16", "bool_", "convert", "current_device", "cutoff", "device", "devices", "dup", "empty", "every",
-    "eye", "f16", "f32", "f64", "fill", "flow", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "linspace",
-    "memcpy", "merge", "observe", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "source", "spawn",
-    "trace", "u8", "u16", "u32", "u64", "use_device", "use_interpreter", "value", "watch", "zeros", "zip_flows",
-    "zip_ops",
+    "DeviceError", "DeviceLostError", "DeviceOp", "Elem", "Expression", "Feed", "Flow", "In", "Interpreter", "Kernel",
+    "KernelArgumentError", "KernelBoundsError", "KernelOp", "Lazy", "ListSchedule", "MayAlloc", "Module", "MovedError",
+    "NestedRunError", "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError",
+    "OwnershipError", "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin",
+    "SchedulingPolicy", "Scope", "Shape", "ShapeError", "SharedTensor", "SingleStream", "Source", "SourceError",
+    "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace",
+    "UpdateError", "arange", "array", "batch", "batching", "bf16", "bool_", "convert", "current_device", "cutoff",
+    "device", "devices", "dup", "empty", "every", "expr", "eye", "f16", "f32", "f64", "fill", "flow", "from_host",
+    "full", "i8", "i16", "i32", "i64", "kernel", "linspace", "memcpy", "merge", "observe", "ones", "pipeline",
+    "plan_of", "rand", "randn", "record_origins", "source", "spawn", "trace", "u8", "u16", "u32", "u64", "use_device",
+    "use_interpreter", "value", "watch", "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip

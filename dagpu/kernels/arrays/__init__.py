@@ -1,0 +1,33 @@
+"""Functions of whole tensors, as NumPy has them, and of the elements of an expression: the public module `dagpu.array`.
+
+Each call builds an op. Its result is a new tensor, which depends on the shapes and contents of the arguments alone: not
+on the device, the schedule or the run. Owned tensors move into the op; lend or share them to use them again.
+"""
+
+from dagpu.kernels.arrays.element_functions import (
+    abs,
+    ceil,
+    clip,
+    cos,
+    erf,
+    exp,
+    expm1,
+    floor,
+    isfinite,
+    isnan,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    pow,
+    rint,
+    sin,
+    sqrt,
+    tanh,
+    where,
+)
+
+__all__ = [
+    "abs", "ceil", "clip", "cos", "erf", "exp", "expm1", "floor", "isfinite", "isnan", "log", "log1p", "maximum",
+    "minimum", "pow", "rint", "sin", "sqrt", "tanh", "where",
+]  # fmt: skip
