@@ -53,6 +53,16 @@ def tensors(own: Tensor[f32], many: SharedTensor[f32], lent: TensorRef[f32], laz
     del chained
 
 
+def reduced(x: Tensor[f32], n: SharedTensor[i32], lazy: DeviceOp[Tensor[f32]], flags: Tensor[bool_]) -> None:
+    """A reduction has the element type of its input; a sum of bools is refused."""
+    assert_type(array.sum(x), DeviceOp[Tensor[f32], Any])
+    assert_type(array.sum(n, (0, 1), keepdims=True), DeviceOp[Tensor[i32], Any])
+    assert_type(array.mean(lazy, -1), DeviceOp[Tensor[f32], Any])
+    assert_type(array.any(flags), DeviceOp[Tensor[bool_], Any])
+    array.sum(flags)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.mean(n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
+
 def written(out: Partition[Tensor[f32]], x: SharedTensor[f32]) -> None:
     """`into` and `update` write to a partition, and give what a kernel gives."""
     assert_type(blend.into(out, x, 2.0), KernelOp)

@@ -26,8 +26,9 @@ from dagpu.kernels.arrays.element_functions import (
     tanh,
     where,
 )
+from dagpu.kernels.arrays.reductions import all, amax, amin, any, mean, norm, prod, sum
 
 __all__ = [
-    "abs", "ceil", "clip", "cos", "erf", "exp", "expm1", "floor", "isfinite", "isnan", "log", "log1p", "maximum",
-    "minimum", "pow", "rint", "sin", "sqrt", "tanh", "where",
+    "abs", "all", "amax", "amin", "any", "ceil", "clip", "cos", "erf", "exp", "expm1", "floor", "isfinite", "isnan",
+    "log", "log1p", "maximum", "mean", "minimum", "norm", "pow", "prod", "rint", "sin", "sqrt", "sum", "tanh", "where",
 ]  # fmt: skip

@@ -170,3 +170,27 @@ case(
     lambda: anyhow.maximum(1, 2),
     ("Pass a tensor: full((1,), x), say", lambda: array.maximum(full((1,), 1.0), 2.0).sync()),
 )
+
+
+# ---- reductions
+
+
+case(
+    lambda: array.sum(zeros((3, 4)), 2),
+    ("Give one of them, a tuple of different ones, or None for all", lambda: array.sum(zeros((3, 4)), (0, 1)).sync()),
+)
+case(
+    lambda: array.amax(zeros((0, 4)), 0),
+    ("Append one before, or test its shape", lambda: array.amax(zeros((1, 4)), 0).sync()),
+)
+case(
+    lambda: anyhow.sum(2.0),
+    ("Pass a tensor: full((1,), x), say", lambda: array.sum(full((1,), 2.0)).sync()),
+)
+case(
+    lambda: anyhow.sum(ones((4,), bool_)),
+    (
+        "Convert the tensor before: convert(t, f32), say",
+        lambda: array.sum(ones((4,), bool_).then(lambda t: convert(t, i32))).sync(),
+    ),
+)
