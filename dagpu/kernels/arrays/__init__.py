@@ -4,6 +4,7 @@ Each call builds an op. Its result is a new tensor, which depends on the shapes 
 on the device, the schedule or the run. Owned tensors move into the op; lend or share them to use them again.
 """
 
+from dagpu.kernels.arrays.arg_reductions import argmax, argmin
 from dagpu.kernels.arrays.element_functions import (
     abs,
     ceil,
@@ -29,6 +30,7 @@ from dagpu.kernels.arrays.element_functions import (
 from dagpu.kernels.arrays.reductions import all, amax, amin, any, mean, norm, prod, sum
 
 __all__ = [
-    "abs", "all", "amax", "amin", "any", "ceil", "clip", "cos", "erf", "exp", "expm1", "floor", "isfinite", "isnan",
-    "log", "log1p", "maximum", "mean", "minimum", "norm", "pow", "prod", "rint", "sin", "sqrt", "sum", "tanh", "where",
+    "abs", "all", "amax", "amin", "any", "argmax", "argmin", "ceil", "clip", "cos", "erf", "exp", "expm1", "floor",
+    "isfinite", "isnan", "log", "log1p", "maximum", "mean", "minimum", "norm", "pow", "prod", "rint", "sin", "sqrt",
+    "sum", "tanh", "where",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.reduction_kernels import reduction_kernel
 from dagpu.kernels.arrays.reduction_order import ReducedAxes, merge_axes, reduction_order
 from dagpu.kernels.arrays.reduction_steps import STEPS, identity, number_type, result_type
-from dagpu.kernels.expressions.element_operations import DOMAINS, type_name
+from dagpu.kernels.expressions.element_operations import DOMAINS, Domain, type_name
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,
@@ -131,17 +131,34 @@ def kept_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
     return tuple([n for axis, n in enumerate(shape) if axis not in axes])
 
 
+def checked_input(name: str, layout: Layout | None, domain: Domain, origin: Origin) -> Layout:
+    """Return the layout of a reduction's input.
+
+    Raises:
+        KernelArgumentError: it is a number, or a tensor of an element type that the reduction does not take.
+    """
+    if layout is None:
+        raise refused_call(name, origin, "x is a number", "Pass a tensor: full((1,), x), say")
+    if layout.dtype not in DOMAINS[domain]:
+        what = f"it does not take elements of {type_name(layout.dtype)}"
+        raise refused_call(name, origin, what, "Convert the tensor before: convert(t, f32), say")
+    return layout
+
+
+def no_elements(name: str, origin: Origin) -> ShapeError:
+    """Return the error for the smallest or largest of no elements."""
+    return ShapeError(
+        f"{name} at {describe(origin)}: x has no elements along the axis, so there is none to choose. Append one "
+        "before, or test its shape."
+    )
+
+
 # ---- passes
 def _reduce(name: str, x: Any, axis: object, keepdims: bool) -> AnyOp:
     origin = here()
 
     def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
-        layout = layouts[0]
-        if layout is None:
-            raise refused_call(name, origin, "x is a number", "Pass a tensor: full((1,), x), say")
-        if layout.dtype not in DOMAINS[STEPS[name].domain]:
-            what = f"it does not take elements of {type_name(layout.dtype)}"
-            raise refused_call(name, origin, what, "Convert the tensor before: convert(t, f32), say")
+        layout = checked_input(name, layouts[0], STEPS[name].domain, origin)
         axes = normal_axes(axis, len(layout.shape), name, origin)
         shape = kept_shape(layout.shape, axes, bool(keepdims))
         merged = merge_axes(
@@ -187,10 +204,7 @@ def _of_nothing(name: str, dtype: "np.dtype[Any]", shape: Shape, origin: Origin)
         ShapeError: there is no smallest and no largest one, and some are asked for.
     """
     if name in ("amin", "amax") and 0 not in shape:
-        raise ShapeError(
-            f"{name} at {describe(origin)}: x has no elements along the axis, so there is none to choose. Append one "
-            "before, or test its shape."
-        )
+        raise no_elements(name, origin)
     number = number_type(name, dtype)
     value = 0.0 if STEPS[name].operation == "add" else identity(STEPS[name].operation, number).item()
     value = float("nan") if name == "mean" else value

@@ -76,3 +76,16 @@ def test_plain_ops_have_one_plan(where: Any) -> None:
     assert count.now == 1
     late = array.sum(from_host(x).then(lambda t: value(t)), 1).to_host().sync()
     assert late.tobytes() == array.sum(from_host(x), 1).to_host().sync().tobytes()
+
+
+def test_places_on_every_device(where: Any) -> None:
+    """In one pass and in several, which is one plan too."""
+    t = from_host(x).sync().share()
+    with traces() as count:
+        for _ in range(3):
+            assert array.argmax(t).to_host().sync() == x.argmax()
+    assert count.now == 1
+    np.testing.assert_array_equal(array.argmin(t, 1).to_host().sync(), x.argmin(1), strict=True)
+    np.testing.assert_array_equal(array.argmax(from_host(x), 0).to_host().sync(), x.argmax(0), strict=True)
+    with pytest.raises(ShapeError, match="no elements along the axis"):
+        array.argmax(zeros((2, 0)), 1)

@@ -160,3 +160,52 @@ def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any)
             device.launch(launch.kernel, [out, now, *launch.args[2:]], [tile])
             now = out
         assert same_bits(now.reshape(expected.shape), expected), launches[0].kernel.cuda
+
+
+# ---- argmin and argmax
+
+
+@st.composite
+def places(draw: st.DrawFn) -> Any:
+    """argmin or argmax of an input with equal elements, NaNs among them, along an axis or without one."""
+    name, x, _, _ = draw(cases(("amin", "amax")))
+    axis = draw(st.one_of(st.none(), st.integers(-x.ndim, x.ndim - 1))) if x.ndim else None
+    return f"arg{name[1:]}", x, axis
+
+
+@settings(max_examples=80)
+@given(places(), st.tuples(steps, steps, steps, steps))
+def test_places_are_those_of_numpy(case: Any, ranges: Any) -> None:
+    """The first of equal elements; of inputs with gaps and of reversed ones too."""
+    name, x, axis = case
+    part = x[ranges[: x.ndim]]
+    if 0 in part.shape:
+        return
+    found = getattr(array, name)(from_host(x).sync().slice(*ranges[: x.ndim]), axis).to_host().sync()
+    wide = part.astype(f32) if part.dtype.itemsize == 2 and part.dtype.kind not in "iu" else part
+    np.testing.assert_array_equal(found, getattr(np, name)(wide, axis), strict=True)
+
+
+@settings(max_examples=4, phases=(Phase.explicit, Phase.generate))
+@given(st.lists(places(), min_size=8, max_size=8))
+def test_the_cuda_text_finds_the_same_places(folder: Path, drawn: Any) -> None:
+    """Every pass, with the threads of a block in two orders."""
+    found = []
+    for name, x, axis in drawn:
+        op = getattr(array, name)(from_host(x), axis)
+        launches = [node for node in nodes_of(op) if isinstance(node, Launch)][::-1]
+        found.append((op.to_host().sync(), x, launches, axis))
+    specs = list({id(launch.kernel): launch.kernel for *_, launches, _ in found for launch in launches}.values())
+    device = EmulatedKernels(specs, folder, blocks=True)
+    for expected, x, launches, axis in found:
+        chosen = range(x.ndim) if axis is None else (axis % x.ndim,)
+        axes = merge_axes(x.shape, tuple(n in chosen for n in range(x.ndim)), contiguous=True)
+        inputs: list[NDArray[Any]] = [x.reshape(axes.shape)]
+        outputs: list[NDArray[Any]] = []
+        for launch in launches:
+            forms = [param.form for param in launch.kernel.params]
+            targets: list[Any] = [arg for arg, form in zip(launch.args, forms, strict=True) if form == "out"]
+            outputs = [np.zeros(target.source.shape, target.source.dtype) for target in targets]
+            device.launch(launch.kernel, [*outputs, *inputs], [target.f.tile for target in targets])
+            inputs = outputs[::-1]
+        np.testing.assert_array_equal(outputs[0].reshape(expected.shape), expected, strict=True)
