@@ -18,6 +18,8 @@ static Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 inline unsigned int __float_as_uint(float x) { unsigned int u; std::memcpy(&u, &x, 4); return u; }
 inline float __uint_as_float(unsigned int u) { float x; std::memcpy(&x, &u, 4); return x; }
+inline long long __double_as_longlong(double x) { long long n; std::memcpy(&n, &x, 8); return n; }
+inline double __longlong_as_double(long long n) { double x; std::memcpy(&x, &n, 8); return x; }
 inline unsigned int __umulhi(unsigned int a, unsigned int b) { return static_cast<std::uint64_t>(a) * b >> 32; }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return static_cast<unsigned __int128>(a) * b >> 64;

@@ -13,12 +13,12 @@ from tests.behaviour.errors.cures import (
     graphs,
     handles,
     kernel_calls,
-    kernel_declarations,
     ops_as_values,
     partitions,
     running,
 )
 from tests.behaviour.errors.cures.catalogue import KEPT, LEFT_OUT, Case, Program
+from tests.behaviour.errors.cures.kernels import expressions, kernel_declarations
 from tests.behaviour.errors.cures.reactive import flows, sources, tiles
 
 __all__ = ["CASES", "KEPT", "LEFT_OUT", "Case", "Program"]
@@ -30,6 +30,7 @@ CASES: Final[list[Case]] = [
         partitions,
         kernel_calls,
         kernel_declarations,
+        expressions,
         creating,
         ops_as_values,
         running,

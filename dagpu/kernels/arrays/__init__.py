@@ -1,0 +1,36 @@
+"""Functions of whole tensors, as NumPy has them, and of the elements of an expression: the public module `dagpu.array`.
+
+Each call builds an op. Its result is a new tensor, which depends on the shapes and contents of the arguments alone: not
+on the device, the schedule or the run. Owned tensors move into the op; lend or share them to use them again.
+"""
+
+from dagpu.kernels.arrays.arg_reductions import argmax, argmin
+from dagpu.kernels.arrays.element_functions import (
+    abs,
+    ceil,
+    clip,
+    cos,
+    erf,
+    exp,
+    expm1,
+    floor,
+    isfinite,
+    isnan,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    pow,
+    rint,
+    sin,
+    sqrt,
+    tanh,
+    where,
+)
+from dagpu.kernels.arrays.reductions import all, amax, amin, any, mean, norm, prod, sum
+
+__all__ = [
+    "abs", "all", "amax", "amin", "any", "argmax", "argmin", "ceil", "clip", "cos", "erf", "exp", "expm1", "floor",
+    "isfinite", "isnan", "log", "log1p", "maximum", "mean", "minimum", "norm", "pow", "prod", "rint", "sin", "sqrt",
+    "sum", "tanh", "where",
+]  # fmt: skip

@@ -1,0 +1,209 @@
+"""`argmin` and `argmax`: the places of the smallest and the largest elements.
+
+A pass writes the place of the best element of each span and the element itself, which the next pass compares. Of equal
+elements the first is best, so the result does not depend on the order of comparisons.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypeVar
+
+from dagpu.common.dtypes import bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin, here
+from dagpu.handles import Tensor
+from dagpu.kernels.annotations import In
+from dagpu.kernels.arrays.reduction_kernels import place_texts, rows_of
+from dagpu.kernels.arrays.reduction_order import THREADS, ReducedAxes, ReductionOrder, merge_axes, reduction_order
+from dagpu.kernels.arrays.reduction_steps import identity_text
+from dagpu.kernels.arrays.reductions import checked_input, kept_shape, no_elements, normal_axes
+from dagpu.kernels.expressions.cuda_operations import load_text, memory_type, register_type
+from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.generated.generated_launch import (
+    AnyOp,
+    array_call,
+    first_output,
+    generated_kernel,
+    move_arguments,
+    new_output,
+    output,
+    reshaped,
+    tensor_input,
+)
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import UNCUT, Map, unzip
+from dagpu.ops.creation import Alloc
+from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.launch import Launch
+
+# Constrained, not bounded: handles are covariant, and a bound would accept bool.
+_N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
+
+_I64: Final = np.dtype(np.int64)
+
+TEXT: Final = """\
+// True if a at place i is better than b at place j. A NaN is best, and of equal ones the first.
+template <class T> __device__ __forceinline__ bool better(T a, long long i, T b, long long j) {{
+    const bool odd = a != a, other = b != b;
+    return odd || other ? odd && (!other || i < j) : a {sign} b || (a == b && i < j);
+}}
+
+__global__ void {name}(Tile<long long, 2> out{best}, View<const {element}, {rank}> x{before}) {{
+    __shared__ {number} part[{threads}];
+    __shared__ long long places[{threads}];
+    const int lane = threadIdx.x {lane}, row = threadIdx.x {row};
+    const bool mine = row < out.tile_extent(0);
+    const dagpu::index_t first = out.origin(1) * {span};
+    {number} found = {identity};
+    long long place = 0x7fffffffffffffffLL;
+    if (mine) {{
+        const dagpu::index_t of = out.origin(0) + row, length = {length};
+#pragma unroll 16
+        for (int k = 0; k < {each}; ++k) {{
+            const dagpu::index_t at = first + k * {width} + lane;
+            if (at < length) {{
+                const {number} element = {load};
+                const long long from = {from_};
+                if (better<{number}>(element, from, found, place)) found = element, place = from;
+            }}
+        }}
+    }}
+    part[threadIdx.x] = found;
+    places[threadIdx.x] = place;
+    __syncthreads();
+    for (int half = {width} / 2; half > 0; half /= 2) {{
+        const int other = threadIdx.x + {stride};
+        if (lane < half && better<{number}>(part[other], places[other], part[threadIdx.x], places[threadIdx.x])) {{
+            part[threadIdx.x] = part[other];
+            places[threadIdx.x] = places[other];
+        }}
+        __syncthreads();
+    }}
+    if (mine && lane == 0) {{
+        out(out.origin(0) + row, out.origin(1)) = places[threadIdx.x];{write}
+    }}
+}}
+"""
+
+
+def argmin(x: In[_N], axis: int | None = None) -> DeviceOp[Tensor[i64], Any]:
+    """Return the place of the smallest element along an axis; without an axis, in the whole tensor in C order.
+
+    Of equal elements it is the first. A NaN counts as the smallest.
+
+    Raises:
+        ShapeError: `x` has no such axis, or no elements along it.
+    """
+    return _arg_reduce("argmin", x, axis)
+
+
+def argmax(x: In[_N], axis: int | None = None) -> DeviceOp[Tensor[i64], Any]:
+    """Return the place of the largest element along an axis; without an axis, in the whole tensor in C order.
+
+    Of equal elements it is the first. A NaN counts as the largest.
+
+    Raises:
+        ShapeError: `x` has no such axis, or no elements along it.
+    """
+    return _arg_reduce("argmax", x, axis)
+
+
+def _arg_reduce(name: str, x: Any, axis: object) -> AnyOp:
+    origin = here()
+
+    def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
+        layout = checked_input(name, layouts[0], "number", origin)
+        axes = normal_axes(axis, len(layout.shape), name, origin)
+        shape = kept_shape(layout.shape, axes, False)
+        reduced = tuple([a in axes for a in range(len(layout.shape))])
+        merged = merge_axes(layout.shape, reduced, contiguous=layout.contiguous)
+        if not merged.length and 0 not in shape:
+            raise no_elements(name, origin)
+        (moved,) = move_arguments(name, arguments, origin)
+        if not merged.length:
+            return Alloc(shape, _I64, None, origin)
+        found = _passes(name, reshaped(moved, layout, merged.shape, origin), layout.dtype, merged, origin)
+        result: AnyOp = reshaped(found, Layout(_I64, (merged.rows, 1), (), 0), shape, origin)
+        return result
+
+    return array_call(name, ("x",), (x,), build, origin)
+
+
+def _passes(name: str, x: Any, dtype: "np.dtype[Any]", axes: ReducedAxes, origin: Origin) -> AnyOp:
+    """Return the op of all passes over the rows of `x`. Its result has the shape (rows, 1)."""
+    rows, before = axes.rows, list[AnyOp]()
+    while True:
+        order = reduction_order(axes.length, axes.neighbours)
+        spans = -(-axes.length // order.span)
+        spec = _kernel(name, dtype, axes.reduced, order, not before, spans == 1)
+        places = new_output((rows, spans), _I64, (order.rows, 1), origin)
+        if spans == 1:
+            return first_output(spec, (places, x, *before), origin)
+        best = new_output((rows, spans), register_dtype(dtype), (order.rows, 1), origin)
+        parts = unzip(Launch(spec, (places, best, x, *before), origin), None, origin)
+        before, x = [Map(parts[0], UNCUT, origin)], Map(parts[1], UNCUT, origin)
+        axes = ReducedAxes((rows, spans), (False, True))
+
+
+@cache
+def _kernel(
+    name: str, dtype: "np.dtype[Any]", reduced: tuple[bool, ...], order: ReductionOrder, first: bool, last: bool
+) -> KernelSpec:
+    """Return the kernel of one pass: `out[row, span]`, the places of the best elements, and `best`, these elements.
+
+    The last pass has no `best`. Each pass but the first has the places of its elements as another input, `before`.
+    """
+    number = register_dtype(dtype)
+    source = dtype if first else number
+    params = [output("out", _I64, 2)]
+    if not last:
+        params.append(output("best", number, 2))
+    params.append(tensor_input("x", source, len(reduced)))
+    if not first:
+        params.append(tensor_input("before", _I64, 2))
+    text = TEXT.format(
+        name=name,
+        sign="<" if name == "argmin" else ">",
+        best="" if last else f", Tile<{register_type(number)}, 2> best",
+        element=memory_type(source),
+        rank=len(reduced),
+        before="" if first else ", View<const long long, 2> before",
+        number=register_type(number),
+        threads=THREADS,
+        lane=f"/ {order.rows}" if order.across else f"% {order.width}",
+        row=f"% {order.rows}" if order.across else f"/ {order.width}",
+        span=order.span,
+        identity=identity_text("minimum" if name == "argmin" else "maximum", number),
+        length=" * ".join([f"x.extent({axis})" for axis, kind in enumerate(reduced) if kind]) or "1",
+        each=order.each,
+        width=order.width,
+        load=load_text(source, f"x({', '.join(place_texts(reduced))})"),
+        from_="at" if first else "before(of, at)",
+        stride=f"half * {order.rows}" if order.across else "half",
+        write="" if last else "\n        best(out.origin(0) + row, out.origin(1)) = part[threadIdx.x];",
+    )
+    place = (_kernel.__wrapped__.__code__, 0)
+    return generated_kernel(name, params, text, _twin(name, reduced, order, first, last), place, block=(THREADS,))
+
+
+def _twin(name: str, reduced: tuple[bool, ...], order: ReductionOrder, first: bool, last: bool) -> Callable[..., None]:
+    choose: Any = getattr(np, name)
+
+    def body(out: Any, *arguments: Any) -> None:
+        best, (x, *before) = (None, arguments) if last else (arguments[0], arguments[1:])
+        rows = rows_of(x.view(np.ndarray), reduced)
+        rows = rows.astype(register_dtype(rows.dtype), copy=False)
+        length, total = rows.shape
+        every = np.arange(total)
+        for number, begin in enumerate(range(0, length, order.span)):
+            part: NDArray[Any] = rows[begin : begin + order.span]
+            places = begin + choose(part, axis=0)
+            out[:, number] = places if first else before[0].view(np.ndarray)[every, places]
+            if best is not None:
+                best[:, number] = rows[places, every]
+
+    return body

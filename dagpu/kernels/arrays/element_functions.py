@@ -1,0 +1,282 @@
+"""Functions of elements and of tensors: an `Elem` makes them part of an expression, a tensor makes an op."""
+
+from functools import cache
+from typing import Any, overload
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.dtypes import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.wrong_arguments import format_value
+from dagpu.handles import Tensor
+from dagpu.kernels.annotations import In
+from dagpu.kernels.expressions.element import Elem, as_elements, dtype_of, operate
+from dagpu.kernels.expressions.element_operations import DOMAINS, OPERATIONS, type_name
+from dagpu.kernels.expressions.expression import Expression
+from dagpu.kernels.expressions.traced_expression import trace_expression
+from dagpu.kernels.generated.generated_launch import AnyOp, array_call, refused_call
+from dagpu.ops.base import DeviceOp
+
+_D = TypeVar("_D", bound=np.generic)
+_F = TypeVar("_F", bound="np.floating[Any]")
+# Constrained, not bounded: handles are covariant, so a bound would join f32 and i64 to np.generic, and refuse nothing.
+_N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
+_M = TypeVar("_M", f16, bf16, f32, f64)
+_V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)
+
+
+@overload
+def sqrt(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def sqrt(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def sqrt(x: Any, /) -> Any:
+    """Return the square root, rounded once: the same bits on every device."""
+    return _apply("sqrt", x)
+
+
+@overload
+def exp(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def exp(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def exp(x: Any, /) -> Any:
+    """Return e to the power of x, within 2 ulp."""
+    return _apply("exp", x)
+
+
+@overload
+def expm1(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def expm1(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def expm1(x: Any, /) -> Any:
+    """Return exp(x) - 1, within 2 ulp, exact for small x too."""
+    return _apply("expm1", x)
+
+
+@overload
+def log(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def log(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def log(x: Any, /) -> Any:
+    """Return the natural logarithm, within 2 ulp."""
+    return _apply("log", x)
+
+
+@overload
+def log1p(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def log1p(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def log1p(x: Any, /) -> Any:
+    """Return log(1 + x), within 2 ulp, exact for small x too."""
+    return _apply("log1p", x)
+
+
+@overload
+def tanh(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def tanh(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def tanh(x: Any, /) -> Any:
+    """Return the hyperbolic tangent, within 2 ulp."""
+    return _apply("tanh", x)
+
+
+@overload
+def sin(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def sin(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def sin(x: Any, /) -> Any:
+    """Return the sine of x in radians, within 2 ulp."""
+    return _apply("sin", x)
+
+
+@overload
+def cos(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def cos(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def cos(x: Any, /) -> Any:
+    """Return the cosine of x in radians, within 2 ulp."""
+    return _apply("cos", x)
+
+
+@overload
+def erf(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def erf(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def erf(x: Any, /) -> Any:
+    """Return the error function, within 2 ulp."""
+    return _apply("erf", x)
+
+
+@overload
+def floor(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def floor(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def floor(x: Any, /) -> Any:
+    """Return the largest whole number that is not above x."""
+    return _apply("floor", x)
+
+
+@overload
+def ceil(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def ceil(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def ceil(x: Any, /) -> Any:
+    """Return the smallest whole number that is not below x."""
+    return _apply("ceil", x)
+
+
+@overload
+def rint(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def rint(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def rint(x: Any, /) -> Any:
+    """Return the nearest whole number; of two as near, the even one."""
+    return _apply("rint", x)
+
+
+@overload
+def isnan(x: Elem[_F], /) -> Elem[bool_]: ...
+@overload
+def isnan(x: In[_F], /) -> DeviceOp[Tensor[bool_], Any]: ...
+def isnan(x: Any, /) -> Any:
+    """Return true where x is a NaN."""
+    return _apply("isnan", x)
+
+
+@overload
+def isfinite(x: Elem[_F], /) -> Elem[bool_]: ...
+@overload
+def isfinite(x: In[_F], /) -> DeviceOp[Tensor[bool_], Any]: ...
+def isfinite(x: Any, /) -> Any:
+    """Return true where x is neither infinite nor a NaN."""
+    return _apply("isfinite", x)
+
+
+@overload
+def abs(x: Elem[_D], /) -> Elem[_D]: ...
+@overload
+def abs(x: In[_D], /) -> DeviceOp[Tensor[_D], Any]: ...
+def abs(x: Any, /) -> Any:
+    """Return the magnitude of x. The lowest number of a signed integer type is its own magnitude, as in NumPy."""
+    return _apply("absolute", x)
+
+
+@overload
+def minimum(a: Elem[_D], b: Elem[_D] | float, /) -> Elem[_D]: ...
+@overload
+def minimum(a: float, b: Elem[_D], /) -> Elem[_D]: ...
+@overload
+def minimum(a: In[_N], b: In[_N] | float, /) -> DeviceOp[Tensor[_N], Any]: ...
+@overload
+def minimum(a: float, b: In[_N], /) -> DeviceOp[Tensor[_N], Any]: ...
+def minimum(a: Any, b: Any, /) -> Any:
+    """Return the smaller of two elements. A NaN wins, and -0 is below 0."""
+    return _apply("minimum", a, b)
+
+
+@overload
+def maximum(a: Elem[_D], b: Elem[_D] | float, /) -> Elem[_D]: ...
+@overload
+def maximum(a: float, b: Elem[_D], /) -> Elem[_D]: ...
+@overload
+def maximum(a: In[_N], b: In[_N] | float, /) -> DeviceOp[Tensor[_N], Any]: ...
+@overload
+def maximum(a: float, b: In[_N], /) -> DeviceOp[Tensor[_N], Any]: ...
+def maximum(a: Any, b: Any, /) -> Any:
+    """Return the larger of two elements. A NaN wins, and -0 is below 0."""
+    return _apply("maximum", a, b)
+
+
+@overload
+def pow(a: Elem[_F], b: Elem[_F] | float, /) -> Elem[_F]: ...
+@overload
+def pow(a: float, b: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def pow(a: In[_M], b: In[_M] | float, /) -> DeviceOp[Tensor[_M], Any]: ...
+@overload
+def pow(a: float, b: In[_M], /) -> DeviceOp[Tensor[_M], Any]: ...
+def pow(a: Any, b: Any, /) -> Any:
+    """Return a to the power of b, within 2 ulp. `x ** 2` in an expression is `x * x`."""
+    return _apply("power", a, b)
+
+
+@overload
+def where(condition: Elem[bool_], a: Elem[_D], b: Elem[_D] | float, /) -> Elem[_D]: ...
+@overload
+def where(condition: Elem[bool_], a: float, b: Elem[_D], /) -> Elem[_D]: ...
+@overload
+def where(condition: In[bool_], a: In[_V], b: In[_V] | float, /) -> DeviceOp[Tensor[_V], Any]: ...
+@overload
+def where(condition: In[bool_], a: float, b: In[_V], /) -> DeviceOp[Tensor[_V], Any]: ...
+def where(condition: Any, a: Any, b: Any, /) -> Any:
+    """Return a where the condition holds, else b. Tensors broadcast by NumPy's rules."""
+    return _apply("where", condition, a, b)
+
+
+@overload
+def clip(x: Elem[_D], low: Elem[_D] | float, high: Elem[_D] | float, /) -> Elem[_D]: ...
+@overload
+def clip(x: In[_N], low: In[_N] | float, high: In[_N] | float, /) -> DeviceOp[Tensor[_N], Any]: ...
+def clip(x: Any, low: Any, high: Any, /) -> Any:
+    """Return `minimum(maximum(x, low), high)`: x, but not below `low` and not above `high`. A NaN wins."""
+    return _apply("clip", x, low, high)
+
+
+# ---- elements or tensors
+def _apply(operation: str, *operands: Any) -> Any:
+    """Return what an operation makes of elements, or the op that it makes of tensors."""
+    if any(isinstance(operand, Elem) for operand in operands):
+        return _of_elements(operation, operands)
+    origin = here()
+    names = ("condition", "a", "b") if operation == "where" else ("x", "low", "high") if operation == "clip" else "ab"
+    return array_call(operation, names, operands, lambda a, layouts: _build(operation, a, layouts, origin), origin)
+
+
+def _build(operation: str, arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...], origin: Origin) -> AnyOp:
+    """Return the op of an operation on tensors and numbers, by the expression for their element types."""
+    dtypes = [None if layout is None else layout.dtype for layout in layouts]
+    data = dict.fromkeys([dtype for dtype in dtypes[operation == "where" :] if dtype is not None])
+    if len(data) != 1:
+        what = f"operands of {' and '.join(map(type_name, data))}" if data else "the operands are numbers"
+        cure = "Convert one: convert(t, f32), say" if data else "Pass a tensor: full((1,), x), say"
+        raise refused_call(operation, origin, what, cure)
+    (dtype,) = data
+    domain = DOMAINS[
+        OPERATIONS[operation].domain if operation in OPERATIONS else "any" if operation == "where" else "number"
+    ]
+    if dtype not in domain:
+        what = f"it does not take elements of {type_name(dtype)}"
+        raise refused_call(operation, origin, what, "Convert the tensor before: convert(t, f32), say")
+    condition = [np.dtype(np.bool_)] if operation == "where" else []
+    wanted = (*condition, *[dtype] * (len(arguments) - len(condition)))
+    return _expression(operation, wanted).build(arguments, origin)
+
+
+@cache
+def _expression(operation: str, dtypes: tuple["np.dtype[Any]", ...]) -> Expression[..., Any]:
+    """Return the expression of one operation, made once for each element type."""
+    formals: dict[int, Any] = {
+        1: lambda x: _of_elements(operation, (x,)),
+        2: lambda a, b: _of_elements(operation, (a, b)),
+        3: lambda a, b, c: _of_elements(operation, (a, b, c)),
+    }
+    traced = trace_expression(formals[len(dtypes)], dtypes)
+    return Expression(traced._replace(name=operation), (_apply.__code__, 0))
+
+
+def _of_elements(operation: str, operands: tuple[Any, ...]) -> Elem[Any]:
+    """Return the element that an operation makes of elements and numbers."""
+    if operation == "clip":
+        x, low, high = operands
+        return operate("minimum", operate("maximum", x, low), high)
+    if operation != "where":
+        return operate(operation, *operands)
+    condition, *choices = operands
+    if not isinstance(condition, Elem) or dtype_of(condition).kind != "b":
+        raise TypeError(
+            f"where at {describe(here())}: its condition is {format_value(condition)}, but an element of bool is "
+            "wanted. Write a comparison: where(x > 0, a, b)."
+        )
+    a, b = as_elements(tuple(choices), "where")
+    return Elem("where", dtype_of(a), (condition, a, b))

@@ -1,0 +1,224 @@
+"""The generated kernels of reductions: one pass over rows, as CUDA text and as a NumPy twin with the same order."""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.kernels.arrays.reduction_order import THREADS, ReductionOrder
+from dagpu.kernels.arrays.reduction_steps import (
+    STEPS,
+    combine_function,
+    finish_text,
+    identity,
+    identity_text,
+    number_type,
+    result_type,
+    start_function,
+    start_text,
+)
+from dagpu.kernels.expressions.cuda_operations import (
+    helper_texts,
+    load_text,
+    memory_type,
+    operation_text,
+    register_type,
+    store_text,
+)
+from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
+from dagpu.ops.kernel_spec import KernelSpec
+
+PART: Final = 1 << 18
+"""The number of elements that the NumPy twin reduces at a time."""
+
+TEXT: Final = """\
+__global__ void {name}(Tile<{out}, 2> out, View<const {element}, {rank}> x{formals}) {{
+    __shared__ {number} part[{threads}];
+    const int lane = threadIdx.x {lane}, row = threadIdx.x {row};
+    const bool mine = row < out.tile_extent(0);
+    const dagpu::index_t first = out.origin(1) * {span};
+    {number} found = {identity};
+    if (mine) {{
+        const dagpu::index_t of = out.origin(0) + row, length = {length};
+#pragma unroll 16
+        for (int k = 0; k < {each}; ++k) {{
+            const dagpu::index_t at = first + k * {width} + lane;
+            if (at < length) {{
+                const {register} element = {load};
+                found = {combine};
+            }}
+        }}
+    }}
+    part[threadIdx.x] = found;
+    __syncthreads();
+    for (int half = {width} / 2; half > 0; half /= 2) {{
+        if (lane < half) part[threadIdx.x] = {halves};
+        __syncthreads();
+    }}
+    if (mine && lane == 0) out(out.origin(0) + row, out.origin(1)) = {result};
+}}
+"""
+SQUARE: Final = "template <class T> __device__ __forceinline__ T square(T x) { return x * x; }\n"
+
+
+@cache
+def reduction_kernel(
+    name: str, dtype: "np.dtype[Any]", reduced: tuple[bool, ...], order: ReductionOrder, first: bool, last: bool
+) -> KernelSpec:
+    """Return the kernel of one pass: `out[row, span]` of shape (rows, spans) from the input's rows.
+
+    `dtype` is the element type of the reduction's input. The first pass reads elements of it, the last one writes
+    elements of the result's type; what lies between them has the type in which numbers are combined.
+    """
+    number = number_type(name, dtype)
+    source = dtype if first else number
+    target = result_type(name, dtype) if last else number
+    counted = last and STEPS[name].finish == "mean"
+    params = [output("out", target, 2), tensor_input("x", source, len(reduced))]
+    if counted:
+        params.append(number_input("count", number, name))
+    text = _text(name, source, number, target, reduced, order, (first, last))
+    twin = _twin(name, number, reduced, order, (first, last))
+    return generated_kernel(name, params, text, twin, (reduction_kernel.__wrapped__.__code__, 0), block=(THREADS,))
+
+
+# ---- CUDA
+def _text(
+    name: str,
+    source: "np.dtype[Any]",
+    number: "np.dtype[Any]",
+    target: "np.dtype[Any]",
+    reduced: tuple[bool, ...],
+    order: ReductionOrder,
+    ends: tuple[bool, bool],
+) -> str:
+    step = STEPS[name]
+    start, finish = step.start if ends[0] else "itself", step.finish if ends[1] else "itself"
+    started = start_text(start, "element")
+    combine = operation_text(step.operation, number, ("found", f"({started})" if start == "test" else started))
+    stride = f"half * {order.rows}" if order.across else "half"
+    halves = operation_text(step.operation, number, ("part[threadIdx.x]", f"part[threadIdx.x + {stride}]"))
+    helpers = helper_texts({*combine.helpers, *halves.helpers})
+    result = store_text(target, finish_text(finish, "part[threadIdx.x]", number))
+    formals = f", {register_type(number)} count" if finish == "mean" else ""
+    return f"{helpers}{SQUARE if start == 'square' else ''}" + TEXT.format(
+        name=name,
+        out=memory_type(target),
+        element=memory_type(source),
+        rank=len(reduced),
+        formals=formals,
+        number=register_type(number),
+        threads=THREADS,
+        lane=f"/ {order.rows}" if order.across else f"% {order.width}",
+        row=f"% {order.rows}" if order.across else f"/ {order.width}",
+        span=order.span,
+        identity=identity_text(step.operation, number),
+        length=" * ".join([f"x.extent({axis})" for axis, kind in enumerate(reduced) if kind]) or "1",
+        each=order.each,
+        width=order.width,
+        register=register_type(source),
+        load=load_text(source, f"x({', '.join(place_texts(reduced))})"),
+        combine=combine.text,
+        halves=halves.text,
+        result=result,
+    )
+
+
+def place_texts(reduced: tuple[bool, ...]) -> list[str]:
+    """Return the text of each coordinate of an element: of row `of`, at position `at` in the row."""
+    texts = [""] * len(reduced)
+    for wanted, name in ((False, "of"), (True, "at")):
+        axes = [axis for axis, kind in enumerate(reduced) if kind is wanted]
+        below = ""
+        for axis in reversed(axes):
+            divisor = f"({below})" if "*" in below else below
+            text = f"{name}{f' / {divisor}' if below else ''}"
+            texts[axis] = text if axis == axes[0] else f"{text} % x.extent({axis})"
+            below = f"{below} * x.extent({axis})" if below else f"x.extent({axis})"
+    return texts
+
+
+# ---- NumPy
+_QUICK: Final = {"minimum": np.minimum, "maximum": np.maximum}
+"""The functions of NumPy that leave open which of two zeros is the result; they are right where it is no zero."""
+
+
+def rows_of(x: NDArray[Any], reduced: tuple[bool, ...]) -> NDArray[Any]:
+    """Return an input as an array of shape (length of a row, rows)."""
+    kept = [axis for axis, kind in enumerate(reduced) if not kind]
+    axes = [axis for axis, kind in enumerate(reduced) if kind]
+    turned = x.transpose([*axes, *kept])
+    length, count = (int(np.prod([x.shape[axis] for axis in each], dtype=int)) for each in (axes, kept))
+    return turned.reshape(length, count)
+
+
+def _twin(
+    name: str, number: "np.dtype[Any]", reduced: tuple[bool, ...], order: ReductionOrder, ends: tuple[bool, bool]
+) -> Callable[..., None]:
+    step = STEPS[name]
+    combine, nothing = combine_function(step.operation, number), identity(step.operation, number)
+    start = start_function(step.start if ends[0] else "itself")
+    finish = step.finish if ends[1] else "itself"
+
+    def numbers(part: NDArray[Any]) -> NDArray[Any]:
+        found: NDArray[Any] = start(part.astype(register_dtype(part.dtype), copy=False))
+        return found
+
+    def reduce(block: NDArray[Any]) -> NDArray[Any]:
+        quick = _QUICK.get(step.operation) if number.kind == "f" else None
+        if quick is None:
+            return _reduce_spans(block, combine, order)
+        found = _reduce_spans(block, quick, order)
+        return _reduce_spans(block, combine, order) if (found == 0).any() else found
+
+    def body(out: Any, x: Any, count: Any = None) -> None:
+        target, rows = out.view(np.ndarray), rows_of(x.view(np.ndarray), reduced)
+        length, total = rows.shape
+        full = length // order.span
+        # Each call of NumPy combines `steps * width * columns` pairs, enough of them to be worth the call.
+        columns = min(total, max(1, PART // min(length, order.span), 8192 // order.width))
+        steps = max(1, PART // (order.span * columns))
+        found = np.empty(target.shape, number)
+        with np.errstate(all="ignore"):
+            for column, begin in product(range(0, total, columns), range(0, full, steps)):
+                chosen = slice(column, column + columns)
+                end = min(full, begin + steps)
+                part = rows[begin * order.span : end * order.span, chosen]
+                shaped = part.reshape(end - begin, order.each, order.width, part.shape[1])
+                found[chosen, begin:end] = reduce(numbers(shaped)).T
+            for column in range(0, total if full * order.span < length else 0, columns):
+                chosen = slice(column, column + columns)
+                rest = numbers(rows[full * order.span :, chosen])
+                filled = np.full((order.span, rest.shape[1]), nothing, number)  # what is missing changes nothing
+                filled[: len(rest)] = rest
+                shaped = filled.reshape(1, order.each, order.width, rest.shape[1])
+                found[chosen, full] = reduce(shaped)[0]
+            if finish == "mean":
+                found /= number.type(count)
+            elif finish == "sqrt":
+                np.sqrt(found, out=found)
+            np.copyto(target, found, casting="unsafe")
+
+    return body
+
+
+def _reduce_spans(block: NDArray[Any], combine: Callable[..., Any], order: ReductionOrder) -> NDArray[Any]:
+    """Reduce numbers of shape (spans, each, width, rows) to (spans, rows), in the order of the reduction."""
+    found: NDArray[Any]
+    if isinstance(combine, np.ufunc) and order.width > 1:
+        # Lanes are nearer to each other in memory than their elements, so NumPy's inner loop runs over lanes, and each
+        # lane combines its elements one after the other. (Along its inner loop NumPy would add them in pairs.)
+        found = combine.reduce(block, axis=1, dtype=block.dtype)
+    else:
+        found = block[:, 0].copy(order="K")
+        for k in range(1, order.each):
+            found = combine(found, block[:, k], out=found)
+    half = order.width // 2
+    while half:
+        found = combine(found[:, :half], found[:, half : 2 * half])
+        half //= 2
+    return found[:, 0]

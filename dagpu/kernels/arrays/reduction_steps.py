@@ -1,0 +1,97 @@
+"""What each reduction does with elements: its number for nothing, how it combines two, and what it makes of the last.
+
+The CUDA text and the NumPy functions of a step stand side by side. f16 and bf16 are reduced in f32, and the result is
+rounded once.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+
+from dagpu.kernels.expressions.cuda_operations import constant_text, operation_text
+from dagpu.kernels.expressions.element_operations import Domain
+from dagpu.kernels.expressions.numpy_operations import numpy_function, register_dtype
+
+
+@final
+class ReductionStep(NamedTuple):
+    """A reduction: the operation that combines two numbers, and the element types that it accepts.
+
+    `start` is what each element becomes: itself, its square, or whether it is not 0. `finish` is what becomes of the
+    last number: itself, its quotient by the number of elements, or its square root.
+    """
+
+    operation: str
+    domain: Domain
+    start: str = "itself"
+    finish: str = "itself"
+
+
+STEPS: Final[dict[str, ReductionStep]] = {
+    "sum": ReductionStep("add", "number"),
+    "prod": ReductionStep("multiply", "number"),
+    "mean": ReductionStep("add", "float", finish="mean"),
+    "norm": ReductionStep("add", "float", start="square", finish="sqrt"),
+    "amin": ReductionStep("minimum", "number"),
+    "amax": ReductionStep("maximum", "number"),
+    "any": ReductionStep("bitwise_or", "any", start="test"),
+    "all": ReductionStep("bitwise_and", "any", start="test"),
+}
+
+
+def number_type(name: str, dtype: "np.dtype[Any]") -> "np.dtype[Any]":
+    """Return the type in which a reduction of elements of this type combines numbers."""
+    return np.dtype(np.bool_) if STEPS[name].start == "test" else register_dtype(dtype)
+
+
+def result_type(name: str, dtype: "np.dtype[Any]") -> "np.dtype[Any]":
+    """Return the element type of the result: that of the input, or bool."""
+    return np.dtype(np.bool_) if STEPS[name].start == "test" else dtype
+
+
+def identity(operation: str, dtype: "np.dtype[Any]") -> Any:
+    """Return the number that changes no other when it is combined with it. For sums of floats this is -0."""
+    match operation:
+        case "add":
+            return dtype.type(-0.0) if dtype.kind == "f" else dtype.type(0)
+        case "multiply":
+            return dtype.type(1)
+        case "bitwise_or" | "bitwise_and":
+            return np.bool_(operation == "bitwise_and")
+        case _ if dtype.kind == "f":
+            return dtype.type(np.inf if operation == "minimum" else -np.inf)
+        case _:
+            bounds = np.iinfo(dtype)
+            return dtype.type(bounds.max if operation == "minimum" else bounds.min)
+
+
+def identity_text(operation: str, dtype: "np.dtype[Any]") -> str:
+    """Return `identity` as CUDA text."""
+    return constant_text(identity(operation, dtype), dtype)
+
+
+# ---- CUDA
+def start_text(start: str, x: str) -> str:
+    """Return the text of what an element in a register becomes."""
+    return {"itself": x, "square": f"square({x})", "test": f"{x} != 0"}[start]
+
+
+def finish_text(finish: str, x: str, dtype: "np.dtype[Any]") -> str:
+    """Return the text of what the last number becomes. `count` is the number of elements of a row."""
+    if finish == "sqrt":
+        return operation_text("sqrt", dtype, (x,)).text
+    return f"{x} / count" if finish == "mean" else x
+
+
+# ---- NumPy
+def start_function(start: str) -> Callable[[Any], Any]:
+    """Return the NumPy function of what elements become."""
+    if start == "square":
+        return np.square
+    return (lambda x: x != 0) if start == "test" else (lambda x: x)
+
+
+def combine_function(operation: str, dtype: "np.dtype[Any]") -> Callable[..., Any]:
+    """Return the NumPy function that combines numbers of this type: `f(a, b, out=None)`."""
+    return numpy_function(operation, dtype, dtype)

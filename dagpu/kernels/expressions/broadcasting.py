@@ -1,0 +1,72 @@
+"""Broadcasting by NumPy's rules, and the fewest axes with which a kernel computes a call."""
+
+from math import prod
+from typing import NamedTuple, final
+
+from dagpu.common.dtypes import Shape
+
+
+@final
+class Walk(NamedTuple):
+    """The shapes with which a kernel runs: of the output, and of each array with its axes in the output.
+
+    An array's axis is -1 where its extent is 1 and the output's is not.
+    """
+
+    shape: Shape
+    arrays: tuple[Shape, ...]
+    axes: tuple[tuple[int, ...], ...]
+
+
+def broadcast_shape(shapes: "list[Shape]") -> Shape | None:
+    """Return the common shape of arrays by NumPy's rules; None if there is none."""
+    rank = max(map(len, shapes))
+    found: list[int] = []
+    for axis in range(-rank, 0):
+        extents = {shape[axis] for shape in shapes if len(shape) >= -axis} - {1}
+        if len(extents) > 1:
+            return None
+        found.append(extents.pop() if extents else 1)
+    return tuple(found)
+
+
+def direct_walk(out: Shape, shapes: "list[Shape]") -> Walk:
+    """Return the walk with the axes of the output as they are."""
+    axes = []
+    for shape in shapes:
+        missing = len(out) - len(shape)
+        axes.append(tuple([missing + a if n == out[missing + a] else -1 for a, n in enumerate(shape)]))
+    return Walk(out, tuple(shapes), tuple(axes))
+
+
+def merged_walk(out: Shape, shapes: "list[Shape]") -> Walk:
+    """Return the walk with as few axes as possible, for arrays that are contiguous.
+
+    Neighbouring axes become one where each array either follows both or neither. Axes of extent 1 vanish. So a call
+    with equal shapes has one axis.
+    """
+    direct = direct_walk(out, shapes)
+    groups: list[list[int]] = []
+    before: tuple[bool, ...] | None = None
+    for axis, extent in enumerate(out):
+        if extent == 1:
+            continue
+        follows = tuple([axis in axes for axes in direct.axes])
+        if follows == before:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+        before = follows
+    extents = tuple([prod([out[axis] for axis in group]) for group in groups])
+    kept = [tuple([n for n, group in enumerate(groups) if group[0] in axes]) for axes in direct.axes]
+    return Walk(extents, tuple([tuple([extents[n] for n in each]) for each in kept]), tuple(kept))
+
+
+def tile_of(shape: Shape, most: int) -> Shape:
+    """Return a tile of up to `most` elements that are neighbours in memory."""
+    tile: list[int] = []
+    for extent in reversed(shape):
+        step = max(1, min(extent, most))
+        tile.append(step)
+        most //= step
+    return tuple(reversed(tile))

@@ -1,0 +1,238 @@
+"""`Expression`: an element-wise function of tensors and numbers, which builds ops. `expr` makes it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, cast, final
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.dtypes import Shape
+from dagpu.common.errors import KernelArgumentError, ShapeError
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin, describe, here
+from dagpu.handles import Tensor
+from dagpu.kernels.annotations import In, Out
+from dagpu.kernels.expressions.broadcasting import Walk, broadcast_shape, direct_walk, merged_walk, tile_of
+from dagpu.kernels.expressions.element_operations import type_name
+from dagpu.kernels.expressions.expression_text import ArgumentPattern, kernel_text, parameter_names, safe_name
+from dagpu.kernels.expressions.numpy_twin import numpy_twin
+from dagpu.kernels.expressions.traced_expression import TracedExpression
+from dagpu.kernels.generated.generated_launch import (
+    AnyOp,
+    check_call,
+    first_output,
+    generated_kernel,
+    is_number,
+    move_arguments,
+    new_output,
+    number_input,
+    output,
+    reshaped,
+    tensor_input,
+    with_layouts,
+)
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.kernel_spec import KernelSpec, Param
+from dagpu.ops.launch import KernelOp, Launch
+
+_P = ParamSpec("_P")
+_Q = ParamSpec("_Q")
+_R = TypeVar("_R", bound=np.generic)
+
+TILE: Final = 1024
+"""The number of elements of a block's tile: four for each of its 256 threads."""
+
+NUMBER: Final = ArgumentPattern("number")
+OUTPUT: Final = ArgumentPattern("output")
+
+
+@final
+class Expression(Generic[_P, _R]):
+    """An element-wise function, from `expr`. A call builds an op, as a call of a kernel does.
+
+    Arguments are tensors of the declared element types, ops whose results are such tensors, and numbers; one of them at
+    least is a tensor. A number is an argument of the kernel, so calls of a pipeline may vary it without another plan.
+    Shapes broadcast by NumPy's rules. There is one kernel for each pattern of tensors, numbers and broadcasting.
+
+    All results are equal to the bit on every device, but for `exp expm1 log log1p tanh sin cos erf **`, which are
+    within 2 ulp, and for the sign and payload of a NaN.
+    """
+
+    def __init__(self, traced: TracedExpression, origin: Origin) -> None:
+        self.traced = traced
+        self._origin = origin
+        self._kernels: dict[tuple[int, tuple[ArgumentPattern, ...]], KernelSpec] = {}
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[Tensor[_R], Any]:
+        """Return an op whose result is a new tensor. Owned tensors among the arguments move into it.
+
+        The new tensor may be in the memory of such an argument, if nothing else needs it.
+
+        Raises:
+            KernelArgumentError: an argument is missing, has a wrong form, element type or range, or no argument is a
+                tensor. No handle has been moved.
+            MovedError: a handle has been moved before.
+            ShapeError: the shapes do not broadcast.
+        """
+        return self.build(self._by_position(args, kwargs), here())
+
+    def build(self, args: tuple[Any, ...], origin: Origin) -> AnyOp:
+        """Return the op of a call, as `__call__` does. `origin` is the place of the call in the user's code."""
+        params = self._check_count(args, origin, self.traced.names)
+        if all(param.form == "scalar" for param in params):
+            self._refuse("all arguments are numbers", "Make one of them a tensor: full((1,), x), say", origin)
+        checked = check_call(self._name, params, args, self._origin, origin)
+        return with_layouts(self._name, checked, lambda a, layouts: self._build_new(a, layouts, origin), origin)
+
+    def into(self, out: Out[_R], /, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
+        """Return an op that writes to a partition. Its result is the tuple of the partition and the arguments.
+
+        Raises:
+            KernelArgumentError: as for a call; or an argument is on the memory of the output: see `update`.
+            MovedError: a handle has been moved before.
+            ShapeError: the arguments do not broadcast to the shape of the output.
+        """
+        return self._write(out, self._by_position(args, kwargs), (), here())
+
+    def update(
+        self: "Expression[Concatenate[In[_R] | float, _Q], _R]", out: Out[_R], /, *args: _Q.args, **kwargs: _Q.kwargs
+    ) -> KernelOp:
+        """Return an op that changes a partition in place: the first parameter is the old element of the output.
+
+        `step.update(w.partition(tile), g, 0.1)` is `w = step(w, g, 0.1)` without other memory. The result of the op is
+        the tuple of the partition and the arguments.
+
+        Raises:
+            KernelArgumentError: as for a call; or the result has another element type than the first parameter.
+            MovedError: a handle has been moved before.
+            ShapeError: the arguments do not broadcast to the shape of the output.
+        """
+        origin, traced = here(), self.traced
+        if traced.dtypes[0] != traced.dtype:
+            what = f"its result is of {type_name(traced.dtype)}, its first parameter of {type_name(traced.dtypes[0])}"
+            self._refuse(what, "Write to memory of its own, .into(partition, ...)", origin)
+        return self._write(out, self._by_position(args, kwargs), (OUTPUT,), origin)
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA text of the kernel for contiguous tensors of one shape. Kernels for other arguments differ from it
+        in their parameters and indices alone."""
+        return kernel_text(self.traced, 1, (ArgumentPattern("array", (0,)),) * len(self.traced.names))
+
+    def __repr__(self) -> str:
+        traced = self.traced
+        formals = ", ".join(f"{n}: {type_name(d)}" for n, d in zip(traced.names, traced.dtypes, strict=True))
+        return f"<expression {traced.name}({formals}) -> {type_name(traced.dtype)} declared at {traced.place}>"
+
+    # ---- arguments
+
+    @property
+    def _name(self) -> str:
+        return self.traced.name
+
+    def _by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments of a call. Refuse those by name, as type checkers do."""
+        if kwargs:
+            self._refuse(f"got {', '.join(kwargs)} by name", "Pass each argument by its position", here())
+        return args
+
+    def _check_count(self, args: Sequence[Any], origin: Origin, names: tuple[str, ...]) -> list[Param]:
+        """Return the parameters that check these arguments: of numbers, and of tensors of any shape."""
+        if len(args) != len(names):
+            what = f"got {len(args)} arguments; it takes ({', '.join(names)})"
+            self._refuse(what, "Pass one for each parameter, by position", origin)
+        dtypes = self.traced.dtypes[len(self.traced.dtypes) - len(names) :]
+        return [
+            number_input(name, dtype, self._name) if is_number(arg) else tensor_input(name, dtype, None)
+            for name, dtype, arg in zip(names, dtypes, args, strict=True)
+        ]
+
+    def _refuse(self, what: str, cure: str, origin: Origin) -> NoReturn:
+        raise KernelArgumentError(
+            f"expression {self._name!r}: {what}. Called at {describe(origin)}; it is declared at {self.traced.place}. "
+            f"{cure}."
+        )
+
+    def _broadcast(self, out: Shape | None, layouts: Sequence[Layout | None], origin: Origin) -> Shape:
+        """Return the shape of the output.
+
+        Raises:
+            ShapeError: the shapes of the arguments do not broadcast, or not to `out`.
+        """
+        shapes = [layout.shape for layout in layouts if layout is not None]
+        found = broadcast_shape(shapes if out is None else [out, *shapes])
+        if found is None or (out is not None and found != out):
+            target = "" if out is None else f" to the output's {out}"
+            raise ShapeError(
+                f"expression {self._name!r} at {describe(origin)}: shapes {', '.join(map(str, shapes))} do not "
+                f"broadcast{target}. Extents must be equal, or 1; reshape one: x.reshape((n, 1)), say."
+            )
+        return found
+
+    # ---- launches
+
+    def _build_new(self, arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...], origin: Origin) -> AnyOp:
+        """Return the op of a call with known shapes. Moves the handles among the arguments."""
+        shape = self._broadcast(None, layouts, origin)
+        known = [layout for layout in layouts if layout is not None]
+        shapes = [layout.shape for layout in known]
+        walk = (merged_walk if all(layout.contiguous for layout in known) else direct_walk)(shape, shapes)
+        spec = self._kernel(len(walk.shape), _patterns(layouts, walk))
+        given, moved = iter(walk.arrays), move_arguments(self._name, arguments, origin)
+        passed = [
+            arg if layout is None else reshaped(arg, layout, next(given), origin)
+            for arg, layout in zip(moved, layouts, strict=True)
+        ]
+        target = new_output(walk.shape, self.traced.dtype, tile_of(walk.shape, TILE), origin)
+        op = first_output(spec, (target, *passed), origin)
+        result: AnyOp = reshaped(op, Layout(self.traced.dtype, walk.shape, (), 0), shape, origin)
+        return result
+
+    def _write(self, out: Any, args: tuple[Any, ...], before: tuple[ArgumentPattern, ...], origin: Origin) -> KernelOp:
+        """Return the op that writes to `out`. `before` are the patterns of the parameters before those of `args`."""
+        params = [
+            output("out", self.traced.dtype, None),
+            *self._check_count(args, origin, self.traced.names[len(before) :]),
+        ]
+        checked = check_call(self._name, params, (out, *args), self._origin, origin)
+
+        def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
+            assert layouts[0] is not None
+            shape = self._broadcast(layouts[0].shape, layouts[1:], origin)
+            walk = direct_walk(shape, [layout.shape for layout in layouts[1:] if layout is not None])
+            spec = self._kernel(len(shape), (*before, *_patterns(layouts[1:], walk)))
+            return Launch(spec, move_arguments(self._name, arguments, origin), origin)
+
+        return cast(KernelOp, with_layouts(self._name, checked, build, origin))
+
+    def _kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
+        """Return the kernel for an output of this rank and arguments of these patterns, made once."""
+        found = self._kernels.get((rank, patterns))
+        if found is None:
+            found = self._kernels.setdefault((rank, patterns), self._new_kernel(rank, patterns))
+        return found
+
+    def _new_kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
+        traced, name = self.traced, safe_name(self._name)
+        params = [output("out", traced.dtype, rank)]
+        for pattern, dtype, param in zip(patterns, traced.dtypes, parameter_names(traced), strict=True):
+            if pattern.form == "number":
+                params.append(number_input(param, dtype, name))
+            elif pattern.form == "array":
+                params.append(tensor_input(param, dtype, len(pattern.axes)))
+        twin: Callable[..., None] = numpy_twin(traced, patterns)
+        return generated_kernel(
+            name,
+            params,
+            kernel_text(traced, rank, patterns),
+            twin,
+            self._origin,
+            in_place=True,
+            source_name=traced.place,
+        )
+
+
+def _patterns(layouts: Sequence[Layout | None], walk: Walk) -> tuple[ArgumentPattern, ...]:
+    """Return the patterns of arguments: a number has no layout."""
+    axes = iter(walk.axes)
+    return tuple([NUMBER if layout is None else ArgumentPattern("array", next(axes)) for layout in layouts])

@@ -1,0 +1,119 @@
+"""The CUDA text of an expression: a device function of one element from each argument, and a kernel that calls it."""
+
+import re
+from typing import Final, NamedTuple, final
+
+from dagpu.kernels.expressions.cuda_operations import (
+    cast_text,
+    constant_text,
+    helper_texts,
+    load_text,
+    memory_type,
+    operation_text,
+    register_type,
+    store_text,
+)
+from dagpu.kernels.expressions.traced_expression import TracedExpression
+
+_RESERVED: Final = frozenset(
+    """alignas alignof and asm auto bool break case catch char class concept const constexpr continue decltype default
+    delete do double else enum explicit export extern false float for friend goto half if inline int long mutable
+    namespace new noexcept not nullptr operator or private protected public register requires return short signed sizeof
+    static struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile
+    while xor out i element View Tile Index dagpu std INFINITY NAN int8_t int16_t int32_t int64_t uint8_t uint16_t
+    uint32_t uint64_t threadIdx blockIdx blockDim gridDim warpSize""".split()  # noqa: SIM905  # reason: a hundred quotes less
+)
+"""Names that a parameter cannot have in CUDA C++, or that the generated text uses itself."""
+
+
+@final
+class ArgumentPattern(NamedTuple):
+    """The form of one argument of a kernel: a number, the old content of the output, or an array.
+
+    `axes` has, for each axis of an array, the axis of the output that it follows, or -1 if its extent is 1.
+    """
+
+    form: str  # "number", "output", "array"
+    axes: tuple[int, ...] = ()
+
+
+def safe_name(name: str) -> str:
+    """Return a name of Python as one of CUDA C++: unchanged, or with an underscore."""
+    ascii_name = re.sub(r"\W", "_", name.encode("ascii", "replace").decode())
+    taken = ascii_name in _RESERVED or "__" in ascii_name or re.fullmatch(r"t\d+|_[A-Z]\w*", ascii_name)
+    return f"{ascii_name.strip('_') or 'x'}_" if taken else ascii_name
+
+
+def parameter_names(expression: TracedExpression) -> tuple[str, ...]:
+    """Return the names of the parameters in CUDA C++, all different."""
+    names: list[str] = []
+    for name in map(safe_name, expression.names):
+        unique, count = name, 1
+        while unique in names:
+            count += 1
+            unique = f"{name}{count}"
+        names.append(unique)
+    return tuple(names)
+
+
+def element_text(expression: TracedExpression, function: str = "element") -> str:
+    """Return the text of the device function that computes one element, and of the helper functions that it calls."""
+    names = parameter_names(expression)
+    texts: list[str] = []
+    lines: list[str] = []
+    helpers: set[str] = set()
+    for step in expression.steps:
+        operands = tuple([texts[number] for number in step.operands])
+        match step.operation:
+            case "parameter":
+                texts.append(names[step.value])
+                continue
+            case "constant":
+                texts.append(constant_text(step.value, step.dtype))
+                continue
+            case "where":
+                text = f"{operands[0]} ? {operands[1]} : {operands[2]}"
+            case "cast":
+                found = cast_text(expression.steps[step.operands[0]].dtype, step.dtype, operands[0])
+                text = found.text
+                helpers.update(found.helpers)
+            case operation:
+                found = operation_text(operation, expression.steps[step.operands[0]].dtype, operands)
+                text = found.text
+                helpers.update(found.helpers)
+        texts.append(f"t{len(lines)}")
+        lines.append(f"    const {register_type(step.dtype)} {texts[-1]} = {text};\n")
+    formals = ", ".join(
+        f"const {register_type(dtype)} {name}" for dtype, name in zip(expression.dtypes, names, strict=True)
+    )
+    head = f"__device__ __forceinline__ {register_type(expression.dtype)} {function}({formals}) {{\n"
+    return f"{helper_texts(helpers)}{head}{''.join(lines)}    return {texts[-1]};\n}}\n"
+
+
+def kernel_text(expression: TracedExpression, rank: int, patterns: tuple[ArgumentPattern, ...]) -> str:
+    """Return the text of a kernel that writes an output of this rank."""
+    name, names = safe_name(expression.name), parameter_names(expression)
+    formals = [f"Tile<{memory_type(expression.dtype)}, {rank}> out"]
+    values = []
+    for pattern, dtype, argument in zip(patterns, expression.dtypes, names, strict=True):
+        match pattern.form:
+            case "number":
+                formals.append(f"{memory_type(dtype)} {argument}")
+                values.append(load_text(dtype, argument))
+            case "output":
+                values.append(load_text(dtype, "out[i]"))
+            case _:
+                formals.append(f"View<const {memory_type(dtype)}, {len(pattern.axes)}> {argument}")
+                values.append(load_text(dtype, f"{argument}{_index_text(pattern.axes, rank)}"))
+    result = store_text(expression.dtype, f"element({', '.join(values)})")
+    return (
+        f"{element_text(expression)}\n__global__ void {name}({', '.join(formals)}) {{\n"
+        f"    for (auto i : out) out[i] = {result};\n}}\n"
+    )
+
+
+def _index_text(axes: tuple[int, ...], rank: int) -> str:
+    """Return the text of an element's place in an argument."""
+    if axes == tuple(range(rank)):
+        return "[i]"
+    return f"({', '.join('0' if axis < 0 else f'i[{axis}]' for axis in axes)})"

@@ -1,0 +1,98 @@
+"""The NumPy functions of the operations of an expression: the same bits as the CUDA text, and no warnings.
+
+Each function takes arrays or NumPy scalars, and an array for its result or None. The element type of the operands has
+been checked. f16 and bf16 arrive as f32 with rounded values, and `numpy_function` rounds the result.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.kernels.expressions.cuda_operations import is_half
+from dagpu.kernels.expressions.error_function import erf
+
+Array: TypeAlias = "NDArray[Any]"
+NumpyFunction: TypeAlias = Callable[..., Any]
+"""A function `f(*operands, out=None)`, which returns its result; that is `out` if it is given."""
+
+
+def register_dtype(dtype: "np.dtype[Any]") -> "np.dtype[Any]":
+    """Return the element type in which values are kept between operations: f32 for f16 and bf16."""
+    return np.dtype(np.float32) if is_half(dtype) else dtype
+
+
+def round_half(x: Any, dtype: "np.dtype[Any]") -> Any:
+    """Return f32 numbers rounded to f16 or bf16, as f32."""
+    return x.astype(dtype).astype(np.float32)
+
+
+def numpy_function(operation: str, dtype: "np.dtype[Any]", result: "np.dtype[Any]") -> NumpyFunction:
+    """Return the function of an operation on operands of element type `dtype`, with a result of type `result`."""
+    found = _OWN.get(operation) or getattr(np, operation)
+    if operation in ("minimum", "maximum") and dtype.kind in "iu":
+        found = getattr(np, operation)
+    if not is_half(dtype) or result.kind == "b":
+        return found
+
+    def rounded(*operands: Any, out: Any = None) -> Any:
+        return _into(out, round_half(found(*operands), dtype))
+
+    return rounded
+
+
+def cast_function(source: "np.dtype[Any]", target: "np.dtype[Any]") -> NumpyFunction:
+    """Return the function that converts elements to another type."""
+
+    def cast(x: Any, out: Any = None) -> Any:
+        if target.kind == "b":
+            return np.not_equal(x, 0, out=out)
+        if is_half(target):
+            narrow = x.astype(np.float32) if target == ml_dtypes.bfloat16 else x
+            return _into(out, narrow.astype(target).astype(np.float32))
+        return _into(out, x.astype(target))
+
+    del source
+    return cast
+
+
+def where(condition: Any, a: Any, b: Any, out: Any = None) -> Any:
+    """Return `a` where the condition holds, else `b`."""
+    return _into(out, np.where(condition, a, b))
+
+
+def _into(out: Any, found: Any) -> Any:
+    """Return a result, in `out` if that is given."""
+    if out is None:
+        return found
+    np.copyto(out, found)
+    return out
+
+
+def _extremum(choose: Any, combine: Any) -> NumpyFunction:
+    """Return `np.minimum` or `np.maximum` with -0 below 0; NumPy leaves open which of two zeros it gives.
+
+    Two equal floats have the same bits, unless they are zeros. So `combine`, `|` or `&` of the bits, is right for both.
+    """
+
+    def extremum(a: Any, b: Any, out: Any = None) -> Any:
+        found = choose(a, b)
+        zeros = np.equal(found, 0)
+        if zeros.any():
+            ties = zeros & np.equal(a, b)
+            bits = np.dtype(f"u{found.dtype.itemsize}")
+            both = combine(np.asarray(a).view(bits), np.asarray(b).view(bits)).view(found.dtype)
+            found = np.where(ties, both, found)
+        return _into(out, found)
+
+    return extremum
+
+
+_OWN: Final[dict[str, NumpyFunction]] = {
+    "minimum": _extremum(np.minimum, np.bitwise_or),
+    "maximum": _extremum(np.maximum, np.bitwise_and),
+    "erf": erf,
+}
+"""The operations that NumPy lacks or leaves open; all others are its functions of the same name."""

@@ -1,0 +1,1 @@
+"""What kernels that dagpu generates have in common: their declarations, and the checks and launches of their calls."""

@@ -1,0 +1,1 @@
+"""Mistakes in declarations: of kernels, and of expressions."""

@@ -1,0 +1,101 @@
+"""Checked, not run: expressions and functions of tensors have exact types, and mixed element types are errors."""
+
+from typing import Any, assert_type
+
+from dagpu import (
+    DeviceOp,
+    Elem,
+    Expression,
+    KernelOp,
+    Partition,
+    SharedTensor,
+    Tensor,
+    TensorRef,
+    array,
+    bool_,
+    expr,
+    f32,
+    f64,
+    full,
+    i32,
+    i64,
+    zeros,
+)
+
+gelu = expr(f32)(lambda x: x / (1 + array.exp(-1.702 * x)))
+blend = expr(f32, f32)(lambda x, a: array.where(x > 0, a * x + 1, array.sqrt(array.maximum(-x, 0.5))))
+whole = expr(i32, f32)(lambda n, x: n.to(f32) * x)
+
+
+@expr
+def positive(x: Elem[f64], low: Elem[f64]) -> Elem[bool_]:
+    assert_type(x + 1, Elem[f64])
+    assert_type(2.0 / x, Elem[f64])
+    assert_type(x == low, Elem[bool_])
+    assert_type((x > 0) & (x != low), Elem[bool_])
+    assert_type(x.to(i64) << 3, Elem[i64])
+    assert_type(array.minimum(x, 0.0), Elem[f64])
+    return x > low
+
+
+def tensors(own: Tensor[f32], many: SharedTensor[f32], lent: TensorRef[f32], lazy: DeviceOp[Tensor[f32]]) -> None:
+    """An argument is a tensor of any kind, an op, or a number; the result has the type of the function's result."""
+    assert_type(gelu(own), DeviceOp[Tensor[f32], Any])
+    assert_type(blend(many, 2.5), DeviceOp[Tensor[f32], Any])
+    assert_type(blend(lent, lazy), DeviceOp[Tensor[f32], Any])
+    assert_type(whole(zeros((3,), i32), many), DeviceOp[Tensor[f32], Any])
+    assert_type(positive(zeros((3,), f64), 0), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.sqrt(own), DeviceOp[Tensor[f32], Any])
+    assert_type(array.maximum(zeros((3,), i32), 0), DeviceOp[Tensor[i32], Any])
+    assert_type(array.isnan(many), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.where(positive(zeros((3,), f64), 1.0), many, lazy), DeviceOp[Tensor[f32], Any])
+    chained: DeviceOp[Tensor[f32], Any] = gelu(blend(gelu(many), 2.0))
+    del chained
+
+
+def reduced(x: Tensor[f32], n: SharedTensor[i32], lazy: DeviceOp[Tensor[f32]], flags: Tensor[bool_]) -> None:
+    """A reduction has the element type of its input; a sum of bools is refused."""
+    assert_type(array.sum(x), DeviceOp[Tensor[f32], Any])
+    assert_type(array.sum(n, (0, 1), keepdims=True), DeviceOp[Tensor[i32], Any])
+    assert_type(array.mean(lazy, -1), DeviceOp[Tensor[f32], Any])
+    assert_type(array.argmax(n, 0), DeviceOp[Tensor[i64], Any])
+    assert_type(array.any(flags), DeviceOp[Tensor[bool_], Any])
+    array.sum(flags)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.mean(n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
+
+def written(out: Partition[Tensor[f32]], x: SharedTensor[f32]) -> None:
+    """`into` and `update` write to a partition, and give what a kernel gives."""
+    assert_type(blend.into(out, x, 2.0), KernelOp)
+    assert_type(blend.update(out, 2.0), KernelOp)
+    assert_type(blend.cuda, str)
+
+
+def given(f: Expression[[Any], f32]) -> None:
+    """The class can be named."""
+    assert_type(f(full((3,), 1.0)), DeviceOp[Tensor[f32], Any])
+
+
+def refused_updates(out: Partition[Tensor[bool_]], x: SharedTensor[f64]) -> None:
+    """The output of `update` has the type of the first parameter."""
+    positive.update(out, x)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def refused(own: Tensor[f32], wide: Tensor[f64], out: Partition[Tensor[f64]], x: Elem[f32], n: Elem[i32]) -> None:
+    """Two element types in one operation, a wrong element type, and a wrong count are type errors.
+
+    mypy does not hold the type of `self` of an operator: it accepts `n / 2` and `x & 1`, which the trace refuses.
+    """
+    _ = x + n  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    _ = x > n  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    _ = x == n  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    _ = n / 2  # pyright: ignore[reportOperatorIssue]
+    _ = x & 1  # pyright: ignore[reportOperatorIssue]
+    array.maximum(x, n)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    array.sqrt(n)  # type: ignore[type-var]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    gelu(wide)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    blend(own)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    blend(own, wide)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    blend.into(out, own, 1.0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    array.maximum(own, wide)  # type: ignore[type-var]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    array.sqrt(zeros((3,), i32))  # type: ignore[type-var]  # pyright: ignore[reportCallIssue, reportArgumentType]

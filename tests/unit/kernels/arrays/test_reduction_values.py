@@ -1,0 +1,211 @@
+"""Reductions: the order that their description says, the values of NumPy, and the bits of the CUDA text."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dagpu import array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16
+from dagpu.kernels.arrays.reduction_order import ReducedAxes, merge_axes, reduction_order
+from dagpu.ops.compose import nodes_of
+from dagpu.ops.launch import Launch
+from tests.behaviour.arrays.array_places import steps
+from tests.emulation import shared_folder
+from tests.emulation.emulated_kernels import EmulatedKernels, same_bits
+from tests.unit.kernels.expressions.element_trees import samples
+
+NAMES = ("sum", "prod", "mean", "norm", "amin", "amax", "any", "all")
+FLOATS = ("mean", "norm")
+TYPES = (f16, bf16, f32, f64, i8, i32, i64, u16, bool_)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_folder(tmp_path_factory)
+
+
+@st.composite
+def cases(draw: st.DrawFn, names: Any = NAMES) -> Any:
+    """A reduction, an input with long and short axes, the axes, and keepdims."""
+    name = draw(st.sampled_from(names))
+    dtype = draw(st.sampled_from([t for t in TYPES if accepted(name, t)]))
+    long = st.sampled_from((1, 2, 3, 7, 17, 40, 300, 5000))
+    shape = draw(st.lists(long, max_size=4).filter(lambda shape: np.prod(shape) <= 30_000))
+    axes = tuple(draw(st.permutations(range(len(shape))))[: draw(st.integers(0, len(shape)))])
+    x = samples(dtype, int(np.prod(shape, dtype=int)), draw(st.integers(0, 99))).reshape(shape)
+    return name, x, draw(st.sampled_from((None, axes))), draw(st.booleans())
+
+
+def accepted(name: str, dtype: Any) -> bool:
+    kind = np.dtype(dtype).kind
+    return not (kind == "b" and name not in ("any", "all")) and not (kind in "iu" and name in FLOATS)
+
+
+def by_the_rule(name: str, x: NDArray[Any], axes: ReducedAxes) -> NDArray[Any]:
+    """Reduce by the text of `reduction_order`, one number after the other."""
+    wide = x.astype(f32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
+    wide = wide * wide if name == "norm" else wide != 0 if name in ("any", "all") else wide
+    kept = [n for n, kind in enumerate(axes.reduced) if not kind]
+    turned = wide.reshape(axes.shape).transpose([*kept, *[n for n, kind in enumerate(axes.reduced) if kind]])
+    rows = turned.reshape(axes.rows, axes.length)
+    combine: Any = {"prod": np.multiply, "amin": least, "amax": most, "any": np.logical_or, "all": np.logical_and}.get(
+        name, np.add
+    )
+    found = []
+    for row in rows:
+        numbers, now = list(row), axes
+        while True:
+            order = reduction_order(now.length, now.neighbours)
+            numbers = [
+                span(numbers[at : at + order.span], order.width, combine) for at in range(0, len(numbers), order.span)
+            ]
+            if len(numbers) == 1:
+                break
+            now = ReducedAxes((axes.rows, len(numbers)), (False, True))
+        found.append(numbers[0])
+    result = np.array(found, wide.dtype)
+    if name == "mean":
+        result = result / wide.dtype.type(axes.length)
+    return (np.sqrt(result) if name == "norm" else result).astype(bool if name in ("any", "all") else x.dtype)
+
+
+def span(numbers: list[Any], width: int, combine: Any) -> Any:
+    lanes: list[Any] = [None] * width
+    for n, number in enumerate(numbers):
+        lane = n % width
+        lanes[lane] = number if lanes[lane] is None else combine(lanes[lane], number)
+    while width > 1:
+        width //= 2
+        for lane in range(width):
+            other = lanes[lane + width]
+            lanes[lane] = lanes[lane] if other is None else combine(lanes[lane], other)
+    return lanes[0]
+
+
+def least(a: Any, b: Any) -> Any:
+    return a if a != a or a < b or (a == b and np.signbit(a)) else b
+
+
+def most(a: Any, b: Any) -> Any:
+    return a if a != a or a > b or (a == b and not np.signbit(a)) else b
+
+
+@settings(max_examples=60)
+@given(cases())
+def test_elements_are_combined_in_the_order_of_the_rule(case: Any) -> None:
+    """To the bit, for every element type, over any axes."""
+    name, x, axis, keepdims = case
+    chosen = range(x.ndim) if axis is None else axis
+    axes = merge_axes(x.shape, tuple(n in chosen for n in range(x.ndim)), contiguous=True)
+    with np.errstate(all="ignore"):
+        expected = by_the_rule(name, x, axes)
+    found = getattr(array, name)(from_host(x), axis, keepdims=keepdims).to_host().sync()
+    assert found.shape == np.any(x, axis=axis, keepdims=keepdims).shape
+    assert same_bits(found.ravel(), expected), (found, expected)
+
+
+@settings(max_examples=80)
+@given(cases(), st.tuples(steps, steps, steps, steps))
+def test_values_are_those_of_numpy(case: Any, ranges: Any) -> None:
+    """Of inputs with gaps and of reversed ones too; integers wrap as NumPy's do in their own type."""
+    name, x, axis, keepdims = case
+    t = from_host(x).sync()
+    part = x[ranges[: x.ndim]]
+    if 0 in part.shape:
+        return
+    found = getattr(array, name)(t.slice(*ranges[: x.ndim]), axis, keepdims=keepdims).to_host().sync()
+    with np.errstate(all="ignore"):
+        if name in ("any", "all") or x.dtype.kind in "iu":
+            options = {} if name in ("any", "all", "amin", "amax") else {"dtype": x.dtype}
+            expected = getattr(np, name)(
+                part != 0 if name in ("any", "all") else part, axis, keepdims=keepdims, **options
+            )
+            np.testing.assert_array_equal(found, expected, strict=True)
+            return
+        wide = part.astype(f64)
+        exact = np.sqrt((wide * wide).sum(axis, keepdims=keepdims)) if name == "norm" else getattr(np, name)(
+            wide, axis, keepdims=keepdims
+        )  # fmt: skip
+    if name in ("amin", "amax"):
+        np.testing.assert_array_equal(found.astype(f64), exact)
+        return
+    size = np.abs(wide).max(initial=0)
+    if np.isfinite(wide).all() and size**2 * wide.size < 1e4 and name != "prod":
+        np.testing.assert_allclose(found.astype(f64), exact, rtol=2e-2, atol=2e-2 * size)
+
+
+@settings(max_examples=5, phases=(Phase.explicit, Phase.generate))
+@given(st.lists(cases(), min_size=8, max_size=8))
+def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any) -> None:
+    """Every pass, with the threads of a block in two orders."""
+    passes = []
+    for name, x, axis, keepdims in drawn:
+        op = getattr(array, name)(from_host(x), axis, keepdims=keepdims)
+        launches = [node for node in nodes_of(op) if isinstance(node, Launch)][::-1]
+        passes.append((op.to_host().sync(), x, launches, axis))
+    specs = list({id(launch.kernel): launch.kernel for *_, launches, _ in passes for launch in launches}.values())
+    device = EmulatedKernels(specs, folder, blocks=True)
+    for expected, x, launches, axis in passes:
+        chosen = range(x.ndim) if axis is None else axis
+        axes = merge_axes(x.shape, tuple(n in chosen for n in range(x.ndim)), contiguous=True)
+        now: NDArray[Any] = x.reshape(axes.shape)
+        for launch in launches:
+            target: Any = launch.args[0]
+            alloc, tile = target.source, target.f.tile
+            out = np.zeros(alloc.shape, alloc.dtype)
+            device.launch(launch.kernel, [out, now, *launch.args[2:]], [tile])
+            now = out
+        assert same_bits(now.reshape(expected.shape), expected), launches[0].kernel.cuda
+
+
+# ---- argmin and argmax
+
+
+@st.composite
+def places(draw: st.DrawFn) -> Any:
+    """argmin or argmax of an input with equal elements, NaNs among them, along an axis or without one."""
+    name, x, _, _ = draw(cases(("amin", "amax")))
+    axis = draw(st.one_of(st.none(), st.integers(-x.ndim, x.ndim - 1))) if x.ndim else None
+    return f"arg{name[1:]}", x, axis
+
+
+@settings(max_examples=80)
+@given(places(), st.tuples(steps, steps, steps, steps))
+def test_places_are_those_of_numpy(case: Any, ranges: Any) -> None:
+    """The first of equal elements; of inputs with gaps and of reversed ones too."""
+    name, x, axis = case
+    part = x[ranges[: x.ndim]]
+    if 0 in part.shape:
+        return
+    found = getattr(array, name)(from_host(x).sync().slice(*ranges[: x.ndim]), axis).to_host().sync()
+    wide = part.astype(f32) if part.dtype.itemsize == 2 and part.dtype.kind not in "iu" else part
+    np.testing.assert_array_equal(found, getattr(np, name)(wide, axis), strict=True)
+
+
+@settings(max_examples=4, phases=(Phase.explicit, Phase.generate))
+@given(st.lists(places(), min_size=8, max_size=8))
+def test_the_cuda_text_finds_the_same_places(folder: Path, drawn: Any) -> None:
+    """Every pass, with the threads of a block in two orders."""
+    found = []
+    for name, x, axis in drawn:
+        op = getattr(array, name)(from_host(x), axis)
+        launches = [node for node in nodes_of(op) if isinstance(node, Launch)][::-1]
+        found.append((op.to_host().sync(), x, launches, axis))
+    specs = list({id(launch.kernel): launch.kernel for *_, launches, _ in found for launch in launches}.values())
+    device = EmulatedKernels(specs, folder, blocks=True)
+    for expected, x, launches, axis in found:
+        chosen = range(x.ndim) if axis is None else (axis % x.ndim,)
+        axes = merge_axes(x.shape, tuple(n in chosen for n in range(x.ndim)), contiguous=True)
+        inputs: list[NDArray[Any]] = [x.reshape(axes.shape)]
+        outputs: list[NDArray[Any]] = []
+        for launch in launches:
+            forms = [param.form for param in launch.kernel.params]
+            targets: list[Any] = [arg for arg, form in zip(launch.args, forms, strict=True) if form == "out"]
+            outputs = [np.zeros(target.source.shape, target.source.dtype) for target in targets]
+            device.launch(launch.kernel, [*outputs, *inputs], [target.f.tile for target in targets])
+            inputs = outputs[::-1]
+        np.testing.assert_array_equal(outputs[0].reshape(expected.shape), expected, strict=True)

@@ -1,0 +1,135 @@
+"""The CUDA text of expressions can be read, has names of the user's, and computes shared parts once."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagpu import Elem, array, bf16, expr, f16, f32, f64, from_host, i32, u8
+from dagpu.kernels.arrays import element_functions
+from dagpu.kernels.cuda_signature import parse_cuda_signature
+from dagpu.kernels.expressions.cuda_operations import HELPERS, helper_texts
+from dagpu.kernels.expressions.element import operate
+from dagpu.kernels.expressions.element_operations import OPERATIONS, TRANSCENDENTAL
+from dagpu.kernels.expressions.expression import Expression
+from dagpu.ops.compose import nodes_of
+from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.launch import Launch
+from tests.emulation import shared_folder
+from tests.emulation.emulated_kernels import EmulatedKernels, same_bits
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_folder(tmp_path_factory)
+
+
+def spec_of(op: Any) -> KernelSpec:
+    """The only kernel of an op."""
+    (launch,) = [node for node in nodes_of(op) if isinstance(node, Launch)]
+    return launch.kernel
+
+
+def test_the_text_is_what_one_would_write() -> None:
+    """One line for each operation, a part that is used twice once, and the names of the parameters."""
+
+    @expr(f32, f32)
+    def swish(x: Elem[f32], beta: Elem[f32]) -> Elem[f32]:
+        return beta * x / (1 + array.exp(-(beta * x)))
+
+    assert swish.cuda == (
+        "__device__ __forceinline__ float element(const float x, const float beta) {\n"
+        "    const float t0 = beta * x;\n"
+        "    const float t1 = -t0;\n"
+        "    const float t2 = expf(t1);\n"
+        "    const float t3 = 1.0f + t2;\n"
+        "    const float t4 = t0 / t3;\n"
+        "    return t4;\n"
+        "}\n"
+        "\n"
+        "__global__ void swish(Tile<float, 1> out, View<const float, 1> x, View<const float, 1> beta) {\n"
+        "    for (auto i : out) out[i] = element(x[i], beta[i]);\n"
+        "}\n"
+    )
+    assert repr(swish).startswith("<expression swish(x: f32, beta: f32) -> f32 declared at ")
+
+
+def test_a_broadcast_is_an_index() -> None:
+    """A row follows the last axis, a column the first, and a number is a scalar of the kernel."""
+    total: Expression[..., Any] = expr(f32, f32, f32, f16)(lambda x, row, column, a: x + row + column + a.to(f32))
+    x = np.zeros((3, 4), f32)
+    op = total(from_host(x), from_host(x[0]), from_host(x[:, :1].copy()), 2.0)
+    head, body = spec_of(op).cuda.split("\n__global__ void expression(")[1].split(") {\n")
+    assert head == (
+        "Tile<float, 2> out, View<const float, 2> x, View<const float, 1> row, View<const float, 1> column, __half a"
+    )
+    assert "element(x[i], row(i[1]), column(i[0]), __half2float(a))" in body
+
+
+@pytest.mark.parametrize("names", ["float, out", "i, t0", "half, __x", "é, e", "element, register"])
+def test_a_name_that_cuda_reserves_is_changed(names: str) -> None:
+    """The text declares what Python and CUDA agree on, whatever the names are."""
+    first, second = names.split(", ")
+    made = expr(f32, f32)(eval(f"lambda {first}, {second}: {first} + {second} * 2"))
+    found = parse_cuda_signature(made.cuda, "expression", abi="views")
+    assert len({param.name for param in found.params}) == 3
+
+
+def test_every_operation_has_its_text_and_its_function(folder: Path) -> None:
+    """Each operation of the table in its CUDA text and on the host: the same bits, or 2 ulp for those that say so."""
+    cases = []
+    for name, entry in OPERATIONS.items():
+        for dtype in (f16, bf16, f32, f64, i32, u8):
+            if np.dtype(dtype).kind in "iu" and entry.domain == "float":
+                continue
+            if np.dtype(dtype).kind not in "iu" and entry.domain in ("int", "bits"):
+                continue
+            made = single(name, dtype)
+            values = np.array([0.0, 0.3, 0.9, 1.0, 1.2, 2.5, 3.0, 5.5, 7.0], np.float64)
+            left = np.concatenate([values, -values, values[::-1]]).astype(dtype)
+            right = np.roll(np.concatenate([values[1:], [0.5], values]), 3).astype(dtype)[: len(left)]
+            right = np.resize(right, left.shape)
+            arrays = [left, right][: len(made.traced.names)]
+            op = made(*map(from_host, arrays))
+            cases.append((name, spec_of(op), arrays, op))
+    device = EmulatedKernels([spec for _, spec, _, _ in cases], folder)
+    for name, spec, arrays, op in cases:
+        expected = op.to_host().sync()
+        found = np.zeros_like(expected)
+        device.launch(spec, [found, *arrays], [(8,)])
+        if name not in TRANSCENDENTAL:
+            assert same_bits(found, expected), (name, spec.cuda, found, expected)
+            continue
+        wide, want = found.astype(np.float64), expected.astype(np.float64)
+        assert (np.isnan(wide) == np.isnan(want)).all(), (name, wide, want)
+        digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[expected.dtype.name]
+        want = np.where(np.isinf(want), np.sign(want) * 1e300, want)
+        wide = np.where(np.isinf(wide), np.sign(wide) * 1e300, wide)
+        unit = np.exp2(np.floor(np.log2(np.maximum(np.abs(want), 1e-30))) + 1 - digits)
+        assert (np.isnan(want) | (np.abs(wide - want) <= 2 * unit) | (wide == want)).all(), (name, wide, want)
+
+
+def single(name: str, dtype: Any) -> Expression[..., Any]:
+    """The expression of one operation."""
+    named = OPERATIONS[name].shown.isidentifier() and name not in ("minimum", "maximum")
+    if named or name in ("negative", "invert"):
+        of_one: Expression[..., Any] = expr(dtype)(lambda x: operate(name, x))
+        return of_one
+    of_two: Expression[..., Any] = expr(dtype, dtype)(lambda a, b: operate(name, a, b))
+    return of_two
+
+
+def test_every_helper_comes_after_those_it_calls() -> None:
+    """All helper functions together, each once."""
+    text = helper_texts(set(HELPERS))
+    for name, (needed, own) in HELPERS.items():
+        assert text.count(own) == 1
+        for other in needed:
+            assert text.index(HELPERS[other][1]) < text.index(own), name
+
+
+def test_the_module_array_has_the_functions_of_expressions() -> None:
+    """Every named operation is a function of `dagpu.array`."""
+    named = {entry.shown for entry in OPERATIONS.values() if entry.shown.isidentifier()} | {"pow", "where", "clip"}
+    assert named <= set(dir(element_functions)) & set(array.__all__)

@@ -1,0 +1,72 @@
+"""Random expressions: the host body gives what NumPy gives, and the CUDA text gives the bits of the host body."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dagpu import expr, from_host
+from dagpu.kernels.expressions.expression import Expression
+from dagpu.ops.compose import Map, nodes_of
+from dagpu.ops.launch import Launch
+from tests.emulation import shared_folder
+from tests.emulation.emulated_kernels import EmulatedKernels, same_bits
+from tests.unit.kernels.expressions.element_trees import TYPES, Tree, on_arrays, on_elements, samples, trees
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_folder(tmp_path_factory)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[tuple[Any, ...], Tree]:
+    """The types of one to three parameters, and an expression of them that is no parameter."""
+    types = tuple(draw(st.lists(st.sampled_from(TYPES), min_size=1, max_size=3)))
+    tree = draw(trees(types, draw(st.sampled_from(TYPES)), 4).filter(lambda tree: tree.operation != "parameter"))
+    return types, tree
+
+
+def made(types: tuple[Any, ...], tree: Tree) -> Expression[..., Any]:
+    """The expression of a tree."""
+    functions: dict[int, Any] = {
+        1: lambda a: on_elements(tree, (a,)),
+        2: lambda a, b: on_elements(tree, (a, b)),
+        3: lambda a, b, c: on_elements(tree, (a, b, c)),
+    }
+    found: Expression[..., Any] = expr(*types)(functions[len(types)])
+    return found
+
+
+@settings(max_examples=150)
+@given(cases(), st.integers(0, 99))
+def test_the_host_gives_what_numpy_gives(case: tuple[tuple[Any, ...], Tree], seed: int) -> None:
+    """To the bit, for every element type, with infinities, NaNs, zeros of both signs and integers that wrap."""
+    types, tree = case
+    arrays = [samples(dtype, 200, seed + n) for n, dtype in enumerate(types)]
+    expected = np.broadcast_to(on_arrays(tree, arrays), (200,))
+    found = made(types, tree)(*map(from_host, arrays)).to_host().sync()
+    assert same_bits(found, np.asarray(expected).astype(np.dtype(tree.dtype))), (found, expected)
+
+
+# A counterexample of twelve would take minutes to shrink, since each try is compiled; the message has the one.
+@settings(max_examples=6, phases=(Phase.explicit, Phase.generate))
+@given(st.lists(st.tuples(cases(), st.integers(0, 99)), min_size=12, max_size=12))
+def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any) -> None:
+    """Each expression over contiguous arrays, run on the CPU thread by thread."""
+    ops = []
+    for (types, tree), seed in drawn:
+        arrays = [samples(dtype, 70, seed + n) for n, dtype in enumerate(types)]
+        op = made(types, tree)(*map(from_host, arrays))
+        (launch,) = [node for node in nodes_of(op) if isinstance(node, Launch)]
+        ops.append((op, launch.kernel, arrays))
+    device = EmulatedKernels([spec for _, spec, _ in ops], folder)
+    for op, spec, arrays in ops:
+        assert isinstance(op, Map)
+        expected = op.to_host().sync()
+        found = np.zeros_like(expected)
+        device.launch(spec, [found, *arrays], [(64,)])
+        assert same_bits(found, expected), f"{spec.cuda}\n{found}\n{expected}"
