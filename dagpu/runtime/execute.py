@@ -111,8 +111,8 @@ async def _run_call(
 
 
 def _execute_generally(
-    op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin: Origin
-) -> Coroutine[Any, Any, _T]:
+    op: DeviceOp[Any, Any, Any], settings: Settings, waits: Waits, origin: Origin
+) -> Coroutine[Any, Any, Any]:
     """Run an op with the plan of an earlier run that its key finds, or else trace it."""
     if type(op) is Value and is_fixed(op.content):
         return _run_value(op.content, waits)

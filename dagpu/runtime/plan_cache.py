@@ -181,7 +181,7 @@ def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
 
 def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None":
     """Return the plans and the arguments of the pipeline of which this op is a call; None if it is another op."""
-    if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
+    if isinstance(op, Then) and isinstance(op.f, Pure) and isinstance(op.source, Value):
         return op.f.owner.plans, op.source.content
     return None
 
