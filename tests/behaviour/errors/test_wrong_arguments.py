@@ -44,6 +44,7 @@ from dagpu import (
     zip_flows,
     zip_ops,
 )
+from tests.behaviour.arrays.array_places import ARRAY_CALLS
 from tests.behaviour.errors.argument_sorts import CALLABLE, FINITE, HELD, NUMBERS, SEED, WHOLE, WRONG, Public, tensor
 
 
@@ -184,14 +185,14 @@ LENT: Callable[[], Any] = lambda: tensor().borrow()  # noqa: E731
 WRITTEN: Callable[[], Any] = lambda: tensor().borrow_mut()  # noqa: E731
 
 ELSEWHERE = {
-    "Pipeline.__call__": "its arguments are those of the user's function",
-    "KernelOp": "kernels make them",
-    "SharedTensor.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
-    "TensorRef.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
+    **dict.fromkeys(("Pipeline.__call__", "Ask.__call__"), "its arguments are those of the user's function"),
+    **dict.fromkeys(
+        ("SharedTensor.partition", "TensorRef.partition"), "refused in tests/behaviour/errors/test_messages"
+    ),
+    **ARRAY_CALLS,
     "Trace.begin": "backends call it",
     **dict.fromkeys(("Trace.track", "Flow.begin", "Ask.close"), "open flows call it"),
     **dict.fromkeys(("Stats.hand_over", "Stats.wait_for_producer", "Stats.wait_for_consumer"), "feeds call it"),
-    "Ask.__call__": "its argument is that of the user's function",
     "Trace.save": "the path is checked like that of `trace`, and tests/unit/runtime/test_timeline.py writes it",
     **dict.fromkeys(
         ("CostModel.nbytes", "CostModel.seconds", "CostModel.times"), "policies call it with their program"
