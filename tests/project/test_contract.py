@@ -36,6 +36,8 @@ CLASSES: dict[str, str] = {
     "Kernel": """
         __call__(*args, **kwargs); host(body, /); grid(*grid); block(*block); shared_memory(nbytes); compile()
     """,
+    "Expression": "cuda; __call__(*args, **kwargs); into(out, /, *args, **kwargs); update(out, /, *args, **kwargs)",
+    "Elem": "to(dtype, /)",
     "Tile": "at; index",
     "Interpreter": "run(op, /); run_sync(op, /)",
     "StreamInterpreter": "__init__(device=..., policy=...); run(op, /); run_sync(op, /)",
@@ -65,7 +67,7 @@ FUNCTIONS = """
     eye(n, m=..., dtype=...); rand(shape, dtype=..., *, seed=...);
     randn(shape, dtype=..., *, mean=..., std=..., seed=...); from_host(array); dup(t); memcpy(dst, src);
     convert(t, dtype); fill(t, fill_value);
-    kernel(*, cuda, block=..., abi=..., options=..., checked=...);
+    expr(*types_or_function); kernel(*, cuda, block=..., abi=..., options=..., checked=...);
     use_interpreter(interpreter); device(name=...); current_device(); devices(); use_device(place);
     spawn(nursery, op);
     flow(items, /); every(seconds, /); merge(*flows); zip_flows(*flows);

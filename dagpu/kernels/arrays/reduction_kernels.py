@@ -193,9 +193,10 @@ def _twin(
             for column in range(0, total if full * order.span < length else 0, columns):
                 chosen = slice(column, column + columns)
                 rest = numbers(rows[full * order.span :, chosen])
-                filled = np.full((order.span, rest.shape[1]), nothing, number)  # what is missing changes nothing
+                each = -(-len(rest) // order.width)  # what is missing after it would change nothing
+                filled = np.full((each * order.width, rest.shape[1]), nothing, number)
                 filled[: len(rest)] = rest
-                shaped = filled.reshape(1, order.each, order.width, rest.shape[1])
+                shaped = filled.reshape(1, each, order.width, rest.shape[1])
                 found[chosen, full] = reduce(shaped)[0]
             if finish == "mean":
                 found /= number.type(count)
@@ -215,7 +216,7 @@ def _reduce_spans(block: NDArray[Any], combine: Callable[..., Any], order: Reduc
         found = combine.reduce(block, axis=1, dtype=block.dtype)
     else:
         found = block[:, 0].copy(order="K")
-        for k in range(1, order.each):
+        for k in range(1, block.shape[1]):
             found = combine(found, block[:, k], out=found)
     half = order.width // 2
     while half:

@@ -13,7 +13,7 @@ from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32,
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
-from dagpu.common.wrong_arguments import as_whole_number, format_value
+from dagpu.common.wrong_arguments import as_whole_number, check_flag, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.reduction_kernels import reduction_kernel
@@ -156,11 +156,12 @@ def no_elements(name: str, origin: Origin) -> ShapeError:
 # ---- passes
 def _reduce(name: str, x: Any, axis: object, keepdims: bool) -> AnyOp:
     origin = here()
+    kept = check_flag(keepdims, name, origin, "keepdims")
 
     def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
         layout = checked_input(name, layouts[0], STEPS[name].domain, origin)
         axes = normal_axes(axis, len(layout.shape), name, origin)
-        shape = kept_shape(layout.shape, axes, bool(keepdims))
+        shape = kept_shape(layout.shape, axes, kept)
         merged = merge_axes(
             layout.shape, tuple([a in axes for a in range(len(layout.shape))]), contiguous=layout.contiguous
         )

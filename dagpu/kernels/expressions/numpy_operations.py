@@ -78,7 +78,12 @@ def _extremum(choose: Any, combine: Any) -> NumpyFunction:
     """
 
     def extremum(a: Any, b: Any, out: Any = None) -> Any:
+        number = a if isinstance(a, np.generic) else b if isinstance(b, np.generic) else None
+        if number is not None and number != 0:  # then no two zeros meet
+            return choose(a, b, out=out)
         found = choose(a, b)
+        if number is not None and choose is np.maximum and not np.signbit(number):
+            return np.add(found, number, out=out)  # at least 0, so that this makes 0 of -0 and changes no other
         zeros = np.equal(found, 0)
         if zeros.any():
             ties = zeros & np.equal(a, b)

@@ -23,7 +23,7 @@ from dagpu.kernels.expressions.numpy_operations import (
 )
 from dagpu.kernels.expressions.traced_expression import Step, TracedExpression
 
-PART: Final = 1 << 14
+PART: Final = 1 << 16
 """The number of elements that are computed at a time."""
 
 

@@ -51,3 +51,10 @@ def cut(array: NDArray[Any], ranges: tuple[slice, ...]) -> Cut:
 
 
 steps = st.sampled_from((slice(None), slice(None), slice(None, None, 2), slice(1, None), slice(None, None, -1)))
+
+ARRAY_CALLS: Final = {
+    **dict.fromkeys(("expr", "Elem.to", "Expression.__call__"), "test_wrong_array_arguments tries them"),
+    **dict.fromkeys(("Expression.into", "Expression.update"), "test_wrong_array_arguments tries them"),
+    "Expression.build": "functions of dagpu.array call it",
+}
+"""Public calls of expressions, which have a table of their own for wrong arguments."""

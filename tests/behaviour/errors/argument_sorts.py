@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from dagpu import SingleStream, Tensor, current_device, f32, ones
+from tests.behaviour.arrays.array_places import ARRAY_CALLS
 
 
 class Holder:
@@ -72,12 +73,7 @@ def tensor() -> Tensor[f32]:
 
 ELSEWHERE = {
     "Pipeline.__call__": "its arguments are those of the user's function",
-    **dict.fromkeys(
-        (f"Expression.{name}" for name in ("__call__", "into", "update")),
-        "its arguments are those of a kernel: tests/behaviour/errors/cures/kernels/expressions.py",
-    ),
-    "Expression.build": "functions of dagpu.array call it",
-    "expr": "types or a function: tests/behaviour/errors/cures/kernels/expressions.py",
+    **ARRAY_CALLS,
     "KernelOp": "kernels make them",
     "SharedTensor.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
     "TensorRef.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",

@@ -386,7 +386,6 @@ TABLE: dict[str, Public] = {
     "Tensor.slice": Public(by_place(asked_of("slice", of=tensor)), lambda: {"part": slice(1, 3)}),
     "TensorRef.slice": Public(by_place(asked_of("slice", of=LENT)), lambda: {"part": slice(1, 3)}),
     "Tensor.view": Public(asked_of("view", of=tensor), lambda: {"shape": (2, 2)}),
-    "Elem.to": Public(lambda dtype: dagpu.expr(f32)(lambda x: x.to(dtype)), lambda: {"dtype": dagpu.f64}),
     "CudaGraph.scope": Public(
         CudaGraph.scope,
         lambda: {"stream": current_device().stream()},

@@ -1,0 +1,68 @@
+"""Wrong types in every argument of expressions and of `dagpu.array`: each is refused in words of dagpu's own."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+import dagpu
+from dagpu import DeviceOp, array, expr, f32, zeros
+from tests.behaviour.errors.argument_sorts import WRONG, tensor
+
+blend = expr(f32, f32)(lambda x, a: a * x)
+loose: Any = expr
+anyhow: Any = array
+TENSORS: Final = ("op", "tensor", "lent")
+REALS: Final = ("number", "negative", "fraction", "nan")
+
+
+def out() -> Any:
+    return zeros((4,)).partition((2,))
+
+
+CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
+    "expr, a type": (lambda x: loose(x), ()),
+    "expr, a function": (lambda x: loose(f32)(x), ()),
+    "Elem.to": (lambda x: loose(f32)(lambda e: e.to(x)), ()),
+    "Elem.__add__": (lambda x: loose(f32)(lambda e: e + x), REALS),
+    "Expression.__call__": (lambda x: blend(x, tensor()), (*TENSORS, *REALS)),
+    "Expression.into": (lambda x: blend.into(x, tensor(), 2.0), ("partition",)),
+    "Expression.update": (lambda x: blend.update(x, 2.0), ("partition",)),
+    "a number of update": (lambda x: blend.update(out(), x), (*TENSORS, *REALS)),
+    **{
+        name: (lambda x, name=name: getattr(anyhow, name)(x), TENSORS)  # type: ignore[misc]  # reason: mypy has no type for a default
+        for name in array.__all__
+        if name not in ("where", "clip", "pow", "minimum", "maximum")
+    },
+    "maximum": (lambda x: anyhow.maximum(x, tensor()), (*TENSORS, *REALS)),
+    "clip": (lambda x: anyhow.clip(tensor(), x, 1.0), (*TENSORS, *REALS)),
+    "an axis": (lambda x: anyhow.sum(tensor(), x), ("None", "negative")),
+    "a flag": (lambda x: anyhow.sum(tensor(), keepdims=x), ("true",)),
+}
+"""Calls with one argument that varies, and the sorts of values that are right for it."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_argument_is_refused(name: str) -> None:
+    """The error is dagpu's own, or a TypeError with a text of dagpu's: the place and the cure."""
+    call, right = CALLS[name]
+    for sort in WRONG.keys() - set(right):
+        with pytest.raises((dagpu.DagpuError, TypeError, ValueError)) as caught:
+            finished(call(WRONG[sort]()))
+        text = str(caught.value)
+        assert re.search(r"tests/behaviour/\S+\.py:\d+", text), (sort, text)
+        assert re.search(r"\. [A-Z@]|: say ", text), (sort, text)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_right_arguments_are_taken(name: str) -> None:
+    """The sorts that the table lists as right are accepted."""
+    call, right = CALLS[name]
+    for sort in right:
+        finished(call(WRONG[sort]()))
+
+
+def finished(made: object) -> object:
+    """Run what was built."""
+    return made.sync() if isinstance(made, DeviceOp) else made
