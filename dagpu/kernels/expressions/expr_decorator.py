@@ -146,13 +146,13 @@ def expr(
 def expr(*types_or_function: Any) -> Any:
     """Make an element-wise function of tensors from a Python function of elements (`Elem`).
 
-    ```python
-    gelu = expr(f32)(lambda x: x / (1 + array.exp(-1.702 * x)))
+    For example::
 
-    @expr
-    def blend(x: Elem[f32], y: Elem[f32], a: Elem[f32]) -> Elem[f32]:
-        return array.where(x > y, a * x, y)
-    ```
+        gelu = expr(f32)(lambda x: x / (1 + array.exp(-1.702 * x)))
+
+        @expr
+        def blend(x: Elem[f32], y: Elem[f32], a: Elem[f32]) -> Elem[f32]:
+            return array.where(x > y, a * x, y)
 
     The function is called once, here, with an `Elem` for each parameter. What it computes becomes one CUDA kernel and
     its NumPy twin; parts that are used twice are computed once. Numbers from outside the function are constants.
