@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import trio
 
-from dagpu import from_host, observe, source, zip_ops
+from dagpu import cutoff, from_host, observe, source, zip_ops
 from tests.behaviour.live.live_kernels import Op, array, blended, gathered
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 
@@ -62,5 +62,25 @@ def test_equal_tensors_of_a_later_trace_stay_two(kind: str) -> None:
                 await feed.next()
                 given.set(array(number))
                 assert same(await feed.next(), await op)
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_cutoff_may_compare_what_an_earlier_stage_has_made(kind: str) -> None:
+    """An op that waits for data of the device has a cutoff behind it, on a tensor that depends on an earlier tensor."""
+
+    async def main() -> None:
+        given, level = source(array(1)), source(1.0)
+        early = gathered(given.then(from_host).shared()).shared()
+        late = early.to_host().then(lambda numbers: blended(from_host(numbers).shared(), early, 0.5))
+        compared = cutoff(cutoff(late))
+        op = blended(compared, early, level).to_host()
+        async with observe(op) as feed:
+            for number in range(3):
+                assert same(await feed.next(), await op)
+                level.set(number + 2.0)
+                assert same(await feed.next(), await op)
+                given.set(array(number))
 
     run(kind, main)
