@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import trio
 
-from dagpu import cutoff, from_host, observe, source, zip_ops
+from dagpu import current_device, cutoff, from_host, observe, source, zip_ops
 from tests.behaviour.live.live_kernels import Op, array, blended, gathered
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 
@@ -38,6 +38,30 @@ def test_a_result_that_a_later_trace_keeps_is_not_written(kind: str) -> None:
                 given.set(array(number))
                 await feed.next()
                 assert (await first.clone().to_host())[0] == 1.25
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_result_that_a_later_trace_has_as_an_intermediate_tensor_is_freed(kind: str) -> None:
+    """Once an update has made that tensor again, the feed holds the bytes that it says it keeps, and no others."""
+
+    async def main() -> None:
+        flag, given, level = source(True), source(array(1)), source(1.0)
+
+        def pick(whole: bool) -> Op:
+            made: Op = gathered(given.then(from_host).shared()).share().shared()
+            return made if whole else blended(made, made, level).share()
+
+        before = current_device().memory_used()
+        async with observe(flag.then(pick)) as feed:
+            await feed.next()
+            flag.set(False)
+            await feed.next()
+            for number in range(2, 4):
+                given.set(array(number))
+                await feed.next()
+                assert current_device().memory_used() - before == feed.stats.kept_bytes
 
     run(kind, main)
 
