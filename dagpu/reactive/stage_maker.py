@@ -50,7 +50,8 @@ class StageMaker:
             )
         known = {id(cut) for stage in before for cut in stage.cutoffs}
         cutoffs = [made for made in live.inputs if made.buffer is not None and id(made) not in known]
-        leaves = LeafValues(builder, live, later_stage=bool(before))
+        # What earlier stages have made may depend on everything but the cutoffs that wait for this stage.
+        leaves = LeafValues(builder, live, ~sum(cut.own for cut in cutoffs) if before else 0)
         shared, live.shared = live.shared, []
         staleness = self._analyse(program, leaves.bits, [compared_buffer(cut) for cut in cutoffs])
         memory = TargetMemory(len(program.buffers))

@@ -57,8 +57,8 @@ def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
 def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin) -> Any:
     """Run an op, block this thread until its result is complete, and return it. See `execute`."""
     call = pipeline_call(op)
-    if call is not None and call[0].latest is not None:
-        result = call_now(call[0].latest, call[1], settings, origin)
+    if call is not None and (latest := call[0].latest) is not None:  # one read: another thread may clear the cache
+        result = call_now(latest, call[1], settings, origin)
         if result is not MISS:
             call[0].hits += 1
             return result
@@ -88,8 +88,8 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin
     When the run ends, also by an error or a cancellation, its work is complete and its locks and claims are released.
     """
     call = pipeline_call(op)
-    if call is not None and call[0].latest is not None:
-        return _run_call(op, *call, call[0].latest, settings, waits, origin)
+    if call is not None and (latest := call[0].latest) is not None:  # one read, as above
+        return _run_call(op, *call, latest, settings, waits, origin)
     return _execute_generally(op, settings, waits, origin)
 
 

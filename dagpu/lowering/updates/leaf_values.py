@@ -1,7 +1,7 @@
 """What the buffers of a traced stage hold before it starts: inputs of the feed, whose values change, and constants."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 
@@ -15,15 +15,13 @@ from dagpu.lowering.updates.dirty.dirt import Dirty, dirt_of_boxes
 from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
 from dagpu.ops.live.parts import Box
 
-_EVERY_BIT: Final = -1
-"""The bits of what an earlier stage made: it may depend on everything."""
-
 
 @final
 class LeafValues:
     """The leaves of one stage, by buffer."""
 
-    def __init__(self, builder: ProgramBuilder, live: LiveInputs, *, later_stage: bool) -> None:
+    def __init__(self, builder: ProgramBuilder, live: LiveInputs, earlier: int) -> None:
+        """`earlier` has the bits of what earlier stages have made; 0 for the first stage."""
         self.bits: dict[int, int] = {}
         """The bits of each buffer whose contents may change."""
         self.locks: dict[int, Storage] = {}
@@ -37,28 +35,28 @@ class LeafValues:
         ]
         """A handle to each shared tensor that the op holds, so that it stays shared while the feed is open."""
         for cell, array, index in builder.arrays:
-            self._add(cell, array, None if index is None else live.inputs[index], later_stage)
+            self._add(cell, array, None if index is None else live.inputs[index], earlier)
         for (index, _), (cell, use) in builder.numbers.items():
-            self._add(cell, None, live.inputs[index], later_stage, use)
+            self._add(cell, None, live.inputs[index], earlier, use)
         for cell, index in builder.live_cells:
-            self._add(cell, None, live.inputs[index], later_stage)
+            self._add(cell, None, live.inputs[index], earlier)
         for cell in builder.drawn:  # one seed for all updates, so that what depends on it stays consistent
             self._constants[cell] = builder.inputs[cell]
         for storage, buffer in builder.external_buffers().items():
             index = live.storages.get(storage)
             # A storage of an earlier stage may have other memory after this one.
             constant = storage.memory if type(storage) is TracedStorage else storage
-            self._add(buffer, constant, None if index is None else live.inputs[index], later_stage)
+            self._add(buffer, constant, None if index is None else live.inputs[index], earlier)
             if index is None and type(storage) is not TracedStorage:
                 self.locks[buffer] = storage
 
     def _add(
-        self, buffer: int, constant: Any, made: LiveInput | None, later_stage: bool, use: NumberUse | None = None
+        self, buffer: int, constant: Any, made: LiveInput | None, earlier: int, use: NumberUse | None = None
     ) -> None:
         if made is None:
             self._constants[buffer] = constant
-            if later_stage:
-                self.bits[buffer] = _EVERY_BIT
+            if earlier:
+                self.bits[buffer] = earlier
         else:
             self._live[buffer] = made, use
             self.bits[buffer] = made.bits

@@ -66,6 +66,7 @@ class TargetMemory:
         """Set the memory in which an update has made a buffer."""
         if memory is not self.memory[buffer]:
             self.memory[buffer] = memory
+            self._held.pop(buffer, None)  # it would keep the memory that was replaced
             self._seen_elsewhere.discard(buffer)
 
     def handle_of(self, buffer: int) -> Any:

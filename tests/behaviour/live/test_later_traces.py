@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import trio
 
-from dagpu import from_host, observe, source, zip_ops
+from dagpu import current_device, cutoff, from_host, observe, source, zip_ops
 from tests.behaviour.live.live_kernels import Op, array, blended, gathered
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 
@@ -43,6 +43,30 @@ def test_a_result_that_a_later_trace_keeps_is_not_written(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MACHINES)
+def test_a_result_that_a_later_trace_has_as_an_intermediate_tensor_is_freed(kind: str) -> None:
+    """Once an update has made that tensor again, the feed holds the bytes that it says it keeps, and no others."""
+
+    async def main() -> None:
+        flag, given, level = source(True), source(array(1)), source(1.0)
+
+        def pick(whole: bool) -> Op:
+            made: Op = gathered(given.then(from_host).shared()).share().shared()
+            return made if whole else blended(made, made, level).share()
+
+        before = current_device().memory_used()
+        async with observe(flag.then(pick)) as feed:
+            await feed.next()
+            flag.set(False)
+            await feed.next()
+            for number in range(2, 4):
+                given.set(array(number))
+                await feed.next()
+                assert current_device().memory_used() - before == feed.stats.kept_bytes
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
 def test_equal_tensors_of_a_later_trace_stay_two(kind: str) -> None:
     """Two kept tensors with equal contents take over memory of an earlier trace, and are written apart after that."""
 
@@ -62,5 +86,25 @@ def test_equal_tensors_of_a_later_trace_stay_two(kind: str) -> None:
                 await feed.next()
                 given.set(array(number))
                 assert same(await feed.next(), await op)
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_cutoff_may_compare_what_an_earlier_stage_has_made(kind: str) -> None:
+    """An op that waits for data of the device has a cutoff behind it, on a tensor that depends on an earlier tensor."""
+
+    async def main() -> None:
+        given, level = source(array(1)), source(1.0)
+        early = gathered(given.then(from_host).shared()).shared()
+        late = early.to_host().then(lambda numbers: blended(from_host(numbers).shared(), early, 0.5))
+        compared = cutoff(cutoff(late))
+        op = blended(compared, early, level).to_host()
+        async with observe(op) as feed:
+            for number in range(3):
+                assert same(await feed.next(), await op)
+                level.set(number + 2.0)
+                assert same(await feed.next(), await op)
+                given.set(array(number))
 
     run(kind, main)
