@@ -54,7 +54,7 @@ class ItemsStage(FlowStage[_T]):
         if self._yields:
             await trio.lowlevel.checkpoint()
         try:
-            value = run_user_code(next, self._iterator)
+            value: _T = run_user_code(next, self._iterator)
         except StopIteration:
             raise End from None
         self.since = self._clock()

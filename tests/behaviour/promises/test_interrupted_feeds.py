@@ -130,7 +130,7 @@ def test_an_interrupt_at_any_line_of_a_feed_leaves_it_stale(where: str) -> None:
             assert (lock.readers, lock.writer) == (0, None), place
             assert not any(each.cell.watchers() for each in (state.level, state.samples)), place
             in_trio(state.look)
-        del state
+            del state
         gc.collect()
         assert current_device().memory_used() == before
         assert 0 < caught < len(places)  # some interrupts came to the calls, and some to the block
