@@ -219,6 +219,9 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         The result may have any number of consumers, in any number of runs. A failed or cancelled run is not remembered.
         NumPy arrays in the result are read-only, because all consumers share them: `array.copy()` can be written.
         (Without `shared()` the caller that runs the op owns its result alone, and may write to its arrays.)
+
+        Over sources, the result is remembered until one of the sources that it depends on changes. Of several feeds
+        that observe the op, one computes it for each snapshot of its sources, and the others take its result.
         """
         return NODES.value.shared(self, here())
 

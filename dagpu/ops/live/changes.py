@@ -231,12 +231,15 @@ def batch() -> Iterator[None]:
     the block returns what the block has set.
     """
     pending = _Pending(_open_batch())
-    token = _batch.set(pending)
     try:
-        yield
+        try:
+            _batch.set(pending)
+            yield
+        finally:
+            pending.open = False
+            _batch.set(pending.around)
     finally:
-        pending.open = False
-        _batch.reset(token)
+        pending.open = False  # also if Ctrl-C came before the same line above: later changes must not go to this batch
     if pending.around is not None and pending.around.open:
         pending.around.changes.update(pending.changes)
     elif pending.changes:

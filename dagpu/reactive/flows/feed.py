@@ -48,6 +48,7 @@ class Feed(Generic[_T_co]):
     def __aiter__(self) -> Self:
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __anext__(self) -> _T_co:
         try:
             return await self._next()
@@ -62,6 +63,7 @@ class Feed(Generic[_T_co]):
             without_our_frames(error)
             raise
 
+    @trio.lowlevel.enable_ki_protection
     async def next(self) -> _T_co:
         """Return the next value, once its device work is complete. A checkpoint; a cancelled call loses no value.
 
@@ -133,6 +135,7 @@ class OpenBlock(Generic[_T_co]):
     __slots__ = ("_manager", "_nursery", "_stack", "_stats", "feed")
     feed: Feed[_T_co]
 
+    @trio.lowlevel.enable_ki_protection
     async def open(self, begin: Begin[_T_co], origin: Origin) -> Feed[_T_co]:
         """Begin the stages of a flow, and return its feed."""
         self._stack = AsyncExitStack()
@@ -149,6 +152,7 @@ class OpenBlock(Generic[_T_co]):
         self.feed = Feed(stage, self._stats, track, clock, origin)
         return self.feed
 
+    @trio.lowlevel.enable_ki_protection
     async def close(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:

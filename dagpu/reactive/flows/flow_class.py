@@ -63,6 +63,7 @@ class Flow(Generic[_T_co]):
 
     # ---- opening
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Feed[_T_co]:
         origin = here()
         if not trio.lowlevel.in_trio_task():
@@ -75,6 +76,7 @@ class Flow(Generic[_T_co]):
         self._blocks.setdefault(trio.lowlevel.current_task(), []).append(block)
         return feed
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, final
 
 import trio
 
+from dagpu.common.critical import run_user_code
 from dagpu.common.origin import Origin, describe
 from dagpu.common.tracebacks import passes_on
 from dagpu.common.wrong_arguments import refuse_stop_iteration
@@ -53,7 +54,7 @@ class ItemsStage(FlowStage[_T]):
         if self._yields:
             await trio.lowlevel.checkpoint()
         try:
-            value = next(self._iterator)
+            value: _T = run_user_code(next, self._iterator)
         except StopIteration:
             raise End from None
         self.since = self._clock()
@@ -93,7 +94,7 @@ class MapStage(FlowStage[_U]):
         value = await self._source.next()
         self.since = self._source.since
         try:
-            made = self._f(value)
+            made = run_user_code(self._f, value)
         except StopIteration as error:
             refuse_stop_iteration(error, _whose("map", self._origin))
         if isinstance(made, DeviceOp):
@@ -118,7 +119,7 @@ class WhereStage(FlowStage[_T]):
         while True:
             value = await self._source.next()
             try:
-                kept = self._f(value)
+                kept = run_user_code(self._f, value)
             except StopIteration as error:
                 refuse_stop_iteration(error, _whose("where", self._origin))
             if kept:

@@ -116,6 +116,45 @@ def test_a_batch_is_seen_whole(kind: str) -> None:
         trio.run(main)
 
 
+@pytest.mark.parametrize("kind", MACHINES)
+def test_batches_of_two_threads_are_seen_whole(kind: str) -> None:
+    """While two threads set the same pair in batches, a feed sees no pair torn, none of a thread going back, and last
+    of all the pair that is left."""
+
+    async def main() -> None:
+        a, b, over = source((0, 0)), source((0, 0)), source(False)
+        both_run = threading.Barrier(2)
+
+        def set_pairs(thread: int) -> None:
+            both_run.wait()
+            for number in range(1, 201):
+                with batch():
+                    a.set((thread, number))
+                    b.set((thread, number))
+
+        async def set_all() -> None:
+            async with trio.open_nursery() as threads:
+                for thread in (0, 1):
+                    threads.start_soon(trio.to_thread.run_sync, set_pairs, thread)
+            over.set(True)
+
+        async with trio.open_nursery() as nursery, observe(zip_ops(a, b, over)) as feed:
+            nursery.start_soon(set_all)
+            seen = [0, 0]
+            async for x, y, ended in feed:
+                thread, number = x
+                assert x == y
+                assert number >= seen[thread]
+                seen[thread] = number
+                if ended:
+                    break
+        assert x == a.get() == b.get()
+        assert number == 200
+
+    with machine(kind):
+        trio.run(main)
+
+
 def test_sets_without_a_checkpoint_between_them_are_seen_together() -> None:
     """A task that sets two sources, one after the other, wakes a waiting feed once, with both values."""
 

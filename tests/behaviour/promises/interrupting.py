@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, final
@@ -16,14 +17,27 @@ import trio
 import trio.testing
 
 import dagpu
-from dagpu import CudaGraph, DeviceOp, Out, Tile, f32, from_host, full, kernel, ones, zeros, zip_ops
+from dagpu import CudaGraph, DeviceOp, Out, Tile, f32, from_host, full, kernel, ones, use_device, zeros, zip_ops
 from dagpu.backends.common.failures import Outcome
 from dagpu.common.critical import in_section
 from dagpu.handles.handle_trees import storage_of
 from dagpu.ops.compose import Shared
 from tests.programs.arithmetic import add, axpy, scale
+from tests.simulated.cuda import driver, installed
 
 PACKAGE: Final = str(Path(dagpu.__file__).parent) + os.sep
+
+EVERY: Final = os.environ.get("DAGPU_EVERY_LINE") == "1"
+
+TRACING: Final = tuple(f"lowering/tracing/{module}" for module in ("undo_log", "tracer", "evaluate"))
+EverySoMany = dict[tuple[str, ...], int]
+
+EVERY_SO_MANY: Final[EverySoMany] = {
+    tuple(PACKAGE + name for name in ("common/critical", "runtime", "handles/storage", "ops/single_flight")): 1,
+    tuple(PACKAGE + name for name in ("backends", *TRACING)): 8,
+    (PACKAGE,): 60,
+}
+"""Of the lines of these files, every so many-th is tried."""
 
 
 SHAPE, TILE = (4, 4), (2, 4)
@@ -193,3 +207,37 @@ def cancelled(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     began.clear()
     yield found
     at_first.clear()
+
+
+# ---- machines, and the lines that are tried
+
+
+@contextmanager
+def on_simulated_gpu() -> Iterator[None]:
+    with installed(seed=5):
+        for each in (add, axpy, scale):
+            each.compile()
+        yield
+
+
+PLACES: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "host": lambda: use_device("host"),
+    "explore": lambda: use_device("explore:0"),
+    "cuda": on_simulated_gpu,
+}
+
+
+def nothing_under_way(where: str) -> bool:
+    """Return True if every device has done all of its work."""
+    return where != "cuda" or not any(driver(number).live for number in range(2))
+
+
+def lines_of(call: Callable[[], object], every: EverySoMany | None = None) -> list[Place]:
+    """The lines of dagpu that this passes and that are to be tried: of some files, every so many-th."""
+    with Finger() as finger:
+        call()
+    return [line for n, line in enumerate(finger.lines) if EVERY or n % _stride(line, every or EVERY_SO_MANY) == 0]
+
+
+def _stride(line: Place, every: EverySoMany) -> int:
+    return next(stride for files, stride in every.items() if line[0].startswith(files))

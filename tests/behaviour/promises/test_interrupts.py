@@ -10,9 +10,9 @@ import itertools
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final, final
 
@@ -20,36 +20,25 @@ import pytest
 import trio
 import trio.testing
 
-from dagpu import CudaGraph, DeviceOp, NestedRunError, current_device, memcpy, ones, pipeline, use_device, zeros
+from dagpu import CudaGraph, DeviceOp, NestedRunError, current_device, memcpy, ones, pipeline, zeros
 from dagpu.common.critical import BOOKKEEPING, in_section
 from dagpu.runtime.plan_cache import plans
 from dagpu.runtime.waiting import TrioWaits
 from tests.behaviour.promises.interrupting import (
-    PACKAGE,
     PATIENCE,
+    PLACES,
     SHAPE,
     TILE,
     Finger,
-    Place,
     State,
     blocking,
     in_a_task,
     interrupt,
+    lines_of,
+    nothing_under_way,
 )
 from tests.behaviour.promises.interrupting import cancelled as cancelled
-from tests.programs.arithmetic import add, axpy, scale
-from tests.simulated.cuda import driver, installed
-
-EVERY: Final = os.environ.get("DAGPU_EVERY_LINE") == "1"
-
-
-TRACING: Final = tuple(f"lowering/tracing/{module}" for module in ("undo_log", "tracer", "evaluate"))
-EVERY_SO_MANY: Final = {
-    tuple(PACKAGE + name for name in ("common/critical", "runtime", "handles/storage", "ops/single_flight")): 1,
-    tuple(PACKAGE + name for name in ("backends", *TRACING)): 8,
-    (PACKAGE,): 60,
-}
-"""Of the lines of these files, every so many-th is tried."""
+from tests.programs.arithmetic import add, axpy
 
 
 def first(state: State) -> DeviceOp[Any, Any, Any]:
@@ -86,37 +75,6 @@ def launched(state: State) -> DeviceOp[Any, Any, Any]:
 
 
 OPS: Final = {f.__name__: f for f in (first, repeated, again, launched)}
-
-
-@contextmanager
-def on_simulated_gpu() -> Iterator[None]:
-    with installed(seed=5):
-        for each in (add, axpy, scale):
-            each.compile()
-        yield
-
-
-PLACES: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
-    "host": lambda: use_device("host"),
-    "explore": lambda: use_device("explore:0"),
-    "cuda": on_simulated_gpu,
-}
-
-
-def nothing_under_way(where: str) -> bool:
-    """Return True if every device has done all of its work."""
-    return where != "cuda" or not any(driver(number).live for number in range(2))
-
-
-def lines_of(call: Callable[[], object]) -> list[Place]:
-    """The lines of dagpu that this passes and that are to be tried."""
-    with Finger() as finger:
-        call()
-    return [line for n, line in enumerate(finger.lines) if EVERY or n % _stride(line) == 0]
-
-
-def _stride(line: Place) -> int:
-    return next(stride for files, stride in EVERY_SO_MANY.items() if line[0].startswith(files))
 
 
 def every_line(where: str, ways: dict[str, Callable[[State], Callable[[], object]]]) -> None:

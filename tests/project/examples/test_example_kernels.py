@@ -18,7 +18,7 @@ from tests.emulation import HERE, Emulation, emulation, shared_folder
 from tests.support.example_scripts import example
 from tests.unit.backends.cuda.kernels.emulated_prelude import in_namespace, nvcc, packed
 
-MODULES = ("cholesky.kernels", "flash_attention.kernels", "life", "photo.kernels", "slider", "video")
+MODULES = ("cholesky.kernels", "dashboard", "flash_attention.kernels", "life", "photo.kernels", "slider", "video")
 
 Array: TypeAlias = NDArray[Any]
 
@@ -167,6 +167,25 @@ def test_the_slider_kernels_agree(
     for name, arguments in [("soften", (x, radius)), ("brighten", (x, 1.2)), ("blend", (x, other, 0.25))]:
         host, cuda = both(device, kernels[name], out(), *arguments)
         np.testing.assert_allclose(host, cuda, atol=1e-6)
+
+
+# ---- dashboard ------------------------------------------------------------------------------------------
+
+
+@few
+@given(
+    rows=st.integers(1, 40), columns=st.integers(1, 70), limit=st.sampled_from([0.0, 0.5, 2.0]), seed=st.integers(0, 99)
+)
+def test_the_dashboard_kernels_agree(
+    device: Emulation, kernels: Kernels, rows: int, columns: int, limit: float, seed: int
+) -> None:
+    """The scores, also of a sensor that reports one value alone, and the flags of the same scores."""
+    x = np.random.default_rng(seed).random((rows, columns), dtype=f32)
+    x[0] = 0.5
+    host, cuda = both(device, kernels["scores"], Cut(np.zeros(rows, f32), (8,)), x)
+    np.testing.assert_allclose(host, cuda, rtol=1e-4, atol=1e-5)
+    assert cuda[0] == 0
+    np.testing.assert_array_equal(*both(device, kernels["flags"], Cut(np.zeros(rows, f32), (8,)), host, limit))
 
 
 # ---- life -----------------------------------------------------------------------------------------------
