@@ -92,6 +92,10 @@ def escapes(name: str, how: str, loan: Context) -> str:
 
 
 UNUSED_OP = "this op is built and never run. Run it with await op, op.sync() or spawn(nursery, op), or leave it out."
+UNUSED_FLOW = (
+    "this flow is built and never opened. Open it with async with flow as feed, "
+    "send its values to a source with await flow.into(source), or leave it out."
+)
 
 
 def crashed(error: Exception) -> str:

@@ -8,6 +8,8 @@ TENSOR_REF: Final = "dagpu.handles.tensors.TensorRef"
 TENSOR_MUT: Final = "dagpu.handles.tensors.TensorMut"
 PARTITION: Final = "dagpu.handles.partitions.Partition"
 
+FLOW: Final = "dagpu.reactive.flows.flow_class.Flow"
+
 DEVICE_OP: Final = "dagpu.ops.base.DeviceOp"
 KERNEL_OP: Final = "dagpu.ops.launch.KernelOp"
 STATIC: Final = "dagpu.ops.base.Static"

@@ -160,6 +160,18 @@ async def main() -> None:
 # leave it out
 pass
 
+## dagpu-unused-op
+flow([1, 2]).map(print)
+# async with flow as feed
+async def main() -> None:
+    async with flow([1, 2]).map(print) as feed:
+        await feed.next()
+# await flow.into(source)
+async def main() -> None:
+    await flow([1, 2]).into(source(0))
+# leave it out
+pass
+
 ## dagpu-graph-node
 with CudaGraph.scope(current_device().stream()) as scope:
     scope.record(zeros((8,)))

@@ -172,7 +172,7 @@ class Body:
     children: list["Body"]
     """The bodies of nested functions and lambdas."""
     dropped: list[Expression]
-    """Expression statements that build an op and drop it."""
+    """Expression statements that build an op or a flow and drop it."""
 
     @property
     def is_lambda(self) -> bool:

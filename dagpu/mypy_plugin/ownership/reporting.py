@@ -12,6 +12,7 @@ from dagpu.mypy_plugin.ownership.control_flow import Body, Build, Escape, Lend, 
 from dagpu.mypy_plugin.ownership.dataflow import Dataflow, entry_states
 from dagpu.mypy_plugin.ownership.liveness import live_after_each, liveness
 from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
+from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, OP
 
 
 class Finding(NamedTuple):
@@ -28,10 +29,15 @@ class Finding(NamedTuple):
 
 def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
     """Return the findings in a body, without those in the functions nested in it."""
-    found = [Finding(op, codes.UNUSED_OP, messages.UNUSED_OP) for op in body.dropped]
+    found = [Finding(e, codes.UNUSED_OP, _unused(module, e)) for e in body.dropped]
     if any(isinstance(i, Move | Lend | Run) for block in body.blocks for i in block.instructions):
         found += _BodyChecker(body, module).findings()
     return found
+
+
+def _unused(module: ModuleFacts, dropped: Expression) -> str:
+    kind = module.kinds.kind_of(module.types.get(dropped))
+    return messages.UNUSED_OP if kind & (OP | CONTAINS_OPS) else messages.UNUSED_FLOW
 
 
 class _BodyChecker:

@@ -37,6 +37,11 @@ CONTAINS_OPS: Final = 64
 FREE: Final = 128
 """The value is an op whose type says that it holds no loans, other than those that a closure in it captures."""
 
+FLOW: Final = 256
+"""The value is a flow."""
+CONTAINS_FLOWS: Final = 512
+"""The value is a container of flows."""
+
 _HANDLES: Final = {
     names.TENSOR: HANDLE | MOVES,
     names.SHARED_TENSOR: HANDLE,
@@ -93,6 +98,7 @@ class TypeFacts:
         for t in types:
             inner = self.kind_of(t)
             kind |= CONTAINS_OPS if inner & (OP | CONTAINS_OPS) else 0
+            kind |= CONTAINS_FLOWS if inner & (FLOW | CONTAINS_FLOWS) else 0
             kind |= 0 if inner & FREE else inner & LOANS
         return kind
 
@@ -105,6 +111,8 @@ class TypeFacts:
             return HANDLE | MOVES | (self.kind_of(t.args[0]) & LOANS if t.args else 0)
         if name == names.DEVICE_OP or info.has_base(names.DEVICE_OP):
             return self._kind_of_op(t)
+        if name == names.FLOW:
+            return FLOW
         if name in (names.CUDA_GRAPH, names.SCOPE):
             return 0  # each launch takes the locks again; between launches nothing is lent
         kind = self._kind_of_container(t.args) if t.args else 0
@@ -213,4 +221,16 @@ def signatures(t: Type | None) -> list[CallableType]:
             return []
 
 
-__all__ = ["CONTAINS_OPS", "FREE", "HANDLE", "MOVES", "OP", "TypeFacts", "is_stored", "method_name", "signatures"]
+__all__ = [
+    "CONTAINS_FLOWS",
+    "CONTAINS_OPS",
+    "FLOW",
+    "FREE",
+    "HANDLE",
+    "MOVES",
+    "OP",
+    "TypeFacts",
+    "is_stored",
+    "method_name",
+    "signatures",
+]
