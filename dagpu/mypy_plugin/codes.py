@@ -11,6 +11,7 @@ from mypy.errorcodes import ErrorCode
 USE_AFTER_MOVE: Final = ErrorCode("dagpu-use-after-move", "A handle is used after it may have been moved", "dagpu")
 CONFLICTING_BORROW: Final = ErrorCode("dagpu-conflicting-borrow", "A borrow conflicts with one that is alive", "dagpu")
 BORROW_ESCAPE: Final = ErrorCode("dagpu-borrow-escape", "A borrow outlives the tensor it was lent from", "dagpu")
+FEED_ESCAPE: Final = ErrorCode("dagpu-feed-escape", "A feed outlives the block in which its flow is open", "dagpu")
 OUTPUT_PARTITION: Final = ErrorCode("dagpu-output-partition", "A kernel's output is not a fitting partition", "dagpu")
-UNUSED_OP: Final = ErrorCode("dagpu-unused-op", "An op is built and never run", "dagpu")
+UNUSED_OP: Final = ErrorCode("dagpu-unused-op", "An op or a flow is built and never run", "dagpu")
 GRAPH_NODE: Final = ErrorCode("dagpu-graph-node", "An op that cannot be recorded into a CUDA graph", "dagpu")

@@ -91,7 +91,29 @@ def escapes(name: str, how: str, loan: Context) -> str:
     )
 
 
+_FEED_CURE = "Ask it inside the block and pass its values on, or pass the flow on and open that again"
+
+
+def feed_escapes(name: str, how: str, opened: Context) -> str:
+    """Message: a feed is passed to a location that outlives its block."""
+    return f'the feed "{name}", opened on line {opened.line}, is {how} its block. {_FEED_CURE}.'
+
+
+def feed_after_block(holder: str, name: str, opened: Context) -> str:
+    """Message: a feed, or a value that holds one, is used after the feed's block."""
+    if holder == name:
+        return f'the feed "{name}", opened on line {opened.line}, is asked after its block. {_FEED_CURE}.'
+    return (
+        f'"{holder}" holds the feed "{name}", opened on line {opened.line}, and may ask it after its block. '
+        f"{_FEED_CURE}; open a nursery whose tasks ask the feed inside the block."
+    )
+
+
 UNUSED_OP = "this op is built and never run. Run it with await op, op.sync() or spawn(nursery, op), or leave it out."
+UNUSED_FLOW = (
+    "this flow is built and never opened. Open it with async with flow as feed, "
+    "send its values to a source with await flow.into(source), or leave it out."
+)
 
 
 def crashed(error: Exception) -> str:

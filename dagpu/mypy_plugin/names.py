@@ -8,6 +8,11 @@ TENSOR_REF: Final = "dagpu.handles.tensors.TensorRef"
 TENSOR_MUT: Final = "dagpu.handles.tensors.TensorMut"
 PARTITION: Final = "dagpu.handles.partitions.Partition"
 
+FLOW: Final = "dagpu.reactive.flows.flow_class.Flow"
+FEED: Final = "dagpu.reactive.flows.feed.Feed"
+OUTLASTS_FEED: Final = frozenset({f"{FEED}.stats", f"{FEED}.origin"})
+"""Attributes of a feed that remain after its block."""
+
 DEVICE_OP: Final = "dagpu.ops.base.DeviceOp"
 KERNEL_OP: Final = "dagpu.ops.launch.KernelOp"
 STATIC: Final = "dagpu.ops.base.Static"
@@ -133,5 +138,6 @@ RUNTIME_ERRORS: Final = {
 }
 """The run-time errors for a mistake, each with the codes of that mistake. Code that expects one makes it on purpose."""
 
+NURSERY: Final = "trio._core._run.Nursery"
 NURSERIES: Final = frozenset({"trio._core._run.NurseryManager"})
 """Context managers that swallow no exception other than their own cancellation."""

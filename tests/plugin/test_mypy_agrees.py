@@ -31,6 +31,8 @@ RAISES: dict[str, tuple[type[Exception], ...]] = {
     "dagpu-graph-node": (CaptureError,),
     # No counterpart in a run: a borrow keeps its tensor alive, wherever it goes.
     "dagpu-borrow-escape": (),
+    # A feed that is kept and not asked does no harm in a run.
+    "dagpu-feed-escape": (trio.ClosedResourceError,),
     # No counterpart in a run: there is none.
     "dagpu-unused-op": (),
 }

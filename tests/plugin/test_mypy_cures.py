@@ -160,6 +160,49 @@ async def main() -> None:
 # leave it out
 pass
 
+## dagpu-feed-escape
+async def main() -> None:
+    async with flow([1]) as feed:
+        pass
+    print(await feed.next())
+# Ask it inside the block and pass its values on
+async def main() -> None:
+    async with flow([1]) as feed:
+        first = await feed.next()
+    print(first)
+# pass the flow on and open that again
+async def main() -> None:
+    numbers = flow([1])
+    async with numbers as feed:
+        pass
+    async with numbers as feed:
+        print(await feed.next())
+
+## dagpu-feed-escape
+async def main() -> None:
+    async def ask(feed: Feed[int]) -> None:
+        print(await feed.next())
+    async with trio.open_nursery() as nursery, flow([1]) as feed:
+        nursery.start_soon(ask, feed)
+# open a nursery whose tasks ask the feed inside the block
+async def main() -> None:
+    async def ask(feed: Feed[int]) -> None:
+        print(await feed.next())
+    async with flow([1]) as feed, trio.open_nursery() as nursery:
+        nursery.start_soon(ask, feed)
+
+## dagpu-unused-op
+flow([1, 2]).map(print)
+# async with flow as feed
+async def main() -> None:
+    async with flow([1, 2]).map(print) as feed:
+        await feed.next()
+# await flow.into(source)
+async def main() -> None:
+    await flow([1, 2]).into(source(0))
+# leave it out
+pass
+
 ## dagpu-graph-node
 with CudaGraph.scope(current_device().stream()) as scope:
     scope.record(zeros((8,)))

@@ -119,6 +119,7 @@ def refused_ops(numbers: Flow[int], held: TensorRef[f32], lent: DeviceOp[int, Bo
     numbers.run(lambda i: i)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
     numbers.fold(1, lambda s, i: value((s, i)))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     numbers.fold(zeros((4,)), step)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    numbers.fold(lent, lambda s, i: value((s, i)))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     numbers.map(model)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     numbers.switch(lambda i: [i])  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
     merge(numbers, [1])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -128,6 +129,8 @@ def refused_ops(numbers: Flow[int], held: TensorRef[f32], lent: DeviceOp[int, Bo
 async def refused_flows(numbers: Flow[int], texts: Flow[str], any_flow: Flow[Any]) -> None:
     """A flow that is not open has no values, and a target takes its own type."""
     async for _ in numbers:  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
+        pass
+    for _ in numbers:  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
         pass
     await numbers  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
     numbers.next()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]

@@ -18,6 +18,7 @@ from dagpu import (
     batch,
     cutoff,
     f32,
+    f64,
     from_host,
     observe,
     source,
@@ -83,3 +84,11 @@ def refused(
     observe(n, memory="all")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     found: Any = wide
     del found
+
+
+def refused_parts(s: Source[SharedTensor[f32]], n: Source[int], r: TensorRef[f32], a: NDArray[f64]) -> None:
+    """A part takes data of its element type, a number has no parts, and a loan goes into no source."""
+    s.set(r)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    s.write(slice(0, 4), a)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    s.write(slice(0, 4), r)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    n.write(slice(0, 4), a)  # type: ignore[misc, arg-type]  # pyright: ignore[reportAttributeAccessIssue]

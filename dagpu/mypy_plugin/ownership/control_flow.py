@@ -22,7 +22,9 @@ EXCLUSIVE: Final = 2
 """Loans for writing."""
 SPENDABLE: Final = 4
 """Ops that own moved handles, and therefore run only once."""
-LOANS: Final = SHARED | EXCLUSIVE
+FEED: Final = 1024
+"""Open flows, each lent to its feed for the duration of a block."""
+LOANS: Final = SHARED | EXCLUSIVE | FEED
 EVERYTHING: Final = LOANS | SPENDABLE
 
 
@@ -67,6 +69,31 @@ class Lend:
     """True if a closure or a task captures the variable itself."""
     reads_only: bool = False
     """True for a capture that only reads the variable. Such a loan forbids moves, not borrows."""
+
+
+@dataclass(eq=False, slots=True)
+class OpenFeed(Lend):
+    """Open a flow: the block lends the open flow to its feed. `node` is the variable of the feed."""
+
+    closed: bool = False
+    """True for what is left of the loan once the block has ended."""
+
+
+@dataclass(eq=False, slots=True)
+class CloseFeed:
+    """End the block of a feed: each slot that holds its loan holds what is left of it instead."""
+
+    node: Context
+    loan: OpenFeed
+    left: OpenFeed
+
+
+@dataclass(eq=False, slots=True)
+class AskFeed:
+    """Ask a feed, or leave a nursery whose tasks may ask one. `place` holds the feed."""
+
+    node: Context
+    place: Place
 
 
 @dataclass(eq=False, slots=True)
@@ -121,6 +148,8 @@ class Escape:
     node: Context
     part: Slot
     how: str
+    feeds_only: bool = False
+    """True for a yield: a generator keeps its own variables, but the caller may end it, and with it a block of it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -142,7 +171,7 @@ class Touch:
     """The closure's definition. A move before it makes the use inside an error, a later move makes the call one."""
 
 
-Instruction: TypeAlias = Read | Move | Lend | Build | Store | Keep | Forget | Escape | Run | Touch
+Instruction: TypeAlias = Read | Move | Lend | Build | Store | Keep | Forget | Escape | Run | Touch | CloseFeed | AskFeed
 
 
 @dataclass(eq=False, slots=True)
@@ -172,7 +201,7 @@ class Body:
     children: list["Body"]
     """The bodies of nested functions and lambdas."""
     dropped: list[Expression]
-    """Expression statements that build an op and drop it."""
+    """Expression statements that build an op or a flow and drop it."""
 
     @property
     def is_lambda(self) -> bool:

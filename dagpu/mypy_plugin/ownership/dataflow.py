@@ -10,17 +10,21 @@ from typing import TypeAlias, TypeVar
 from dagpu.mypy_plugin.ownership.control_flow import (
     EVERYTHING,
     EXCLUSIVE,
+    FEED,
     SHARED,
     SPENDABLE,
+    AskFeed,
     BasicBlock,
     Body,
     Build,
+    CloseFeed,
     Escape,
     Forget,
     Instruction,
     Keep,
     Lend,
     Move,
+    OpenFeed,
     Path,
     Read,
     Run,
@@ -90,10 +94,10 @@ class Dataflow:
             case Forget():
                 self._forget(i.place.slot, i.place.path, i.whole)
             case Run():
-                for op in self.held.get(i.part, NOTHING):
-                    if isinstance(op, Build):
-                        self.spent[op] = frozenset((i,))
-            case Escape() | Touch():
+                self._run(i)
+            case CloseFeed():
+                self._close_feed(i)
+            case Escape() | Touch() | AskFeed():
                 pass
 
     def _set_held(self, slot: Slot, facts: Held, keeps: int) -> None:
@@ -144,6 +148,16 @@ class Dataflow:
         if not path:
             self._set_held(slot, NOTHING if i.part is None else self.held.get(i.part, NOTHING), i.keeps)
 
+    def _run(self, i: Run) -> None:
+        for op in self.held.get(i.part, NOTHING):
+            if isinstance(op, Build):
+                self.spent[op] = frozenset((i,))
+
+    def _close_feed(self, i: CloseFeed) -> None:
+        for holder, facts in self.held.items():
+            if i.loan in facts:
+                self.held[holder] = facts - {i.loan} | {i.left}
+
     def _forget(self, slot: Slot, path: Path, whole: bool) -> None:
         moves = self.moved.get(slot)
         if moves is None:
@@ -159,6 +173,8 @@ class Dataflow:
 def _bit_of(fact: Lend | Build) -> int:
     if isinstance(fact, Build):
         return SPENDABLE
+    if isinstance(fact, OpenFeed):
+        return FEED
     return EXCLUSIVE if fact.exclusive else SHARED
 
 

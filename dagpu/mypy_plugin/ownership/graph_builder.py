@@ -29,6 +29,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     ANY_GLOBAL,
     BasicBlock,
     Body,
+    CloseFeed,
     Escape,
     Forget,
     Instruction,
@@ -58,6 +59,13 @@ class Finally:
     handler: BasicBlock | None
 
 
+@dataclass(eq=False, slots=True)
+class FeedBlock:
+    """A block of feeds: every exit from it closes them."""
+
+    closes: list[CloseFeed]
+
+
 class GraphBuilder:
     """A body under construction, with the state of its lowering."""
 
@@ -66,7 +74,7 @@ class GraphBuilder:
         self.types = module.types
         self.kinds = module.kinds
         self.handler: BasicBlock | None = None
-        self.frames: list[Loop | Finally] = []
+        self.frames: list[Loop | Finally | FeedBlock] = []
         self.closures: dict[Root, Closure] = {}
         self.aliases: dict[Slot, tuple[Place, ...]] = {}
         """For the variable of a loop over named handles: the places of the handles that it may alias."""
@@ -190,6 +198,8 @@ class GraphBuilder:
                 self.handler = frame.handler
                 self.split()
                 self.suite(frame.suite)
+            elif isinstance(frame, FeedBlock):
+                self.current.instructions += frame.closes
             elif kind is Loop:
                 self.jump(frame.continued if continued else frame.broken)
                 break
@@ -206,7 +216,7 @@ class GraphBuilder:
             self.handler = before
 
     @contextmanager
-    def inside(self, frame: Loop | Finally) -> Iterator[None]:
+    def inside(self, frame: Loop | Finally | FeedBlock) -> Iterator[None]:
         """Push `frame` for the exits that are lowered inside this context."""
         self.frames.append(frame)
         try:

@@ -5,9 +5,11 @@ recompute the set at every instruction.
 """
 
 from dagpu.mypy_plugin.ownership.control_flow import (
+    AskFeed,
     BasicBlock,
     Body,
     Build,
+    CloseFeed,
     Escape,
     Forget,
     Instruction,
@@ -40,7 +42,7 @@ def live_before(i: Instruction, live: int) -> int:
             if not i.place.path:
                 live &= ~(1 << i.place.slot)
             return live if i.part is None else live | 1 << i.part
-        case Touch():
+        case Touch() | AskFeed():
             return live | 1 << i.place.slot
         case Keep():
             for part in i.parts:
@@ -48,7 +50,7 @@ def live_before(i: Instruction, live: int) -> int:
             return live
         case Escape() | Run():
             return live | 1 << i.part
-        case Forget():
+        case Forget() | CloseFeed():
             return live
 
 

@@ -4,14 +4,28 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mypy.errorcodes import ErrorCode
-from mypy.nodes import Context, Expression
+from mypy.nodes import Context, Expression, MemberExpr, NameExpr
 from mypy.types import Type
 
 from dagpu.mypy_plugin import codes, messages
-from dagpu.mypy_plugin.ownership.control_flow import Body, Build, Escape, Lend, Move, Place, Read, Run, Slot, Touch
+from dagpu.mypy_plugin.ownership.control_flow import (
+    AskFeed,
+    Body,
+    Build,
+    Escape,
+    Lend,
+    Move,
+    OpenFeed,
+    Place,
+    Read,
+    Run,
+    Slot,
+    Touch,
+)
 from dagpu.mypy_plugin.ownership.dataflow import Dataflow, entry_states
 from dagpu.mypy_plugin.ownership.liveness import live_after_each, liveness
 from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
+from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, OP
 
 
 class Finding(NamedTuple):
@@ -28,10 +42,15 @@ class Finding(NamedTuple):
 
 def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
     """Return the findings in a body, without those in the functions nested in it."""
-    found = [Finding(op, codes.UNUSED_OP, messages.UNUSED_OP) for op in body.dropped]
+    found = [Finding(e, codes.UNUSED_OP, _unused(module, e)) for e in body.dropped]
     if any(isinstance(i, Move | Lend | Run) for block in body.blocks for i in block.instructions):
         found += _BodyChecker(body, module).findings()
     return found
+
+
+def _unused(module: ModuleFacts, dropped: Expression) -> str:
+    kind = module.kinds.kind_of(module.types.get(dropped))
+    return messages.UNUSED_OP if kind & (OP | CONTAINS_OPS) else messages.UNUSED_FLOW
 
 
 class _BodyChecker:
@@ -42,6 +61,7 @@ class _BodyChecker:
         self.parameters = {body.slots.get(argument.variable) for argument in getattr(body.node, "arguments", ())}
         self.moved: dict[tuple[Slot, frozenset[Move]], Finding] = {}
         self.others: dict[tuple[int, str], Finding] = {}
+        self.closed: dict[Slot, Finding] = {}
 
     def findings(self) -> list[Finding]:
         live = liveness(self.body)
@@ -51,6 +71,10 @@ class _BodyChecker:
                 match i:
                     case Read() | Touch():
                         self._check_use(i, state)
+                        if isinstance(i, Touch):
+                            self._check_feed(i, state)
+                    case AskFeed():
+                        self._check_feed(i, state)
                     case Move() if not i.silent:
                         if self._check_use(i, state) and i.place.slot in state.lent:
                             after = after or live_after_each(block, live)
@@ -66,7 +90,7 @@ class _BodyChecker:
                     case _:
                         pass
                 state.step(i)
-        return [*self.moved.values(), *self.others.values()]
+        return [*self.moved.values(), *self.others.values(), *self.closed.values()]
 
     def _report(self, finding: Finding) -> None:
         self.others.setdefault((id(finding.node), finding.message), finding)
@@ -151,7 +175,12 @@ class _BodyChecker:
         reported: set[Slot] = set()
         for loan in sorted((fact for fact in state.held.get(i.part, ()) if isinstance(fact, Lend)), key=_position_of):
             slot, path = loan.place
-            if loan.captured or path or slot not in self.body.local or slot in self.body.elements:
+            if isinstance(loan, OpenFeed):
+                if not loan.closed:
+                    message = messages.feed_escapes(_feed_name(loan), i.how, loan.node)
+                    self._report(Finding(i.node, codes.FEED_ESCAPE, message))
+                continue
+            if i.feeds_only or loan.captured or path or slot not in self.body.local or slot in self.body.elements:
                 continue
             if slot in reported or (self.continues and slot in self.parameters):
                 continue
@@ -159,9 +188,28 @@ class _BodyChecker:
             message = messages.escapes(self._name_of(loan.place), i.how, loan.node)
             self._report(Finding(i.node, codes.BORROW_ESCAPE, message))
 
+    def _check_feed(self, i: AskFeed | Touch, state: Dataflow) -> None:
+        """Report the first time that a feed is asked after its block. Its numbers may be read at any time."""
+        for loan in state.held.get(i.place.slot, ()):
+            if isinstance(loan, OpenFeed) and loan.closed:
+                message = messages.feed_after_block(self._holder_of(i.place, loan), _feed_name(loan), loan.node)
+                finding = Finding(i.node, codes.FEED_ESCAPE, message)
+                known = self.closed.get(loan.place.slot)
+                if known is None or finding.order < known.order:
+                    self.closed[loan.place.slot] = finding
+
+    def _holder_of(self, place: Place, loan: OpenFeed) -> str:
+        """Return the name of the variable that holds a feed; that of the feed for a value without a name."""
+        root = self.body.roots[place.slot]
+        return _feed_name(loan) if root is None else root.name
+
     def _name_of(self, place: Place) -> str:
         root = self.body.roots[place.slot]
         return ("this tensor" if root is None else root.name) + "".join(place.path)
+
+
+def _feed_name(loan: OpenFeed) -> str:
+    return loan.node.name if isinstance(loan.node, NameExpr | MemberExpr) else "feed"
 
 
 def _position_of(loan: Lend) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The rule on unused ops: an op that a statement builds and drops is never run."""
+"""The rule on unused ops and flows: one that a statement builds and drops is never run or opened."""
 
 from mypy.nodes import (
     AwaitExpr,
@@ -16,16 +16,16 @@ from mypy.nodes import (
 )
 
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, OP, method_name
+from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, OP, method_name
 
 
 def drops_op(b: GraphBuilder, e: Expression) -> bool:
-    """Return True if an expression statement builds an op and drops it, so that the op can never run."""
-    if not b.kind(e) & (OP | CONTAINS_OPS):
+    """Return True if an expression statement builds an op or a flow and drops it, so that it can never run."""
+    if not b.kind(e) & (OP | CONTAINS_OPS | FLOW | CONTAINS_FLOWS):
         return False
     match e:
         case NameExpr() | MemberExpr() | IndexExpr():
-            return bool(b.kind(e) & OP)
+            return bool(b.kind(e) & (OP | FLOW))
         case CallExpr() | AwaitExpr():
             return e in b.types and not _takes_out(b, e)
         case ConditionalExpr():

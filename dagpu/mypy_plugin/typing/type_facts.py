@@ -24,7 +24,7 @@ from mypy.types import (
 )
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, EXCLUSIVE, LOANS, SHARED
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, EXCLUSIVE, FEED, LOANS, SHARED
 
 MOVES: Final = 8
 """Passing the value on moves it."""
@@ -36,6 +36,14 @@ CONTAINS_OPS: Final = 64
 """The value is a container of ops, for example a tuple or a list."""
 FREE: Final = 128
 """The value is an op whose type says that it holds no loans, other than those that a closure in it captures."""
+
+FLOW: Final = 256
+"""The value is a flow."""
+CONTAINS_FLOWS: Final = 512
+"""The value is a container of flows."""
+
+_HELD_BY_OPS: Final = EVERYTHING & ~FEED
+"""An op is computed without asking a feed."""
 
 _HANDLES: Final = {
     names.TENSOR: HANDLE | MOVES,
@@ -93,6 +101,7 @@ class TypeFacts:
         for t in types:
             inner = self.kind_of(t)
             kind |= CONTAINS_OPS if inner & (OP | CONTAINS_OPS) else 0
+            kind |= CONTAINS_FLOWS if inner & (FLOW | CONTAINS_FLOWS) else 0
             kind |= 0 if inner & FREE else inner & LOANS
         return kind
 
@@ -105,6 +114,10 @@ class TypeFacts:
             return HANDLE | MOVES | (self.kind_of(t.args[0]) & LOANS if t.args else 0)
         if name == names.DEVICE_OP or info.has_base(names.DEVICE_OP):
             return self._kind_of_op(t)
+        if name == names.FLOW:
+            return FLOW
+        if name == names.FEED:
+            return FEED
         if name in (names.CUDA_GRAPH, names.SCOPE):
             return 0  # each launch takes the locks again; between launches nothing is lent
         kind = self._kind_of_container(t.args) if t.args else 0
@@ -116,8 +129,8 @@ class TypeFacts:
         if len(t.args) == 3 and not self.kind_of(t.args[0]) & LOANS:
             free = get_proper_type(t.args[1])
             if isinstance(free, Instance) and free.type.fullname == names.STATIC:
-                return OP | EVERYTHING | FREE
-        return OP | EVERYTHING
+                return OP | _HELD_BY_OPS | FREE
+        return OP | _HELD_BY_OPS
 
     def _loans_in_attributes(self, info: TypeInfo) -> int:
         """Return the loans that an object of a user-defined class may keep in its attributes."""
@@ -213,4 +226,16 @@ def signatures(t: Type | None) -> list[CallableType]:
             return []
 
 
-__all__ = ["CONTAINS_OPS", "FREE", "HANDLE", "MOVES", "OP", "TypeFacts", "is_stored", "method_name", "signatures"]
+__all__ = [
+    "CONTAINS_FLOWS",
+    "CONTAINS_OPS",
+    "FLOW",
+    "FREE",
+    "HANDLE",
+    "MOVES",
+    "OP",
+    "TypeFacts",
+    "is_stored",
+    "method_name",
+    "signatures",
+]

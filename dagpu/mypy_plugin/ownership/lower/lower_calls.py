@@ -18,6 +18,7 @@ from dagpu.mypy_plugin.ownership.closure_facts import call_closure
 from dagpu.mypy_plugin.ownership.control_flow import (
     ANY_GLOBAL,
     EVERYTHING,
+    FEED,
     LOANS,
     SPENDABLE,
     Build,
@@ -28,7 +29,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Slot,
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.lower_places import Operands, build_part, function_of, place_of
+from dagpu.mypy_plugin.ownership.lower.lower_places import Operands, ask_feed, build_part, function_of, place_of
 from dagpu.mypy_plugin.typing.type_facts import FREE, HANDLE, OP
 
 
@@ -87,7 +88,7 @@ def _evaluate_receiver(
         return operands.evaluate(receiver, True, always=True)
     exclusive = names.LENDS_SELF.get(callee.name)
     if exclusive is None or not b.kind(receiver) & HANDLE:
-        return b.read(receiver)
+        return ask_feed(b, receiver) if callee.name.startswith(f"{names.FEED}.") else b.read(receiver)
     place = place_of(b, receiver)
     if place is None:
         b.read(receiver)
@@ -162,6 +163,8 @@ def _build_result(
     captures = _has_captures(b, e, callee, arguments)
     if kind & FREE and not captures and callee.name not in (names.VALUE, names.PIPELINE_CALL):
         keeps &= ~LOANS
+    if callee.name.startswith(f"{names.FEED}."):
+        keeps &= ~FEED  # a value does not depend on the feed that gave it
     if callee.name in names.REMEMBERS or not callee.is_ours:
         keeps &= ~SPENDABLE
     owner = owns and callee.is_ours and bool(keeps & SPENDABLE)
@@ -193,7 +196,7 @@ def _await(b: GraphBuilder, e: AwaitExpr, by_value: bool) -> Slot | None:
     b.may_raise()
     if held is not None and b.kind(e.expr) & OP:
         b.emit(Run(e, held))
-    return build_part(b, e, held, b.kind(e))
+    return build_part(b, e, held, b.kind(e) & ~FEED)  # the work that was given a feed has ended
 
 
 @expression(CastExpr)

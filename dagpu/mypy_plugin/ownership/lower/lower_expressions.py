@@ -26,11 +26,11 @@ from mypy.nodes import (
 )
 
 from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, BasicBlock, Build, Slot
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, BasicBlock, Build, Escape, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare, record_aliases
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
-from dagpu.mypy_plugin.ownership.lower.lower_places import Operands
+from dagpu.mypy_plugin.ownership.lower.lower_places import Operands, ask_feed
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 
@@ -113,7 +113,9 @@ def _walrus(b: GraphBuilder, e: AssignmentExpr, by_value: bool) -> Slot | None:
 def _yield(b: GraphBuilder, e: YieldExpr, by_value: bool) -> Slot | None:
     if e.expr is not None:
         b.how = "being yielded"
-        b.value(e.expr)
+        held = b.value(e.expr)
+        if held is not None and not getattr(b.body.node, "is_decorated", False):  # @asynccontextmanager, a fixture
+            b.emit(Escape(e.expr, held, "yielded from", feeds_only=True))
     b.may_raise()
     return None
 
@@ -224,7 +226,7 @@ def _comprehension(
     heads: list[BasicBlock] = []
     ends: list[BasicBlock] = []
     for index, sequence, conditions in zip(e.indices, e.sequences, e.condlists, strict=True):
-        held = b.read(sequence)
+        held = ask_feed(b, sequence)
         b.split()
         head, end = b.current, b.block()
         heads.append(head)

@@ -19,7 +19,7 @@ from mypy.types import Instance, TupleType, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, Build, Move, Place, Read, Slot
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, FEED, AskFeed, Build, Move, Place, Read, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, is_stored, method_name
 
@@ -139,6 +139,10 @@ def _name(b: GraphBuilder, e: NameExpr, by_value: bool) -> Slot | None:
 @expression(MemberExpr)
 def _member(b: GraphBuilder, e: MemberExpr, by_value: bool) -> Slot | None:
     kind = b.kind(e)
+    if b.kind(e.expr) == FEED and method_name(b.types.get(e.expr), e.name) in names.OUTLASTS_FEED:
+        if place_of(b, e.expr) is None:
+            b.read(e.expr)
+        return None
     if kind:
         place = place_of(b, e)
         if place is not None:
@@ -172,3 +176,13 @@ def build_part(b: GraphBuilder, e: Expression, base: Slot | None, kind: int) -> 
     into = b.temporary() if keeps else None
     b.emit(Build(e, into, (base,), keeps))
     return into
+
+
+def ask_feed(b: GraphBuilder, e: Expression) -> Slot | None:
+    """Read an expression, and ask it for values if it is a feed. Return the slot with the facts of its values."""
+    held = b.read(e)
+    if b.kind(e) != FEED:
+        return held
+    if held is not None:
+        b.emit(AskFeed(e, Place(held)))
+    return None

@@ -28,13 +28,13 @@ from mypy.types import AnyType, CallableType, Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership import expected_errors
-from dagpu.mypy_plugin.ownership.control_flow import Escape, Place, Read
-from dagpu.mypy_plugin.ownership.graph_builder import Finally, GraphBuilder, Loop, statement
+from dagpu.mypy_plugin.ownership.control_flow import FEED, AskFeed, CloseFeed, Escape, OpenFeed, Place, Read
+from dagpu.mypy_plugin.ownership.graph_builder import FeedBlock, Finally, GraphBuilder, Loop, statement
 from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare, record_aliases
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline
-from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
+from dagpu.mypy_plugin.ownership.lower.lower_places import ask_feed, place_of
 from dagpu.mypy_plugin.ownership.unused import drops_op
-from dagpu.mypy_plugin.typing.type_facts import MOVES
+from dagpu.mypy_plugin.typing.type_facts import FLOW, MOVES
 
 
 @statement(ExpressionStmt)
@@ -163,7 +163,7 @@ def _while(b: GraphBuilder, s: WhileStmt) -> None:
 
 @statement(ForStmt)
 def _for(b: GraphBuilder, s: ForStmt) -> None:
-    held = b.read(s.expr)
+    held = ask_feed(b, s.expr)
     head, end, otherwise = b.split(), b.block(), b.block()
     b.may_raise()
     b.jump(otherwise)
@@ -197,29 +197,53 @@ def _with(b: GraphBuilder, s: WithStmt) -> None:
     b.module.deliberate.record_with(s.expr, s.body)
     outer, after = b.handler, b.block()
     swallows = any(_swallows(b, e, s.is_async) for e in s.expr)
-    entered: list[Place] = []
+    block = FeedBlock([])
+    exits: list[Read | CloseFeed | AskFeed] = []
     for e, target in zip(s.expr, s.target, strict=True):
         b.how = "being entered"
         held = b.value(e)
         if target is not None:
+            if s.is_async and b.kind(e) & FLOW:
+                close = _open_feed(b, target)
+                held = close.loan.into
+                block.closes.append(close)
+                exits.append(close)
             assign(b, target, held, s)
             place = place_of(b, target)
-            if place is not None and not b.kind(target) & MOVES:
-                entered.append(place)
+            if place is not None and not b.kind(target) & MOVES and b.kind(target) != FEED:
+                exits.append(Read(s, place, None, 0))
+                if _is_nursery(b, target):
+                    exits.append(AskFeed(s, place))
     handler = outer
-    if swallows:
+    if swallows or (block.closes and outer is not None):
         handler = b.block()
-        handler.next.append(after)
+        handler.instructions += block.closes
+        if swallows:
+            handler.next.append(after)
         if outer is not None:
             handler.next.append(outer)
         b.split()
-    with b.handled_by(handler):
+    with b.handled_by(handler), b.inside(block):
         b.suite(s.body)
         if any(map(expected_errors.requires_error, s.expr)):
             b.unreachable()  # only the expected exception leaves the suite
-    for place in entered:
-        b.emit(Read(s, place, None, 0))
+    for leaving in reversed(exits):
+        b.emit(leaving)
     b.fall_into(after)
+
+
+def _open_feed(b: GraphBuilder, target: Expression) -> CloseFeed:
+    """Lend an open flow to its feed, and return the end of that loan."""
+    place, into = Place(b.temporary()), b.temporary()
+    loan = OpenFeed(target, place, into, exclusive=False, reads_only=True)
+    left = OpenFeed(target, place, into, exclusive=False, reads_only=True, closed=True)
+    b.emit(loan)
+    return CloseFeed(target, loan, left)
+
+
+def _is_nursery(b: GraphBuilder, e: Expression) -> bool:
+    t = get_proper_type(b.types.get(e))
+    return isinstance(t, Instance) and t.type.fullname == names.NURSERY
 
 
 def _swallows(b: GraphBuilder, e: Expression, is_async: bool) -> bool:

@@ -7,14 +7,18 @@ from numpy.typing import NDArray
 
 from dagpu import (
     DeviceOp,
+    Flow,
     RoundRobin,
     Tensor,
     current_device,
     dup,
     f32,
     fill,
+    flow,
+    observe,
     ones,
     plan_of,
+    source,
     spawn,
     trace,
     value,
@@ -187,3 +191,30 @@ async def given_to_a_task() -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, zeros((8,)).to_host())
+
+
+async def flow_opened() -> None:
+    async with observe(source(1)) as feed:
+        print(await feed.next())
+
+
+async def flow_opened_for_its_effect() -> None:
+    async with flow([1, 2]).map(print):
+        pass
+
+
+async def flow_sent_to_a_source() -> None:
+    last = source(0)
+    await flow([1, 2]).into(last)
+    print(last.get())
+
+
+def flow_returned() -> Flow[int]:
+    return flow([1]).map(lambda n: n + 1)
+
+
+def flows_kept_and_thrown_away_on_purpose() -> None:
+    kept = [flow([1])]
+    kept.append(flow([2]).take(1))
+    _ = flow([1]).latest()
+    kept.pop()

@@ -7,19 +7,26 @@ import trio
 from dagpu import (
     Borrowed,
     DeviceOp,
+    Flow,
     Tensor,
     TensorRef,
     convert,
     dup,
+    every,
     f32,
     f64,
     fill,
+    flow,
     from_host,
     memcpy,
+    merge,
+    observe,
     ones,
+    source,
     spawn,
     value,
     zeros,
+    zip_flows,
     zip_ops,
 )
 from tests.typing.plugin.kernels import add, gemm, matrix, no, saxpy, scale, vector, yes
@@ -258,3 +265,54 @@ async def not_awaited_in_a_nursery() -> None:
 async def awaited_too_early() -> None:
     t = await zeros((8,))
     (await dup(t)).to_host()  # E: dagpu-unused-op
+
+
+def observed() -> None:
+    observe(source(1))  # E: dagpu-unused-op
+
+
+def flows_made() -> None:
+    flow([1])  # E: dagpu-unused-op
+    every(1.0)  # E: dagpu-unused-op
+    merge(flow([1]), flow([2]))  # E: dagpu-unused-op
+    zip_flows(flow([1]), flow(["a"]))  # E: dagpu-unused-op
+
+
+def host_operators() -> None:
+    numbers = flow([1, 2])
+    numbers.map(str)  # E: dagpu-unused-op
+    numbers.where(bool)  # E: dagpu-unused-op
+    numbers.take(1)  # E: dagpu-unused-op
+    numbers.window(2)  # E: dagpu-unused-op
+
+
+def running_operators() -> None:
+    numbers = flow([1, 2])
+    numbers.run(value)  # E: dagpu-unused-op
+    numbers.fold(value(0), lambda s, n: value((s + n, s)))  # E: dagpu-unused-op
+
+
+def timed_operators() -> None:
+    numbers = flow([1, 2])
+    numbers.latest()  # E: dagpu-unused-op
+    numbers.at_most(30)  # E: dagpu-unused-op
+    numbers.batched(2)  # E: dagpu-unused-op
+    numbers.switch(lambda n: flow(range(n)))  # E: dagpu-unused-op
+
+
+def flow_alone() -> None:
+    numbers = flow([1])
+    numbers  # E: dagpu-unused-op
+
+
+def flows_in_displays(late: bool = True) -> None:
+    numbers = flow([1])
+    [numbers.take(n) for n in (1, 2)]  # E: dagpu-unused-op
+    numbers.latest() if late else numbers.take(1)  # E: dagpu-unused-op
+
+
+def flow_of_a_function_of_ones_own() -> None:
+    def evens() -> Flow[int]:
+        return flow([1, 2]).where(lambda n: n % 2 == 0)
+
+    evens()  # E: dagpu-unused-op
