@@ -483,6 +483,11 @@ class Evaluation:
             self._sources.reused(once)
             self.done.append(self.memo.use_again(node))
             return
+        own = self.memo.published_value(once)
+        if own is not None:
+            self._sources.used(own[1])
+            self.done.append(self._published_value(node, own[0], in_key))
+            return
         while (claim := once.claim(self)) == "done":
             value, made_for = once.remembered()
             if value is not NOTHING and not (made_for and self._sources.is_stale(made_for)):

@@ -32,10 +32,18 @@ class RunMemo:
         self._splits: dict[Once, Split] = {}
         self._private: set[Once] = set()
         """The values that this run makes for itself alone: it publishes none of them."""
+        self._of_sources: dict[Once, tuple[Any, Mapping[Any, int]]] = {}
+        """The values that an earlier stage has published, with the sources on which they depend. A run of another
+        instant may replace them at any time."""
 
     def is_claimed(self, once: Once) -> bool:
         """Return true if this run is making that value, or has made it in the stage that is being traced."""
         return once in self._claims
+
+    def published_value(self, once: Once) -> tuple[Any, Mapping[Any, int]] | None:
+        """Return a value that an earlier stage of this run has made of sources, with their revisions; None if there is
+        none."""
+        return self._of_sources.get(once)
 
     def start_claim(self, once: Once) -> None:
         """Record that this run evaluates the source."""
@@ -165,6 +173,8 @@ class RunMemo:
             self._splits.pop(once, None)
             restored = restore(value)
             published.append(restored if components else constant(restored))
+            if sources:
+                self._of_sources[once] = published[-1], sources
             once.publish(published[-1], sources)
         return published
 

@@ -291,3 +291,17 @@ def test_only_the_value_that_a_run_has_seen_expires() -> None:
     once.publish(new)
     once.expire(old)
     assert once.remembered()[0] is new
+
+
+def test_a_run_keeps_what_it_has_made_when_another_run_replaces_it() -> None:
+    """A later stage of a run uses the value of its own instant, also after a run of another instant has expired it."""
+    given = source(tensor(1))
+    doubled = marked(1, given).shared()
+
+    def with_data(array: NDArray[np.float32]) -> Op:
+        once: Any = doubled
+        once.once.expire(once.once.value)  # as a feed does that reads a later revision
+        return zip_ops(value(array), doubled).then(lambda both: both[1].to_host().map(lambda again: (both[0], again)))
+
+    first, again = doubled.then(lambda t: t.to_host()).then(with_data).sync()
+    assert first.tobytes() == again.tobytes()
