@@ -19,6 +19,7 @@ actions = st.one_of(
     *sets[:-1],
     st.tuples(st.just("next"), feed, st.none()),
     st.tuples(st.just("next"), feed, st.none()),
+    st.tuples(st.just("plain"), ends, st.none()),
     st.tuples(st.just("turns"), st.integers(1, 12), st.none()),
     st.tuples(st.just("turns"), st.integers(1, 60), st.none()),
     st.tuples(st.just("cancel"), feed, st.none()),
@@ -33,7 +34,7 @@ async def arrays_of(values: Any) -> tuple[Any, ...]:
 
 @final
 class Crowd:
-    """A world whose feeds are tasks. Each value is noted with the states that it may be of."""
+    """A world whose feeds and plain runs are tasks. Each value is noted with the states that it may be of."""
 
     def __init__(self, recipe: MixedRecipe) -> None:
         self.world = World(recipe)
@@ -47,6 +48,11 @@ class Crowd:
         """Note a value of one of the states from `since` on."""
         until = self.newest
         self.found.append((wanted, since, until, value, await arrays_of(value)))
+
+    async def run_plain(self, wanted: Ends) -> None:
+        """Run an op that no feed observes."""
+        since = self.newest
+        await self.note(wanted, since, await op_of(self.world.pool, wanted))
 
     async def check(self) -> None:
         """Hold each value against what it was when it was handed out."""
@@ -84,7 +90,7 @@ class Member:
                         await crowd.note(self.wanted, since, value)
 
 
-async def act(crowd: Crowd, members: list[Member], action: Any) -> None:
+async def act(crowd: Crowd, members: list[Member], nursery: trio.Nursery, action: Any) -> None:
     """Do one action."""
     name, what, more = action
     member = members[what % len(members) if type(what) is int else 0]
@@ -94,6 +100,8 @@ async def act(crowd: Crowd, members: list[Member], action: Any) -> None:
         case "turns":
             for _ in range(what):
                 await trio.lowlevel.checkpoint()
+        case "plain":
+            nursery.start_soon(crowd.run_plain, what)
         case "cancel":
             member.call.cancel()
         case "close":
@@ -123,7 +131,7 @@ def test_each_value_is_that_of_an_instant_of_its_call(
                 for member in members:
                     nursery.start_soon(member.serve, crowd)
                 for action in [*steps, ("turns", 40, None)]:
-                    await act(crowd, members, action)
+                    await act(crowd, members, nursery, action)
                 nursery.cancel_scope.cancel()
             await crowd.check()
             async with observe(op_of(crowd.world.pool, opened[0])) as last:
