@@ -105,7 +105,7 @@ async def error_caught_around_the_block() -> None:
         async with flow([1]) as feed:
             print(await feed.next(), await feed.next())
     except trio.EndOfChannel:
-        print(feed.stats.values)
+        print(feed.stats.values)  # pyright: ignore[reportPossiblyUnboundVariable]  # reason: flow() opens without one
 
 
 async def opened_by_a_context_manager_of_ones_own() -> None:
