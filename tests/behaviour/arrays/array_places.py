@@ -1,36 +1,11 @@
-"""The kinds of devices on which functions of arrays are tested, and arrays of any layout."""
+"""Arrays of any layout, and the public calls of expressions."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
-import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dagpu import Tensor, from_host, use_device
-from dagpu.runtime.plan_cache import plans
-from tests.simulated.cuda import installed
-
-PLACES: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
-    "here": nullcontext,
-    "explore": lambda: use_device("explore:0"),
-    "simulated GPU": lambda: installed(0, 1),
-}
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=[] if name == "here" else pytest.mark.host_only("a device of its own"))
-        for name in PLACES
-    ]
-)
-def where(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Each kind of device; gives the simulated machine where there is one."""
-    plans.clear()
-    with PLACES[request.param]() as found:
-        yield found
-    plans.clear()
+from dagpu import Tensor, from_host
 
 
 class Cut(NamedTuple):

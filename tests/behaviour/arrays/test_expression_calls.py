@@ -28,11 +28,11 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.lowering.arguments.cache_key import flatten_op
-from tests.behaviour.arrays.array_places import cut, steps, where
+from tests.behaviour.arrays.array_places import cut, steps
 from tests.programs.graph_trials import graph_calls
+from tests.simulated.each_device import where as where
+from tests.support.reused_ops import no_plans_yet as no_plans_yet
 from tests.support.reused_ops import traces
-
-__all__ = ["where"]
 
 blend = expr(f32, f32)(lambda x, a: array.where(x > 0, a * x + 1, array.sqrt(array.maximum(-x, 0.5))))
 axpy = expr(f32, f32, f32)(lambda y, a, x: y + a * x)

@@ -198,6 +198,31 @@ def test_an_update_that_failed_is_made_good(
 
 
 @pytest.mark.parametrize("kind", MACHINES)
+def test_what_an_update_did_not_get_to_run_is_made_with_later_writes(kind: str) -> None:
+    """A closure of the host raises before the device runs anything. The next update runs the tiles of both writes."""
+
+    def refuse_13(number: int) -> int:
+        if number == 13:
+            raise ZeroDivisionError
+        return number
+
+    with machine(kind), explored(kind, 0):
+        s, number = source_of(False), source(1)
+        trial = Trial(zip_ops(negated(s).share().to_host(), number.map(refuse_13).map(np.float32)), [s, number])
+        for step in range(3):
+            s.write((slice(0, 2), slice(0, 2)), np.full((2, 2), step, np.float32))
+            trial.update()
+        s.write((slice(0, 2), slice(0, 2)), np.full((2, 2), 7, np.float32))
+        number.set(13)
+        with pytest.raises(ZeroDivisionError):
+            trial.update()
+        s.write((slice(8, 10), slice(8, 10)), np.full((2, 2), 8, np.float32))
+        number.set(2)
+        found, _ = trial.update()
+        assert np.array_equal(found, negated(s).to_host().sync())
+
+
+@pytest.mark.parametrize("kind", MACHINES)
 def test_a_feed_shows_the_tiles_of_its_last_update(kind: str) -> None:
     """`explain` names the launches with their tiles; with `check=True` each value is compared with one from scratch."""
 
