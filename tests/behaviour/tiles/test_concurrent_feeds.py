@@ -9,9 +9,10 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import Flow, observe
+from dagpu import Feed, Flow, from_host, observe, source
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 from tests.behaviour.tiles.mixed_feeds import Ends, MixedRecipe, World, ends, mixed_recipes, op_of, sets
+from tests.behaviour.tiles.tile_kernels import N, negated, smoothed
 from tests.support.gates import PATIENCE
 
 feed = st.integers(0, 2)
@@ -143,3 +144,29 @@ def test_each_value_is_that_of_an_instant_of_its_call(
         with explored(kind, seed):
             trio.run(main)
     crowd.check_states()
+
+
+@pytest.mark.host_only("kernels' host bodies")
+def test_feeds_that_share_go_on_in_tiles() -> None:
+    """A feed runs the tiles that see a write, alone and beside another feed that opens later and shares its node."""
+    held = source(from_host(np.zeros((N, N), np.float32)).sync())
+    common = negated(held).shared()
+
+    async def write_and_ask(feed: Feed[Any], step: int) -> None:
+        held.write((slice(0, 2), slice(0, 2)), np.full((2, 2), step, np.float32))
+        assert (await feed.next()).tobytes() == (await smoothed(common).to_host()).tobytes()
+
+    async def main() -> None:
+        async with observe(smoothed(common).to_host()) as first:
+            await first.next()
+            for step in range(1, 3):
+                await write_and_ask(first, step)
+            assert "ran tiles: Launch negate 1 of 9, Launch smooth 4 of 9 tiles" in first.explain()
+            async with observe(common) as second:
+                await second.next()
+                for step in range(3, 6):
+                    await write_and_ask(first, step)
+                    await second.next()
+                assert "ran tiles: Launch negate 1 of 9, Launch smooth 4 of 9 tiles" in first.explain()
+
+    trio.run(main)
