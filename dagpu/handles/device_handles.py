@@ -10,8 +10,71 @@ from typing import Final, Literal, Protocol, final
 from dagpu.common.critical import Section
 
 
+class Exchange(Protocol):
+    """The exchange of one device's memory with other libraries. A stream is a CUstream, as an integer."""
+
+    @property
+    def alignment(self) -> int:
+        """The alignment, in bytes, that the backend's own blocks have."""
+        ...
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """The type of the device in DLPack's numbers, and its index."""
+        ...
+
+    def open_stream(self, stream: int, owner: object) -> Hashable:
+        """Return a stream of another library in the form of `Driver.open_stream`. It keeps `owner` alive.
+
+        Only devices of kind cuda have it.
+        """
+        ...
+
+    def wrap(self, address: int, nbytes: int, owner: object) -> object:
+        """Return a memory object of the backend for memory of another library. It keeps `owner` alive."""
+        ...
+
+    def address_of(self, memory: object) -> int:
+        """Return the address of a memory object of the backend."""
+        ...
+
+    def device_of(self, address: int) -> int:
+        """Return the index of the device that has this address."""
+        ...
+
+    def arrival_stream(self) -> int | None:
+        """Return the stream that libraries make wait for their work on an array that they give to dagpu; None on the
+        host, where arrays are complete."""
+        ...
+
+    def follow(self, stream: int) -> None:
+        """Make the arrival stream wait for all work that is in `stream` now."""
+        ...
+
+    def await_producer(self, memory: object) -> None:
+        """Make every run that uses `memory` from now on wait for all work that is in the arrival stream now."""
+        ...
+
+    def await_visitor(self, memory: object, stream: int) -> None:
+        """Make every run that uses `memory` from now on wait for all work that is in `stream` now."""
+        ...
+
+    def delay_consumer(self, memory: object, stream: int) -> None:
+        """Make `stream` wait for what runs that use `memory` would wait for."""
+        ...
+
+    def park(self, memory: object) -> None:
+        """Keep `memory`, once it is dropped, from being used again while work of other libraries may still use it."""
+        ...
+
+
 class Driver(Protocol):
     """The functions of a backend for one of its devices."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """The exchange of the device's memory with other libraries."""
+        ...
 
     def open_stream(self) -> Hashable:
         """Open a stream of the device. It closes when the last reference to it is dropped."""
@@ -112,6 +175,13 @@ class Stream:
     def handle(self) -> int:
         """The CUstream, for other libraries; 0 on the host."""
         return driver_of(self._device).stream_handle(self.lane)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the version of the protocol, 0, and the CUstream, so that other libraries can enqueue to the stream.
+
+        cuda.core, CuPy and others call it. Keep this object alive as long as they use the stream.
+        """
+        return 0, self.handle
 
     def __repr__(self) -> str:
         return f"<Stream on {self._device.name}>"

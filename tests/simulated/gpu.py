@@ -37,6 +37,9 @@ from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.common.errors import DeviceError
 from tests.simulated.machine import Machine, SimulatedEvent, SimulatedStream
 
+FIRST_HANDLE: Final = 0x100
+"""The CUstream of the first stream that is created. 1 and 2 are the default streams."""
+
 TEXTS: Final = {1: "invalid argument", 2: "out of memory", 700: "an illegal memory access was encountered"}
 LIMITS: Final = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 227 << 10, 48 << 10)
 
@@ -133,9 +136,27 @@ class SimulatedGpu:
 
     def new_stream(self) -> RawStream:
         with self.call("cuStreamCreate"):
-            stream = SimulatedStream(self, len(self.machine.streams) + 1)
+            stream = SimulatedStream(self, FIRST_HANDLE + len(self.machine.streams))
             self.machine.streams.append(stream)
             return stream
+
+    def foreign_stream(self, handle: int) -> RawStream:
+        with self.machine.changed:
+            for stream in self.machine.streams:
+                if stream.gpu is self and stream.handle == handle:
+                    return stream
+            if handle not in (1, 2):
+                self.machine.problem(f"{handle:#x} is no stream of cuda:{self.index}")
+            stream = SimulatedStream(self, handle)  # a default stream: it is there from the start
+            self.machine.streams.append(stream)
+            return stream
+
+    def device_of(self, address: int) -> int:
+        with self.call("cuPointerGetAttribute"):
+            found = self.machine.find(address, 1)
+            if found is None or found[2] < 0:
+                raise self.refused("cuPointerGetAttribute", 1)
+            return found[2]
 
     def new_event(self) -> RawEvent:
         with self.call("cuEventCreate"):

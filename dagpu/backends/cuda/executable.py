@@ -53,7 +53,9 @@ class Executable:
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`."""
-        if graph and self._all_is_given and self.graphs.idle:
+        if self.compiled.devices[0].exchange.arrivals:
+            graph = False
+        elif graph and self._all_is_given and self.graphs.idle:
             assert self._command_lists is not None  # a graph has been made of them
             replay = launch_idle_graph(self.compiled, self._command_lists, self.graphs, bindings.memory, spin)
             if replay is not None:

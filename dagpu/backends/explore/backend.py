@@ -13,6 +13,7 @@ from dagpu.backends.explore.explored_replay import ExploreReplay
 from dagpu.backends.explore.script import script_of
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.host.arrays import Account
+from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
 from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import Device
@@ -45,6 +46,11 @@ class ExploreDriver:
         self._index = index
         self._numbers = count(1)
         self.account = Account()
+
+    @property
+    def exchange(self) -> HostExchange:
+        """The exchange of memory with other libraries."""
+        return HOST_EXCHANGE
 
     def open_stream(self) -> Hashable:
         """Return a new stream. It is only a name, because any hashable key makes a lane of a plan."""

@@ -11,6 +11,7 @@ from dagpu.backends.common.measuring import recording
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.common.worker_threads import WorkerStream, enqueue
 from dagpu.backends.host.arrays import Account, HostMemory
+from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
 from dagpu.backends.host.host_graph import HostGraph
 from dagpu.backends.host.host_replay import Batch, HostReplay
 from dagpu.backends.protocol import Bindings
@@ -42,6 +43,11 @@ class HostDriver:
         self._pool: dict[int, WorkerStream] = {}
         self._numbers = itertools.count(1)
         self.account = Account()
+
+    @property
+    def exchange(self) -> HostExchange:
+        """The exchange of memory with other libraries."""
+        return HOST_EXCHANGE
 
     def open_stream(self) -> Hashable:
         """Return a new stream. Its thread starts with its first work and ends when its last reference is dropped."""

@@ -258,6 +258,13 @@ class PyCudaGpu:
         made = self._checked("cuStreamCreate", self._bindings.cuStreamCreate(flags))[0]
         return PyCudaStream(self._bindings, self._checked, made)
 
+    def foreign_stream(self, handle: int) -> RawStream:
+        return PyCudaStream(self._bindings, self._checked, self._bindings.CUstream(handle))
+
+    def device_of(self, address: int) -> int:
+        wanted = self._bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(self._checked("cuPointerGetAttribute", self._bindings.cuPointerGetAttribute(wanted, address))[0])
+
     def new_event(self) -> RawEvent:
         return self._event(int(self._bindings.CUevent_flags.CU_EVENT_DISABLE_TIMING))
 

@@ -8,6 +8,7 @@ from typing import Final, Protocol, final
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu, RawEvent, RawGraph
+from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
 from dagpu.backends.cuda.resources.pools import Pool, Slabs
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog
@@ -58,6 +59,8 @@ class CudaDevice:
         self.streams = Streams(gpu)
         self.library = Library(gpu, compiler)
         self.watchdog = Watchdog()
+        self.exchange = CudaExchange(self)
+        """The exchange of the device's memory with other libraries."""
         self.live: set[LiveRun] = set()
         self.retired: ReferenceQueue[RawGraph | None] = ReferenceQueue()
         """Graphs that are no longer referenced. The next thread that starts a run destroys them."""
@@ -106,6 +109,8 @@ class CudaDevice:
             if not run.done() and run.finishing:
                 run.wait()  # another thread is returning its memory
         self.destroy_retired()
+        self.exchange.release_owners()
+        self.memory.unpark()
         self.memory.trim()
 
     def out_of_memory(self, plan: Plan, number: int, nbytes: int, purpose: str) -> OutOfMemoryError:

@@ -45,6 +45,15 @@ class MemoryBlock:
         """The bytes that the block occupies."""
         pool.dropped.watch(self, (address, nbytes, size))
 
+    @classmethod
+    def over(cls, address: int, nbytes: int, owner: object, owners: "ReferenceQueue[object]") -> "MemoryBlock":
+        """Return memory of another library as a block. No pool counts it. Its owner enters `owners` when it is
+        dropped."""
+        made = cls.__new__(cls)
+        made.address, made.nbytes, made.size = address, nbytes, 0
+        owners.watch(made, owner)
+        return made
+
     def __repr__(self) -> str:
         return f"<{self.nbytes} bytes at {self.address:#x}>"
 
@@ -106,7 +115,7 @@ class Pool:
     """A pool of blocks from `allocate`. It caches idle blocks.
 
     Invariants, under `_lock`:
-        each address is in use (by a `MemoryBlock`), in `dropped`, or idle
+        each address is in use (by a `MemoryBlock`), in `dropped`, parked, or idle
         `_idle[size]` has the idle addresses of that size, the latest last; `_sizes` has the keys of `_idle` in order
     """
 
@@ -120,6 +129,11 @@ class Pool:
         self._held = 0
         self.dropped: ReferenceQueue[tuple[int, int, int]] = ReferenceQueue()
         """The dropped blocks that are not idle yet: address, requested bytes, size."""
+        self.visited: set[int] = set()
+        """The addresses of blocks in use that other libraries have been given. Adding is atomic."""
+        self._parked: list[tuple[int, int]] = []
+        """The addresses and sizes of blocks that are dropped, and that work of other libraries may still use."""
+        self.parked_bytes = 0
 
     def take(self, nbytes: int, room: int | None = None, wanted: int = 0) -> MemoryBlock:
         """Return a block of at least `nbytes`. Prefer the idle block at the address `wanted`, else the one that was
@@ -155,6 +169,13 @@ class Pool:
             at = bisect_left(self._sizes, size)
             return at < len(self._sizes) and self._sizes[at] - size <= size // WASTE
 
+    def unpark(self) -> None:
+        """Make the parked blocks idle. The device must have done all of its work since they were parked."""
+        with self._lock:
+            parked, self._parked, self.parked_bytes = self._parked, [], 0
+            for address, size in parked:
+                self._make_idle(address, size)
+
     def trim(self) -> None:
         """Free all idle blocks."""
         with self._lock:
@@ -180,12 +201,20 @@ class Pool:
             address, nbytes, size = dropped.pop()
             if size:
                 self._used -= nbytes
-                addresses = self._idle.get(size)
-                if addresses is None:
-                    self._idle[size] = {address: None}
-                    insort(self._sizes, size)
+                if address in self.visited:
+                    self.visited.discard(address)
+                    self._parked.append((address, size))
+                    self.parked_bytes += size
                 else:
-                    addresses[address] = None
+                    self._make_idle(address, size)
+
+    def _make_idle(self, address: int, size: int) -> None:
+        addresses = self._idle.get(size)
+        if addresses is None:
+            self._idle[size] = {address: None}
+            insort(self._sizes, size)
+        else:
+            addresses[address] = None
 
     def _fitting(self, size: int, wanted: int) -> tuple[int, int] | None:
         at = bisect_left(self._sizes, size)
