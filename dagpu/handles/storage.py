@@ -39,15 +39,17 @@ class Storage:
 _loans: Final[ReferenceQueue["Locks"]] = ReferenceQueue()
 """The locks of loans to other libraries, which are released when the library has dropped what it took."""
 
-_lent: Final["weakref.WeakKeyDictionary[Storage, Origin]"] = weakref.WeakKeyDictionary()
-"""For each storage that was ever lent to another library, the place of the latest loan."""
+_lent: Final["weakref.WeakKeyDictionary[Storage, list[Locks]]"] = weakref.WeakKeyDictionary()
+"""For each storage that has been lent to another library, the locks of its loans."""
 
 
 def watch_loan(visit: object, locks: "Locks") -> None:
     """Release the locks of a loan to another library when `visit` is gone, which the library keeps alive."""
     _loans.watch(visit, locks)
     for storage in locks.held:
-        _lent[storage] = locks.origin
+        loans = _lent.setdefault(storage, [])
+        loans[:] = [each for each in loans if each.held]
+        loans.append(locks)
 
 
 def release_returned_loans() -> bool:
@@ -168,8 +170,8 @@ class Locks:
             taken = lock.writer is not None or (exclusive and lock.readers > mine)
         if taken:
             does = "is being written" if lock.writer is not None else "is being read"
-            lent = _lent.get(storage)
-            if lent is not None and lent == lock.holder:
+            lent = next((each.origin for each in _lent.get(storage, ()) if each.held), None)
+            if lent is not None:
                 raise BorrowError(
                     f"{describe(self.origin)} wants to {'write' if exclusive else 'read'} a tensor of {storage.nbytes} "
                     f"bytes on {storage.device.name} that is lent out to another library, at {describe(lent)}. End the "

@@ -51,7 +51,9 @@ class _Tensor(ctypes.Structure):
     )
 
 
-class _ManagedVersioned(ctypes.Structure):
+class VersionedTensor(ctypes.Structure):
+    """DLManagedTensorVersioned."""
+
     _fields_ = (
         ("version", _Version),
         ("context", ctypes.c_void_p),
@@ -65,16 +67,17 @@ class _Managed(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-_new_capsule: Final = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype, _new_capsule.argtypes = (
-    ctypes.py_object,
-    [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+# Functions of their own: other modules may set the argument types of those of `ctypes.pythonapi`. The last two take the
+# capsule as a plain pointer, because a destructor must not create a reference to it.
+_new_capsule: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
 )
-# These take the capsule as a plain pointer, because a destructor must not create a reference to it.
-_is_capsule: Final = ctypes.pythonapi.PyCapsule_IsValid
-_is_capsule.restype, _is_capsule.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p]
-_pointer_of: Final = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
+_is_capsule: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_pointer_of: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 _exported: Final[dict[int, tuple[object, object, object]]] = {}
 """What each exported capsule keeps alive, by the address of its structure: the owner of the memory, and the structures.
@@ -127,7 +130,7 @@ def make_capsule(array: ArrayMemory, *, versioned: bool) -> object:
     extents = (ctypes.c_int64 * (2 * rank))(*array.shape, *(stride // itemsize for stride in array.strides))
     start = ctypes.addressof(extents)
     pointer = ctypes.POINTER(ctypes.c_int64)
-    made: _ManagedVersioned | _Managed = _ManagedVersioned() if versioned else _Managed()
+    made: VersionedTensor | _Managed = VersionedTensor() if versioned else _Managed()
     made.tensor = _Tensor(
         array.address,
         *array.device,
@@ -140,7 +143,7 @@ def make_capsule(array: ArrayMemory, *, versioned: bool) -> object:
         0,
     )
     made.deleter = _DELETER
-    if isinstance(made, _ManagedVersioned):
+    if isinstance(made, VersionedTensor):
         made.version, made.flags = _Version(_MAJOR, 0), READ_ONLY if array.read_only else 0
     address = ctypes.addressof(made)
     _exported[address] = array.owner, made, extents
@@ -158,7 +161,7 @@ def read_capsule(capsule: object) -> ArrayMemory | None:
     place = id(capsule)
     flags = 0
     if _is_capsule(place, _VERSIONED):
-        versioned = _ManagedVersioned.from_address(_pointer_of(place, _VERSIONED))
+        versioned = VersionedTensor.from_address(_pointer_of(place, _VERSIONED))
         if versioned.version.major != _MAJOR:
             raise BufferError(f"the capsule is of DLPack {versioned.version.major}, and dagpu reads version {_MAJOR}")
         flags, tensor = versioned.flags, versioned.tensor

@@ -10,9 +10,16 @@ class HostExchange:
     """Implements `dagpu.handles.device_handles.Exchange`."""
 
     __slots__ = ()
-    alignment: Final = 1
-    """NumPy reads elements at any multiple of their size."""
-    dlpack_device: Final = (1, 0)
+
+    @property
+    def alignment(self) -> int:
+        """1: NumPy reads elements at any multiple of their size."""
+        return 1
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """The type of the host in DLPack's numbers, and 0."""
+        return 1, 0
 
     def wrap(self, address: int, nbytes: int, owner: object) -> HostMemory:
         """Return memory of another library as memory of a host device. It does not count as used by dagpu."""

@@ -59,7 +59,7 @@ class CudaDevice:
         self.streams = Streams(gpu)
         self.library = Library(gpu, compiler)
         self.watchdog = Watchdog()
-        self.exchange = CudaExchange(self)
+        self.exchange = CudaExchange(gpu, self.streams, self.memory, self.refuse_if_lost)
         """The exchange of the device's memory with other libraries."""
         self.live: set[LiveRun] = set()
         self.retired: ReferenceQueue[RawGraph | None] = ReferenceQueue()

@@ -10,14 +10,12 @@ a block that has ever been given out is parked, and used again only after the de
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import Final, TypeAlias, final
 
-from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
-from dagpu.backends.cuda.resources.pools import MemoryBlock
+from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawEvent, RawStream
+from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool
+from dagpu.backends.cuda.resources.streams import Streams
 from dagpu.common.reference_queue import ReferenceQueue
-
-if TYPE_CHECKING:
-    from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 
 Arrivals: TypeAlias = list[tuple[Callable[[], MemoryBlock | None], RawEvent]]
 """Functions that return memory, or None when it is gone, each with an event that has to happen before it is used."""
@@ -33,10 +31,11 @@ PARKED_SHARE: Final = 8
 class CudaExchange:
     """Implements `dagpu.handles.device_handles.Exchange` for one GPU."""
 
-    alignment: Final = ALIGNMENT
-
-    def __init__(self, device: "CudaDevice") -> None:
-        self._device = device
+    def __init__(self, gpu: Gpu, streams: Streams, pool: Pool, refuse_if_lost: Callable[[], None]) -> None:
+        self._gpu = gpu
+        self._streams = streams
+        self._pool = pool
+        self._refuse_if_lost = refuse_if_lost
         self._lock = threading.Lock()
         self._stream: RawStream | None = None
         self.arrivals: Arrivals = []
@@ -48,16 +47,20 @@ class CudaExchange:
         self._limit = 0
 
     @property
+    def alignment(self) -> int:
+        """The alignment of blocks, in bytes."""
+        return ALIGNMENT
+
+    @property
     def dlpack_device(self) -> tuple[int, int]:
         """The type of the device in DLPack's numbers, and its index."""
-        return 2, self._device.gpu.index
+        return 2, self._gpu.index
 
     def open_stream(self, stream: int, owner: object) -> Hashable:
         """Return a stream of another library as the key of a lane. It keeps `owner` alive."""
-        device = self._device
-        device.refuse_if_lost()
-        with device.gpu.current():
-            return device.streams.open_foreign(device.gpu.foreign_stream(stream), owner)
+        self._refuse_if_lost()
+        with self._gpu.current():
+            return self._streams.open_foreign(self._gpu.foreign_stream(stream), owner)
 
     # ---- imports ------------------------------------------------------------------------------------------------
 
@@ -81,9 +84,9 @@ class CudaExchange:
 
     def device_of(self, address: int) -> int:
         """Return the index of the device that has this address."""
-        self._device.refuse_if_lost()
-        with self._device.gpu.current():
-            return self._device.gpu.device_of(address)
+        self._refuse_if_lost()
+        with self._gpu.current():
+            return self._gpu.device_of(address)
 
     def arrival_stream(self) -> int:
         """Return the CUstream that libraries make wait for their work on an array that they give to dagpu."""
@@ -93,17 +96,17 @@ class CudaExchange:
         with self._lock:
             stream = self._stream
             if stream is None:
-                self._device.refuse_if_lost()
-                with self._device.gpu.current():
-                    stream = self._stream = self._device.gpu.new_stream()
+                self._refuse_if_lost()
+                with self._gpu.current():
+                    stream = self._stream = self._gpu.new_stream()
         return stream
 
     def follow(self, stream: int) -> None:
         """Make the arrival stream wait for all work that is in `stream` now."""
-        arriving, gpu = self._arriving(), self._device.gpu
-        with gpu.current():
-            event = self._device.streams.take_event()
-            event.record(gpu.foreign_stream(stream))
+        arriving = self._arriving()
+        with self._gpu.current():
+            event = self._streams.take_event()
+            event.record(self._gpu.foreign_stream(stream))
             arriving.wait_for_event(event)
             self._keep_until_done(None, event)
 
@@ -113,17 +116,16 @@ class CudaExchange:
 
     def await_visitor(self, memory: object, stream: int) -> None:
         """Make every run that uses `memory` from now on wait for all work that is in `stream` now."""
-        self._await(memory, self._device.gpu.foreign_stream(stream))
+        self._await(memory, self._gpu.foreign_stream(stream))
 
     def _await(self, memory: object, stream: "RawStream") -> None:
         assert isinstance(memory, MemoryBlock)
-        device = self._device
-        device.refuse_if_lost()
-        with device.gpu.current():
-            event = device.streams.take_event()
+        self._refuse_if_lost()
+        with self._gpu.current():
+            event = self._streams.take_event()
             event.record(stream)
             if event.query():
-                device.streams.give_back(event)
+                self._streams.give_back(event)
             else:
                 self._keep_until_done(memory, event)
 
@@ -142,19 +144,11 @@ class CudaExchange:
                 for stream in streams:
                     stream.wait_for_event(event)
 
-    def wait_for(self, memory: Sequence[object]) -> None:
-        """Block until everything has arrived in this memory. A context must be current."""
-        for block, event in self._pending():
-            found = block()
-            if found is not None and any(used is found for used in memory):
-                event.synchronize()
-
     def delay_consumer(self, memory: object, stream: int) -> None:
         """Make `stream` wait for what runs that use `memory` would wait for."""
         if self.arrivals:
-            gpu = self._device.gpu
-            with gpu.current():
-                self.delay_run((memory,), (gpu.foreign_stream(stream),))
+            with self._gpu.current():
+                self.delay_run((memory,), (self._gpu.foreign_stream(stream),))
 
     def _pending(self) -> "Arrivals":
         """Return the arrivals that have not happened, and forget the others."""
@@ -167,7 +161,7 @@ class CudaExchange:
                 (done if arrival[1].query() else pending).append(arrival)
             self.arrivals = pending
         for _, event in done:
-            self._device.streams.give_back(event)
+            self._streams.give_back(event)
         return pending
 
     # ---- exports ------------------------------------------------------------------------------------------------
@@ -176,16 +170,16 @@ class CudaExchange:
         """Keep a block, once it is dropped, from being used again before the device has been idle."""
         assert isinstance(memory, MemoryBlock)
         if memory.size:
-            self._device.memory.visited.add(memory.address)
+            self._pool.visited.add(memory.address)
 
     def make_room(self) -> None:
         """If the parked blocks are many, wait until the device is idle, and make them idle too. The context must be
         current."""
         if not self._limit:
-            self._limit = max(1, self._device.gpu.memory_info()[1] // PARKED_SHARE)
-        if self._device.memory.parked_bytes > self._limit:
-            self._device.gpu.synchronize()
-            self._device.memory.unpark()
+            self._limit = max(1, self._gpu.memory_info()[1] // PARKED_SHARE)
+        if self._pool.parked_bytes > self._limit:
+            self._gpu.synchronize()
+            self._pool.unpark()
 
 
 def _nothing() -> None:

@@ -230,6 +230,8 @@ LEFT_OUT: Final[dict[str, str]] = {
     "backends/cuda/graphs/captured.py capture": "page-locked memory must run out: test_cuda_graph_failures.py",
     "backends/cuda/graphs/instances.py obstacle": "an op's capture refuses these before a backend is asked",
     "backends/cuda/resources/pools.py": INTERNAL,
+    "backends/host/host_exchange.py": INTERNAL,
+    "interop/outgoing.py _interface": "Python's own words, for hasattr(): test_host_arrays.py",
     "backends/cuda/compile/nvrtc.py": COMPILER,
     "backends/cuda/kernels/launch_params.py check_limits": "limits like that of shared memory: test_cuda_packing.py",
     "backends/cuda/driver/pycuda_driver.py": NO_GPU,
