@@ -62,7 +62,7 @@ class HostMemory:
         except (ValueError, OverflowError) as error:  # larger than an array can be
             raise MemoryError(str(error)) from None
         start = -raw.__array_interface__["data"][0] % ALIGNMENT
-        self.block: Final = raw[start : start + nbytes]
+        self.block = raw[start : start + nbytes]
         """The bytes, as the array that other arrays view."""
         self.nbytes = nbytes
         account.add(self, nbytes)
@@ -71,7 +71,7 @@ class HostMemory:
     def over(cls, block: "np.ndarray[Any, np.dtype[np.uint8]]") -> "HostMemory":
         """Return these bytes, which another library owns, as a block of memory. No account counts them."""
         made = cls.__new__(cls)
-        made.block = block  # type: ignore[misc]  # reason: this is its constructor too
+        made.block = block
         made.nbytes = block.nbytes
         return made
 
