@@ -182,7 +182,7 @@ def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
 def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None":
     """Return the plans and the arguments of the pipeline of which this op is a call; None if it is another op."""
     if isinstance(op, Then) and isinstance(op.f, Pure) and isinstance(op.source, Value):
-        return op.f.owner.plans, op.source.content
+        return op.f.plans, op.source.content
     return None
 
 
