@@ -387,6 +387,8 @@ class _DeferredInterrupt:
 
 
 _deferred_interrupt: Final = _DeferredInterrupt()
+INTERRUPT: Final = _deferred_interrupt
+"""The Ctrl-C of the section on the main thread: its attribute `raised` is None if there has been none."""
 
 
 def _breaks_into_user_code(frame: FrameType | None) -> bool:
