@@ -97,17 +97,18 @@ def started_at(origin: Origin) -> Iterator[None]:
         _started.reset(token)
 
 
-def start_of_run() -> Origin:
+def start_of_run(depth: int = 1) -> Origin:
     """Return the origin of a run that starts now.
 
-    It is the place that `started_at` sets, else the innermost frame outside dagpu.
+    It is the place that `started_at` sets, else the innermost frame outside dagpu. The search begins `depth` frames
+    above this function: the frames below are dagpu's.
     """
     started = _started.get()
     if started is not None:
         return started
     if not _enabled:
         return None
-    frame: FrameType | None = _frame_above(1)
+    frame: FrameType | None = _frame_above(depth)
     while frame is not None:  # as in `_innermost_outside`, without a call
         code = frame.f_code
         ours = _ours.get(code.co_filename)

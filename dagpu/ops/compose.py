@@ -235,15 +235,23 @@ class Inspect:
 
 
 @final
-@plain
+@frozen
 class Pure:
     """The function of a pipeline. The user promises that its result depends on its arguments alone.
 
-    `owner` is the pipeline. A trace of the function may be used again for other arguments.
+    A trace of the function may be used again for other arguments. A pipeline has one `Pure`, which all its calls share.
     """
 
     f: Callable[..., DeviceOp[Any, Any, Any]]
-    owner: Any
+    number: int
+    """The number of the pipeline. No other pipeline in the process has it."""
+    name: str
+    """The pipeline in messages: its name and the place of its declaration."""
+    plans: Any
+    """The plans of the pipeline: a `PlanCache` of dagpu.runtime.plan_cache."""
+
+    def __repr__(self) -> str:
+        return self.name
 
     def __call__(self, arguments: tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]) -> DeviceOp[Any, Any, Any]:
         return self.f(*arguments[0], **dict(arguments[1]))
