@@ -178,7 +178,7 @@ class IncrementalRun:
                 version, before = made.source.cell.history.at(snapshot), made.version
                 assert before is not None
                 if version is not before:
-                    self._note_parts(made.own, version.parts.since(before.revision))
+                    self._note_parts(made.own, version.parts_since(before.revision))
                     self._stale |= made.own
                     fits = fits and same_kind(made.value, version.value)
         return fits
