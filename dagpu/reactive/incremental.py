@@ -23,7 +23,7 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, ToHost, Value, Zip
 from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.live.versions import History, Snapshot, Version
 from dagpu.reactive.live_stage import Contents, LiveStage
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker
@@ -62,6 +62,8 @@ class IncrementalRun:
         """Builds the result; None if the op has several stages, and is traced in each update."""
         self._layer: HostLayer | None = None
         """The compiled host layer of the trace, from its second update on."""
+        self._histories: list[tuple[LiveInput, History]] = []
+        """The inputs of the trace that are sources, with the versions of each."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
         self._parts: dict[int, tuple[Box, ...] | None] = {}
@@ -76,7 +78,7 @@ class IncrementalRun:
     @property
     def kept_bytes(self) -> int:
         """The bytes of device memory that stay between updates."""
-        return sum(stage.staleness.kept_bytes() for stage in self._stages)
+        return sum([stage.staleness.kept_bytes for stage in self._stages])
 
     def explain(self) -> list[str]:
         """Describe which instructions run again for each source, and what is kept, one a line."""
@@ -125,8 +127,11 @@ class IncrementalRun:
             except NewTraceNeeded:
                 pass
             else:
-                self._check_held()
-                await self._run_stage(self._stages[0], self._stale, snapshot, waits, parts=self._changed_parts())
+                for handle in self._held:
+                    live_state(handle)  # raises a `MovedError` if it has moved since the trace
+                if not await self._repeat(waits):
+                    parts = self._changed_parts() if self._parts else None
+                    await self._run_stage(self._stages[0], self._stale, snapshot, waits, parts=parts)
                 self._stale = 0
                 self._parts.clear()
                 return self._build()
@@ -152,17 +157,15 @@ class IncrementalRun:
         Raises:
             NewTraceNeeded: a closure that built the op has read what has changed, or it has another type or shape.
         """
-        fits = self._mark_changed(live, snapshot)
-        if not fits or self._stale & live.structural_bits():
+        fits, changed = self._mark_changed(snapshot)
+        if not fits or (live.reads and self._stale & live.structural_bits()):
             raise NewTraceNeeded
-        for made in live.inputs:
-            if made.source is not None and made.own & self._stale:
-                made.version = made.source.cell.history.at(snapshot)
-                made.value = made.version.value
+        for made, version in changed:
+            made.version, made.value = version, version.value
         if self._layer is None:
             self._layer = HostLayer(live)
         self._layer.refresh(self._stale, self._mark)
-        if self._stale & live.structural_bits():
+        if live.reads and self._stale & live.structural_bits():
             raise NewTraceNeeded
 
     def _mark(self, bits: int) -> int:
@@ -170,18 +173,25 @@ class IncrementalRun:
         self._stale |= bits
         return self._stale
 
-    def _mark_changed(self, live: LiveInputs, snapshot: Snapshot) -> bool:
-        """Add the bits of the sources that differ from the trace's values. Return false if one needs a new trace."""
-        fits = True
-        for made in live.inputs:
-            if made.source is not None:
-                version, before = made.source.cell.history.at(snapshot), made.version
-                assert before is not None
-                if version is not before:
-                    self._note_parts(made.own, version.parts_since(before.revision))
-                    self._stale |= made.own
-                    fits = fits and same_kind(made.value, version.value)
-        return fits
+    def _mark_changed(self, snapshot: Snapshot) -> tuple[bool, list[tuple[LiveInput, Version]]]:
+        """Add the bits of the sources that differ from the trace's values. Return false if one needs a new trace, and
+        the inputs that differ with their versions in the snapshot."""
+        fits, changed = True, []
+        for made, history in self._histories:
+            before = made.version
+            if history.versions[-1] is before:  # what was newest at an earlier instant, and is still, is so now
+                continue
+            version = history.at(snapshot)
+            if version is before:
+                continue
+            assert before is not None
+            boxes = version.parts_since(before.revision)
+            if boxes is not None or made.own in self._parts:
+                self._note_parts(made.own, boxes)
+            self._stale |= made.own
+            fits = fits and same_kind(made.value, version.value)
+            changed.append((made, version))
+        return fits, changed
 
     def _note_parts(self, bit: int, boxes: tuple[Box, ...] | None) -> None:
         """Add the parts of a source that have changed, to those that an update which failed has not made."""
@@ -196,12 +206,23 @@ class IncrementalRun:
             self._maker.keep_for_tiles(stage, bits)
         return parts
 
-    def _check_held(self) -> None:
-        """Raise a `MovedError` if a handle that the op holds has moved since the trace."""
-        for handle in self._held:
-            live_state(handle)
-
     # ---- the device
+
+    async def _repeat(self, waits: Waits) -> bool:
+        """Run the plan of the stale bits, if that of these bits alone is ready, and all that it needs is kept. Return
+        false, with no effect, if the update must be run by `_run_stage`."""
+        stage = self._stages[0]
+        if self._parts or stage.lost or stage.cutoffs or stage.common:
+            return False
+        update = stage.plans.repeated(self._stale)
+        if update is None:
+            return False
+        ran = await stage.repeat(update, waits, self._origin)
+        if ran is None:
+            return False
+        self.launched += ran
+        self.reused += len(stage.staleness.program.instructions) - ran
+        return True
 
     async def _run_stage(
         self,
@@ -257,7 +278,7 @@ class IncrementalRun:
         table = ValueNumbers()
         available: Contents = {}
         if self._live is not None:
-            self._mark_changed(self._live, snapshot)
+            self._mark_changed(snapshot)
             stale = 0 if self._build is None else self._stale
             for stage in self._stages:
                 available |= stage.contents(table, stale)
@@ -304,6 +325,7 @@ class IncrementalRun:
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
         self._parts.clear()
+        self._histories = [(made, made.source.cell.history) for made in live.inputs if made.source is not None]
         self._layer = None
         if self._shared is not None:
             self._shared.keep_met({each.node for stage in stages for each in stage.shared})

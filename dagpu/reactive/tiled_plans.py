@@ -52,7 +52,7 @@ class TiledPlan:
         """The targets that the plan makes."""
         self.loaded = loaded
         """None where nothing runs."""
-        self.locks = locks
+        self.locks = dict.fromkeys(locks, False)
 
 
 @final

@@ -84,6 +84,8 @@ class Staleness:
         self.kept = (self._versions_needed_again() | self.also_kept) - self.results - set(dropped)
         """The buffers that a later update may read, and that nothing outside can see."""
         self.targets = self.results | self.kept
+        self.kept_bytes = sum([program.buffers[buffer].nbytes for buffer in self.targets])
+        """The bytes of device memory that stay between updates."""
 
     def _versions_needed_again(self) -> set[int]:
         """Return the buffers whose last version some reader with more bits needs."""
@@ -144,10 +146,6 @@ class Staleness:
                     chosen.add(writer)
                     todo.append(writer)
         return chosen
-
-    def kept_bytes(self) -> int:
-        """Return the bytes of device memory that stay between updates."""
-        return sum(self.program.buffers[buffer].nbytes for buffer in self.targets)
 
 
 def buffers_read(instruction: Instruction) -> list[int]:
