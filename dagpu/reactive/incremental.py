@@ -8,7 +8,7 @@ the same by construction stays in use, so the device still runs only what has ch
 
 from typing import Any, Final, TypeAlias, final
 
-from dagpu.common.origin import Origin, describe
+from dagpu.common.origin import Origin, StartedAt, describe
 from dagpu.handles import SharedTensor, live_state
 from dagpu.lowering.program import label
 from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
@@ -74,11 +74,8 @@ class IncrementalRun:
         """The number of instructions that have run."""
         self.reused = 0
         """The number of instructions that did not have to run again."""
-
-    @property
-    def kept_bytes(self) -> int:
+        self.kept_bytes = 0
         """The bytes of device memory that stay between updates."""
-        return sum([stage.staleness.kept_bytes for stage in self._stages])
 
     def explain(self) -> list[str]:
         """Describe which instructions run again for each source, and what is kept, one a line."""
@@ -129,13 +126,21 @@ class IncrementalRun:
             else:
                 for handle in self._held:
                     live_state(handle)  # raises a `MovedError` if it has moved since the trace
-                if not await self._repeat(waits):
+                stage = self._stages[0]
+                repeated = None
+                if not (self._parts or stage.lost or stage.cutoffs or stage.common):
+                    repeated = stage.plans.repeated(self._stale)
+                if repeated is not None and await stage.repeat(repeated, waits, self._origin):
+                    self._count(stage, len(repeated.subprogram.chosen))
+                else:
                     parts = self._changed_parts() if self._parts else None
-                    await self._run_stage(self._stages[0], self._stale, snapshot, waits, parts=parts)
+                    with StartedAt(self._origin):
+                        await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
                 self._stale = 0
                 self._parts.clear()
                 return self._build()
-        return await self._trace(snapshot, waits)
+        with StartedAt(self._origin):
+            return await self._trace(snapshot, waits)
 
     @property
     def owes_plan(self) -> bool:
@@ -204,25 +209,14 @@ class IncrementalRun:
         stage, bits = self._stages[0], sum(parts)
         if bits & ~stage.written_bits:
             self._maker.keep_for_tiles(stage, bits)
+            self._count_kept()
         return parts
 
-    # ---- the device
+    def _count_kept(self) -> None:
+        """Set `kept_bytes` for the present stages."""
+        self.kept_bytes = sum([stage.staleness.kept_bytes for stage in self._stages])
 
-    async def _repeat(self, waits: Waits) -> bool:
-        """Run the plan of the stale bits, if that of these bits alone is ready, and all that it needs is kept. Return
-        false, with no effect, if the update must be run by `_run_stage`."""
-        stage = self._stages[0]
-        if self._parts or stage.lost or stage.cutoffs or stage.common:
-            return False
-        update = stage.plans.repeated(self._stale)
-        if update is None:
-            return False
-        ran = await stage.repeat(update, waits, self._origin)
-        if ran is None:
-            return False
-        self.launched += ran
-        self.reused += len(stage.staleness.program.instructions) - ran
-        return True
+    # ---- the device
 
     async def _run_stage(
         self,
@@ -254,6 +248,10 @@ class IncrementalRun:
                     self._stale |= cut.own
                 undecided.remove(cut)
             before = wait
+        self._count(stage, ran)
+
+    def _count(self, stage: LiveStage, ran: int) -> None:
+        """Count the instructions of an update that ran, and those that did not have to."""
         self.launched += ran
         self.reused += len(stage.staleness.program.instructions) - ran
 
@@ -327,6 +325,7 @@ class IncrementalRun:
         self._parts.clear()
         self._histories = [(made, made.source.cell.history) for made in live.inputs if made.source is not None]
         self._layer = None
+        self._count_kept()
         if self._shared is not None:
             self._shared.keep_met({each.node for stage in stages for each in stage.shared})
         return result
@@ -339,6 +338,7 @@ class IncrementalRun:
         self._layer = None  # it calls the closures that are shared
         for stage in self._stages:
             self._maker.share(stage, shared)
+        self._count_kept()
 
 
 _Reuse: TypeAlias = tuple[ValueNumbers, Contents]

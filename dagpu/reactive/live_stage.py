@@ -151,15 +151,15 @@ class LiveStage:
         self.lost -= update.targets
         return len(chosen)
 
-    async def repeat(self, update: UpdatePlan, waits: Waits, origin: Origin) -> int | None:
+    async def repeat(self, update: UpdatePlan, waits: Waits, origin: Origin) -> bool:
         """Do what `run` does, for a plan of `UpdatePlans.repeated`, and for a stage without lost targets: nothing but
-        the inputs has to be bound before the launch. Return None if another run has locked what it reads; it has no
+        the inputs has to be bound before the launch. Return false if another run has locked what it reads; it has no
         effect then."""
         loaded, subprogram, locks = update.loaded, update.subprogram, update.locks
         assert loaded is not None
         memory = self._bind(subprogram)
         if locks and not lock_all(locks, self, origin):
-            return None
+            return False
         try:
             loaded.runs += 1
             replay = loaded.prepared.submit(Bindings(memory=memory), graph=True)
@@ -171,7 +171,7 @@ class LiveStage:
             if locks:
                 unlock_all(locks)
         self._replace(subprogram, memory)
-        return len(subprogram.chosen)
+        return True
 
     def _bind(self, subprogram: Subprogram) -> list[object]:
         """Bind the buffers of an update: leaves, kept memory that it reads, and kept memory that it writes in place."""

@@ -120,8 +120,7 @@ class Observed(FlowStage[Any]):
         refuse_nested(self._op)
         snapshot = self._changed_snapshot() or await self._next_snapshot()
         self._due = True  # until the value is handed out: a cancelled call loses nothing
-        with StartedAt(self._where):
-            value = await protected(lambda: self._update(snapshot), "an update was run")
+        value = await protected(lambda: self._update(snapshot), "an update was run")
         self._due = False
         return value
 
@@ -171,7 +170,8 @@ class Observed(FlowStage[Any]):
             stats.kept_bytes = run.kept_bytes
             self._watch(run.sources)  # also if it failed: a change may be the cure
         if self._check:
-            await self._compare(value, snapshot)
+            with StartedAt(self._where):
+                await self._compare(value, snapshot)
         if self._check or run.launched == launched:
             await trio.lowlevel.cancel_shielded_checkpoint()
         self._count(snapshot)
@@ -182,6 +182,9 @@ class Observed(FlowStage[Any]):
         seen, sources, now = self._seen, self._run.sources, self._clock()
         here_now = first = time.perf_counter()
         steps = 1
+        if self._seen_of is not sources:
+            for node in self._newer.keys() - set(sources):
+                del self._newer[node]
         for node, version in self._newer.items():
             first = min(first, version.since)
             steps = max(steps, version.revision - seen[node].revision)
