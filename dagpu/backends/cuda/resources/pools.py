@@ -150,16 +150,12 @@ class Pool:
         with self._lock:
             if self.dropped.gone:
                 self._sort_in()
-            same = self._idle.get(size)
-            if same is not None and wanted in same and len(same) > 1:  # most blocks are those of the run before
-                del same[wanted]
-                found: tuple[int, int] | None = (wanted, size)
+            if size in self._idle:  # most blocks are those of the run before
+                address = self._pop(size, wanted)
             else:
-                found = self._fitting(size, wanted)
-            if found is None:
-                found = self._fresh(size, room)
+                address, size = self._fitting(size, wanted) or self._fresh(size, room)
             self._used += nbytes
-        return MemoryBlock(self, found[0], nbytes, found[1])
+        return MemoryBlock(self, address, nbytes, size)
 
     def has_idle(self, nbytes: int) -> bool:
         """Return True if an idle block would serve this request."""
@@ -223,15 +219,18 @@ class Pool:
         found = self._sizes[at]
         if found - size > size // WASTE:
             return None
-        addresses = self._idle[found]
+        return self._pop(found, wanted), found
+
+    def _pop(self, size: int, wanted: int) -> int:
+        """Take an idle block of exactly this size, the one at the address `wanted` if it is idle."""
+        addresses = self._idle[size]
         if wanted in addresses:
             del addresses[wanted]
-            address = wanted
         else:
-            address = addresses.popitem()[0]
+            wanted = addresses.popitem()[0]
         if not addresses:
-            del self._idle[found], self._sizes[at]
-        return address, found
+            del self._idle[size], self._sizes[bisect_left(self._sizes, size)]
+        return wanted
 
     def _fresh(self, size: int, room: int | None) -> tuple[int, int]:
         if room is not None and self._held + size > room:
