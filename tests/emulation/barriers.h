@@ -12,6 +12,7 @@
 #include <vector>
 
 #define __shared__ static
+#define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 using std::max;
 using std::min;
