@@ -15,7 +15,8 @@ from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.host.arrays import Account
 from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import NoDeviceError
-from dagpu.handles.device_handles import Device
+from dagpu.common.layout import Layout
+from dagpu.handles.device_handles import Device, LibraryBody
 from dagpu.lowering.plan import Plan
 
 DEVICES = 8
@@ -61,6 +62,10 @@ class ExploreDriver:
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs hold on this device."""
         return self.account.used
+
+    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
+        """Return 0: here kernels run by their host bodies."""
+        return 0
 
 
 @final

@@ -27,10 +27,11 @@ from dagpu.kernels.arrays.element_functions import (
     tanh,
     where,
 )
+from dagpu.kernels.arrays.libraries.matrix_products import matmul
 from dagpu.kernels.arrays.reductions import all, amax, amin, any, mean, norm, prod, sum
 
 __all__ = [
     "abs", "all", "amax", "amin", "any", "argmax", "argmin", "ceil", "clip", "cos", "erf", "exp", "expm1", "floor",
-    "isfinite", "isnan", "log", "log1p", "maximum", "mean", "minimum", "norm", "pow", "prod", "rint", "sin", "sqrt",
-    "sum", "tanh", "where",
+    "isfinite", "isnan", "log", "log1p", "matmul", "maximum", "mean", "minimum", "norm", "pow", "prod", "rint",
+    "sin", "sqrt", "sum", "tanh", "where",
 ]  # fmt: skip

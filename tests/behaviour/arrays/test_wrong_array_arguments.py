@@ -33,8 +33,11 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     **{
         name: (lambda x, name=name: getattr(anyhow, name)(x), TENSORS)  # type: ignore[misc]  # reason: mypy has no type for a default
         for name in array.__all__
-        if name not in ("where", "clip", "pow", "minimum", "maximum")
+        if name not in ("where", "clip", "pow", "minimum", "maximum", "matmul")
     },
+    "matmul": (lambda x: anyhow.matmul(x, tensor()), TENSORS),
+    "a transpose": (lambda x: anyhow.matmul(tensor(), tensor(), transpose=x), ()),
+    "a precision": (lambda x: anyhow.matmul(tensor(), tensor(), precision=x), ()),
     "maximum": (lambda x: anyhow.maximum(x, tensor()), (*TENSORS, *REALS)),
     "clip": (lambda x: anyhow.clip(tensor(), x, 1.0), (*TENSORS, *REALS)),
     "an axis": (lambda x: anyhow.sum(tensor(), x), ("None", "negative")),
