@@ -3,11 +3,42 @@
 dagpu.runtime.device_lookup finds devices (`device("host:1")`, `use_device`); dagpu.backends implements them.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
-from typing import Final, Literal, Protocol, final
+from typing import Final, Literal, Protocol, TypeAlias, final
 
 from dagpu.common.critical import Section
+from dagpu.common.layout import Layout
+
+Enqueue: TypeAlias = Callable[[int, Sequence[int], int], object]
+"""Enqueues the work: `f(stream, addresses, scratch)`. `stream` is a CUstream, `addresses` are those of the first
+elements of the tensor arguments, `scratch` is that of the scratch memory, 0 if the work needs none.
+
+Any thread may call it, also several at once. It does not wait for the device. It may be called while the stream is
+captured into a graph."""
+
+
+class LibraryBody(Protocol):
+    """Functions of a library that do the work of a kernel on a CUDA device. The body knows the library, a backend knows
+    streams, addresses and graphs.
+
+    `operands` are the layouts of the tensor arguments, in the order of the kernel's parameters, `device` is the index
+    of the CUDA device, and its context is current during each call. Equal arguments give equal work, so results do not
+    depend on the run.
+    """
+
+    def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
+        """Return the bytes of scratch memory that the work needs. The trace of a run asks, before it plans memory.
+
+        Raises:
+            NoDeviceError: the library cannot be imported; the message names the package.
+            DeviceError: the library refuses the work.
+        """
+        ...
+
+    def bind(self, operands: Sequence[Layout], device: int) -> Enqueue:
+        """Return the function that enqueues the work."""
+        ...
 
 
 class Exchange(Protocol):
@@ -90,6 +121,14 @@ class Driver(Protocol):
 
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs use."""
+        ...
+
+    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
+        """Return the bytes of scratch memory that the body of a kernel needs here; 0 if this backend does not call it.
+
+        Raises:
+            DeviceError: the library is missing, or refuses the work.
+        """
         ...
 
 

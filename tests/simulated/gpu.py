@@ -8,8 +8,9 @@ The simulator is stricter than the driver: freeing memory does not wait, a full 
 would block, and every call needs its device's context. Violations of these rules are also listed in `Machine.problems`.
 """
 
+import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, final
@@ -21,6 +22,7 @@ from dagpu.backends.cuda.compile.module_cache import BUILTIN_FILE
 from dagpu.backends.cuda.driver.driver_protocol import (
     LAUNCH,
     STICKY,
+    CapturedNode,
     Function,
     Gpu,
     GraphNode,
@@ -41,6 +43,8 @@ FIRST_HANDLE: Final = 0x100
 """The CUstream of the first stream that is created. 1 and 2 are the default streams."""
 
 TEXTS: Final = {1: "invalid argument", 2: "out of memory", 700: "an illegal memory access was encountered"}
+CAPTURING: Final = 1 << 40
+"""The handle of a stream under capture. No other stream has it."""
 LIMITS: Final = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 227 << 10, 48 << 10)
 
 
@@ -172,6 +176,18 @@ class SimulatedGpu:
         from tests.simulated.graphs import SimulatedGraph
 
         return SimulatedGraph(self, nodes)
+
+    def captured(self, node: CapturedNode) -> "list[Callable[[], None]]":
+        """Return what a library enqueues for this node, in the order of its stream. Nothing of it is done."""
+        stream = SimulatedStream(self, CAPTURING)
+        with self.call("cuStreamBeginCapture"):
+            self.machine.capturing[threading.get_ident()] = stream
+        try:
+            node.enqueue(stream.handle, node.addresses, node.scratch)
+        finally:
+            del self.machine.capturing[threading.get_ident()]
+        with self.call("cuStreamEndCapture"):
+            return [work.act for work in stream.queue]
 
     def close_when_reached(self, stream: Any, descriptor: int) -> None:
         with self.call("cuLaunchHostFunc"):

@@ -17,7 +17,8 @@ from dagpu.backends.host.host_replay import Batch, HostReplay
 from dagpu.backends.protocol import Bindings
 from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError
-from dagpu.handles.device_handles import Device
+from dagpu.common.layout import Layout
+from dagpu.handles.device_handles import Device, LibraryBody
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan, Step
 from dagpu.lowering.program import HOST, Role
@@ -64,6 +65,10 @@ class HostDriver:
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs hold on this device."""
         return self.account.used
+
+    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
+        """Return 0: here kernels run by their host bodies."""
+        return 0
 
     def streams(self, keys: Sequence[Hashable]) -> list[WorkerStream]:
         """Return a stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`."""

@@ -15,6 +15,7 @@ from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, reshape_handle
+from dagpu.handles.device_handles import LibraryBody
 from dagpu.handles.handle_trees import move_handles
 from dagpu.kernels.call_arguments import check_arguments
 from dagpu.kernels.cuda_scalars import CudaParam
@@ -82,6 +83,17 @@ def generated_kernel(
         in_place=in_place,
         indexed=indexed,
     )
+
+
+def library_kernel(
+    name: str, params: Sequence[Param], library: LibraryBody, host: Callable[..., None], origin: Origin
+) -> KernelSpec:
+    """Return the declaration of a kernel whose work a library does on a GPU, and this host body on the host. Both
+    write whole outputs."""
+    return KernelSpec(
+        name=name, params=tuple(params), cuda="", source_name="", abi="views", block=None, options=(), checked=False,
+        origin=origin, host=HostBody(host, whole=True), library=library,
+    )  # fmt: skip
 
 
 # ---- calls

@@ -41,7 +41,7 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     **{
         name: (lambda x, name=name: getattr(anyhow, name)(x), TENSORS)  # type: ignore[misc]  # reason: mypy has no type for a default
         for name in array.__all__
-        if name not in ("where", "clip", "pow", "minimum", "maximum", *MOVING)
+        if name not in ("where", "clip", "pow", "minimum", "maximum", "matmul", *MOVING)
     },
     "transpose": (lambda x: anyhow.transpose(x), TENSORS),
     "axes": (lambda x: anyhow.transpose(tensor(), x), ("None",)),
@@ -63,6 +63,9 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "into": (lambda x: anyhow.scatter_add(x, indices(), zeros((2,))), ("op", "tensor")),
     "indices of scatter_add": (lambda x: anyhow.scatter_add(zeros((4,)), x, zeros((2,))), ()),
     "values": (lambda x: anyhow.scatter_add(zeros((4,)), zeros((4,), i64), x), TENSORS),
+    "matmul": (lambda x: anyhow.matmul(x, tensor()), TENSORS),
+    "a transpose": (lambda x: anyhow.matmul(tensor(), tensor(), transpose=x), ()),
+    "a precision": (lambda x: anyhow.matmul(tensor(), tensor(), precision=x), ()),
     "maximum": (lambda x: anyhow.maximum(x, tensor()), (*TENSORS, *REALS)),
     "clip": (lambda x: anyhow.clip(tensor(), x, 1.0), (*TENSORS, *REALS)),
     "an axis": (lambda x: anyhow.sum(tensor(), x), ("None", "negative")),

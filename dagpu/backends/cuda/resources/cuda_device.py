@@ -14,8 +14,10 @@ from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog
 from dagpu.common.env_vars import PINNED_BYTES
 from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError
+from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.common.reference_queue import ReferenceQueue
+from dagpu.handles.device_handles import LibraryBody
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import CopyDtoD
@@ -94,6 +96,12 @@ class CudaDevice:
     def memory_used(self) -> int:
         """Return the number of bytes that handles and runs hold."""
         return self.memory.used
+
+    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
+        """Return the bytes of scratch memory that the body of a kernel needs on this device."""
+        self.refuse_if_lost()
+        with self.gpu.current():
+            return body.scratch_bytes(operands, self.gpu.index)
 
     # ---- for runs -----------------------------------------------------------------------------------------------
 
