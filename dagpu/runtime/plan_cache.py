@@ -9,14 +9,13 @@ from typing import Any, Final, NamedTuple, final
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin, describe, place_of
 from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
-from dagpu.lowering.arguments.call_guard import guard_call
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
-from dagpu.runtime.calls.direct_call import write_direct_call
+from dagpu.runtime.calls.direct_call import write_call_again, write_direct_call
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 
@@ -53,35 +52,17 @@ class PlanCache:
         """Return the run of a plan, counted from 1, from which on it is launched as a graph; None for never."""
         return settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
 
-    def bind_launch(self, op: GraphLaunch, settings: Settings) -> tuple[LoadedPlan, BoundArguments] | None:
-        """Bind one more launch of this graph, from the same place in the code, to the latest plan, and count a hit.
-
-        Return None if a key must be made, to look for another plan.
-        """
-        loaded = self.latest
-        if loaded is None or op.origin is None or loaded.launched_at != op.origin or loaded.settings is not settings:
-            return None
-        bound = loaded.bind((op.captured,))
-        if bound is None:
-            return None
-        self.hits += 1
-        return loaded, bound
-
     def remember_launch(self, loaded: LoadedPlan, op: GraphLaunch) -> None:
-        """Remember the plan that `find` has returned for a launch of this graph, for `bind_launch`."""
+        """Remember the plan that `find` has returned for a launch of this graph, for direct calls."""
+        write_call_again(loaded, (op.captured,))
         loaded.launched_at = op.origin
-        self.latest = loaded
+        self.latest = None if loaded.again is None or op.origin is None else loaded
 
     def remember(
         self, loaded: LoadedPlan, arguments: tuple[Any, ...], named: tuple[Any, ...], inputs: Flattened
     ) -> None:
         """Remember the plan that `find` has returned for this call, for direct calls."""
-        if not loaded.direct_is_known:
-            assert loaded.signature is not None
-            bindings = loaded.signature.leaf_bindings(len(inputs.leaves))
-            guard = guard_call(arguments, named, inputs.leaves, bindings)
-            loaded.direct = None if guard is None else write_direct_call(guard, loaded)
-            loaded.direct_is_known = True
+        write_direct_call(loaded, arguments, named, inputs)
         self.latest = None if loaded.direct is None else loaded
 
     def find(self, inputs: Flattened, settings: Settings) -> LoadedPlan | None:
@@ -189,6 +170,30 @@ def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None"
     return None
 
 
+def direct_call(op: DeviceOp[Any, Any, Any]) -> "tuple[LoadedPlan, Any, Any, Any, PlanCache | None] | None":
+    """Return the plan that serves this op if its direct call accepts it. None if the op needs the general way.
+
+    The parts are the plan, its `DirectCall`, the arguments and the keyword arguments for that, and the cache that
+    counts the hit.
+    """
+    kind = type(op)
+    if kind is Then and type(op.f) is Pure and type(op.source) is Value:  # type: ignore[attr-defined]
+        cache = op.f.plans
+        loaded = cache.latest  # one read: another thread may clear the cache
+        return None if loaded is None else (loaded, loaded.direct, *op.source.content, cache)
+    if kind is GraphLaunch:
+        cache = op.captured.plans
+        loaded = cache.latest
+        if loaded is None or loaded.launched_at != op.origin:
+            return None
+        return loaded, loaded.again, (op.captured,), (), cache
+    attached = attached_plans(op)
+    if attached is None:
+        return None
+    loaded, leaves = attached[0]
+    return None if loaded.again is None else (loaded, loaded.again, leaves, (), None)
+
+
 @final
 class PlanLookup:
     """The search for a plan that serves one run, and the store of the plan that the run makes if there is none.
@@ -217,10 +222,15 @@ class PlanLookup:
         elif (call := pipeline_call(op)) is not None:
             return self._bind_call(call[0], *call[1])
         else:
-            for loaded, leaves in attached_plans(op) or ():
+            attached = attached_plans(op) or ()
+            for entry in attached:
+                loaded, leaves = entry
                 if loaded.suits(settings):
                     bound = loaded.bind(leaves)
                     if bound is not None:
+                        if entry is not attached[0]:  # the first one may have a direct call
+                            attach_plans(op, (entry, *(other for other in attached if other is not entry)))
+                        write_call_again(loaded, leaves)
                         return loaded, bound
                     break
             self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable)

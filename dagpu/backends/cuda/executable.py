@@ -28,14 +28,14 @@ class Executable:
         self._command_lists: CommandListPool | None = None
         """The command lists; None until every kernel is compiled."""
         compiled = self.compiled
-        self._all_is_given = not (
-            compiled.allocates
-            or compiled.copies_host
+        self._is_simple = not (
+            compiled.copies_host
             or compiled.reports
+            or compiled.gathers
             or len(devices) > 1
             or self.graphs.own is not None
         )
-        """True if the inputs are all the memory of a run, and a graph of it may run in any stream."""
+        """True if a graph of the plan needs device memory alone, and may run in any stream."""
         self._captured: LaunchGraph | None = None
         """The launch of a captured graph that is all of the plan; None for any other plan."""
         if not self._wanted:
@@ -53,16 +53,23 @@ class Executable:
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`."""
-        if graph and self._all_is_given and self.graphs.idle:
-            assert self._command_lists is not None  # a graph has been made of them
-            replay = launch_idle_graph(self.compiled, self._command_lists, self.graphs, bindings.memory, spin)
-            if replay is not None:
-                return replay
-        if self._captured is not None and self._command_lists is not None:
-            replay = launch_captured(self.compiled, self._command_lists, self._captured, bindings.memory, spin)
-            if replay is not None:
-                return replay
+        replay = self.launch_again(bindings.memory, spin, graph)
+        if replay is not None:
+            return replay
         return start(self.compiled, self._command_lists or self.command_lists, self.graphs, bindings, spin, graph)
+
+    def launch_again(self, memory: list[object], spin: float, graph: bool) -> Replay | None:
+        """Launch an existing graph; see `Prepared.launch_again`."""
+        command_lists = self._command_lists
+        if command_lists is None:
+            return None
+        if graph and self._is_simple and self.graphs.idle:
+            replay = launch_idle_graph(self.compiled, command_lists, self.graphs, memory, spin)
+            if replay is not None:
+                return replay
+        if self._captured is not None:
+            return launch_captured(self.compiled, command_lists, self._captured, memory, spin)
+        return None
 
     def freeze(self, bindings: Bindings) -> CapturedGraph:
         """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""

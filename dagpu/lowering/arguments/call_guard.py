@@ -99,11 +99,7 @@ class NumberGuard:
     def write(self, text: CallText, value: str) -> None:
         text.refuse_if(f"type({value}) is not {self.kind.__name__}")
         for cell, check in self.binding.numbers:
-            number = text.cells[cell] = text.new_name("n")
-            text.lines += [
-                "try:", f"    {number} = {text.constant('CHECK', check)}({value})", "except KernelArgumentError:",
-                "    return MISS",
-            ]  # fmt: skip
+            text.bind_number(cell, value, check)
         text.add_leaf(value)
 
 

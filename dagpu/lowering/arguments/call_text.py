@@ -8,6 +8,7 @@ The text depends on the structure of the plan alone. Layouts, devices and all ot
 function closes over. So plans of one structure share one text.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.errors import KernelArgumentError
@@ -111,6 +112,14 @@ class CallText:
             self.lines.append(f"{lock_name} = {storage}.lock")
             self.locks.append((lock_name, lock))
         return state, storage
+
+    def bind_number(self, cell: int, value: str, check: Callable[[float], object]) -> None:
+        """Write the lines that bind the number with this name to a cell, and refuse one that does not fit."""
+        number = self.cells[cell] = self.new_name("n")
+        self.lines += [
+            "try:", f"    {number} = {self.constant('CHECK', check)}({value})", "except KernelArgumentError:",
+            "    return MISS",
+        ]  # fmt: skip
 
     def add_memory(self, storage: str, alias: int) -> None:
         """Add the memory of a handle. `alias` is its number among the memories of the call, in order of appearance."""

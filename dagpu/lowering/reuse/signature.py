@@ -120,6 +120,38 @@ class Signature:
             return False
         if self._held_storages:
             text.refuse_memory_in(text.constant("HELD", self._held_storages))
+        self._write_given(text)
+        for index in self.moves:
+            text.take_leaf(index)
+        return True
+
+    def write_again(self, text: CallText, leaves: Sequence[Any]) -> bool:
+        """Write the lines of a direct call that do what `bind` does, for one more run with these very leaves. Their
+        names are in `text` already. Return False if `bind` must bind the run."""
+        if self._remembered or self.moves:
+            return False
+        self._write_given(text)
+        graphs: list[Captured] = []
+        for graph, buffers in self._graphs:
+            captured: Captured = leaves[graph] if isinstance(graph, int) else graph
+            name = text.leaves[graph] if isinstance(graph, int) else text.constant("GRAPH", graph)
+            _write_graph(text, name, captured, buffers)
+            graphs.append(captured)
+        for index, buffer, exclusive, held in self._leaves:
+            _, storage = text.read_handle(text.leaves[index], borrows=True, buffer=buffer, lock=exclusive, reads=True)
+            if held is not None:
+                text.refuse_if(f"{storage} is not {text.constant('HELD', held)}")
+                continue
+            if self._held_storages:
+                text.refuse_if(f"{storage} in {text.constant('HELD', self._held_storages)}")
+            for captured in graphs:
+                text.refuse_if(f"{storage} in {text.constant('OF_GRAPH', captured.storages)}")
+        for cell, index, check, _ in self._numbers:
+            text.bind_number(cell, text.leaves[index], check)
+        return True
+
+    def _write_given(self, text: CallText) -> None:
+        """Write the lines that bind the handles that are not leaves, the arrays, and the seeds that each run draws."""
         for handle, buffer in self._given:
             lock = False if buffer >= 0 else None
             text.read_handle(text.constant("GIVEN", handle), borrows=True, buffer=buffer, lock=lock, reads=False)
@@ -130,9 +162,6 @@ class Signature:
                 text.refuse_if(f"{array}.shape != {shape_name} or {array}.dtype != {dtype_name}")
         for cell in self._drawn:
             text.cells[cell] = f"{text.constant('FRESH_SEED', fresh_seed)}()"
-        for index in self.moves:
-            text.take_leaf(index)
-        return True
 
     def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:
         """Bind the inputs of a run.
@@ -216,6 +245,18 @@ class Signature:
                 return False
             memory[cell] = array
         return True
+
+
+def _write_graph(text: CallText, name: str, captured: Captured, buffers: Sequence[int]) -> None:
+    """Write the lines that refuse a launch of a graph whose tensors have moved, or that has updates to take over, and
+    bind its memory. The text does not refer to the graph, which holds the plans of its launches."""
+    for lender in captured.lenders():
+        text.refuse_if(f"{text.constant('LENDER', lender)}._state is None")
+    text.refuse_if(f"not {name}.updates.idle")
+    for storage, exclusive in captured.locks().items():
+        text.locks.append((text.constant("LOCK", storage.lock), exclusive))
+    for storage, buffer in zip(captured.storages, buffers, strict=True):
+        text.cells[buffer] = f"{text.constant('STORAGE', storage)}.memory"
 
 
 def _any_uses(graphs: Sequence[Captured], storage: Storage) -> bool:
