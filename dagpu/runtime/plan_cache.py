@@ -176,12 +176,11 @@ def direct_call(op: DeviceOp[Any, Any, Any]) -> "tuple[LoadedPlan, Any, Any, Any
     The parts are the plan, its `DirectCall`, the arguments and the keyword arguments for that, and the cache that
     counts the hit.
     """
-    kind = type(op)
-    if kind is Then and type(op.f) is Pure and type(op.source) is Value:  # type: ignore[attr-defined]
+    if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
         cache = op.f.plans
         loaded = cache.latest  # one read: another thread may clear the cache
         return None if loaded is None else (loaded, loaded.direct, *op.source.content, cache)
-    if kind is GraphLaunch:
+    if type(op) is GraphLaunch:
         cache = op.captured.plans
         loaded = cache.latest
         if loaded is None or loaded.launched_at != op.origin:
@@ -222,7 +221,7 @@ class PlanLookup:
         elif (call := pipeline_call(op)) is not None:
             return self._bind_call(call[0], *call[1])
         else:
-            attached = attached_plans(op) or ()
+            attached: Any = attached_plans(op) or ()
             for entry in attached:
                 loaded, leaves = entry
                 if loaded.suits(settings):

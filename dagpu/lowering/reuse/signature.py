@@ -161,7 +161,7 @@ class Signature:
                 shape_name, dtype_name = text.constant("SHAPE", shape), text.constant("DTYPE", dtype)
                 text.refuse_if(f"{array}.shape != {shape_name} or {array}.dtype != {dtype_name}")
         for cell in self._drawn:
-            text.cells[cell] = f"{text.constant('FRESH_SEED', fresh_seed)}()"
+            text.cells[cell] = f"{text.function_name(fresh_seed)}()"
 
     def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:
         """Bind the inputs of a run.

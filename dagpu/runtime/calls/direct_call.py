@@ -67,14 +67,15 @@ class CallInTask(Protocol):
 class DirectCall:
     """The direct call of one plan, for threads and for tasks. It does not refer to the `LoadedPlan`, which holds it."""
 
-    __slots__ = ("_constants", "_in_task", "in_task_text", "now", "text")
+    __slots__ = ("_in_task", "constants", "in_task_text", "now", "text")
 
     def __init__(self, text: str, in_task_text: str, constants: dict[str, object]) -> None:
         self.text = text
         """The text of the function `now`."""
         self.in_task_text = in_task_text
         """The text of the function `in_task`."""
-        self._constants = constants
+        self.constants = constants
+        """The objects that both functions close over, by their names in the texts."""
         self.now: CallNow = _make(text, constants)
         self._in_task: CallInTask | None = None
 
@@ -82,7 +83,7 @@ class DirectCall:
     def in_task(self) -> CallInTask:
         """The call in a task. Its text is compiled at the first use."""
         if self._in_task is None:
-            self._in_task = _make(self.in_task_text, self._constants)
+            self._in_task = _make(self.in_task_text, self.constants)
         return self._in_task
 
 
@@ -112,7 +113,7 @@ def write_direct_call(loaded: LoadedPlan, arguments: Any, named: Any, inputs: Fl
     if guard is not None:
         guard.write(text)
         for index, token in loaded.fixed:
-            exact, fixed = text.constant("EXACT_TOKEN", exact_token), text.constant("FIXED", token)
+            exact, fixed = text.function_name(exact_token), text.constant("FIXED", token)
             text.refuse_if(f"{exact}({text.leaves[index]}) != {fixed}")
         if signature.write_rest(text):
             loaded.direct = _finished(text, loaded)
