@@ -143,7 +143,7 @@ def observed(form: str, way: str, trouble: str, direct: bool, spin: str, **argum
                 result = run(scene.op)
             except DagpuError as error:
                 seen.append((type(error), str(error).replace("0x", "")))
-            if isinstance(result, HandleBase):
+            if result is not None:
                 seen.append(type(result))
                 with suppress(DagpuError):
                     seen.append(result.borrow().to_host().sync().tobytes())
