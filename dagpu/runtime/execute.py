@@ -19,7 +19,7 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Value
 from dagpu.runtime.calls.direct_call import DirectCall
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
-from dagpu.runtime.calls.run_call import run_bound, run_bound_now, run_call
+from dagpu.runtime.calls.run_call import run_bound, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.plan_cache import PlanCache, PlanLookup, direct_call
@@ -70,13 +70,22 @@ def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin)
     found = lookup.bind()
     if found is None:
         return drive(_run_traced(op, settings, _blocking, lookup, origin))
-    claims = found[1].claims
+    loaded, bound = found
+    if bound is None:
+        assert lookup.inputs is not None
+        result = loaded.again.now(loaded, lookup.inputs.leaves, (), settings, origin)
+        if result is not MISS:
+            return result
+        bound = lookup.bind_again(loaded)
+        if bound is None:
+            return drive(_run_traced(op, settings, _blocking, lookup, origin))
+    claims = bound.claims
     if claims is None:
-        return run_bound_now(found[0], found[1], settings, origin)
+        return drive(run_bound(loaded, bound, settings, _blocking, origin))
     if not claims.claim():
         return drive(_run_traced(op, settings, _blocking, lookup, origin))
     try:
-        return claims.publish(run_bound_now(found[0], found[1], settings, origin))
+        return claims.publish(drive(run_bound(loaded, bound, settings, _blocking, origin)))
     finally:
         claims.abandon()
 
@@ -122,9 +131,31 @@ def _execute_generally(
     found = lookup.bind()
     if found is None:
         return _run_traced(op, settings, waits, lookup, origin)
-    if found[1].claims is not None:
-        return _run_remembering(found[0], found[1], op, settings, waits, lookup, origin)
-    return run_bound(found[0], found[1], settings, waits, origin)
+    loaded, bound = found
+    if bound is None:
+        return _run_again(op, loaded, settings, waits, lookup, origin)
+    if bound.claims is not None:
+        return _run_remembering(loaded, bound, op, settings, waits, lookup, origin)
+    return run_bound(loaded, bound, settings, waits, origin)
+
+
+async def _run_again(
+    op: DeviceOp[_T, Any, Any],
+    loaded: LoadedPlan,
+    settings: Settings,
+    waits: Waits,
+    lookup: PlanLookup,
+    origin: Origin,
+) -> Any:
+    """Run an op by the direct call of the plan that its key has found, or else in the general way."""
+    assert lookup.inputs is not None
+    result = await loaded.again.in_task(loaded, lookup.inputs.leaves, (), settings, origin, waits)
+    if result is not MISS:
+        return result
+    bound = lookup.bind_again(loaded)
+    if bound is None:
+        return await _run_traced(op, settings, waits, lookup, origin)
+    return await run_bound(loaded, bound, settings, waits, origin)
 
 
 async def _run_value(value: Any, waits: Waits) -> Any:

@@ -15,7 +15,7 @@ from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
-from dagpu.runtime.calls.direct_call import write_call_again, write_direct_call
+from dagpu.runtime.calls.direct_call import OFTEN, write_call_again, write_direct_call
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 
@@ -54,7 +54,8 @@ class PlanCache:
 
     def remember_launch(self, loaded: LoadedPlan, op: GraphLaunch) -> None:
         """Remember the plan that `find` has returned for a launch of this graph, for direct calls."""
-        write_call_again(loaded, (op.captured,))
+        if not loaded.again_is_known:
+            write_call_again(loaded, (op.captured,))
         loaded.launched_at = op.origin
         self.latest = None if loaded.again is None or op.origin is None else loaded
 
@@ -213,8 +214,12 @@ class PlanLookup:
         self.inputs: Flattened | None = None
         """The leaves of the op, once `bind` has looked for a key; None if the op has no key."""
 
-    def bind(self) -> tuple[LoadedPlan, BoundArguments] | None:
-        """Return a plan with the inputs of this run bound to it; None if the run needs a trace."""
+    def bind(self) -> tuple[LoadedPlan, BoundArguments | None] | None:
+        """Return a plan with the inputs of this run bound to it; None if the run needs a trace.
+
+        Nothing is bound if the plan has a direct call for the leaves in `inputs`. If that refuses them, `bind_again`
+        binds them.
+        """
         op, settings = self._op, self._settings
         if not self._inline:
             self.inputs = inputs = flatten_op(op)
@@ -229,7 +234,8 @@ class PlanLookup:
                     if bound is not None:
                         if entry is not attached[0]:  # the first one may have a direct call
                             attach_plans(op, (entry, *(other for other in attached if other is not entry)))
-                        write_call_again(loaded, leaves)
+                        if loaded.runs >= OFTEN and not loaded.again_is_known:
+                            write_call_again(loaded, leaves)
                         return loaded, bound
                     break
             self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable)
@@ -238,19 +244,30 @@ class PlanLookup:
         if inputs is None or cache is None:
             return None
         found = cache.find(inputs, settings)
-        bound = None if found is None else found.bind(inputs.leaves)
-        if found is None or bound is None:
-            return None
-        if type(op) is GraphLaunch:
+        if found is not None and type(op) is GraphLaunch:
             cache.remember_launch(found, op)
-        return found, bound
+        if found is None:
+            return None
+        if self._inline and self._settings.direct:
+            if found.runs >= OFTEN and not found.again_is_known:
+                write_call_again(found, inputs.leaves)
+            if found.again is not None:
+                return found, None
+        bound = found.bind(inputs.leaves)
+        return None if bound is None else (found, bound)
+
+    def bind_again(self, found: LoadedPlan) -> BoundArguments | None:
+        """Bind the leaves to the plan whose direct call has refused them; None if the run needs a trace."""
+        assert self.inputs is not None
+        return found.bind(self.inputs.leaves)
 
     def _bind_call(
         self, cache: PlanCache, arguments: tuple[Any, ...], named: tuple[Any, ...]
-    ) -> tuple[LoadedPlan, BoundArguments] | None:
+    ) -> tuple[LoadedPlan, BoundArguments | None] | None:
         """Return a plan for one call of a pipeline, with these arguments bound to it; None if the run needs a trace."""
         self.inputs = inputs = flatten_op(self._op, refused=_warn_uncacheable)
-        self._cache, self._inline = cache, False
+        self._cache = cache
+        self._inline = False
         found = None if inputs is None else cache.find(inputs, self._settings)
         if found is None or inputs is None:
             return None

@@ -53,9 +53,10 @@ class Executable:
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`."""
-        replay = self.launch_again(bindings.memory, spin, graph)
-        if replay is not None:
-            return replay
+        if (graph and self._is_simple and self.graphs.idle) or self._captured is not None:
+            replay = self.launch_again(bindings.memory, spin, graph)
+            if replay is not None:
+                return replay
         return start(self.compiled, self._command_lists or self.command_lists, self.graphs, bindings, spin, graph)
 
     def launch_again(self, memory: list[object], spin: float, graph: bool) -> Replay | None:

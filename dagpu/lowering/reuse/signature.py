@@ -23,13 +23,15 @@ from typing import Any, TypeAlias, final
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.handles import (
+    HANDLES,
     HandleBase,
     find_live_state,
+    live_state,
     state_of,
 )
 from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.call_guard import LeafBinding
-from dagpu.lowering.arguments.call_text import CallText
+from dagpu.lowering.arguments.call_text import CallText, HandleNames
 from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -128,7 +130,9 @@ class Signature:
     def write_again(self, text: CallText, leaves: Sequence[Any]) -> bool:
         """Write the lines of a direct call that do what `bind` does, for one more run with these very leaves. Their
         names are in `text` already. Return False if `bind` must bind the run."""
-        if self._remembered or self.moves:
+        if self._remembered or not all(
+            type(leaves[index]) in HANDLES and state_of(leaves[index]) for index in self.moves
+        ):
             return False
         self._write_given(text)
         graphs: list[Captured] = []
@@ -138,7 +142,7 @@ class Signature:
             _write_graph(text, name, captured, buffers)
             graphs.append(captured)
         for index, buffer, exclusive, held in self._leaves:
-            _, storage = text.read_handle(text.leaves[index], borrows=True, buffer=buffer, lock=exclusive, reads=True)
+            storage = self._write_leaf(text, leaves, index, buffer, exclusive)
             if held is not None:
                 text.refuse_if(f"{storage} is not {text.constant('HELD', held)}")
                 continue
@@ -148,7 +152,21 @@ class Signature:
                 text.refuse_if(f"{storage} in {text.constant('OF_GRAPH', captured.storages)}")
         for cell, index, check, _ in self._numbers:
             text.bind_number(cell, text.leaves[index], check)
+        for index in self.moves:
+            if index not in text.handles:
+                self._write_leaf(text, leaves, index, -1, None)
+            text.take_leaf(index)
         return True
+
+    def _write_leaf(
+        self, text: CallText, leaves: Sequence[Any], index: int, buffer: int, exclusive: bool | None
+    ) -> str:
+        """Write the lines that bind a leaf with memory, and return the name of its storage."""
+        name = text.leaves[index]
+        state, storage = text.read_handle(name, borrows=True, buffer=buffer, lock=exclusive, reads=True)
+        found = live_state(leaves[index])
+        text.handles[index] = HandleNames(name, state, storage, type(leaves[index]), found.layout, index)
+        return storage
 
     def _write_given(self, text: CallText) -> None:
         """Write the lines that bind the handles that are not leaves, the arrays, and the seeds that each run draws."""

@@ -35,8 +35,9 @@ _blocking: Final = BlockingWaits()
 _FEW_CELLS: Final = 16
 """The most buffers whose list is written out."""
 
-_WRITTEN_FROM: Final = 2
-"""The run of a plan, counted from 0, from which on a call of the same op is written: most ops run once or twice."""
+OFTEN: Final = 6
+"""The number of runs of a plan after which the call of a plain op is written: to write it takes as long as ten runs
+save, and most ops run a few times."""
 
 _LONGEST: Final = 400
 """The most lines of a text. The general way runs calls with more inputs."""
@@ -124,7 +125,7 @@ def write_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
     """Give a plan the direct call of runs whose leaves fit, unless it has one or can have none: of the same
     op, or of a graph. The leaves are the arguments of the call. `leaves` are those of one run."""
     signature = loaded.signature
-    if loaded.again_is_known or loaded.runs < _WRITTEN_FROM or signature is None:
+    if loaded.again_is_known or signature is None:
         return
     text = CallText()
     text.leaves += [f"a{index}" for index in range(len(leaves))]

@@ -15,12 +15,13 @@ from dagpu.common.errors import DagpuError
 from dagpu.handles import HandleBase, state_of
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks, Storage
+from dagpu.runtime.calls.direct_call import OFTEN
 from dagpu.runtime.plan_cache import PlanLookup
 from tests.programs.arithmetic import axpy, scale
 from tests.simulated.cuda import driver, installed
 
 S: Final = (2, 2)
-WARM: Final = 4
+WARM: Final = OFTEN + 2
 """Runs before the one that is compared: by then a direct call exists."""
 
 
