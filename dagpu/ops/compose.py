@@ -493,7 +493,10 @@ def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
     for op, number in numbers.items():
         place = place_of(op.origin)
         where = "" if place is None else f"\n{place[0].rsplit('/', 1)[-1]}:{place[1]}"
-        lines.append(f'  n{number} [label="{(label_of(op) + where).translate(_IN_DOT)}"];')
+        # What only hands a tensor to a launch or takes it back is a line of text, not a box of the launch's size.
+        plain = "shape=plaintext, height=0, " if isinstance(op, Map) and isinstance(op.f, Cut | Uncut | Item) else ""
+        told = label_of(op) if plain else label_of(op) + where
+        lines.append(f'  n{number} [{plain}label="{told.translate(_IN_DOT)}"];')
         lines += [f"  n{numbers[source]} -> n{number};" for source in sources_of(op)]
     return "\n".join([*lines, "}"])
 

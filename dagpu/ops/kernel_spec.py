@@ -8,6 +8,7 @@ import numpy as np
 
 from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin
+from dagpu.handles.device_handles import LibraryBody
 
 AxisSight: TypeAlias = tuple[int, int, int]
 """What a tile sees along an axis of an input: an axis of the first output, and the elements that it also sees before
@@ -53,6 +54,28 @@ class HostBody:
 
 
 @final
+@plain
+class Indexed:
+    """An input of a kernel whose elements are indices of another tensor. The caller, and not the kernel, is to blame
+    for an index beyond that tensor."""
+
+    name: str
+    """The name of the input."""
+    axis: int
+    """The axis of the other tensor along which the indices count."""
+
+
+@final
+class IndexBeyond(Exception):
+    """Raised by the host body of an indexed kernel: an index is beyond its axis."""
+
+    def __init__(self, index: int, extent: int) -> None:
+        super().__init__(f"index {index} of an axis with {extent} elements")
+        self.index = index
+        self.extent = extent
+
+
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelSpec:
     """The declaration of a kernel. `kernel.grid(...)` and similar methods make a changed copy."""
@@ -78,6 +101,11 @@ class KernelSpec:
     if it does not wait, and so must start when that kernel is over."""
     sees: tuple[Sight | None, ...] | None = None
     """For each parameter what a tile sees of it, None for everything; None if nothing is declared."""
+    indexed: Indexed | None = None
+    """The input with indices of another tensor, if an index may be beyond it."""
+    library: LibraryBody | None = None
+    """The functions of a library that do the work on a CUDA device, in place of CUDA source text. Such a kernel has no
+    scalar parameters, and it writes whole outputs."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)

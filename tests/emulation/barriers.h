@@ -12,6 +12,7 @@
 #include <vector>
 
 #define __shared__ static
+#define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 using std::max;
 using std::min;
@@ -80,6 +81,7 @@ std::size_t launch_blocks(
 }  // namespace emulation
 
 inline void __syncthreads() { swapcontext(&emulation::running->context, &emulation::scheduler); }
+inline void __syncwarp() { __syncthreads(); }  // so all threads of the block must come
 
 // Makes a kernel callable from outside, in either order.
 #define EMULATED_BLOCKS(name, kernel)                                                                                 \

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dagpu.backends.cuda.commands.bounds_reports import LAYOUT
 from dagpu.common.layout import check_tiling
 from dagpu.ops.kernel_spec import KernelSpec
 from tests.emulation import HERE, Emulation, emulation
@@ -22,15 +23,20 @@ VARIANT: Final = "wide"
 class EmulatedKernels:
     """The kernels of several declarations, compiled once."""
 
-    def __init__(self, specs: Sequence[KernelSpec], folder: Path, *, blocks: bool = False) -> None:
+    def __init__(
+        self, specs: Sequence[KernelSpec], folder: Path, *, blocks: bool = False, variant: str = VARIANT
+    ) -> None:
         """With `blocks`, the threads of a block meet at barriers, and each launch is done in two orders of threads."""
+        self._variant = variant
+        self.report = np.zeros(LAYOUT.itemsize, np.uint8)
+        """The report of the first access out of bounds, in a variant that is checked."""
         self._numbers = {id(spec): number for number, spec in enumerate(specs)}
         self._specs = list(specs)
         self._blocks = blocks
         macro = "EMULATED_BLOCKS" if blocks else "EMULATED"
-        prelude, _, rest = in_namespace(VARIANT, "\n@@\n").partition("\n@@\n")
+        prelude, _, rest = in_namespace(variant, "\n@@\n").partition("\n@@\n")
         kernels = "".join(f"namespace n{number} {{\n{spec.cuda}}}\n" for number, spec in enumerate(specs))
-        exported = "".join(f"{macro}(k{n}, (wide::n{n}::{spec.name}))\n" for n, spec in enumerate(specs))
+        exported = "".join(f"{macro}(k{n}, ({variant}::n{n}::{spec.name}))\n" for n, spec in enumerate(specs))
         text = HALVES + (BARRIERS if blocks else "") + prelude + kernels + rest + exported
         self._device: Emulation = emulation(text, folder)
 
@@ -51,13 +57,13 @@ class EmulatedKernels:
 
     def _run(self, name: str, spec: KernelSpec, arguments: Sequence[Any], tiles: Sequence[tuple[int, ...]]) -> None:
         data, cuts, grid = b"", iter(tiles), spec.grid
-        for param, argument in zip(spec.params, arguments, strict=True):
+        for number, (param, argument) in enumerate(zip(spec.params, arguments, strict=True)):
             if param.form == "out":
                 tile = next(cuts)
                 grid = grid or check_tiling(argument.shape, tile, True)[1]
-                part, align = packed(VARIANT, argument, tile), 8
+                part, align = packed(self._variant, argument, tile, self.report, number), 8
             elif param.form == "in":
-                part, align = packed(VARIANT, argument), 8
+                part, align = packed(self._variant, argument, None, self.report, number), 8
             else:
                 check: Any = param.check
                 part = np.array(check(argument)).astype(check.dtype).tobytes()

@@ -130,7 +130,7 @@ class Loaded:
         except Violation as violation:
             self._violated(violation, reports)
         except KernelBoundsError as error:
-            self._violated(_out_of_sight(error, launch), reports)
+            self._violated(_refused(error, launch), reports)
         except BaseException as error:
             self.gpu.machine.problems.append(f"a host body failed on the GPU: {error!r}")
 
@@ -224,6 +224,25 @@ class Loaded:
         rank, room = len(violation.index), (0,) * (8 - len(violation.index))
         fields = (2, violation.argument, rank, violation.kind, *violation.index, *room, *violation.extent, *room)
         report[...] = np.frombuffer(REPORT.pack(*fields), np.uint8)
+
+
+def _refused(error: KernelBoundsError, launch: Launch) -> Violation:
+    """Return the violation that the host body, or the check of its tiles, has found: as the prelude would report it."""
+    return _out_of_sight(error, launch) if launch.kernel.indexed is None else _beyond(error, launch)
+
+
+def _beyond(error: KernelBoundsError, launch: Launch) -> Violation:
+    """Return the violation of an index beyond its axis: of the access with it, to the output or to the first input."""
+    found = re.search(r"the index (-?\d+), but the axis has (\d+) elements", str(error))
+    assert found is not None
+    assert launch.kernel.indexed is not None
+    number, axis = int(launch.kernel.name == "take"), launch.kernel.indexed.axis
+    argument: Any = launch.args[number]
+    shape = (argument.view if type(argument) is Tiles else argument).layout.shape
+    index = [0] * len(shape)
+    index[axis] = int(found[1])
+    assert shape[axis] == int(found[2])
+    return Violation(number, tuple(index), shape, int(type(argument) is Tiles))
 
 
 def _out_of_sight(error: KernelBoundsError, launch: Launch) -> Violation:

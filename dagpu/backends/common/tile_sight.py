@@ -1,4 +1,4 @@
-"""Tiles by their numbers, and the error of a tile that looked at more of an input than its kernel declares."""
+"""Tiles by their numbers, and the errors of launches that looked where they may not."""
 
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import KernelBoundsError
@@ -16,6 +16,17 @@ def sight_error(launch: Launch, position: int, index: tuple[int, ...], tile: tup
         f"{kernel.name} looked at {name}[{', '.join(map(str, index))}] from tile {tile}, and declares {sight.declared} "
         f"of {name}. Declare what it looks at. It is declared at {describe(kernel.origin)}, and was launched at "
         f"{describe(launch.origin)}."
+    )
+
+
+def index_error(launch: Launch, index: int, extent: int) -> KernelBoundsError:
+    """Return the error for an index beyond its axis, in the input of indices of a launch."""
+    kernel = launch.kernel
+    assert kernel.indexed is not None
+    allowed = f"Give indices from {-extent} to {extent - 1}" if extent else "Give no indices"
+    return KernelBoundsError(
+        f"{kernel.name} at {describe(launch.origin)}: {kernel.indexed.name} has the index {index}, but the axis has "
+        f"{extent} elements. {allowed}."
     )
 
 

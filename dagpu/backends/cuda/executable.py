@@ -28,14 +28,10 @@ class Executable:
         self._command_lists: CommandListPool | None = None
         """The command lists; None until every kernel is compiled."""
         compiled = self.compiled
-        self._is_simple = not (
-            compiled.copies_host
-            or compiled.reports
-            or compiled.gathers
-            or len(devices) > 1
-            or self.graphs.own is not None
+        self._is_on_device = not (
+            compiled.copies_host or compiled.reports or len(devices) > 1 or self.graphs.own is not None
         )
-        """True if a graph of the plan needs device memory alone, and may run in any stream."""
+        """True if all memory of a run is that of one device, and a graph of it may run in any stream."""
         self._captured: LaunchGraph | None = None
         """The launch of a captured graph that is all of the plan; None for any other plan."""
         if not self._wanted:
@@ -53,7 +49,9 @@ class Executable:
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`."""
-        if (graph and self._is_simple and self.graphs.idle) or self._captured is not None:
+        if self.compiled.devices[0].exchange.arrivals:
+            graph = False
+        if (graph and self._is_on_device and self.graphs.idle) or self._captured is not None:
             replay = self.launch_again(bindings.memory, spin, graph)
             if replay is not None:
                 return replay
@@ -64,7 +62,7 @@ class Executable:
         command_lists = self._command_lists
         if command_lists is None:
             return None
-        if graph and self._is_simple and self.graphs.idle:
+        if graph and self._is_on_device and self.graphs.idle and not self.compiled.devices[0].exchange.arrivals:
             replay = launch_idle_graph(self.compiled, command_lists, self.graphs, memory, spin)
             if replay is not None:
                 return replay

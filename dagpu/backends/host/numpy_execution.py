@@ -11,6 +11,7 @@ from dagpu.backends.common.failures import Outcome
 from dagpu.backends.common.host_instructions import blame, call, source_array
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.common.run_errors import no_room, out_of_memory
+from dagpu.backends.common.tile_sight import index_error
 from dagpu.backends.host.arrays import input_array, readonly_array, writable_array
 from dagpu.backends.host.sight_check import check_sight
 from dagpu.backends.host.tiles import TilePlace, cut_out, listed, places, whole
@@ -32,7 +33,7 @@ from dagpu.lowering.program import (
     View,
 )
 from dagpu.ops.initializers import with_seed
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.kernel_spec import IndexBeyond, KernelSpec
 
 
 class Launchable(Protocol):
@@ -138,6 +139,8 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
 def _call_body(body: Callable[..., object], arguments: list[Any], launch: Launch) -> None:
     try:
         returned = body(*arguments)
+    except IndexBeyond as error:
+        raise index_error(launch, error.index, error.extent) from None
     except BaseException as error:
         blame(error, f"the host body of kernel {launch.kernel.name}, launched at {describe(launch.origin)}")
         raise

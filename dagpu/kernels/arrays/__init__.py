@@ -27,10 +27,18 @@ from dagpu.kernels.arrays.element_functions import (
     tanh,
     where,
 )
+from dagpu.kernels.arrays.libraries.matrix_products import matmul
+from dagpu.kernels.arrays.movement.gathering import one_hot, take
+from dagpu.kernels.arrays.movement.joining import concatenate, stack
+from dagpu.kernels.arrays.movement.normalising import softmax
+from dagpu.kernels.arrays.movement.running_sums import cumsum
+from dagpu.kernels.arrays.movement.scattering import scatter_add
+from dagpu.kernels.arrays.movement.transposition import transpose
 from dagpu.kernels.arrays.reductions import all, amax, amin, any, mean, norm, prod, sum
 
 __all__ = [
-    "abs", "all", "amax", "amin", "any", "argmax", "argmin", "ceil", "clip", "cos", "erf", "exp", "expm1", "floor",
-    "isfinite", "isnan", "log", "log1p", "maximum", "mean", "minimum", "norm", "pow", "prod", "rint", "sin", "sqrt",
-    "sum", "tanh", "where",
+    "abs", "all", "amax", "amin", "any", "argmax", "argmin", "ceil", "clip", "concatenate", "cos", "cumsum", "erf",
+    "exp", "expm1", "floor", "isfinite", "isnan", "log", "log1p", "matmul", "maximum", "mean", "minimum", "norm",
+    "one_hot", "pow", "prod", "rint", "scatter_add", "sin", "softmax", "sqrt", "stack", "sum", "take", "tanh",
+    "transpose", "where",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Reductions over any axes: `sum`, `prod`, `mean`, `norm`, `amin`, `amax`, `any`, `all`.
 
-All combine elements in an order that follows from the shape alone (`reduction_order`), in one pass for each factor of
-4,096 of a row's length. So the bits of a result are the same on every device, in every schedule and in every run.
+All combine elements in an order that follows from the shape alone (`reduction_order`), in one pass or two. So the bits
+of a result are the same on every device, in every schedule and in every run.
 """
 
 from typing import Any, TypeAlias
@@ -131,14 +131,14 @@ def kept_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
     return tuple([n for axis, n in enumerate(shape) if axis not in axes])
 
 
-def checked_input(name: str, layout: Layout | None, domain: Domain, origin: Origin) -> Layout:
-    """Return the layout of a reduction's input.
+def checked_input(name: str, layout: Layout | None, domain: Domain, origin: Origin, param: str = "x") -> Layout:
+    """Return the layout of an input, the argument `param` of a function of tensors.
 
     Raises:
-        KernelArgumentError: it is a number, or a tensor of an element type that the reduction does not take.
+        KernelArgumentError: it is a number, or a tensor of an element type that the function does not take.
     """
     if layout is None:
-        raise refused_call(name, origin, "x is a number", "Pass a tensor: full((1,), x), say")
+        raise refused_call(name, origin, f"{param} is a number", "Pass a tensor: full((1,), x), say")
     if layout.dtype not in DOMAINS[domain]:
         what = f"it does not take elements of {type_name(layout.dtype)}"
         raise refused_call(name, origin, what, "Convert the tensor before: convert(t, f32), say")

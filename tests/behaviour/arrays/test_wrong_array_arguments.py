@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 import dagpu
-from dagpu import DeviceOp, array, expr, f32, zeros
+from dagpu import DeviceOp, array, expr, f32, i64, zeros
 from tests.behaviour.errors.argument_sorts import WRONG, tensor
 
 blend = expr(f32, f32)(lambda x, a: a * x)
@@ -15,6 +15,14 @@ loose: Any = expr
 anyhow: Any = array
 TENSORS: Final = ("op", "tensor", "lent")
 REALS: Final = ("number", "negative", "fraction", "nan")
+
+
+MOVING: Final = ("concatenate", "stack", "take", "one_hot", "scatter_add", "transpose", "cumsum", "softmax")
+"""Functions that have entries of their own."""
+
+
+def indices() -> Any:
+    return zeros((2,), i64)
 
 
 def out() -> Any:
@@ -33,8 +41,31 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     **{
         name: (lambda x, name=name: getattr(anyhow, name)(x), TENSORS)  # type: ignore[misc]  # reason: mypy has no type for a default
         for name in array.__all__
-        if name not in ("where", "clip", "pow", "minimum", "maximum")
+        if name not in ("where", "clip", "pow", "minimum", "maximum", "matmul", *MOVING)
     },
+    "transpose": (lambda x: anyhow.transpose(x), TENSORS),
+    "axes": (lambda x: anyhow.transpose(tensor(), x), ("None",)),
+    "concatenate": (lambda x: anyhow.concatenate(x), ()),
+    "a part": (lambda x: anyhow.concatenate((tensor(), x)), TENSORS),
+    "an axis of concatenate": (lambda x: anyhow.concatenate((tensor(),), x), ("negative",)),
+    "stack": (lambda x: anyhow.stack((tensor(), x)), TENSORS),
+    "an axis of stack": (lambda x: anyhow.stack((tensor(),), x), ("negative",)),
+    "take": (lambda x: anyhow.take(x, indices()), TENSORS),
+    "indices": (lambda x: anyhow.take(tensor(), x), ()),
+    "an axis of take": (lambda x: anyhow.take(tensor(), indices(), x), ("negative",)),
+    "one_hot": (lambda x: anyhow.one_hot(x, 3), ()),
+    "n of one_hot": (lambda x: anyhow.one_hot(indices(), x), ("number",)),
+    "an element type of one_hot": (lambda x: anyhow.one_hot(indices(), 3, x), ()),
+    "cumsum": (lambda x: anyhow.cumsum(x), TENSORS),
+    "an axis of cumsum": (lambda x: anyhow.cumsum(tensor(), x), ("None", "negative")),
+    "softmax": (lambda x: anyhow.softmax(x), TENSORS),
+    "an axis of softmax": (lambda x: anyhow.softmax(tensor(), x), ("negative",)),
+    "into": (lambda x: anyhow.scatter_add(x, indices(), zeros((2,))), ("op", "tensor")),
+    "indices of scatter_add": (lambda x: anyhow.scatter_add(zeros((4,)), x, zeros((2,))), ()),
+    "values": (lambda x: anyhow.scatter_add(zeros((4,)), zeros((4,), i64), x), TENSORS),
+    "matmul": (lambda x: anyhow.matmul(x, tensor()), TENSORS),
+    "a transpose": (lambda x: anyhow.matmul(tensor(), tensor(), transpose=x), ()),
+    "a precision": (lambda x: anyhow.matmul(tensor(), tensor(), precision=x), ()),
     "maximum": (lambda x: anyhow.maximum(x, tensor()), (*TENSORS, *REALS)),
     "clip": (lambda x: anyhow.clip(tensor(), x, 1.0), (*TENSORS, *REALS)),
     "an axis": (lambda x: anyhow.sum(tensor(), x), ("None", "negative")),

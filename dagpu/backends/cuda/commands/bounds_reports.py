@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.common.failures import Outcome
-from dagpu.backends.common.tile_sight import index_of_tile, sight_error
+from dagpu.backends.common.tile_sight import index_error, index_of_tile, sight_error
 from dagpu.backends.cuda.commands.error_context import instructions_of
 from dagpu.backends.cuda.kernels.launch_params import REPORT
 from dagpu.common.errors import KernelBoundsError
@@ -56,6 +56,8 @@ def _error(launch: Launch, report: Any) -> KernelBoundsError:
         return sight_error(launch, int(report["argument"]), seen, index_of_tile(int(report["extent"][0]), launch.grid))
     name = spec.params[int(report["argument"])].name
     index, extent = (tuple(int(n) for n in report[what][:rank]) for what in ("index", "extent"))
+    if spec.indexed is not None:
+        return index_error(launch, index[spec.indexed.axis], extent[spec.indexed.axis])
     where = _KINDS[int(report["kind"])].format(extent=extent)
     return KernelBoundsError(
         f"kernel {spec.name!r}, launched at {describe(launch.origin)}: argument {name!r} was accessed at {index}, "

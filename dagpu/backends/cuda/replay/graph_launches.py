@@ -4,7 +4,6 @@ Each returns the run, or None where the run must be started in another way, by `
 """
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from dagpu.backends.common.measuring import current_recorder
@@ -18,44 +17,44 @@ from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.replay.graph_replay import GraphReplay
 from dagpu.backends.cuda.replay.submit import follow_launch
-from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, Replay
-from dagpu.common.errors import DagpuError, DeviceError, DeviceLostError
+from dagpu.common.errors import DagpuError, DeviceLostError
 
 
 def launch_idle_graph(
     compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
 ) -> Replay | None:
-    """Launch an idle graph of a plan that neither copies from or to the host nor reports violations, and poll it for at
-    most `spin` seconds.
+    """Launch an idle graph of a plan whose memory is all on one device, and poll it for at most `spin` seconds.
 
     It does what `launch_graph` does, without an object for the run if that completes at once. Return None if the run
-    must be started in another way. Its effect is then at most that outputs have memory.
+    must be started in another way; it has no effect then.
+
+    Raises:
+        OutOfMemoryError: there is too little memory; nothing has been submitted.
+        DeviceLostError: the device is lost.
     """
     device = compiled.devices[0]
     if device.lost is not None or device.retired.gone or current_recorder() is not None:
         return None
-    bases = [0] * compiled.bases
-    block: Any
-    for buffer, base in compiled.inputs:
-        block = memory[buffer]
-        bases[base] = block.address
+    buffers = RunMemory(compiled, memory) if compiled.allocates else None
+    if buffers is not None:
+        bases = buffers.bases
+    else:
+        bases = [0] * compiled.bases
+        for buffer, base in compiled.inputs:
+            block: Any = memory[buffer]
+            bases[base] = block.address
     streams = device.streams
     graph: GraphExec | None = None
     stream: CudaStream | None = None
-    arenas: list[object] = []
     launched = complete = False
     with device.gpu.current():
         try:
             graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
-            if (
-                graph is not None
-                and graph.raw is not None
-                and (
-                    not compiled.allocates or _allocate(compiled, device, memory, graph.parameters.bases, bases, arenas)
-                )
-            ):
+            if graph is not None and graph.raw is not None:
+                if buffers is not None:
+                    buffers.allocate(graph.parameters.bases)
                 stream = streams.take_exclusive()
                 graph.update_nodes(bases, memory).launch(stream.raw)
                 launched = True
@@ -65,7 +64,7 @@ def launch_idle_graph(
             if graph is None or stream is None:
                 _give_up(compiled, graphs, graph, error)
                 raise
-            run = _as_replay(compiled, command_lists, graphs, graph, memory, stream, bases, arenas)
+            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
             followed = run.follow(None if launched else error)
             if launched and not followed.mark_lost(error, required=True):
                 followed.wait()  # an interrupt: no caller has the run to wait for it
@@ -79,56 +78,9 @@ def launch_idle_graph(
         graphs.idle.append(graph)
         streams.exclusive.append(stream)
         return COMPLETED
-    run = _as_replay(compiled, command_lists, graphs, graph, memory, stream, bases, arenas)
+    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
     device.live.add(run)
     return run
-
-
-def _allocate(
-    compiled: CompiledPlan,
-    device: CudaDevice,
-    memory: list[object],
-    before: Sequence[int],
-    bases: list[int],
-    arenas: list[object],
-) -> bool:
-    """Allocate the arenas and those outputs of a run that have no memory yet, at the addresses `before` of the graph's
-    last run if they are idle. Return False if there is too little memory: `RunMemory.allocate` waits for other runs."""
-    block: Any
-    try:
-        for number, size in compiled.arenas:
-            block = device.memory.take(size, wanted=before[number])
-            arenas.append(block)
-            bases[number] = block.address
-        for buffer, base, _, nbytes in compiled.outputs:
-            block = memory[buffer]
-            if block is None:
-                memory[buffer] = block = device.memory.take(nbytes, wanted=before[base])
-            bases[base] = block.address
-    except DeviceLostError:
-        raise
-    except DeviceError:
-        return False
-    return True
-
-
-def _as_replay(
-    compiled: CompiledPlan,
-    command_lists: CommandListPool,
-    graphs: GraphInstances,
-    graph: GraphExec,
-    memory: list[object],
-    stream: CudaStream,
-    bases: list[int],
-    arenas: list[object],
-) -> GraphReplay:
-    """Return the object of a run that did not complete at once, with its memory."""
-    buffers: RunMemory | None = None
-    if arenas:
-        buffers = RunMemory(compiled, memory)
-        buffers.bases = bases
-        buffers.kept_alive = arenas
-    return GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
 
 
 def _give_up(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec | None, error: BaseException) -> None:

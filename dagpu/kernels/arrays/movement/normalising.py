@@ -1,0 +1,82 @@
+"""`softmax`: exponentials along an axis, divided by their sum.
+
+A row of up to 16 elements for each lane of a block is computed by one launch, which reads it once and keeps it in
+registers. A longer row is cut into spans: one launch finds the largest element of each span, one adds up the
+exponentials of each span, and one writes the quotients.
+"""
+
+from typing import Any
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.dtypes import bf16, f16, f32, f64
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin, here
+from dagpu.handles import Tensor
+from dagpu.kernels.annotations import In
+from dagpu.kernels.arrays.movement.axis_groups import AxisGroups, around_axis, one_axis
+from dagpu.kernels.arrays.movement.softmax_kernels import softmax_kernel, softmax_order
+from dagpu.kernels.arrays.reductions import checked_input
+from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.generated.generated_launch import (
+    AnyOp,
+    array_call,
+    first_output,
+    move_arguments,
+    new_output,
+    reshaped,
+)
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import UNCUT, Map, unzip
+from dagpu.ops.launch import Launch
+
+_F = TypeVar("_F", f16, bf16, f32, f64)
+
+
+def softmax(x: In[_F], axis: int = -1) -> DeviceOp[Tensor[_F], Any]:
+    """Return `exp(x - m) / s` along an axis, where m is the largest element of the row and s the sum of its
+    exponentials.
+
+    Exponentials are within 2 ulp and are added in an order that follows from the shape alone, so results differ between
+    devices by a few ulp, and are the same in every run on one. f16 and bf16 are computed in f32, and the result is
+    rounded once. A row is NaN if it has a NaN or positive infinity, or negative infinity alone.
+
+    Args:
+        x: a tensor of a floating type, or an op whose result is one.
+        axis: one axis; a negative number counts from the last one.
+
+    Raises:
+        KernelArgumentError: the elements are no floats.
+        ShapeError: `x` has no such axis.
+    """
+    origin = here()
+
+    def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
+        layout = checked_input("softmax", layouts[0], "float", origin)
+        source = around_axis(layout, one_axis(axis, len(layout.shape), "softmax", origin))
+        (moved,) = move_arguments("softmax", arguments, origin)
+        op = _normalise(reshaped(moved, layout, source.passed, origin), layout.dtype, source, origin)
+        result: AnyOp = reshaped(op, Layout(layout.dtype, source.extents, (), 0), layout.shape, origin)
+        return result
+
+    return array_call("softmax", ("x",), (x,), build, origin)
+
+
+def _normalise(x: Any, dtype: "np.dtype[Any]", source: AxisGroups, origin: Origin) -> AnyOp:
+    """Return the op of the quotients, of the shape (before, along, after)."""
+    before, length, after = source.extents
+    order = softmax_order(length, after)
+    tile = (order.outer, order.span, order.inner)
+    target = new_output(source.extents, dtype, tile, origin)
+    spans = -(-length // order.span)
+    if spans <= 1:
+        return first_output(softmax_kernel("whole", dtype, source.pattern, order), (target, x), origin)
+    number = register_dtype(dtype)
+    known: list[AnyOp] = []
+    for step in ("largest", "total"):
+        part = new_output((before, spans, after), number, (order.outer, 1, order.inner), origin)
+        launch = Launch(softmax_kernel(step, dtype, source.pattern, order), (part, x, *known), origin)
+        made, x, *again = unzip(launch, None, origin)
+        known = [*again, Map(made, UNCUT, origin)]
+    return first_output(softmax_kernel("quotient", dtype, source.pattern, order), (target, x, *known), origin)

@@ -1,0 +1,281 @@
+"""The generated kernels of `softmax`, as CUDA text and as NumPy twins with the same order of additions.
+
+In a span, lane t of `width` takes elements t, t + width, t + 2 width, ... one after the other; then lane t takes that
+of lane t + width / 2, and so on by halves. The numbers of the spans of a row are combined in the same way.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.kernels.arrays.movement.axis_groups import (
+    GroupPattern,
+    element_text,
+    extent_text,
+    grouped_array,
+    power_of_two,
+)
+from dagpu.kernels.arrays.reduction_steps import identity, identity_text
+from dagpu.kernels.expressions.cuda_operations import (
+    helper_texts,
+    load_text,
+    memory_type,
+    operation_text,
+    register_type,
+    store_text,
+)
+from dagpu.kernels.expressions.numpy_operations import numpy_function, register_dtype
+from dagpu.kernels.generated.generated_launch import generated_kernel, output, tensor_input
+from dagpu.ops.kernel_spec import KernelSpec
+
+EACH: Final = 16
+"""The elements that a thread keeps."""
+
+
+@final
+class SoftmaxOrder(NamedTuple):
+    """How a block walks over a tensor (before, along, after): its threads, the lanes of a row, and whether neighbouring
+    threads have rows side by side, or elements of one row."""
+
+    threads: int
+    width: int
+    across: bool
+
+    @property
+    def span(self) -> int:
+        """The number of elements of a row that a block takes."""
+        return self.width * EACH
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of a block."""
+        return self.threads // self.width
+
+    @property
+    def outer(self) -> int:
+        """The number of rows of a block that lie before the axis."""
+        return 1 if self.across else self.rows
+
+    @property
+    def inner(self) -> int:
+        """The number of rows of a block that lie after the axis."""
+        return self.rows if self.across else 1
+
+
+def softmax_order(length: int, neighbours: int) -> SoftmaxOrder:
+    """Return the order for rows of this length, of which this many lie side by side in memory."""
+    side, wanted = min(32, power_of_two(neighbours)), power_of_two(-(-length // EACH))
+    threads = 256 if length <= 256 // side * EACH or length > 1024 // side * EACH else 1024
+    return SoftmaxOrder(threads, min(threads // side, wanted), neighbours > 1)
+
+
+HEAD: Final = """\
+{helpers}\
+__global__ void __launch_bounds__({threads}) softmax(Tile<{target}, 3> out, View<const {element}, {rank}> x{formals}) {{
+    __shared__ {number} part[{threads}];
+    const int thread = threadIdx.x, lane = thread {lane}, row = thread {row};
+    const dagpu::index_t o = out.origin(0) + row {outer}, n = out.origin(2) + row {inner};
+    const bool mine = row {outer} < out.tile_extent(0) && row {inner} < out.tile_extent(2);
+    const dagpu::index_t first = out.origin(1){first}, length = mine ? {length} : 0;
+    {number} kept[{each}];
+#pragma unroll
+    for (int k = 0; k < {each}; ++k) {{
+        const dagpu::index_t at = first + k * {width} + lane;
+        kept[k] = {nothing};
+        if (at < length) kept[k] = {load};
+    }}
+"""
+LANES: Final = """\
+    part[thread] = {name};
+    __syncthreads();
+    for (int half = {width} / 2; half > 0; half /= 2) {{
+        if (lane < half) part[thread] = {halves};
+        __syncthreads();
+    }}
+    {name} = part[{begin}];
+    __syncthreads();
+"""
+OWN: Final = """\
+    {number} {name} = {nothing};
+#pragma unroll
+    for (int k = 0; k < {each}; ++k) {{
+        const {number} next = kept[k];
+        {name} = {combine};
+    }}
+"""
+EARLIER: Final = """\
+    {number} {name} = {nothing};
+    if (mine)
+        for (dagpu::index_t k = lane; k < {argument}.extent(1); k += {width}) {{
+            const {number} next = {argument}(o, k, n);
+            {name} = {combine};
+        }}
+"""
+POWERS: Final = """\
+#pragma unroll
+    for (int k = 0; k < {each}; ++k) {{
+        const {number} below = kept[k] - largest;
+        kept[k] = first + k * {width} + lane < length ? {exp} : {nothing};
+    }}
+"""
+QUOTIENTS: Final = """\
+#pragma unroll
+    for (int k = 0; k < {each}; ++k) {{
+        const dagpu::index_t at = first + k * {width} + lane;
+        if (at < length) out(o, at, n) = {quotient};
+    }}
+}}
+"""
+ONE: Final = """\
+    if (mine && lane == 0) out(o, out.origin(1), n) = {name};
+}}
+"""
+COMBINE: Final = {"largest": "maximum", "total": "add"}
+"""The operation that combines elements to the number of this name."""
+
+
+@cache
+def softmax_kernel(step: str, dtype: "np.dtype[Any]", source: GroupPattern, order: SoftmaxOrder) -> KernelSpec:
+    """Return the kernel of a step: "whole" for a row of one span; "largest", "total" and "quotient" for longer ones.
+
+    "largest" and "total" write a number for each span, of shape (before, spans, after). "total" reads what "largest"
+    has written, and "quotient" what both have.
+    """
+    number = register_dtype(dtype)
+    known = {"whole": (), "largest": (), "total": ("largest",), "quotient": ("largest", "total")}[step]
+    final = step in ("whole", "quotient")
+    params = [output("out", dtype if final else number, 3), tensor_input("x", dtype, source.rank)]
+    params += [tensor_input(f"{name}s", number, 3) for name in known]
+    text = _head(dtype if final else number, dtype, source, order, known, final)
+    text += _earlier("largest", number, order) if known else _own("largest", number, order)
+    if step != "largest":
+        exp = operation_text("exp", number, ("below",)).text
+        text += POWERS.format(
+            each=EACH, number=register_type(number), width=order.width, exp=exp, nothing=identity_text("add", number)
+        )
+        text += _earlier("total", number, order) if "total" in known else _own("total", number, order)
+    text += (
+        QUOTIENTS.format(each=EACH, width=order.width, quotient=store_text(dtype, "kept[k] / total"))
+        if final
+        else ONE.format(name=step)
+    )
+    return generated_kernel(
+        "softmax",
+        params,
+        text,
+        _twin(step, number, source, order),
+        (softmax_kernel.__wrapped__.__code__, 0),
+        block=(order.threads,),
+    )
+
+
+# ---- CUDA
+def _head(
+    target: "np.dtype[Any]",
+    dtype: "np.dtype[Any]",
+    source: GroupPattern,
+    order: SoftmaxOrder,
+    known: tuple[str, ...],
+    final: bool,
+) -> str:
+    number = register_dtype(dtype)
+    helpers = operation_text("maximum", number, ("a", "b")).helpers
+    return HEAD.format(
+        helpers=helper_texts(set(helpers)),
+        target=memory_type(target),
+        element=memory_type(dtype),
+        rank=source.rank,
+        formals="".join([f", View<const {register_type(number)}, 3> {name}s" for name in known]),
+        number=register_type(number),
+        threads=order.threads,
+        lane=f"/ {order.rows}" if order.across else f"% {order.width}",
+        row=f"% {order.rows}" if order.across else f"/ {order.width}",
+        outer="* 0" if order.across else "",
+        inner="" if order.across else "* 0",
+        first="" if final else f" * {order.span}",
+        length=extent_text("x", source, 1),
+        each=EACH,
+        width=order.width,
+        nothing=identity_text("maximum", number),
+        load=load_text(dtype, element_text("x", source, ("o", "at", "n"))),
+    )
+
+
+def _own(name: str, number: "np.dtype[Any]", order: SoftmaxOrder) -> str:
+    """Return the text that combines the elements that the threads of a row keep."""
+    return OWN.format(**_words(name, number)) + _lanes(name, number, order)
+
+
+def _earlier(name: str, number: "np.dtype[Any]", order: SoftmaxOrder) -> str:
+    """Return the text that combines the numbers of the spans of a row."""
+    words = _words(name, number)
+    return EARLIER.format(argument=f"{name}s", width=order.width, **words) + _lanes(name, number, order)
+
+
+def _words(name: str, number: "np.dtype[Any]") -> dict[str, Any]:
+    operation = COMBINE[name]
+    return {
+        "name": name,
+        "number": register_type(number),
+        "nothing": identity_text(operation, number),
+        "each": EACH,
+        "combine": operation_text(operation, number, (name, "next")).text,
+    }
+
+
+def _lanes(name: str, number: "np.dtype[Any]", order: SoftmaxOrder) -> str:
+    other = f"part[thread + half * {order.rows}]" if order.across else "part[thread + half]"
+    return LANES.format(
+        name=name,
+        width=order.width,
+        halves=operation_text(COMBINE[name], number, ("part[thread]", other)).text,
+        begin="row" if order.across else f"row * {order.width}",
+    )
+
+
+# ---- NumPy
+def _twin(step: str, number: "np.dtype[Any]", source: GroupPattern, order: SoftmaxOrder) -> Callable[..., None]:
+    exp = numpy_function("exp", number, number)
+
+    def body(out: Any, x: Any, *known: Any) -> None:
+        rows = grouped_array(x, source).astype(number, copy=False)
+        length = rows.shape[1]
+        numbers = [each.view(np.ndarray) for each in known]
+        with np.errstate(all="ignore"):
+            largest = _lanes_of("maximum", numbers[0], order) if known else _spans_of("maximum", rows, order)
+            if step == "largest":
+                out.view(np.ndarray)[...] = largest
+                return
+            powers = exp(rows - largest)
+            total = _lanes_of("add", numbers[1], order) if len(known) > 1 else _spans_of("add", powers, order)
+            np.copyto(out.view(np.ndarray), total if step == "total" else powers / total, casting="unsafe")
+            assert powers.shape[1] == length
+
+    return body
+
+
+def _spans_of(operation: str, rows: NDArray[Any], order: SoftmaxOrder) -> NDArray[Any]:
+    """Return the number of each span: (before, along, after) becomes (before, spans, after)."""
+    found = [
+        _lanes_of(operation, rows[:, begin : begin + order.span], order)
+        for begin in range(0, rows.shape[1], order.span)
+    ]
+    return np.concatenate(found, axis=1)
+
+
+def _lanes_of(operation: str, numbers: NDArray[Any], order: SoftmaxOrder) -> NDArray[Any]:
+    """Return the number of all lanes: (before, any, after) becomes (before, 1, after)."""
+    combine = numpy_function(operation, numbers.dtype, numbers.dtype)
+    width = order.width
+    found = np.full((numbers.shape[0], width, numbers.shape[2]), identity(operation, numbers.dtype))
+    for begin in range(0, numbers.shape[1], width):
+        part = numbers[:, begin : begin + width]
+        count = part.shape[1]
+        found[:, :count] = combine(found[:, :count], part)
+    while width > 1:
+        width //= 2
+        found = combine(found[:, :width], found[:, width : 2 * width])
+    return found[:, :1]
