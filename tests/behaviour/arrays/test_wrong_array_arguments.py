@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 import dagpu
-from dagpu import DeviceOp, array, expr, f32, i64, zeros
+from dagpu import DeviceOp, array, bool_, expr, f32, i64, zeros
 from tests.behaviour.errors.argument_sorts import WRONG, tensor
 
 blend = expr(f32, f32)(lambda x, a: a * x)
@@ -60,15 +60,24 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "an axis of cumsum": (lambda x: anyhow.cumsum(tensor(), x), ("None", "negative")),
     "softmax": (lambda x: anyhow.softmax(x), TENSORS),
     "an axis of softmax": (lambda x: anyhow.softmax(tensor(), x), ("negative",)),
-    "into": (lambda x: anyhow.scatter_add(x, indices(), zeros((2,))), ("op", "tensor")),
+    "scatter_add": (lambda x: anyhow.scatter_add(x, indices(), zeros((2,))), ("op", "tensor")),
     "indices of scatter_add": (lambda x: anyhow.scatter_add(zeros((4,)), x, zeros((2,))), ()),
     "values": (lambda x: anyhow.scatter_add(zeros((4,)), zeros((4,), i64), x), TENSORS),
+    "where": (lambda x: anyhow.where(x, tensor(), 1.0), ("true",)),
+    "a choice of where": (lambda x: anyhow.where(zeros((4,), bool_), x, tensor()), (*TENSORS, *REALS)),
+    "pow": (lambda x: anyhow.pow(x, tensor()), (*TENSORS, *REALS)),
+    "minimum": (lambda x: anyhow.minimum(x, tensor()), (*TENSORS, *REALS)),
     "maximum": (lambda x: anyhow.maximum(x, tensor()), (*TENSORS, *REALS)),
     "clip": (lambda x: anyhow.clip(tensor(), x, 1.0), (*TENSORS, *REALS)),
     "an axis": (lambda x: anyhow.sum(tensor(), x), ("None", "negative")),
     "a flag": (lambda x: anyhow.sum(tensor(), keepdims=x), ("true",)),
 }
 """Calls with one argument that varies, and the sorts of values that are right for it."""
+
+
+def test_every_function_is_here() -> None:
+    """Each function of `dagpu.array` has an entry of its name."""
+    assert sorted(set(array.__all__) - CALLS.keys()) == []
 
 
 @pytest.mark.parametrize("name", CALLS)

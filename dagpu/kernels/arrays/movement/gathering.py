@@ -155,7 +155,7 @@ def one_hot(
         raise refused_call("one_hot", origin, what, "Pass an element type, one_hot(indices, n, f32), say")
 
     def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
-        places = checked_indices("one_hot", layouts[0], origin)
+        places: Layout = checked_indices("one_hot", layouts[0], origin)
         listed = group_axes(places, (len(places.shape),))
         (given,) = move_arguments("one_hot", arguments, origin)
         shape = (prod(places.shape), count)
