@@ -103,6 +103,6 @@ def scan_shape(extents: Shape) -> ScanShape:
     _, length, after = extents
     span = RUN
     while span < length and span < (BLOCK if after == 1 else BLOCK // RUN):
-        span *= RUN
+        span *= 2
     rows = BLOCK // span
     return ScanShape(span, 1 if after > 1 else rows, rows if after > 1 else 1)

@@ -194,6 +194,10 @@ def _checked_layouts(into: Any, layouts: tuple[Layout | None, ...], origin: Orig
         raise ShapeError(
             f"{name} at {describe(origin)}: into has no axes, so it has no rows. Reshape it: into.reshape((1,))."
         )
+    if not target.shape[0] and 0 not in places.shape:
+        raise ShapeError(
+            f"{name} at {describe(origin)}: into has no rows, but indices has {places.size} elements. Give no indices."
+        )
     wanted = (*places.shape, *target.shape[1:])
     if added.shape != wanted:
         raise ShapeError(

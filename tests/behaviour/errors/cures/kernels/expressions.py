@@ -287,3 +287,7 @@ case(
         lambda: array.scatter_add(fresh(), zeros((2,), i64), zeros((2, 1)).reshape((2,))).sync(),
     ),
 )
+case(
+    lambda: array.scatter_add(zeros((0,)), zeros((2,), i64), zeros((2,))),
+    ("Give no indices", lambda: array.scatter_add(zeros((0,)), zeros((0,), i64), zeros((0,))).sync()),
+)
