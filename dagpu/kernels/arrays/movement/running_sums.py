@@ -10,7 +10,6 @@ A block computes `BLOCK` elements. Where a row is longer, a first launch writes 
 before each span is computed of these by the same rule.
 """
 
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -97,7 +96,6 @@ def _scan(x: Any, dtype: "np.dtype[Any]", source: AxisGroups, origin: Origin, *,
     return first_output(spec, (target, x, *earlier), origin)
 
 
-@cache
 def scan_shape(extents: Shape) -> ScanShape:
     """Return how a block walks over rows of this shape: the span of a row, and the rows before and after the axis."""
     _, length, after = extents
