@@ -25,7 +25,6 @@ from dagpu import (
     TensorRef,
     Tile,
     current_device,
-    empty,
     f32,
     from_host,
     kernel,
@@ -93,10 +92,8 @@ class Weights:
 
 def forward(weights: Weights, x: TensorRef[f32]) -> DeviceOp[Tensor[f32], Borrowed]:
     """Return one layer as an op, which allocates its own tensors."""
-    norm = rms_norm(empty((WIDTH,)).partition((WIDTH,)), x, weights.gain).first().unpartition()
-    result: DeviceOp[Tensor[f32], Borrowed] = (
-        matvec(empty((WIDTH,)).partition((ROWS,)), norm, weights.matrix).first().unpartition()
-    )
+    norm = rms_norm.new((WIDTH,), (WIDTH,))(x, weights.gain)
+    result: DeviceOp[Tensor[f32], Borrowed] = matvec.new((WIDTH,), (ROWS,))(norm, weights.matrix)
     return result
 
 

@@ -26,7 +26,6 @@ from dagpu import (
     Tensor,
     Tile,
     batch,
-    empty,
     f32,
     from_host,
     kernel,
@@ -109,9 +108,9 @@ limit = source(POSITIONS[0])
 
 def dashboard() -> DeviceOp[Picture]:
     """Score each sensor, and flag those above the limit."""
-    z: DeviceOp[Tensor[f32]] = scores(empty((SENSORS,)).partition(TILE), samples.then(from_host)).first().unpartition()
+    z: DeviceOp[Tensor[f32]] = scores.new((SENSORS,), TILE)(samples.then(from_host))
     score = z.shared()
-    flag: DeviceOp[Tensor[f32]] = flags(empty((SENSORS,)).partition(TILE), score, limit).first().unpartition()
+    flag: DeviceOp[Tensor[f32]] = flags.new((SENSORS,), TILE)(score, limit)
     return zip_ops(tick, limit, score.to_host(), flag.to_host())
 
 

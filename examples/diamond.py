@@ -83,12 +83,12 @@ def _(total: Tile[f32], difference: Tile[f32], x: NDArray[f32], y: NDArray[f32])
 
 
 def scaled(a: float, x: In[f32]) -> DeviceOp[Tensor[f32]]:
-    result: DeviceOp[Tensor[f32]] = scale(empty((N,)).partition(TILE), a, x).first().unpartition()
+    result: DeviceOp[Tensor[f32]] = scale.new((N,), TILE)(a, x)
     return result
 
 
 def product(x: In[f32], y: In[f32]) -> DeviceOp[Tensor[f32]]:
-    result: DeviceOp[Tensor[f32]] = multiply(empty((N,)).partition(TILE), x, y).first().unpartition()
+    result: DeviceOp[Tensor[f32]] = multiply.new((N,), TILE)(x, y)
     return result
 
 

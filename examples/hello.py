@@ -7,7 +7,7 @@ every tile of a 2 x 2 grid writes its own number into its elements.
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu import DeviceOp, Out, Tile, empty, i32, kernel
+from dagpu import DeviceOp, Out, Tile, i32, kernel
 
 
 @kernel(
@@ -29,8 +29,7 @@ def _(out: Tile[i32]) -> None:
 
 def main() -> None:
     # An op is a description of work: nothing is allocated or launched on this line.
-    out = empty((4, 6), i32).partition((2, 3))
-    greeting: DeviceOp[NDArray[i32]] = hello(out).first().unpartition().to_host()
+    greeting: DeviceOp[NDArray[i32]] = hello.new((4, 6), (2, 3))().to_host()
 
     signed = greeting.sync()
     for number in np.unique(signed):

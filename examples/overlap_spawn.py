@@ -12,7 +12,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from dagpu import DeviceOp, In, Out, Tensor, Tile, empty, f32, from_host, kernel, spawn, value
+from dagpu import DeviceOp, In, Out, Tensor, Tile, f32, from_host, kernel, spawn, value
 
 BATCHES, SHAPE, TILE, ROUNDS, DRAWS = 4, (1024, 1024), (256, 1024), 60, 4
 
@@ -57,9 +57,7 @@ def prepare_batch(number: int) -> DeviceOp[Tensor[f32]]:
 
 
 def process_batch(batch: Tensor[f32]) -> DeviceOp[NDArray[f32]]:
-    result: DeviceOp[NDArray[f32]] = (
-        process(empty(SHAPE).partition(TILE), batch, ROUNDS).first().unpartition().to_host()
-    )
+    result: DeviceOp[NDArray[f32]] = process.new(SHAPE, TILE)(batch, ROUNDS).to_host()
     return result
 
 

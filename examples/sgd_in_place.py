@@ -90,7 +90,7 @@ def step(w: TensorMut[f32], x: NDArray[f32], y: NDArray[f32], rate: float) -> De
     rows = from_host(x).shared()
     r, _, lent, _ = residuals(empty(y.shape).partition(ROW_TILE), rows, w, from_host(y)).unzip()
     off = r.unpartition().shared()
-    g = gradient(empty(x.shape[1:]).partition(FEATURE_TILE), rows, off).first().unpartition()
+    g = gradient.new(x.shape[1:], FEATURE_TILE)(rows, off)
     return descend(lent.partition(FEATURE_TILE), rate, g).then(lambda _: off.to_host())
 
 

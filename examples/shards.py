@@ -29,7 +29,6 @@ from dagpu import (
     Source,
     Tile,
     cutoff,
-    empty,
     f32,
     from_host,
     kernel,
@@ -136,26 +135,26 @@ def _(y: Tile[f32], x: NDArray[f32], total: NDArray[f32], rows: float) -> None:
 
 def cleaned(raw: Shard) -> Shard:
     """The digits of a shard, smoothed."""
-    made: DeviceOp[Any] = clean(empty((ROWS, PIXELS)).partition(TILE), raw).first().unpartition()
+    made: DeviceOp[Any] = clean.new((ROWS, PIXELS), TILE)(raw)
     return made.shared()
 
 
 def totalled(shard: Shard) -> Shard:
     """The sum of each pixel of a shard."""
-    made: DeviceOp[Any] = total(empty((PIXELS,)).partition((PIXELS,)), shard).first().unpartition()
+    made: DeviceOp[Any] = total.new((PIXELS,), (PIXELS,))(shard)
     return made.shared()
 
 
 def added(a: Shard, b: Shard) -> Shard:
     """The sum of two totals."""
-    made: DeviceOp[Any] = add(empty((PIXELS,)).partition((PIXELS,)), a, b).first().unpartition()
+    made: DeviceOp[Any] = add.new((PIXELS,), (PIXELS,))(a, b)
     return made.shared()
 
 
 def centred(shard: Shard, totals: Shard) -> DeviceOp[SharedTensor[f32]]:
     """A shard without the mean of all shards."""
     rows = float(SHARDS * ROWS)
-    made: DeviceOp[Any] = centre(empty((ROWS, PIXELS)).partition(TILE), shard, totals, rows).first().unpartition()
+    made: DeviceOp[Any] = centre.new((ROWS, PIXELS), TILE)(shard, totals, rows)
     return made.share()
 
 

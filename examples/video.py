@@ -26,7 +26,6 @@ from dagpu import (
     Tensor,
     Tile,
     current_device,
-    empty,
     f32,
     flow,
     from_host,
@@ -92,13 +91,13 @@ def blurred(x: NDArray[f32], radius: int) -> NDArray[f32]:
 
 
 def softened(frame: NDArray[f32]) -> DeviceOp[Tensor[f32]]:
-    soft: DeviceOp[Tensor[f32]] = blur(empty(SHAPE).partition(TILE), from_host(frame), RADIUS).first().unpartition()
+    soft: DeviceOp[Tensor[f32]] = blur.new(SHAPE, TILE)(from_host(frame), RADIUS)
     return soft
 
 
 def trail(background: SharedTensor[f32], frame: Tensor[f32]) -> DeviceOp[tuple[SharedTensor[f32], NDArray[f32]]]:
     """Return the next background, which stays on the device, and a picture of it."""
-    new: DeviceOp[Tensor[f32]] = mix(empty(SHAPE).partition(TILE), background, frame, SHARE).first().unpartition()
+    new: DeviceOp[Tensor[f32]] = mix.new(SHAPE, TILE)(background, frame, SHARE)
     return new.share().then(lambda t: zip_ops(value(t.clone()), t.to_host()))
 
 

@@ -61,6 +61,14 @@ class CaptureError(DagpuError):
     """An op cannot be recorded into a CUDA graph."""
 
 
+class InteropError(DagpuError, ValueError):
+    """An array of another library cannot be used as it is."""
+
+
+class ExportError(DagpuError, BufferError):
+    """A handle cannot be given to another library as it is."""
+
+
 class SourceError(DagpuError):
     """A source was given a value that it cannot hold, or was set where it may not change."""
 

@@ -5,11 +5,9 @@ instruction, which takes 0.2 us. File and line are computed only when they are r
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CodeType, FrameType
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 Origin: TypeAlias = tuple[CodeType, int] | None
 """A code object and the byte offset of an instruction in it; None if origins are turned off."""
@@ -84,30 +82,37 @@ def here_outside(*modules: str) -> Origin:
 _started: ContextVar[Origin] = ContextVar("dagpu_started", default=None)
 
 
-@contextmanager
-def started_at(origin: Origin) -> Iterator[None]:
+@final
+class StartedAt:
     """A `with` block that sets the place where runs in this task start.
 
     `spawn` runs its op in a new task, whose nearest frame outside dagpu belongs to trio.
     """
-    token = _started.set(origin)
-    try:
-        yield
-    finally:
-        _started.reset(token)
+
+    __slots__ = ("_origin", "_token")
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+
+    def __enter__(self) -> None:
+        self._token = _started.set(self._origin)
+
+    def __exit__(self, *_error: object) -> None:
+        _started.reset(self._token)
 
 
-def start_of_run() -> Origin:
+def start_of_run(depth: int = 1) -> Origin:
     """Return the origin of a run that starts now.
 
-    It is the place that `started_at` sets, else the innermost frame outside dagpu.
+    It is the place that `StartedAt` sets, else the innermost frame outside dagpu. The search begins `depth` frames
+    above this function: the frames below are dagpu's.
     """
     started = _started.get()
     if started is not None:
         return started
     if not _enabled:
         return None
-    frame: FrameType | None = _frame_above(1)
+    frame: FrameType | None = _frame_above(depth)
     while frame is not None:  # as in `_innermost_outside`, without a call
         code = frame.f_code
         ours = _ours.get(code.co_filename)

@@ -8,6 +8,8 @@ from dagpu.common.errors import (
     DagpuError,
     DeviceError,
     DeviceLostError,
+    ExportError,
+    InteropError,
     KernelArgumentError,
     KernelBoundsError,
     MovedError,
@@ -26,6 +28,9 @@ from dagpu.common.errors import (
 from dagpu.common.origin import record_origins
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.handles.device_handles import Device, Stream
+from dagpu.interop.foreign_arrays import stream_of
+from dagpu.interop.incoming import adopt, from_array, lend, lend_mut, share_array
+from dagpu.interop.outgoing import Lent, lent_out, unversioned
 from dagpu.kernels import arrays as array
 from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
 from dagpu.kernels.expressions.element import Elem
@@ -74,15 +79,17 @@ from dagpu.runtime.timeline import Trace, trace
 
 __all__ = [
     "Along", "Around", "Ask", "BorrowError", "Borrowed", "CaptureError", "Columns", "CompileError", "CostModel",
-    "CudaGraph", "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "Elem", "Expression", "Feed",
-    "Flow", "Here", "In", "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Lazy",
-    "ListSchedule", "MayAlloc", "Module", "MovedError", "NestedRunError", "NoAlloc", "NoDeviceError", "NotReadyError",
-    "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError", "Partition", "PartitionError", "Pending",
-    "Pipeline", "PlanError", "RoundRobin", "Rows", "SchedulingPolicy", "Scope", "Shape", "ShapeError", "SharedTensor",
-    "SingleStream", "Source", "SourceError", "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut",
-    "TensorRef", "Tile", "Trace", "UpdateError", "arange", "array", "batch", "batching", "bf16", "bool_", "convert",
-    "current_device", "cutoff", "device", "devices", "dup", "empty", "every", "expr", "eye", "f16", "f32", "f64",
-    "fill", "flow", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "linspace", "memcpy", "merge", "observe",
-    "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "source", "spawn", "trace", "u8", "u16", "u32",
-    "u64", "use_device", "use_interpreter", "value", "watch", "zeros", "zip_flows", "zip_ops",
+    "CudaGraph", "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "Elem", "ExportError",
+    "Expression", "Feed", "Flow", "Here", "In", "InteropError", "Interpreter", "Kernel", "KernelArgumentError",
+    "KernelBoundsError", "KernelOp", "Lazy", "Lent", "ListSchedule", "MayAlloc", "Module", "MovedError",
+    "NestedRunError", "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError",
+    "OwnershipError", "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "Rows",
+    "SchedulingPolicy", "Scope", "Shape", "ShapeError", "SharedTensor", "SingleStream", "Source", "SourceError",
+    "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace",
+    "UpdateError", "adopt", "arange", "array", "batch", "batching", "bf16", "bool_", "convert", "current_device",
+    "cutoff", "device", "devices", "dup", "empty", "every", "expr", "eye", "f16", "f32", "f64", "fill", "flow",
+    "from_array", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "lend", "lend_mut", "lent_out",
+    "linspace", "memcpy", "merge", "observe", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins",
+    "share_array", "source", "spawn", "stream_of", "trace", "u8", "u16", "u32", "u64", "unversioned", "use_device",
+    "use_interpreter", "value", "watch", "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip

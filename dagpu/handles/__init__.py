@@ -35,6 +35,7 @@ from dagpu.handles.handle_state import (
 from dagpu.handles.holders import Holders
 from dagpu.handles.partitions import Cut, Partition, cut_of
 from dagpu.handles.tensors import (
+    EXPORTS,
     TO_HOST,
     SharedTensor,
     Tensor,
@@ -47,6 +48,7 @@ from dagpu.handles.tensors import (
 
 __all__ = [
     "ARRAY_NAMES",
+    "EXPORTS",
     "HANDLES",
     "HANDLE_NAMES",
     "OP_NAMES",

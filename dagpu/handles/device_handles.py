@@ -3,15 +3,109 @@
 dagpu.runtime.device_lookup finds devices (`device("host:1")`, `use_device`); dagpu.backends implements them.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
-from typing import Final, Literal, Protocol, final
+from typing import Final, Literal, Protocol, TypeAlias, final
 
 from dagpu.common.critical import Section
+from dagpu.common.layout import Layout
+
+Enqueue: TypeAlias = Callable[[int, Sequence[int], int], object]
+"""Enqueues the work: `f(stream, addresses, scratch)`. `stream` is a CUstream, `addresses` are those of the first
+elements of the tensor arguments, `scratch` is that of the scratch memory, 0 if the work needs none.
+
+Any thread may call it, also several at once. It does not wait for the device. It may be called while the stream is
+captured into a graph."""
+
+
+class LibraryBody(Protocol):
+    """Functions of a library that do the work of a kernel on a CUDA device. The body knows the library, a backend knows
+    streams, addresses and graphs.
+
+    `operands` are the layouts of the tensor arguments, in the order of the kernel's parameters, `device` is the index
+    of the CUDA device, and its context is current during each call. Equal arguments give equal work, so results do not
+    depend on the run.
+    """
+
+    def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
+        """Return the bytes of scratch memory that the work needs. The trace of a run asks, before it plans memory.
+
+        Raises:
+            NoDeviceError: the library cannot be imported; the message names the package.
+            DeviceError: the library refuses the work.
+        """
+        ...
+
+    def bind(self, operands: Sequence[Layout], device: int) -> Enqueue:
+        """Return the function that enqueues the work."""
+        ...
+
+
+class Exchange(Protocol):
+    """The exchange of one device's memory with other libraries. A stream is a CUstream, as an integer."""
+
+    @property
+    def alignment(self) -> int:
+        """The alignment, in bytes, that the backend's own blocks have."""
+        ...
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """The type of the device in DLPack's numbers, and its index."""
+        ...
+
+    def open_stream(self, stream: int, owner: object) -> Hashable:
+        """Return a stream of another library in the form of `Driver.open_stream`. It keeps `owner` alive.
+
+        Only devices of kind cuda have it.
+        """
+        ...
+
+    def wrap(self, address: int, nbytes: int, owner: object) -> object:
+        """Return a memory object of the backend for memory of another library. It keeps `owner` alive."""
+        ...
+
+    def address_of(self, memory: object) -> int:
+        """Return the address of a memory object of the backend."""
+        ...
+
+    def device_of(self, address: int) -> int:
+        """Return the index of the device that has this address."""
+        ...
+
+    def arrival_stream(self) -> int | None:
+        """Return the stream that libraries make wait for their work on an array that they give to dagpu; None on the
+        host, where arrays are complete."""
+        ...
+
+    def follow(self, stream: int) -> None:
+        """Make the arrival stream wait for all work that is in `stream` now."""
+        ...
+
+    def await_producer(self, memory: object) -> None:
+        """Make every run that uses `memory` from now on wait for all work that is in the arrival stream now."""
+        ...
+
+    def await_visitor(self, memory: object, stream: int) -> None:
+        """Make every run that uses `memory` from now on wait for all work that is in `stream` now."""
+        ...
+
+    def delay_consumer(self, memory: object, stream: int) -> None:
+        """Make `stream` wait for what runs that use `memory` would wait for."""
+        ...
+
+    def park(self, memory: object) -> None:
+        """Keep `memory`, once it is dropped, from being used again while work of other libraries may still use it."""
+        ...
 
 
 class Driver(Protocol):
     """The functions of a backend for one of its devices."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """The exchange of the device's memory with other libraries."""
+        ...
 
     def open_stream(self) -> Hashable:
         """Open a stream of the device. It closes when the last reference to it is dropped."""
@@ -27,6 +121,14 @@ class Driver(Protocol):
 
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs use."""
+        ...
+
+    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
+        """Return the bytes of scratch memory that the body of a kernel needs here; 0 if this backend does not call it.
+
+        Raises:
+            DeviceError: the library is missing, or refuses the work.
+        """
         ...
 
 
@@ -112,6 +214,13 @@ class Stream:
     def handle(self) -> int:
         """The CUstream, for other libraries; 0 on the host."""
         return driver_of(self._device).stream_handle(self.lane)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the version of the protocol, 0, and the CUstream, so that other libraries can enqueue to the stream.
+
+        cuda.core, CuPy and others call it. Keep this object alive as long as they use the stream.
+        """
+        return 0, self.handle
 
     def __repr__(self) -> str:
         return f"<Stream on {self._device.name}>"

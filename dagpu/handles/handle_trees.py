@@ -1,15 +1,14 @@
 """Functions that find and move the handles inside nested values, and undo the moves."""
 
 from collections.abc import Callable, Iterator
-from operator import is_not
+from operator import is_
 from typing import Any
 
 import numpy as np
 
 from dagpu.common.containers import map_values, values_in
 from dagpu.common.origin import Origin
-from dagpu.handles import HANDLES, OWNING, Handle, Tensor, live_state, move_handle, restore_state, state_of
-from dagpu.handles.handle_state import take_state
+from dagpu.handles import HANDLES, OWNING, Handle, live_state, move_handle, restore_state, state_of
 from dagpu.handles.storage import Storage
 
 
@@ -44,35 +43,40 @@ def move_handles(value: Any, how: str, where: Origin) -> Any:
         OwnershipError: a list or dict contains itself.
     """
     moved: list[tuple[Any, Any]] = []
-
-    def move(handle: Any) -> Any:
-        taken: Any
-        if type(handle) is Tensor:
-            taken = Tensor(take_state(handle, how, where))
-        else:
-            taken = move_handle(handle, how, where)
-        if taken is not handle:
-            moved.append((handle, taken))
-        return taken
-
     try:
         if type(value) is not tuple:
-            return map_handles(move, value)
-        items = [  # most are the flat arguments of a call
-            move(item)
-            if type(item) in HANDLES
-            else map_handles(move, item)
-            if isinstance(item, tuple | list | dict)
-            else item
-            for item in value
-        ]
-        return tuple(items) if any(map(is_not, items, value)) else value
+            return _move_nested(value, how, where, moved)
+        items: list[Any] = []
+        for item in value:  # most are the flat arguments of a call
+            kind = type(item)
+            if kind in HANDLES:
+                taken = move_handle(item, how, where)
+                if taken is not item:
+                    moved.append((item, taken))
+                items.append(taken)
+            elif kind is list or kind is dict or isinstance(item, tuple):
+                items.append(_move_nested(item, how, where, moved))
+            else:
+                items.append(item)
+        return value if all(map(is_, items, value)) else tuple(items)
     except BaseException:
         for handle, taken in moved:
             state = state_of(taken)
             assert state is not None  # only this function has a reference to it
             restore_state(handle, state)
         raise
+
+
+def _move_nested(value: Any, how: str, where: Origin, moved: list[tuple[Any, Any]]) -> Any:
+    """Return a value with its handles moved. Adds each handle that moves to `moved`, with the new one."""
+
+    def move(handle: Any) -> Any:
+        taken = move_handle(handle, how, where)
+        if taken is not handle:
+            moved.append((handle, taken))
+        return taken
+
+    return map_handles(move, value)
 
 
 def handles_in(value: Any) -> Iterator[Handle]:

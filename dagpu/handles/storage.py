@@ -1,11 +1,13 @@
 """`Storage`, a block of device memory, and `Locks`, the locks that a run holds on storages."""
 
+import weakref
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 from dagpu.common.critical import BOOKKEEPING
 from dagpu.common.errors import BorrowError
 from dagpu.common.origin import Origin, describe
+from dagpu.common.reference_queue import ReferenceQueue
 from dagpu.handles.device_handles import Device
 from dagpu.handles.storage_lock import Lock
 
@@ -34,6 +36,34 @@ class Storage:
         """A function that returns the captured graph whose launches write the block; None if that graph is gone."""
 
 
+_loans: Final[ReferenceQueue["Locks"]] = ReferenceQueue()
+"""The locks of loans to other libraries, which are released when the library has dropped what it took."""
+
+_lent: Final["weakref.WeakKeyDictionary[Storage, list[Locks]]"] = weakref.WeakKeyDictionary()
+"""For each storage that has been lent to another library, the locks of its loans."""
+
+
+def watch_loan(visit: object, locks: "Locks") -> None:
+    """Release the locks of a loan to another library when `visit` is gone, which the library keeps alive."""
+    _loans.watch(visit, locks)
+    for storage in locks.held:
+        loans = _lent.setdefault(storage, [])
+        loans[:] = [each for each in loans if each.held]
+        loans.append(locks)
+
+
+def release_returned_loans() -> bool:
+    """Release the locks of loans that other libraries have returned. Return True if there were any."""
+    found = False
+    while _loans:
+        try:
+            _loans.pop().release()
+        except IndexError:  # another thread was quicker
+            break
+        found = True
+    return found
+
+
 def lock_all(wanted: dict[Storage, bool], owner: object, origin: Origin) -> bool:
     """Lock each storage, exclusively if its value is true, for a run that holds no lock yet. `origin` is the place that
     started the run.
@@ -43,7 +73,9 @@ def lock_all(wanted: dict[Storage, bool], owner: object, origin: Origin) -> bool
     with BOOKKEEPING:
         for storage, exclusive in wanted.items():
             lock = storage.lock
-            if lock.writer is not None or (exclusive and lock.readers):
+            if (lock.writer is not None or (exclusive and lock.readers)) and not (
+                release_returned_loans() and lock.writer is None and not (exclusive and lock.readers)
+            ):
                 return False
         for storage, exclusive in wanted.items():
             lock = storage.lock
@@ -134,8 +166,17 @@ class Locks:
         """Raise a `BorrowError` if another run holds a conflicting lock on the storage."""
         mine, lock = storage in self.held, storage.lock
         taken = lock.writer is not None or (exclusive and lock.readers > mine)
+        if taken and release_returned_loans():
+            taken = lock.writer is not None or (exclusive and lock.readers > mine)
         if taken:
             does = "is being written" if lock.writer is not None else "is being read"
+            lent = next((each.origin for each in _lent.get(storage, ()) if each.held), None)
+            if lent is not None:
+                raise BorrowError(
+                    f"{describe(self.origin)} wants to {'write' if exclusive else 'read'} a tensor of {storage.nbytes} "
+                    f"bytes on {storage.device.name} that is lent out to another library, at {describe(lent)}. End the "
+                    "block of lent_out() first, and drop what the other library took in it (del x)."
+                )
             raise BorrowError(
                 f"a run started at {describe(self.origin)} wants to {'write' if exclusive else 'read'} a tensor of "
                 f"{storage.nbytes} bytes on {storage.device.name} that {does} by the run started at "

@@ -1,7 +1,7 @@
 """The four kinds of tensor handles: `Tensor`, `SharedTensor`, `TensorRef` and `TensorMut`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, cast, final
 
 from dagpu.common.critical import Bookkeeping
 from dagpu.common.dtypes import NewShape, Shape
@@ -11,7 +11,7 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
 from dagpu.handles.array_handle import ArrayHandle, D_co, S_co
 from dagpu.handles.handle_errors import wrong_kind
-from dagpu.handles.handle_state import HandleState, Loan, live_state, origin_of, take_state
+from dagpu.handles.handle_state import HandleBase, HandleState, Loan, live_state, origin_of, take_state
 from dagpu.handles.holders import Holders
 from dagpu.handles.partitions import Partition, partition_tensor
 
@@ -52,6 +52,29 @@ class Tensor(ArrayHandle[D_co, S_co]):
     def to_host(self) -> "DeviceOp[NDArray[D_co]]":
         """Return an op whose result is a new NumPy array with the contents. Moves the tensor."""
         return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Give the memory to another library, writable and without a copy. Moves the tensor.
+
+        Other libraries call it: `torch.from_dlpack(t)`. It never waits, because a handle is complete.
+
+        Raises:
+            ExportError: the consumer wants what only a copy could give.
+            MovedError: the tensor has been moved.
+            BorrowError: a run uses the tensor.
+        """
+        return EXPORTS.value.capsule(self, stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the type of the device in DLPack's numbers, and its index."""
+        return EXPORTS.value.device(self)
 
     def borrow(self) -> "TensorRef[D_co, S_co]":
         """Lend the tensor for reading, any number of times at once, while no run writes it."""
@@ -132,6 +155,37 @@ class SharedTensor(ArrayHandle[D_co, S_co]):
         """Return an op whose result is a new NumPy array with the contents."""
         return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
 
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Show the memory to another library, read-only and without a copy, any number of times.
+
+        Other libraries call it: `torch.from_dlpack(t)`. It never waits, because a handle is complete.
+
+        Raises:
+            ExportError: the consumer wants what only a copy could give, or cannot be told that it is read-only.
+            MovedError: the tensor has been moved.
+        """
+        return EXPORTS.value.capsule(self, stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the type of the device in DLPack's numbers, and its index."""
+        return EXPORTS.value.device(self)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The CUDA array interface, version 3: read-only, without a stream because the contents are complete.
+
+        Raises:
+            AttributeError: the tensor is on the host.
+        """
+        return EXPORTS.value.interface(self)
+
     if not TYPE_CHECKING:  # hidden from type checkers, which report the call themselves
 
         def partition(self, *_args: object, **_kwargs: object) -> NoReturn:
@@ -165,6 +219,12 @@ class TensorRef(ArrayHandle[D_co, S_co]):
         return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self))
 
     if not TYPE_CHECKING:  # hidden from type checkers, which report the call themselves
+
+        def __dlpack__(self, **_options: Any) -> NoReturn:
+            EXPORTS.value.capsule(self, None, None, None, None)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return EXPORTS.value.device(self)
 
         def partition(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise wrong_kind(self, "partition()", here())
@@ -201,6 +261,14 @@ class TensorMut(ArrayHandle[D_co, S_co]):
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
         """Return an op whose result is a new NumPy array with the contents. Moves the borrow; its run ends the loan."""
         return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self))
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which report the call themselves
+
+        def __dlpack__(self, **_options: Any) -> NoReturn:
+            EXPORTS.value.capsule(self, None, None, None, None)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return EXPORTS.value.device(self)
 
 
 _KINDS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
@@ -284,6 +352,24 @@ def _slice_layout(layout: Layout, ranges: tuple[slice, ...], where: Origin) -> L
     except ShapeError as error:
         raise ShapeError(f"slice() at {describe(where)}: {error}") from None
 
+
+class Exports(Protocol):
+    """How handles are given to other libraries."""
+
+    def device(self, handle: HandleBase) -> tuple[int, int]: ...
+    def capsule(
+        self,
+        handle: HandleBase,
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[int, int] | None,
+        copy: bool | None,
+    ) -> object: ...
+    def interface(self, handle: HandleBase) -> dict[str, Any]: ...
+
+
+EXPORTS: Final = Slot[Exports]("dagpu.interop.outgoing")
+"""Gives handles to other libraries. It is a slot, because handles cannot import the protocols of devices."""
 
 TO_HOST: Final = Slot[Callable[[Any], object]]("dagpu.ops.creation")
 """Builds the op of `handle.to_host()`. It is a slot, because handles cannot import ops."""

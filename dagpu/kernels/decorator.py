@@ -11,16 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import update_wrapper, wraps
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, final, overload
+from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, cast, final, overload
 
 import numpy as np
 
 from dagpu.common.critical import Section
+from dagpu.common.dtypes import Shape
 from dagpu.common.env_vars import CHECKED
-from dagpu.common.errors import KernelArgumentError, NoDeviceError
+from dagpu.common.errors import KernelArgumentError, NoDeviceError, NotReadyError, PartitionError, ShapeError
+from dagpu.common.layout import as_shape, check_tiling
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
-from dagpu.common.wrong_arguments import as_whole_number, format_value, suspended_result
+from dagpu.common.wrong_arguments import add_call_place, as_whole_number, format_value, suspended_result
+from dagpu.handles import Tensor
 from dagpu.handles.device_handles import INSTALL_CUDA
 from dagpu.handles.handle_trees import move_handles
 from dagpu.kernels.annotations import In as In
@@ -43,10 +46,14 @@ from dagpu.kernels.declaration import (
 )
 from dagpu.kernels.sees import Sees, sights_of
 from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import FIRST, UNCUT, Cut, Map
+from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import HostBody, KernelSpec
 from dagpu.ops.launch import KernelOp, Launch
 
 _P = ParamSpec("_P")
+_Q = ParamSpec("_Q")
+_D = TypeVar("_D", bound=np.generic)
 _F = TypeVar("_F", bound=Callable[..., object])
 
 COMPILER: Final = Slot[Callable[[KernelSpec], None] | None]("dagpu.backends.cuda.backend")
@@ -128,6 +135,32 @@ class Kernel(Generic[_P]):
             what = f"lacks argument{plural} {', '.join(missing)}: {takes}"
             refuse_call(spec, origin, what, "Pass an argument for every parameter without a default")
         return [bound[name] if name in bound else signature.defaults[name] for name in names]
+
+    # A method for kernels whose first parameter is an output. mypy infers its element type from a callable alone.
+    def new(  # type: ignore[misc]  # reason: a callable is no supertype of the class, but every kernel is one
+        self: "Callable[Concatenate[Out[_D], _Q], KernelOp]",  # pyright: ignore[reportGeneralTypeIssues]  # the same
+        shape: Shape,
+        tile: Shape,
+        *,
+        partial: bool = False,
+    ) -> "NewOutput[_Q, _D]":
+        """Return the kernel as a function of its inputs. Each call writes to a new tensor of this shape, tile by tile.
+
+        `saxpy.new((n,), (256,))(2.0, x)` is `saxpy(empty((n,)).partition((256,)), 2.0, x).first().unpartition()`. It is
+        for kernels whose first parameter is their only output, and which write all of it.
+
+        Args:
+            shape: the extents of the new tensors. Their element type is the one that CUDA declares.
+            tile: the extents of one tile.
+            partial: True allows smaller tiles at the edge; without it the tile divides the shape.
+
+        Raises:
+            KernelArgumentError: the kernel has several outputs, its first parameter is not one, or the shape has
+                another rank than CUDA declares.
+            PartitionError: the tile has another rank than the shape, or does not divide it.
+            ShapeError: `shape` is not a tuple of extents.
+        """
+        return NewOutput(cast("Kernel[Any]", self), shape, tile, partial, here())
 
     @overload
     def host(self, body: Callable[..., None], /) -> None: ...
@@ -228,6 +261,53 @@ class Kernel(Generic[_P]):
     def __repr__(self) -> str:
         params = ", ".join(map(format_param, self.spec.params))
         return f"<kernel {self.spec.name}({params}) declared at {describe(self.spec.origin)}>"
+
+
+@final
+class NewOutput(Generic[_Q, _D]):
+    """A kernel with a new tensor as its output, from `kernel.new(shape, tile)`. A call yields the tensor."""
+
+    def __init__(self, kernel: Kernel[Any], shape: object, tile: object, partial: object, origin: Origin) -> None:
+        spec = kernel.spec
+        outputs = [param.name for param in spec.params if param.form == "out"]
+        if len(outputs) != 1 or spec.params[0].form != "out":
+            listed = ", ".join(map(repr, outputs)) or "none"
+            what = f"new() at {describe(origin)} is for one output, which comes first; its outputs: {listed}"
+            cure = "Pass a partition for each, empty(shape).partition(tile), and take the results with .unzip()"
+            raise declaration_error(spec.name, describe(spec.origin), what, cure)
+        try:
+            self._shape = as_shape(shape)
+        except (ShapeError, NotReadyError) as error:
+            raise add_call_place("new", origin, error) from None
+        rank = spec.params[0].rank
+        if rank is not None and len(self._shape) != rank:
+            what = f"new() at {describe(origin)} has the shape {self._shape}, so a rank of {len(self._shape)}"
+            cure = "Give that many extents, or declare that rank in CUDA"
+            what = f"{what}, but the CUDA declaration has rank {rank}"
+            raise declaration_error(spec.name, describe(spec.origin), what, cure)
+        try:
+            tiles, _ = check_tiling(self._shape, tile, partial)
+        except PartitionError as error:
+            raise PartitionError(f"new() at {describe(origin)}: {error}") from None
+        self._cut = Cut(tiles, bool(partial))
+        self._kernel = kernel
+        self._dtype = spec.params[0].dtype
+
+    def __call__(self, *args: _Q.args, **kwargs: _Q.kwargs) -> DeviceOp[Tensor[_D], Any]:
+        """Return an op whose result is the new tensor. Handles among the arguments move into it.
+
+        Raises:
+            KernelArgumentError: as for a call of the kernel. No handle has been moved.
+            MovedError: a handle has been moved before.
+        """
+        origin = here()
+        target: Any = Map(Alloc(self._shape, cast(Any, self._dtype), None, origin), self._cut, origin)
+        launch = self._kernel(target, *args, **kwargs)
+        written: Any = Map(Map(launch, FIRST, origin), UNCUT, origin)
+        return cast("DeviceOp[Tensor[_D], Any]", written)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self._kernel.spec.name} into a new tensor {self._shape}, tile {self._cut.tile}>"
 
 
 def _by_name_alone(declare: _F) -> _F:

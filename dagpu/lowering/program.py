@@ -100,6 +100,8 @@ class Launch:
     tile_list: View | None = None
     """The tiles that run, as int32 numbers of tiles in C order over `grid`, in a buffer of the device that is in
     `reads`. The list may end with numbers from `prod(grid)` on, which are no tiles. None: all tiles run."""
+    scratch: View | None = None
+    """Memory that the kernel's library works in, in a temporary that this launch alone uses. It is in `writes`."""
 
 
 @final

@@ -21,6 +21,8 @@ NO_ALLOC: Final = "dagpu.ops.base.NoAlloc"
 MAY_ALLOC: Final = "dagpu.ops.base.MayAlloc"
 KERNEL: Final = "dagpu.kernels.decorator.Kernel"
 KERNEL_CALL: Final = "dagpu.kernels.decorator.Kernel.__call__"
+NEW_OUTPUT: Final = "dagpu.kernels.decorator.NewOutput"
+NEW_OUTPUT_CALL: Final = f"{NEW_OUTPUT}.__call__"
 KERNEL_DECORATOR: Final = "dagpu.kernels.decorator.kernel"
 
 VALUE: Final = "dagpu.ops.compose.value"

@@ -235,15 +235,23 @@ class Inspect:
 
 
 @final
-@plain
+@frozen
 class Pure:
     """The function of a pipeline. The user promises that its result depends on its arguments alone.
 
-    `owner` is the pipeline. A trace of the function may be used again for other arguments.
+    A trace of the function may be used again for other arguments. A pipeline has one `Pure`, which all its calls share.
     """
 
     f: Callable[..., DeviceOp[Any, Any, Any]]
-    owner: Any
+    number: int
+    """The number of the pipeline. No other pipeline in the process has it."""
+    name: str
+    """The pipeline in messages: its name and the place of its declaration."""
+    plans: Any
+    """The plans of the pipeline: a `PlanCache` of dagpu.runtime.plan_cache."""
+
+    def __repr__(self) -> str:
+        return self.name
 
     def __call__(self, arguments: tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]) -> DeviceOp[Any, Any, Any]:
         return self.f(*arguments[0], **dict(arguments[1]))
@@ -485,7 +493,10 @@ def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
     for op, number in numbers.items():
         place = place_of(op.origin)
         where = "" if place is None else f"\n{place[0].rsplit('/', 1)[-1]}:{place[1]}"
-        lines.append(f'  n{number} [label="{(label_of(op) + where).translate(_IN_DOT)}"];')
+        # What only hands a tensor to a launch or takes it back is a line of text, not a box of the launch's size.
+        plain = "shape=plaintext, height=0, " if isinstance(op, Map) and isinstance(op.f, Cut | Uncut | Item) else ""
+        told = label_of(op) if plain else label_of(op) + where
+        lines.append(f'  n{number} [{plain}label="{told.translate(_IN_DOT)}"];')
         lines += [f"  n{numbers[source]} -> n{number};" for source in sources_of(op)]
     return "\n".join([*lines, "}"])
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin
+from dagpu.handles.device_handles import LibraryBody
 
 AxisSight: TypeAlias = tuple[int, int, int]
 """What a tile sees along an axis of an input: an axis of the first output, and the elements that it also sees before
@@ -102,6 +103,9 @@ class KernelSpec:
     """For each parameter what a tile sees of it, None for everything; None if nothing is declared."""
     indexed: Indexed | None = None
     """The input with indices of another tensor, if an index may be beyond it."""
+    library: LibraryBody | None = None
+    """The functions of a library that do the work on a CUDA device, in place of CUDA source text. Such a kernel has no
+    scalar parameters, and it writes whole outputs."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)

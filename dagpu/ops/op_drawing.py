@@ -3,16 +3,19 @@
 The layout is that of K. Sugiyama, S. Tagawa and M. Toda, "Methods for visual understanding of hierarchical system
 structures", IEEE Trans. SMC 11 (1981): layers by longest path, edges cut at each layer that they cross, the order
 within a layer by the mean position of the neighbours, and then positions as near to those means as widths allow.
+
+What only hands a tensor to a launch or takes it back (`partition`, `first`, `last`, `unpartition`) is a port: a small
+tab at the edge of the launch, whose tooltip says what it is.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.origin import place_of
 from dagpu.ops import svg
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import HostCall, ToHost, label_of, nodes_of, sources_of
+from dagpu.ops.compose import Cut, HostCall, Item, Map, ToHost, Uncut, Unzip, label_of, nodes_of, sources_of
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
@@ -26,15 +29,21 @@ _LAYER_GAP: Final = 30.0
 _BOX_GAP: Final = 14.0
 _MARGIN: Final = 16.0
 _SWEEPS: Final = 8
+_PORT: Final = (12.0, 6.0)
+"""Width and height of a port."""
 
 _Op = DeviceOp[Any, Any, Any]
 
 
 def picture(root: _Op) -> str:
-    """Draw a DAG as SVG: the `MOST_OPS` ops nearest to the result, and a line with the number of the others."""
-    every = nodes_of(root)
+    """Draw a DAG as SVG: the `MOST_OPS` ops nearest to the result, and a line with the number of the others.
+
+    Ports are parts of their launches, and not counted.
+    """
+    wiring = wire(root)
+    every = list(wiring)
     ops, total = every[:MOST_OPS], len(every)
-    drawing = _Drawing(ops)
+    drawing = _Drawing(ops, wiring, _leave(root)[1])
     drawing.arrange()
     width = drawing.width + 2 * _MARGIN
     top = _MARGIN + (22.0 if total > len(ops) else 0.0)
@@ -48,32 +57,87 @@ def picture(root: _Op) -> str:
     return svg.document(width, height, f"DAG of {total:,} ops", body)
 
 
+# ---- ports
+class Wire(NamedTuple):
+    """An edge into an op: from which op, and the labels of the ports at both ends, empty without one."""
+
+    source: _Op
+    leaves: str
+    enters: str
+
+
+def wire(root: _Op) -> dict[_Op, list[Wire]]:
+    """Return the ops of a DAG that are boxes, the nearest to the result first, each with the edges into it."""
+    every = nodes_of(root)
+    takers: dict[_Op, list[_Op]] = {}
+    for op in every:
+        for source in sources_of(op):
+            takers.setdefault(source, []).append(op)
+    ports = {op for op in every if _leave(op)[0] is not op}
+    ports |= {
+        op for op in every if _is_map(op, Cut) and op in takers and all(isinstance(t, Launch) for t in takers[op])
+    }
+    wires: dict[_Op, list[Wire]] = {}
+    for op in every:
+        if op in ports:
+            continue
+        edges: dict[Wire, None] = {}
+        for source in sources_of(op):
+            cut = source in ports and _is_map(source, Cut)
+            start, leaves = _leave(next(iter(sources_of(source))) if cut else source)
+            edges[Wire(start, leaves, label_of(source) if cut else "")] = None
+        wires[op] = list(edges)
+    return wires
+
+
+def _leave(op: _Op) -> tuple[_Op, str]:
+    """Return the launch whose result an op takes out, and the label of that port; without one the op itself."""
+    labels: list[str] = []
+    start = op
+    while _is_map(start, Item, Uncut):
+        labels.append(label_of(start))
+        (start,) = sources_of(start)
+    return (start, ", ".join(reversed(labels))) if isinstance(start, Launch | Unzip) else (op, "")
+
+
+def _is_map(op: _Op, *functions: type[Any]) -> bool:
+    return isinstance(op, Map) and isinstance(op.f, functions)
+
+
+# ---- boxes
 @final
 class _Drawing:
     """A layered drawing. Boxes 0, 1, ... are the ops. Later boxes have no width: an edge crosses a layer there."""
 
-    def __init__(self, ops: Sequence[_Op]) -> None:
+    def __init__(self, ops: Sequence[_Op], wiring: dict[_Op, list[Wire]], result: str) -> None:
+        """`result` is the label of the port of the first op by which the result leaves; empty without one."""
         self._ops = ops
         number = {op: index for index, op in enumerate(ops)}
-        self._left_out = [sum(source not in number for source in set(sources_of(op))) for op in ops]
-        sources = [list(dict.fromkeys([number[s] for s in sources_of(op) if s in number])) for op in ops]
+        self._left_out = [sum(w not in number for w in {wire.source for wire in wiring[op]}) for op in ops]
+        wires = [[wire for wire in wiring[op] if wire.source in number] for op in ops]
+        sources = [list(dict.fromkeys([number[wire.source] for wire in into])) for into in wires]
+        self._leaves: list[dict[str, None]] = [{} for _ in ops]
+        """The labels of the ports at the lower edge of each op; one of them is empty for what leaves without a port."""
+        if result:
+            self._leaves[0][result] = None
         self._texts = [_texts_of(op) for op in ops]
         self._widths = [max(len(words) for words in texts) * svg.LETTER + 14 for texts in self._texts]
         self._layer = _layers(sources)
         self.layers_count = max(self._layer) + 1
         self._above: list[list[int]] = [[] for _ in ops]
         self._below: list[list[int]] = [[] for _ in ops]
-        self._paths: list[list[int]] = []
-        for index, into in enumerate(sources):
-            for source in into:
-                self._connect(source, index)
+        self._paths: list[tuple[list[int], Wire]] = []
+        for index, into in enumerate(wires):
+            for wire in into:
+                self._connect(number[wire.source], index, wire)
         self._rows: list[list[int]] = [[] for _ in range(self.layers_count)]
         for box, layer in enumerate(self._layer):
             self._rows[layer].append(box)
         self._x = [0.0] * len(self._layer)
         self.width = 0.0
 
-    def _connect(self, source: int, op: int) -> None:
+    def _connect(self, source: int, op: int, wire: Wire) -> None:
+        self._leaves[source][wire.leaves] = None
         path = [source]
         for layer in range(self._layer[source] + 1, self._layer[op]):
             self._layer.append(layer)
@@ -85,7 +149,7 @@ class _Drawing:
         for upper, lower in pairwise(path):
             self._below[upper].append(lower)
             self._above[lower].append(upper)
-        self._paths.append(path)
+        self._paths.append((path, wire))
 
     def arrange(self) -> None:
         """Choose the position of each box."""
@@ -129,13 +193,24 @@ class _Drawing:
 
     def draw(self, left: float, top: float) -> list[str]:
         """Return the SVG elements: first the edges, then the boxes, which cover them."""
-        body = []
-        for path in self._paths:
+        body, ports = [], []
+        for (path, wire), enters in zip(self._paths, self._entries(), strict=True):
             points = []
             for box in path:
                 x, y = left + self._x[box], top + self._layer[box] * (_BOX_HEIGHT + _LAYER_GAP)
-                points += [(x, y)] if box == path[-1] else [(x, y + _BOX_HEIGHT)] if box == path[0] else [(x, y + 17)]
+                if box == path[-1]:
+                    points.append((left + enters, y - _PORT[1] if wire.enters else y))
+                elif box == path[0]:
+                    down = _BOX_HEIGHT + (_PORT[1] if wire.leaves else 0)
+                    points.append((left + self._exit(box, wire.leaves), y + down))
+                else:
+                    points.append((x, y + 17))
             body.append(svg.curve(points, "edge", head="head", upright=True))
+            if wire.enters:
+                ports.append(_port(points[-1][0], points[-1][1], wire.enters))
+        for box, leaves in enumerate(self._leaves):
+            y = top + self._layer[box] * (_BOX_HEIGHT + _LAYER_GAP) + _BOX_HEIGHT
+            ports += [_port(left + self._exit(box, label), y, label) for label in leaves if label]
         for box, op in enumerate(self._ops):
             y, width = top + self._layer[box] * (_BOX_HEIGHT + _LAYER_GAP), self._widths[box]
             x = left + self._x[box] - width / 2
@@ -152,7 +227,32 @@ class _Drawing:
             more = f"\n{self._left_out[box]} sources not drawn" if self._left_out[box] else ""
             built = "" if place is None else f"\nbuilt at {place[0]}:{place[1]}"
             body.append(svg.group(parts, f"{label}{built}{more}"))
-        return body
+        return body + ports
+
+    def _entries(self) -> list[float]:
+        """Return where each edge arrives: those of one op side by side, in the order of where they come from."""
+        into: dict[int, list[int]] = {}
+        for number, (path, _) in enumerate(self._paths):
+            into.setdefault(path[-1], []).append(number)
+        found = [0.0] * len(self._paths)
+        for box, numbers in into.items():
+            numbers.sort(key=lambda number: self._x[self._paths[number][0][-2]])
+            for place, number in enumerate(numbers):
+                found[number] = self._spread(box, place, len(numbers))
+        return found
+
+    def _exit(self, box: int, leaves: str) -> float:
+        """Return where the edges with this label leave an op."""
+        labels = list(self._leaves[box])
+        return self._spread(box, labels.index(leaves), len(labels))
+
+    def _spread(self, box: int, place: int, count: int) -> float:
+        return self._x[box] + self._widths[box] * ((place + 1) / (count + 1) - 0.5)
+
+
+def _port(x: float, y: float, label: str) -> str:
+    """Return a port in the middle of x, below y."""
+    return svg.group([svg.rect(x - _PORT[0] / 2, y, *_PORT, "head", 1)], label)
 
 
 def _layers(sources: Sequence[Sequence[int]]) -> list[int]:

@@ -8,7 +8,7 @@ the same by construction stays in use, so the device still runs only what has ch
 
 from typing import Any, Final, TypeAlias, final
 
-from dagpu.common.origin import Origin, describe
+from dagpu.common.origin import Origin, StartedAt, describe
 from dagpu.handles import SharedTensor, live_state
 from dagpu.lowering.program import label
 from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
@@ -23,7 +23,7 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, ToHost, Value, Zip
 from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.live.versions import History, Snapshot, Version
 from dagpu.reactive.live_stage import Contents, LiveStage
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker
@@ -62,6 +62,8 @@ class IncrementalRun:
         """Builds the result; None if the op has several stages, and is traced in each update."""
         self._layer: HostLayer | None = None
         """The compiled host layer of the trace, from its second update on."""
+        self._histories: list[tuple[LiveInput, History]] = []
+        """The inputs of the trace that are sources, with the versions of each."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
         self._parts: dict[int, tuple[Box, ...] | None] = {}
@@ -72,11 +74,8 @@ class IncrementalRun:
         """The number of instructions that have run."""
         self.reused = 0
         """The number of instructions that did not have to run again."""
-
-    @property
-    def kept_bytes(self) -> int:
+        self.kept_bytes = 0
         """The bytes of device memory that stay between updates."""
-        return sum(stage.staleness.kept_bytes() for stage in self._stages)
 
     def explain(self) -> list[str]:
         """Describe which instructions run again for each source, and what is kept, one a line."""
@@ -125,12 +124,23 @@ class IncrementalRun:
             except NewTraceNeeded:
                 pass
             else:
-                self._check_held()
-                await self._run_stage(self._stages[0], self._stale, snapshot, waits, parts=self._changed_parts())
+                for handle in self._held:
+                    live_state(handle)  # raises a `MovedError` if it has moved since the trace
+                stage = self._stages[0]
+                repeated = None
+                if not (self._parts or stage.lost or stage.cutoffs or stage.common):
+                    repeated = stage.plans.repeated(self._stale)
+                if repeated is not None and await stage.repeat(repeated, waits, self._origin):
+                    self._count(stage, len(repeated.subprogram.chosen))
+                else:
+                    parts = self._changed_parts() if self._parts else None
+                    with StartedAt(self._origin):
+                        await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
                 self._stale = 0
                 self._parts.clear()
                 return self._build()
-        return await self._trace(snapshot, waits)
+        with StartedAt(self._origin):
+            return await self._trace(snapshot, waits)
 
     @property
     def owes_plan(self) -> bool:
@@ -152,17 +162,15 @@ class IncrementalRun:
         Raises:
             NewTraceNeeded: a closure that built the op has read what has changed, or it has another type or shape.
         """
-        fits = self._mark_changed(live, snapshot)
-        if not fits or self._stale & live.structural_bits():
+        fits, changed = self._mark_changed(snapshot)
+        if not fits or (live.reads and self._stale & live.structural_bits()):
             raise NewTraceNeeded
-        for made in live.inputs:
-            if made.source is not None and made.own & self._stale:
-                made.version = made.source.cell.history.at(snapshot)
-                made.value = made.version.value
+        for made, version in changed:
+            made.version, made.value = version, version.value
         if self._layer is None:
             self._layer = HostLayer(live)
         self._layer.refresh(self._stale, self._mark)
-        if self._stale & live.structural_bits():
+        if live.reads and self._stale & live.structural_bits():
             raise NewTraceNeeded
 
     def _mark(self, bits: int) -> int:
@@ -170,18 +178,25 @@ class IncrementalRun:
         self._stale |= bits
         return self._stale
 
-    def _mark_changed(self, live: LiveInputs, snapshot: Snapshot) -> bool:
-        """Add the bits of the sources that differ from the trace's values. Return false if one needs a new trace."""
-        fits = True
-        for made in live.inputs:
-            if made.source is not None:
-                version, before = made.source.cell.history.at(snapshot), made.version
-                assert before is not None
-                if version is not before:
-                    self._note_parts(made.own, version.parts.since(before.revision))
-                    self._stale |= made.own
-                    fits = fits and same_kind(made.value, version.value)
-        return fits
+    def _mark_changed(self, snapshot: Snapshot) -> tuple[bool, list[tuple[LiveInput, Version]]]:
+        """Add the bits of the sources that differ from the trace's values. Return false if one needs a new trace, and
+        the inputs that differ with their versions in the snapshot."""
+        fits, changed = True, []
+        for made, history in self._histories:
+            before = made.version
+            if history.versions[-1] is before:  # what was newest at an earlier instant, and is still, is so now
+                continue
+            version = history.at(snapshot)
+            if version is before:
+                continue
+            assert before is not None
+            boxes = version.parts_since(before.revision)
+            if boxes is not None or made.own in self._parts:
+                self._note_parts(made.own, boxes)
+            self._stale |= made.own
+            fits = fits and same_kind(made.value, version.value)
+            changed.append((made, version))
+        return fits, changed
 
     def _note_parts(self, bit: int, boxes: tuple[Box, ...] | None) -> None:
         """Add the parts of a source that have changed, to those that an update which failed has not made."""
@@ -194,12 +209,12 @@ class IncrementalRun:
         stage, bits = self._stages[0], sum(parts)
         if bits & ~stage.written_bits:
             self._maker.keep_for_tiles(stage, bits)
+            self._count_kept()
         return parts
 
-    def _check_held(self) -> None:
-        """Raise a `MovedError` if a handle that the op holds has moved since the trace."""
-        for handle in self._held:
-            live_state(handle)
+    def _count_kept(self) -> None:
+        """Set `kept_bytes` for the present stages."""
+        self.kept_bytes = sum([stage.staleness.kept_bytes for stage in self._stages])
 
     # ---- the device
 
@@ -233,6 +248,10 @@ class IncrementalRun:
                     self._stale |= cut.own
                 undecided.remove(cut)
             before = wait
+        self._count(stage, ran)
+
+    def _count(self, stage: LiveStage, ran: int) -> None:
+        """Count the instructions of an update that ran, and those that did not have to."""
         self.launched += ran
         self.reused += len(stage.staleness.program.instructions) - ran
 
@@ -257,7 +276,7 @@ class IncrementalRun:
         table = ValueNumbers()
         available: Contents = {}
         if self._live is not None:
-            self._mark_changed(self._live, snapshot)
+            self._mark_changed(snapshot)
             stale = 0 if self._build is None else self._stale
             for stage in self._stages:
                 available |= stage.contents(table, stale)
@@ -304,7 +323,9 @@ class IncrementalRun:
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
         self._parts.clear()
+        self._histories = [(made, made.source.cell.history) for made in live.inputs if made.source is not None]
         self._layer = None
+        self._count_kept()
         if self._shared is not None:
             self._shared.keep_met({each.node for stage in stages for each in stage.shared})
         return result
@@ -317,6 +338,7 @@ class IncrementalRun:
         self._layer = None  # it calls the closures that are shared
         for stage in self._stages:
             self._maker.share(stage, shared)
+        self._count_kept()
 
 
 _Reuse: TypeAlias = tuple[ValueNumbers, Contents]

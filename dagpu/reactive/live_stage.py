@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
+from dagpu.backends.protocol import Bindings
 from dagpu.common.origin import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
-from dagpu.handles.storage import Locks
+from dagpu.handles.storage import Locks, lock_all, unlock_all
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -15,10 +16,11 @@ from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.reactive.tiled_plans import ChangedParts, TiledPlan, TiledPlans
 from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
-from dagpu.runtime.calls.run_call import run_call
+from dagpu.runtime.calls.run_call import run_call, settle
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting import Waits
 
@@ -41,6 +43,7 @@ class LiveStage:
         on_plan: Callable[[Plan], None],
     ) -> None:
         self.staleness = staleness
+        self._kept_on_devices = _kept_on_devices(staleness)
         self.leaves = leaves
         self.cutoffs = cutoffs
         """The cutoffs that compare contents of this stage's buffers."""
@@ -64,6 +67,7 @@ class LiveStage:
         nodes `common` are results. What was not kept before is lost."""
         before, targets = self.staleness.targets, staleness.targets
         self.staleness, self.common = staleness, common
+        self._kept_on_devices = _kept_on_devices(staleness)
         buffers = frozenset([each.buffer for each in common])
         self.plans = UpdatePlans(staleness, buffers, self.leaves.locks, self._settings, self._on_plan)
         self.tiles = TiledPlans(staleness, self.leaves, self._settings, self._on_plan)
@@ -130,8 +134,7 @@ class LiveStage:
         if update.loaded is None:
             self.lost = change.lost
             return 0
-        outputs = update.subprogram.outputs
-        bound = self._bind(update)
+        bound = BoundArguments(self._bind(update.subprogram), update.locks, (), ())
         if tiled is not None:
             for here, memory_here in tiled[1].items():
                 bound.memory[here] = memory_here
@@ -144,23 +147,55 @@ class LiveStage:
         finally:
             if locks is not None:
                 locks.release()
-        buffers = self.staleness.program.buffers
-        for buffer, here in outputs:
-            made = bound.memory[here]
-            self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
+        self._replace(update.subprogram, bound.memory)
         self.lost -= update.targets
         return len(chosen)
 
-    def _bind(self, update: UpdatePlan | TiledPlan) -> BoundArguments:
+    async def repeat(self, update: UpdatePlan, waits: Waits, origin: Origin) -> bool:
+        """Do what `run` does, for a plan of `UpdatePlans.repeated`, and for a stage without lost targets: nothing but
+        the inputs has to be bound before the launch. Return false if another run has locked what it reads; it has no
+        effect then."""
+        loaded, subprogram, locks = update.loaded, update.subprogram, update.locks
+        assert loaded is not None
+        memory = self._bind(subprogram)
+        if locks and not lock_all(locks, self, origin):
+            return False
+        try:
+            loaded.runs += 1
+            replay = loaded.prepared.submit(Bindings(memory=memory), graph=True)
+            await settle(replay, waits, loaded.spin if self._settings.spin is None else self._settings.spin)
+        except BaseException:
+            self.lost |= update.targets
+            raise
+        finally:
+            if locks:
+                unlock_all(locks)
+        self._replace(subprogram, memory)
+        return True
+
+    def _bind(self, subprogram: Subprogram) -> list[object]:
         """Bind the buffers of an update: leaves, kept memory that it reads, and kept memory that it writes in place."""
-        memory: list[object] = [None] * len(update.subprogram.program.buffers)
-        kept, last, own = self.staleness.kept, self.staleness.last, self.targets.memory
-        for buffer, here in update.subprogram.inputs:
-            memory[here] = own[buffer] if buffer in last else self.leaves.value(buffer)
-        for buffer, here in update.subprogram.outputs:
-            if buffer in kept and self.staleness.program.buffers[buffer].device != HOST:
-                memory[here] = self.targets.own_memory(buffer)
-        return BoundArguments(memory, dict.fromkeys(update.locks, False), (), ())
+        memory: list[object] = [None] * len(subprogram.program.buffers)
+        last, targets, leaves = self.staleness.last, self.targets, self.leaves
+        for buffer, here in subprogram.inputs:
+            memory[here] = targets.memory[buffer] if buffer in last else leaves.value(buffer)
+        kept = self._kept_on_devices
+        for buffer, here in subprogram.outputs:
+            if buffer in kept:
+                memory[here] = targets.own_memory(buffer)
+        return memory
+
+    def _replace(self, subprogram: Subprogram, memory: list[object]) -> None:
+        """Take over the memory in which an update has made its targets."""
+        buffers = self.staleness.program.buffers
+        for buffer, here in subprogram.outputs:
+            made = memory[here]
+            self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
+
+
+def _kept_on_devices(staleness: Staleness) -> set[int]:
+    """Return the kept buffers in memory of devices."""
+    return {buffer for buffer in staleness.kept if staleness.program.buffers[buffer].device != HOST}
 
 
 def compared_buffer(cut: LiveInput) -> int:

@@ -8,7 +8,7 @@ import trio
 
 from dagpu.common.containers import values_in
 from dagpu.common.errors import BorrowError, UpdateError
-from dagpu.common.origin import Origin, describe, here, started_at
+from dagpu.common.origin import Origin, StartedAt, describe, here
 from dagpu.common.wrong_arguments import check_count, check_flag
 from dagpu.handles import SharedTensor, Tensor
 from dagpu.ops.base import DeviceOp, Static, check_op
@@ -101,22 +101,38 @@ class Observed(FlowStage[Any]):
         self._run = IncrementalRun(op, settings, memory, origin, self._shared)
         self._token = trio.lowlevel.current_trio_token()
         self._changed = trio.Event()
+        self._waits = False
+        """True while the task may wait for `_changed`."""
         self._due = True
         """True until the value of the newest snapshot has been handed out."""
+        self._clock = opening.clock
         self._seen: dict[Source[Any], Version] = {}
         """The sources that the op reads, with the versions of the value that was handed out last."""
+        self._seen_of: tuple[Source[Any], ...] = ()
+        """These sources, as the run has named them."""
+        self._newer: dict[Source[Any], Version] = {}
+        """Those of them that have changed since, with their versions in the snapshot for which a value is made."""
         self._watched: tuple[Source[Any], ...] = ()
         """The sources that wake this stage."""
         opening.stack.callback(self._close)
 
     async def next(self) -> Any:
         refuse_nested(self._op)
-        snapshot = await self._next_snapshot()
+        snapshot = self._changed_snapshot() or await self._next_snapshot()
         self._due = True  # until the value is handed out: a cancelled call loses nothing
-        with started_at(self._where):
-            value = await protected(lambda: self._update(snapshot), "an update was run")
+        value = await protected(lambda: self._update(snapshot), "an update was run")
         self._due = False
         return value
+
+    def _changed_snapshot(self) -> Snapshot | None:
+        """Return the present instant if there is a value to make for it; None if nothing has changed."""
+        snapshot = Snapshot()
+        self._newer.clear()
+        for node, seen in self._seen.items():
+            history = node.cell.history
+            if history.versions[-1] is not seen and (version := history.at(snapshot)) is not seen:
+                self._newer[node] = version
+        return snapshot if self._due or self._newer else None
 
     async def _next_snapshot(self) -> Snapshot:
         """Wait until there is a value to make, and return the instant for which to make it.
@@ -125,13 +141,13 @@ class Observed(FlowStage[Any]):
             End: the op depends on no source, and its value was handed out.
         """
         while True:
-            self._changed = trio.Event()
-            snapshot = Snapshot()
-            if self._due or any(node.cell.history.at(snapshot) is not seen for node, seen in self._seen.items()):
+            self._changed, self._waits = trio.Event(), True  # a change from here on wakes this task
+            snapshot = self._changed_snapshot()
+            if snapshot is not None:
+                self._waits = False
                 return snapshot
             if not self._seen:
                 raise End
-            del snapshot  # what it holds on to may be replaced while this waits
             if self._run.owes_plan:
                 await protected(self._make_owed_plan, "the plan of an update was made")
             else:
@@ -154,7 +170,8 @@ class Observed(FlowStage[Any]):
             stats.kept_bytes = run.kept_bytes
             self._watch(run.sources)  # also if it failed: a change may be the cure
         if self._check:
-            await self._compare(value, snapshot)
+            with StartedAt(self._where):
+                await self._compare(value, snapshot)
         if self._check or run.launched == launched:
             await trio.lowlevel.cancel_shielded_checkpoint()
         self._count(snapshot)
@@ -162,27 +179,29 @@ class Observed(FlowStage[Any]):
 
     def _count(self, snapshot: Snapshot) -> None:
         """Note the versions of the value that is handed out now, since when it was due, and what it has skipped."""
-        seen, now = self._seen, trio.current_time()
-        self._seen = versions = {node: node.cell.history.at(snapshot) for node in self._run.sources}
-        self.since = now
-        if not seen:
-            return
+        seen, sources, now = self._seen, self._run.sources, self._clock()
         here_now = first = time.perf_counter()
         steps = 1
-        for node, version in versions.items():
-            before = seen.get(node)
-            if before is not None and version is not before:
-                first = min(first, version.since)
-                steps = max(steps, version.revision - before.revision)
+        if self._seen_of is not sources:
+            for node in self._newer.keys() - set(sources):
+                del self._newer[node]
+        for node, version in self._newer.items():
+            first = min(first, version.since)
+            steps = max(steps, version.revision - seen[node].revision)
+            seen[node] = version
         self.since = now - (here_now - first)
         self._stats.skipped += steps - 1
+        self._newer.clear()  # it would keep the values
+        if self._seen_of is not sources:  # another trace, which may read other sources
+            self._seen = {node: node.cell.history.at(snapshot) for node in sources}
+            self._seen_of = sources
 
     # ---- changes
 
     def _watch(self, sources: tuple[Source[Any], ...]) -> None:
         """Let these sources wake the stage, and no others."""
         watched = self._watched
-        if watched == sources:
+        if watched is sources:
             return
         for node in sources:
             if node not in watched:
@@ -192,7 +211,9 @@ class Observed(FlowStage[Any]):
         self._watched = sources
 
     def _wake(self) -> None:
-        """Wake the task that waits for a change. Sources call this on the thread that sets them."""
+        """Wake the task that waits for a change. Sources call this on the thread that sets them, after a change."""
+        if not self._waits:
+            return  # the task looks at the sources before it waits
         try:
             here_too = trio.lowlevel.current_trio_token() is self._token
         except RuntimeError:
@@ -213,7 +234,7 @@ class Observed(FlowStage[Any]):
         self._watch(())
         self._shared.close()
         self._run = IncrementalRun(self._op, self._settings, None, self._where)
-        self._seen = {}
+        self._seen, self._newer = {}, {}
 
     # ---- for those who look
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 from dagpu.handles.storage import Storage
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.updates.dirty.tile_lists import TiledProgram, lengths_of, list_array, with_lists
-from dagpu.lowering.updates.dirty.tile_updates import TileCount, TileUpdate, TileUpdates
+from dagpu.lowering.updates.dirty.tile_updates import WHOLE_FROM, TileCount, TileUpdate, TileUpdates
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Change, Staleness
@@ -52,7 +52,7 @@ class TiledPlan:
         """The targets that the plan makes."""
         self.loaded = loaded
         """None where nothing runs."""
-        self.locks = locks
+        self.locks = dict.fromkeys(locks, False)
 
 
 @final
@@ -97,7 +97,7 @@ class TiledPlans:
         the plan for the change of all of them."""
         if not change.only:  # else it goes on with an update that waited for a cutoff
             self.counts = ()
-        if not parts or not self._totals:
+        if not parts or not self._totals or self._leaves.mostly_changed(parts, WHOLE_FROM):
             return None
         prepared = self._prepare(change, parts)
         update = prepared.update

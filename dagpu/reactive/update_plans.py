@@ -37,7 +37,7 @@ class UpdatePlan:
         """The targets that the plan makes."""
         self.loaded = loaded
         """None where nothing runs."""
-        self.locks = locks
+        self.locks = dict.fromkeys(locks, False)
 
 
 @final
@@ -64,6 +64,8 @@ class UpdatePlans:
         self._plans: OrderedDict[Change, UpdatePlan] = OrderedDict()
         self._owed: OrderedDict[Change, None] = OrderedDict()
         """The changes that a larger plan has served, and whose own plans are not made yet."""
+        self._repeated: tuple[int, UpdatePlan] | None = None
+        """The bits and the plan that `repeated` has returned, while no other plan was used after it."""
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -73,9 +75,24 @@ class UpdatePlans:
         """True if a change that was seen has no plan of its own yet."""
         return bool(self._owed)
 
+    def repeated(self, mask: int) -> UpdatePlan | None:
+        """Return the plan of its own for a change of these bits, if nothing but its inputs has to be bound before its
+        next run; else None."""
+        latest = self._repeated
+        if latest is not None and latest[0] == mask:
+            return latest[1]
+        change = Change(mask)
+        plan = self._plans.get(change)
+        if plan is None or plan.loaded is None or not plan.loaded.graph_is_ready:
+            return None
+        self._plans.move_to_end(change)
+        self._repeated = mask, plan
+        return plan
+
     def find(self, change: Change) -> UpdatePlan:
         """Return the plan for a change: its own, or that of a larger one the first time; make its own if there is
         neither."""
+        self._repeated = None
         if change in self._plans:
             self._plans.move_to_end(change)
             return self._plans[change]
@@ -107,6 +124,7 @@ class UpdatePlans:
     def _make(self, change: Change) -> UpdatePlan:
         """Make the plan of a change, and store it."""
         self._owed.pop(change, None)
+        self._repeated = None
         staleness = self._staleness
         chosen = staleness.instructions_for(staleness.stale_targets(change))
         subprogram = extract(staleness.program, chosen, staleness.targets)

@@ -10,6 +10,7 @@ from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.origin import Origin
 from dagpu.handles.storage import Locks
 from dagpu.lowering.arguments.cache_key import flatten_op
+from dagpu.lowering.arguments.call_text import MISS
 from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -17,7 +18,6 @@ from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Value
 from dagpu.ops.graph import GraphLaunch
-from dagpu.runtime.calls.direct_call import MISS, call_in_task, call_now
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.run_call import run_bound, run_bound_now, run_call
 from dagpu.runtime.calls.settings import Settings
@@ -58,7 +58,7 @@ def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin)
     """Run an op, block this thread until its result is complete, and return it. See `execute`."""
     call = pipeline_call(op)
     if call is not None and (latest := call[0].latest) is not None:  # one read: another thread may clear the cache
-        result = call_now(latest, call[1], settings, origin)
+        result = latest.direct.now(latest, *call[1], settings, origin)
         if result is not MISS:
             call[0].hits += 1
             return result
@@ -103,7 +103,7 @@ async def _run_call(
     origin: Origin,
 ) -> Any:
     """Run a call of a pipeline with its latest plan, or else in the general way."""
-    result = await call_in_task(latest, content, settings, waits, origin)
+    result = await latest.direct.in_task(latest, *content, settings, origin, waits)
     if result is MISS:
         return await _execute_generally(op, settings, waits, origin)
     plans.hits += 1

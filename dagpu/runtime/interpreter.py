@@ -10,10 +10,10 @@ from typing import Any, Final, Protocol, TypeVar, cast, final
 import trio
 from sniffio import thread_local as async_library
 
-from dagpu.common.critical import Section
+from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, Section, begin_section, end_section
 from dagpu.common.env_vars import DEVICE, SPIN_US, VERIFY, raw_value
 from dagpu.common.errors import NoDeviceError
-from dagpu.common.origin import describe, here, place_of, start_of_run
+from dagpu.common.origin import Origin, describe, here, place_of, start_of_run
 from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, check_count, check_flag, check_function, wrong_argument
 from dagpu.handles.device_handles import Device, Stream
@@ -29,12 +29,14 @@ from dagpu.runtime import device_lookup, execute
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import chosen_device, current_device, find_device
 from dagpu.runtime.graphs import updating
-from dagpu.runtime.nesting import refuse_nested
+from dagpu.runtime.nesting import recording_block, refuse_nested
 from dagpu.runtime.protected import protected
 from dagpu.runtime.waiting import TrioWaits
 
 _T = TypeVar("_T")
 _RUN: Final = "an op was run"
+_ABOVE_SYNC: Final = 3
+"""The frames between `start_of_run` and the caller of `DeviceOp.sync`: the runner, and `sync` itself."""
 _DEVICE, _SPIN, _VERIFY = DEVICE.key, SPIN_US.key, VERIFY.key
 
 
@@ -136,13 +138,7 @@ class StreamInterpreter:
         """Run an op, and block until its result is complete."""
         if not isinstance(op, DeviceOp):
             check_op(op, "run_sync")
-        refuse_nested(op)
-        if async_library.name is not None:
-            _warn_in_task("sync()", "Use await.")
-        settings, origin = self.settings(), start_of_run()
-        with Section(_RUN):
-            result: _T = execute.execute_now(op, settings, origin)
-            return result
+        return _run_now(self, op, start_of_run())
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
         """Run an op, block until its result is complete, and capture its work as a graph for later launches."""
@@ -170,6 +166,22 @@ class StreamInterpreter:
         check_op(op, "explain")
         costs = getattr(_policy_of(op, self._policy), "costs", None)
         return explain(self.plan_of(op), costs if isinstance(costs, CostModel) else None)
+
+
+def _run_now(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], origin: Origin) -> _T:
+    """Run an op, which `origin` started, and block until its result is complete."""
+    thread = CURRENT_THREAD.state
+    if thread.where != OUTSIDE or recording_block() is not None:
+        refuse_nested(op)
+    if async_library.name is not None:
+        _warn_in_task("sync()", "Use await.")
+    settings = interpreter.settings()
+    installed = begin_section(thread)
+    try:
+        result: _T = execute.execute_now(op, settings, origin)
+        return result
+    finally:
+        end_section(thread, installed)
 
 
 def _policy_of(op: DeviceOp[Any, Any, Any], otherwise: Any) -> Any:
@@ -281,7 +293,10 @@ class _CurrentInterpreter:
             raise
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
-        return _current.get().run_sync(op)
+        current = _current.get()
+        if type(current) is StreamInterpreter:
+            return _run_now(current, op, start_of_run(_ABOVE_SYNC))
+        return current.run_sync(op)
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:
         return _planner("graph").graph(op, stream)

@@ -23,6 +23,10 @@ _block: "ContextVar[weakref.ref[RecordingBlock] | None]" = ContextVar("dagpu_sco
 `with` block without its `__exit__`: the block must not refuse later runs then."""
 
 
+recording_block = _block.get
+"""Returns a reference to the innermost recording block around this task or thread; None if there is none."""
+
+
 def enter_recording(block: RecordingBlock) -> "weakref.ref[RecordingBlock] | None":
     """Refuse runs in this task or thread from now on. Returns the block around this one, for `leave_recording`."""
     around = _block.get()

@@ -31,10 +31,6 @@ class Pipeline(Generic[_P, _T_co]):
     """
 
     def __init__(self, f: Callable[_P, DeviceOp[_T_co, Any, Any]], cache_size: int, graph_from: int | None) -> None:
-        self._f = f
-        self.number = next(_numbers)
-        """The number of this pipeline. No other pipeline in the process has it."""
-        self.plans = PlanCache(cache_size, graph_from, of_pipeline=True)
         self.__name__: str = getattr(f, "__name__", repr(f))
         self._moved_by = f"pipeline {self.__name__}()"
         self.__qualname__: str = getattr(f, "__qualname__", self.__name__)
@@ -43,6 +39,8 @@ class Pipeline(Generic[_P, _T_co]):
         self.__wrapped__ = f
         code = getattr(f, "__code__", None)
         self._declared: Origin = None if code is None else (code, 0)
+        self._plans = PlanCache(cache_size, graph_from, of_pipeline=True)
+        self._function = Pure(f, next(_numbers), repr(self), self._plans)
         self._signature, self._counts = _signature_of(f)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co]:
@@ -65,7 +63,7 @@ class Pipeline(Generic[_P, _T_co]):
             held = move_handles((args, tuple(kwargs.items())), self._moved_by, origin)
         else:
             held = move_handles(args, self._moved_by, origin), ()
-        return Then(Value(held, origin), Pure(self._f, self), origin)
+        return Then(Value(held, origin), self._function, origin)
 
     def _check(self, args: tuple[object, ...], kwargs: dict[str, object], origin: Origin) -> None:
         """Raise in the call if the function does not take these arguments: its own error would come in the run."""
@@ -88,11 +86,11 @@ class Pipeline(Generic[_P, _T_co]):
 
     def cache_info(self) -> CacheInfo:
         """Return the statistics: runs that found a plan, calls of the function, and the most and present plans."""
-        return self.plans.info()
+        return self._plans.info()
 
     def cache_clear(self) -> None:
         """Remove all plans from the cache. Runs under way are not affected."""
-        self.plans.clear()
+        self._plans.clear()
 
     def __reduce_ex__(self, _protocol: object) -> str:
         # As for a function: a copy is the object itself, and a pickle contains its qualified name.

@@ -16,6 +16,7 @@ from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
+from dagpu.runtime.calls.direct_call import write_direct_call
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 
@@ -75,11 +76,13 @@ class PlanCache:
         self, loaded: LoadedPlan, arguments: tuple[Any, ...], named: tuple[Any, ...], inputs: Flattened
     ) -> None:
         """Remember the plan that `find` has returned for this call, for direct calls."""
-        if not loaded.guard_is_known:
+        if not loaded.direct_is_known:
             assert loaded.signature is not None
             bindings = loaded.signature.leaf_bindings(len(inputs.leaves))
-            loaded.guard, loaded.guard_is_known = guard_call(arguments, named, inputs.leaves, bindings), True
-        self.latest = None if loaded.guard is None else loaded
+            guard = guard_call(arguments, named, inputs.leaves, bindings)
+            loaded.direct = None if guard is None else write_direct_call(guard, loaded)
+            loaded.direct_is_known = True
+        self.latest = None if loaded.direct is None else loaded
 
     def find(self, inputs: Flattened, settings: Settings) -> LoadedPlan | None:
         """Return a plan that suits these leaves and settings, and count a hit; None if there is none."""
@@ -181,8 +184,8 @@ def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
 
 def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None":
     """Return the plans and the arguments of the pipeline of which this op is a call; None if it is another op."""
-    if isinstance(op, Then) and isinstance(op.f, Pure) and isinstance(op.source, Value):
-        return op.f.owner.plans, op.source.content
+    if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
+        return op.f.plans, op.source.content
     return None
 
 

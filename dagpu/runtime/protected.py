@@ -22,17 +22,16 @@ def protected(begin: Callable[[], Coroutine[Any, Any, _T]], what: str) -> Genera
     Raises:
         NestedRunError: the thread is in a section already. The message contains `what`, the name of the call.
     """
-    before = enter_section(what)
-    try:
-        coroutine = begin()
-    finally:
-        restore_section(before)
-    step: Callable[[Any], Any] = coroutine.send
+    step: Callable[[Any], Any] | None = None
     argument: Any = None
     while True:
         before = enter_section(what)
         try:
-            awaited = step(argument)
+            if step is None:
+                coroutine = begin()
+                awaited = coroutine.send(None)
+            else:
+                awaited = step(argument)
         except StopIteration as end:
             result: _T = end.value
             return result

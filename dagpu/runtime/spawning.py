@@ -8,7 +8,7 @@ from typing_extensions import TypeVar
 
 from dagpu.common.containers import map_values
 from dagpu.common.errors import BorrowError, MovedError, OperationCancelled
-from dagpu.common.origin import Origin, describe, here, started_at
+from dagpu.common.origin import Origin, StartedAt, describe, here
 from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import no_attribute, wrong_argument
 from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, copy_error, origin_of, state_of
@@ -78,7 +78,7 @@ class Pending(Generic[_T_co]):
 
     async def _run(self) -> None:
         try:
-            with self._scope, started_at(self._origin):
+            with self._scope, StartedAt(self._origin):
                 value = await self._op
                 self._value = value if has_owning_handle(value) else make_unwritable(value)
                 self._state = "done"

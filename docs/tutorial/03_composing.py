@@ -11,12 +11,12 @@ SHAPE, TILE = (64, 96), (16, 32)
 
 
 def brighter(gain: float, x: In[f32]) -> DeviceOp[Tensor[f32]]:
-    result: DeviceOp[Tensor[f32]] = brighten(empty(SHAPE).partition(TILE), gain, x).first().unpartition()
+    result: DeviceOp[Tensor[f32]] = brighten.new(SHAPE, TILE)(gain, x)
     return result
 
 
 def blurred(x: In[f32]) -> DeviceOp[Tensor[f32]]:
-    result: DeviceOp[Tensor[f32]] = blur(empty(SHAPE).partition(TILE), x).first().unpartition()
+    result: DeviceOp[Tensor[f32]] = blur.new(SHAPE, TILE)(x)
     return result
 
 

@@ -23,7 +23,7 @@ print(tensor)
 # docs: lend
 for gain in (2.0, 3.0):
     lent: TensorRef[f32] = tensor.borrow()
-    result: DeviceOp[NDArray[f32]] = brighten(empty(SHAPE).partition(TILE), gain, lent).first().unpartition().to_host()
+    result: DeviceOp[NDArray[f32]] = brighten.new(SHAPE, TILE)(gain, lent).to_host()
     print(gain, result.sync().max())
 # docs: write
 canvas = zeros(SHAPE).sync()
@@ -31,8 +31,8 @@ brighten(canvas.borrow_mut().partition(TILE), 4.0, tensor.borrow()).sync()
 print(canvas.borrow().to_host().sync().max())
 # docs: share
 background = canvas.share()
-faint = brighten(empty(SHAPE).partition(TILE), 0.5, background).first().unpartition()
-drawn: DeviceOp[NDArray[f32]] = overlay(empty(SHAPE).partition(TILE), background, faint).first().unpartition().to_host()
+faint = brighten.new(SHAPE, TILE)(0.5, background)
+drawn: DeviceOp[NDArray[f32]] = overlay.new(SHAPE, TILE)(background, faint).to_host()
 print(drawn.sync().max())
 # docs: end
 

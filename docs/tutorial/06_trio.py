@@ -6,22 +6,18 @@ import trio
 from numpy.typing import NDArray
 from tutorial_kernels import blur, brighten
 
-from dagpu import DeviceOp, OperationCancelled, empty, f32, from_host, spawn, value, zip_ops
+from dagpu import DeviceOp, OperationCancelled, f32, from_host, spawn, value, zip_ops
 
 SHAPE, TILE = (64, 96), (16, 32)
 
 
 def brightened(gain: float, picture: NDArray[f32]) -> DeviceOp[NDArray[f32]]:
-    result: DeviceOp[NDArray[f32]] = (
-        brighten(empty(SHAPE).partition(TILE), gain, from_host(picture)).first().unpartition().to_host()
-    )
+    result: DeviceOp[NDArray[f32]] = brighten.new(SHAPE, TILE)(gain, from_host(picture)).to_host()
     return result
 
 
 def blurred(picture: NDArray[f32]) -> DeviceOp[NDArray[f32]]:
-    result: DeviceOp[NDArray[f32]] = (
-        blur(empty(SHAPE).partition(TILE), from_host(picture)).first().unpartition().to_host()
-    )
+    result: DeviceOp[NDArray[f32]] = blur.new(SHAPE, TILE)(from_host(picture)).to_host()
     return result
 
 

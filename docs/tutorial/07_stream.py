@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from tutorial_kernels import blur, brighten, edges, overlay
 
 import dagpu
-from dagpu import DeviceOp, Tensor, empty, f32, from_host, value
+from dagpu import DeviceOp, Tensor, f32, from_host, value
 
 SHAPE, TILE = (256, 384), (64, 384)
 
@@ -15,10 +15,10 @@ SHAPE, TILE = (256, 384), (64, 384)
 def cartoon(picture: Tensor[f32]) -> DeviceOp[NDArray[f32]]:
     """Draw the cartoon of step 4 from a picture that is on the device already."""
     x = value(picture).shared()
-    soft = blur(empty(SHAPE).partition(TILE), x).first().unpartition()
-    found = edges(empty(SHAPE).partition(TILE), x).first().unpartition()
-    lines = brighten(empty(SHAPE).partition(TILE), 3.0, found).first().unpartition()
-    result: DeviceOp[NDArray[f32]] = overlay(empty(SHAPE).partition(TILE), soft, lines).first().unpartition().to_host()
+    soft = blur.new(SHAPE, TILE)(x)
+    found = edges.new(SHAPE, TILE)(x)
+    lines = brighten.new(SHAPE, TILE)(3.0, found)
+    result: DeviceOp[NDArray[f32]] = overlay.new(SHAPE, TILE)(soft, lines).to_host()
     return result
 
 

@@ -4,17 +4,17 @@
 import numpy as np
 from tutorial_kernels import blur, brighten, edges, overlay
 
-from dagpu import Borrowed, DeviceOp, SharedTensor, Tensor, TensorRef, empty, f32, from_host, memcpy, zeros
+from dagpu import Borrowed, DeviceOp, SharedTensor, Tensor, TensorRef, f32, from_host, memcpy, zeros
 
 SHAPE, TILE = (64, 96), (16, 96)
 
 
 def cartoon(x: SharedTensor[f32] | TensorRef[f32]) -> DeviceOp[Tensor[f32], Borrowed]:
     """Draw the cartoon of step 4 from a picture that is shared or lent, because it is read twice."""
-    soft = blur(empty(SHAPE).partition(TILE), x).first().unpartition()
-    found = edges(empty(SHAPE).partition(TILE), x).first().unpartition()
-    lines = brighten(empty(SHAPE).partition(TILE), 3.0, found).first().unpartition()
-    result: DeviceOp[Tensor[f32], Borrowed] = overlay(empty(SHAPE).partition(TILE), soft, lines).first().unpartition()
+    soft = blur.new(SHAPE, TILE)(x)
+    found = edges.new(SHAPE, TILE)(x)
+    lines = brighten.new(SHAPE, TILE)(3.0, found)
+    result: DeviceOp[Tensor[f32], Borrowed] = overlay.new(SHAPE, TILE)(soft, lines)
     return result
 
 

@@ -16,7 +16,6 @@ from dagpu import (
     Tile,
     batch,
     cutoff,
-    empty,
     f32,
     from_host,
     kernel,
@@ -48,8 +47,8 @@ light = source(1.0)
 
 
 def shown(x: DeviceOp[SharedTensor[f32]], by: Lazy[float]) -> DeviceOp[NDArray[f32]]:
-    soft = blur(empty(SHAPE).partition(TILE), x).first().unpartition()
-    result: DeviceOp[NDArray[f32]] = fade(empty(SHAPE).partition(TILE), soft, by).first().unpartition().to_host()
+    soft = blur.new(SHAPE, TILE)(x)
+    result: DeviceOp[NDArray[f32]] = fade.new(SHAPE, TILE)(soft, by).to_host()
     return result
 
 

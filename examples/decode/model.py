@@ -154,7 +154,7 @@ def next_token(model: Model[W], x: Stream) -> DeviceOp[Tensor[i32], Borrowed]:
     w, blocks = model.weights, model.vocabulary.blocks
     largest, rows = empty((blocks,)).partition((1,)), empty((blocks,), i32).partition((1,))
     best, where, *_ = model.vocabulary.score(largest, rows, x, w.last_gain, w.table).unzip()
-    return pick(empty((1,), i32).partition((1,)), best.unpartition(), where.unpartition()).first().unpartition()
+    return pick.new((1,), (1,))(best.unpartition(), where.unpartition())
 
 
 def costs_of(model: Model[Any]) -> CostModel:

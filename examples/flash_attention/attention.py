@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dagpu
-from dagpu import CostModel, DeviceOp, ListSchedule, current_device, empty, f32, from_host, plan_of, zip_ops
+from dagpu import CostModel, DeviceOp, ListSchedule, current_device, from_host, plan_of, zip_ops
 from examples.flash_attention.kernels import ROWS, WIDTHS, attention
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -37,10 +37,8 @@ def attended(q: Floats, k: Floats, v: Floats, *, causal: bool) -> DeviceOp[Float
     width = q.shape[2]
     if width not in WIDTHS:
         raise ValueError(f"heads are {width} wide; the kernel knows {', '.join(map(str, WIDTHS))}")
-    o = empty(q.shape, f32).partition((1, ROWS, width), partial=True)
-    launch = attention(o, from_host(q), from_host(k), from_host(v), 1 / math.sqrt(width), causal)
-    result: DeviceOp[Floats] = launch.first().unpartition().to_host()
-    return result
+    attend = attention.new(q.shape, (1, ROWS, width), partial=True)
+    return attend(from_host(q), from_host(k), from_host(v), 1 / math.sqrt(width), causal).to_host()
 
 
 def in_groups(q: Floats, k: Floats, v: Floats, causal: bool, groups: int) -> DeviceOp[tuple[Floats, ...]]:

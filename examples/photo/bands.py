@@ -72,12 +72,8 @@ def bands(rows: int, height: int) -> Iterator[Band]:
 
 
 def blurred(x: DeviceOp[SharedTensor[u8]], shape: tuple[int, int, int]) -> DeviceOp[Tensor[u8]]:
-    along_rows: DeviceOp[Tensor[u16]] = (
-        blur_rows(empty(shape, u16).partition(TILE, partial=True), x).first().unpartition()
-    )
-    soft: DeviceOp[Tensor[u8]] = (
-        blur_columns(empty(shape, u8).partition(TILE, partial=True), along_rows).first().unpartition()
-    )
+    along_rows: DeviceOp[Tensor[u16]] = blur_rows.new(shape, TILE, partial=True)(x)
+    soft: DeviceOp[Tensor[u8]] = blur_columns.new(shape, TILE, partial=True)(along_rows)
     return soft
 
 
@@ -86,7 +82,7 @@ def developed(pixels: Pixels, above: int, rows: int, curve: SharedTensor[u8]) ->
     height, width, colours = pixels.shape
     x = from_host(pixels).share().shared()
     soft = blurred(x, (height, width, colours)).shared()
-    edges = sobel(empty((height, width), u8).partition(TILE[:2], partial=True), soft, GAIN).first().unpartition()
+    edges = sobel.new((height, width), TILE[:2], partial=True)(soft, GAIN)
     out = empty((rows, width, colours), u8).partition(TILE, partial=True)
     result: DeviceOp[Pixels] = develop(out, x, soft, edges, curve, above).first().unpartition().to_host()
     return result

@@ -81,6 +81,7 @@ std::size_t launch_blocks(
 }  // namespace emulation
 
 inline void __syncthreads() { swapcontext(&emulation::running->context, &emulation::scheduler); }
+inline void __syncwarp() { __syncthreads(); }  // so all threads of the block must come
 
 // Makes a kernel callable from outside, in either order.
 #define EMULATED_BLOCKS(name, kernel)                                                                                 \

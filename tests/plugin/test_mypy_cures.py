@@ -279,6 +279,18 @@ zeros((10,)).partition((4,), partial=True).sync()
 scale(zeros((2, 4)).partition((2, 2)), 2.0).sync()
 # before it is cut with .reshape(shape)
 scale(zeros((2, 4)).reshape((8,)).partition((4,)), 2.0).sync()
+
+## dagpu-output-partition
+scale.new((2, 4), (2, 2))(2.0).sync()
+# Give that many extents
+scale.new((8,), (4,))(2.0).sync()
+
+## dagpu-output-partition
+scale.new((10,), (4,))(2.0).sync()
+# Choose a tile that divides it
+scale.new((10,), (5,))(2.0).sync()
+# say partial=True
+scale.new((10,), (4,), partial=True)(2.0).sync()
 """
 """For each mistake: the code of the error, the wrong program, and behind each cure's words the program with it."""
 

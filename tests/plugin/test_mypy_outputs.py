@@ -71,6 +71,21 @@ def edges(sometimes: bool) -> None:
     zeros((10,)).partition((4, 4), partial=True)  # E
 
 
+def into_new_tensors(n: int, sometimes: bool) -> None:
+    mean.new((10,), (4,))  # E
+    mean.new(shape=(WIDTH,), tile=(4,))  # E
+    mean.new((10,), (4,), partial=True)
+    mean.new((10,), (4,), partial=sometimes)
+    mean.new((n,), (4,))
+    mean.new((8, 8), (4, 4))  # E
+    y = mean.new((8,), (4,))(zeros((8, 8)))
+    y.partition((3,))  # E
+    y.reshape((2, 4)).partition((2, 2))
+    made = mean.grid(2).new((10,), (5,))
+    made(zeros((8, 8))).partition((4,))  # E
+    made(zeros((8, 9)).reshape((9, 8))).sync().partition((2,))
+
+
 def passed_in_bulk(options: dict[str, bool], sizes: tuple[int, int]) -> None:
     zeros((10,)).partition((4,), **options)
     eye(*sizes).partition((4, 4))

@@ -82,6 +82,7 @@ ARRAY_FUNCTIONS = """
     any(x, axis=..., *, keepdims=...); mean(x, axis=..., *, keepdims=...); norm(x, axis=..., *, keepdims=...);
     prod(x, axis=..., *, keepdims=...); sum(x, axis=..., *, keepdims=...); argmax(x, axis=...); argmin(x, axis=...);
     concatenate(parts, axis=...); cumsum(x, axis=...); one_hot(indices, n, dtype=...);
+    matmul(a, b, *, transpose=..., precision=...);
     scatter_add(into, indices, values); softmax(x, axis=...); stack(parts, axis=...); take(x, indices, axis=...);
     transpose(x, axes=...)
 """

@@ -29,6 +29,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"lowering"}),
     frozenset({"backends"}),
     frozenset({"runtime"}),
+    frozenset({"interop"}),
     frozenset({"reactive"}),
     frozenset({"entry.public"}),
     frozenset({"__init__", "__main__", "entry"}),

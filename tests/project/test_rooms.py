@@ -18,6 +18,9 @@ PACKAGE: Final = ROOT / "dagpu"
 ROOM: Final = 13
 """Entries of a folder, at most."""
 
+OUTSIDE_OF_ROOMS: Final = {"__init__.py", "__main__.py", "py.typed"}
+"""Files that Python wants at the root of the package. Nobody looks for code by their names."""
+
 NODES_AND_INSTRUCTIONS: Final = {"GraphLaunch", "HostCall", "Launch"}
 """Names that an op and the instruction that it is traced to have in common."""
 
@@ -36,8 +39,13 @@ def folders(root: Path) -> list[Path]:
 
 
 def entries(folder: Path) -> list[str]:
-    """The names that `ls` shows, without what Python leaves there."""
-    return sorted(path.name for path in folder.iterdir() if not path.name.startswith((".", "__pycache__")))
+    """The names that `ls` shows, without what Python leaves there, and wants there at the package's root."""
+    outside = OUTSIDE_OF_ROOMS if folder == PACKAGE else set()
+    return sorted(
+        path.name
+        for path in folder.iterdir()
+        if not path.name.startswith((".", "__pycache__")) and path.name not in outside
+    )
 
 
 def modules() -> list[Path]:

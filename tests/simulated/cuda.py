@@ -113,11 +113,18 @@ def _poison_free(pool: Pool, machine: Machine) -> None:
     class Poisoning(deque[Reference[tuple[int, int, int]]]):
         def append(self, dropped: Reference[tuple[int, int, int]]) -> None:
             address, _, size = dropped.resource
-            if size:
+            if size and address not in pool.visited:
                 machine.poison(address, size)
             super().append(dropped)
 
+    make_idle = pool._make_idle  # noqa: SLF001  # parked memory becomes free here
+
+    def poison_parked(address: int, size: int) -> None:
+        machine.poison(address, size)
+        make_idle(address, size)
+
     pool.dropped = ReferenceQueue(Poisoning())
+    pool._make_idle = poison_parked  # type: ignore[method-assign]  # noqa: SLF001
 
 
 @contextmanager

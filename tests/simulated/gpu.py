@@ -8,8 +8,9 @@ The simulator is stricter than the driver: freeing memory does not wait, a full 
 would block, and every call needs its device's context. Violations of these rules are also listed in `Machine.problems`.
 """
 
+import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, final
@@ -21,6 +22,7 @@ from dagpu.backends.cuda.compile.module_cache import BUILTIN_FILE
 from dagpu.backends.cuda.driver.driver_protocol import (
     LAUNCH,
     STICKY,
+    CapturedNode,
     Function,
     Gpu,
     GraphNode,
@@ -37,7 +39,12 @@ from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.common.errors import DeviceError
 from tests.simulated.machine import Machine, SimulatedEvent, SimulatedStream
 
+FIRST_HANDLE: Final = 0x100
+"""The CUstream of the first stream that is created. 1 and 2 are the default streams."""
+
 TEXTS: Final = {1: "invalid argument", 2: "out of memory", 700: "an illegal memory access was encountered"}
+CAPTURING: Final = 1 << 40
+"""The handle of a stream under capture. No other stream has it."""
 LIMITS: Final = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 227 << 10, 48 << 10)
 
 
@@ -133,9 +140,27 @@ class SimulatedGpu:
 
     def new_stream(self) -> RawStream:
         with self.call("cuStreamCreate"):
-            stream = SimulatedStream(self, len(self.machine.streams) + 1)
+            stream = SimulatedStream(self, FIRST_HANDLE + len(self.machine.streams))
             self.machine.streams.append(stream)
             return stream
+
+    def foreign_stream(self, handle: int) -> RawStream:
+        with self.machine.changed:
+            for stream in self.machine.streams:
+                if stream.gpu is self and stream.handle == handle:
+                    return stream
+            if handle not in (1, 2):
+                self.machine.problem(f"{handle:#x} is no stream of cuda:{self.index}")
+            stream = SimulatedStream(self, handle)  # a default stream: it is there from the start
+            self.machine.streams.append(stream)
+            return stream
+
+    def device_of(self, address: int) -> int:
+        with self.call("cuPointerGetAttribute"):
+            found = self.machine.find(address, 1)
+            if found is None or found[2] < 0:
+                raise self.refused("cuPointerGetAttribute", 1)
+            return found[2]
 
     def new_event(self) -> RawEvent:
         with self.call("cuEventCreate"):
@@ -151,6 +176,18 @@ class SimulatedGpu:
         from tests.simulated.graphs import SimulatedGraph
 
         return SimulatedGraph(self, nodes)
+
+    def captured(self, node: CapturedNode) -> "list[Callable[[], None]]":
+        """Return what a library enqueues for this node, in the order of its stream. Nothing of it is done."""
+        stream = SimulatedStream(self, CAPTURING)
+        with self.call("cuStreamBeginCapture"):
+            self.machine.capturing[threading.get_ident()] = stream
+        try:
+            node.enqueue(stream.handle, node.addresses, node.scratch)
+        finally:
+            del self.machine.capturing[threading.get_ident()]
+        with self.call("cuStreamEndCapture"):
+            return [work.act for work in stream.queue]
 
     def close_when_reached(self, stream: Any, descriptor: int) -> None:
         with self.call("cuLaunchHostFunc"):

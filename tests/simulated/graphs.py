@@ -7,7 +7,15 @@ The simulator is stricter than the driver: a graph may not be changed or destroy
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
-from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, GraphNode, KernelLaunch, RawStream
+from dagpu.backends.cuda.driver.driver_protocol import (
+    CapturedNode,
+    CopyNode,
+    FillNode,
+    GraphNode,
+    KernelLaunch,
+    RawStream,
+)
+from dagpu.common.errors import DeviceError
 from tests.simulated.gpu import SimulatedGpu
 from tests.simulated.machine import GraphRun, Record
 
@@ -72,6 +80,17 @@ class SimulatedGraph:
         assert (before.width, before.value, before.count) == (to.width, to.value, to.count)
         self._set("cuGraphExecMemsetNodeSetParams", node, to)
 
+    def update_captured(self, node: int, to: CapturedNode) -> bool:
+        assert isinstance(self._nodes[node], CapturedNode)
+        act = self._act(to)  # an error of the library is raised
+        try:
+            with self._gpu.call("cuGraphExecChildGraphNodeSetParams"):
+                self._check("changed")
+        except DeviceError:
+            return False
+        self._nodes[node], self._acts[node] = to, act
+        return True
+
     def upload(self, stream: RawStream) -> None:
         with self._gpu.call("cuGraphUpload"):
             self._check("uploaded")
@@ -118,6 +137,14 @@ class SimulatedGraph:
         if isinstance(node, KernelLaunch):
             act: Callable[[], None] = node.function.handle.act(node)
             return act
+        if isinstance(node, CapturedNode):
+            enqueued = self._gpu.captured(node)
+
+            def child() -> None:
+                for each in enqueued:
+                    each()
+
+            return child
         if isinstance(node, CopyNode):
             for address, device in zip((node.source, node.target), DEVICE[node.kind], strict=True):
                 found = gpu.machine.find(address, node.nbytes)
@@ -131,4 +158,5 @@ class SimulatedGraph:
 
 _ADD: Final = {
     KernelLaunch: "cuGraphAddKernelNode", CopyNode: "cuGraphAddMemcpyNode", FillNode: "cuGraphAddMemsetNode",
+    CapturedNode: "cuGraphAddChildGraphNode",
 }  # fmt: skip

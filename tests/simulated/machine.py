@@ -230,6 +230,8 @@ class Machine:
         """The time in microseconds. Every piece of work takes one."""
         self._engine: threading.Thread | None = None
         self.streams: list[SimulatedStream] = []
+        self.capturing: dict[int, SimulatedStream] = {}
+        """The stream that each thread captures."""
         self.graphs: list[GraphRun] = []
         """The graph launches in progress."""
         self.gpus: list[SimulatedGpu] = []
@@ -242,6 +244,10 @@ class Machine:
         """Record a violation of the driver's rules."""
         self.problems.append(what)
         raise AssertionError(what)
+
+    def stream_of(self, handle: int) -> SimulatedStream:
+        """Return the stream that has this handle. A library enqueues work to it."""
+        return next((s for s in self.streams if s.handle == handle), None) or self.capturing[threading.get_ident()]
 
     # ---- contexts --------------------------------------------------------------------------------------------------
 

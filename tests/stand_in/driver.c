@@ -290,6 +290,14 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
     say_fill(params, context);
     return CUDA_SUCCESS;
 }
+CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count, CUgraph child) {
+    ENTER("cuGraphAddChildGraphNode");
+    *node = HANDLE(CUgraphNode, 0x400, nodes);
+    say("add %lx to %lx", (unsigned long)*node, (unsigned long)graph);
+    say_needs(needs, count);
+    say(" child %lx\n", (unsigned long)child);
+    return CUDA_SUCCESS;
+}
 CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                                    const CUgraphEdgeData *edges, size_t count) {
     ENTER("cuGraphAddDependencies");
@@ -323,6 +331,11 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CUgraphNode node
     BEGIN("cuGraphExecMemsetNodeSetParams", 1);
     say("set %lx in %lx; fill", (unsigned long)node, (unsigned long)executable);
     say_fill(params, context);
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec executable, CUgraphNode node, CUgraph child) {
+    ENTER("cuGraphExecChildGraphNodeSetParams");
+    say("set %lx in %lx; child %lx\n", (unsigned long)node, (unsigned long)executable, (unsigned long)child);
     return CUDA_SUCCESS;
 }
 CUresult cuGraphUpload(CUgraphExec executable, CUstream stream) {
@@ -397,6 +410,11 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
 /* ---- streams, events, memory ---- */
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
     GIVES("cuStreamCreate", *stream = HANDLE(CUstream, 0x100, streams), say("stream %lx flags %u\n", (unsigned long)*stream, flags))
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
+    GIVES("cuStreamBeginCapture", say("begin capture %lx mode %d\n", (unsigned long)stream, (int)mode))
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+    GIVES("cuStreamEndCapture", *graph = HANDLE(CUgraph, 0x300, graphs),
+          say("end capture %lx %lx\n", (unsigned long)stream, (unsigned long)*graph))
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
     ANYTIME("cuStreamWaitEvent", say("wait in %lx for %lx flags %u\n", (unsigned long)stream, (unsigned long)event, flags))
 CUresult cuStreamQuery(CUstream stream) ANYTIME("cuStreamQuery", say("query stream %lx\n", (unsigned long)stream))

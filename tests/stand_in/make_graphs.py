@@ -14,6 +14,7 @@ import numpy as np
 
 from dagpu.backends.cuda.driver.driver_protocol import (
     NOT_READY,
+    CapturedNode,
     CopyNode,
     FillNode,
     Function,
@@ -77,6 +78,7 @@ def main() -> None:
         gpu.make_graph(nodes[:1]).destroy()
         found["again"] = said()
         found["early"] = early_kernels(gpu, first)
+        found["captured"] = captured_nodes(gpu, kernel(first, 0x5000, 1))
         found["refused"] = refusals(gpu, stream)
         for call, code in (("cuGraphInstantiate", 2), ("cuGraphAddMemcpyNode", 1), ("cuModuleLoadData", 2)):
             LIBRARY.stand_in_fail(call.encode(), code)
@@ -111,6 +113,31 @@ def early_kernels(gpu: Gpu, function: Function) -> list[str]:
     ]
     gpu.make_graph(nodes).destroy()
     return said()
+
+
+def captured_nodes(gpu: Gpu, after: KernelLaunch) -> list[str]:
+    """Return the calls recorded for a graph with the work of a library, which is then aimed elsewhere, refused, and
+    fails."""
+    asked: list[str] = []
+
+    def enqueue(stream: int, addresses: Sequence[int], scratch: int) -> None:
+        asked.append(f"work in {stream:x} at {addresses[0]:x} with {scratch:x}")
+        if addresses[0] == 0xBAD:
+            raise DeviceError("the library refuses")
+
+    graph = gpu.make_graph([(after, ()), (CapturedNode(enqueue, (0x5000,), 0x100), (0,))])
+    answers = [graph.update_captured(1, CapturedNode(enqueue, (0x6000,), 0x200))]
+    LIBRARY.stand_in_fail(b"cuGraphExecChildGraphNodeSetParams", 910)
+    answers.append(graph.update_captured(1, CapturedNode(enqueue, (0x7000,), 0)))
+    errors = []
+    for address, failing in ((0xBAD, b""), (0x5000, b"cuStreamEndCapture")):
+        if failing:
+            LIBRARY.stand_in_fail(failing, 901)
+        try:
+            graph.update_captured(1, CapturedNode(enqueue, (address,), 0))
+        except DeviceError as error:
+            errors.append(f"{type(error).__name__} {error.code}: {error}")
+    return [*said(), *asked, str(answers), *errors]
 
 
 def of_events(gpu: Gpu, stream: RawStream, other: RawStream) -> list[str]:

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, GraphNode, KernelLaunch
+from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, CopyNode, FillNode, GraphNode, KernelLaunch
 from dagpu.backends.cuda.driver.pycuda_driver import _limits_of, open_gpus
 from tests.support.driver_calls import driver_calls
 
@@ -131,19 +131,22 @@ def _calls_of_a_context(gpu: Any, see: See) -> None:
     launches = gpu.prepare_launches([(launch, 0)])
     launches.set_streams([stream])
     see("cuLaunchKernelEx", "ctypes", launches.each[0])
+    work = CapturedNode(lambda *_: None, (64,), 0)
     copy, fill = CopyNode("within", 128, 64, 8), FillNode(64, 1, 0, 8)
     nodes: list[tuple[GraphNode, tuple[int, ...]]] = [
-        (launch, ()), (copy, ()), (fill, ()), (launch._replace(early=True), (0,)),
+        (launch, ()), (copy, ()), (fill, ()), (launch._replace(early=True), (0,)), (work, (1,)),
     ]  # fmt: skip
     for name in (
         "cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddMemcpyNode", "cuGraphAddMemsetNode",
-        "cuGraphAddDependencies", "cuGraphInstantiate",
+        "cuGraphAddDependencies", "cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphAddChildGraphNode",
+        "cuGraphInstantiate",
     ):  # fmt: skip
         see(name, "bindings", lambda: gpu.make_graph(nodes))
     graph = gpu.make_graph(nodes)
     see("cuGraphExecKernelNodeSetParams", "bindings", lambda: graph.prepare_updates([0]).apply())
     see("cuGraphExecMemcpyNodeSetParams", "bindings", lambda: graph.update_copy(1, copy))
     see("cuGraphExecMemsetNodeSetParams", "bindings", lambda: graph.update_fill(2, fill))
+    see("cuGraphExecChildGraphNodeSetParams", "bindings", lambda: graph.update_captured(4, work))
     see("cuGraphUpload", "bindings", lambda: graph.upload(stream))
     see("cuGraphLaunch", "bindings", lambda: graph.launch(stream))
     see("cuGraphExecDestroy", "bindings", graph.destroy)

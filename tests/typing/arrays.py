@@ -98,6 +98,18 @@ def refused_moves(
     array.scatter_add(zeros((3,)), places, n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
+def multiplied(
+    x: Tensor[f32], w: SharedTensor[f32], y: Tensor[f64], n: Tensor[i32], lazy: DeviceOp[Tensor[f32]]
+) -> None:
+    """A product has the element type of its operands, which is one."""
+    assert_type(array.matmul(x, w), DeviceOp[Tensor[f32], Any])
+    assert_type(array.matmul(zeros((3, 3)), w, transpose="b", precision="tf32"), DeviceOp[Tensor[f32], Any])
+    assert_type(array.matmul(y, y), DeviceOp[Tensor[f64], Any])
+    array.matmul(x, y)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.matmul(n, n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.matmul(x, w, transpose="c")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 def written(out: Partition[Tensor[f32]], x: SharedTensor[f32]) -> None:
     """`into` and `update` write to a partition, and give what a kernel gives."""
     assert_type(blend.into(out, x, 2.0), KernelOp)

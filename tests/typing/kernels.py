@@ -42,6 +42,14 @@ def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
 def scale(y: Out[f32], by: Lazy[float]) -> None: ...
 
 
+@kernel(cuda="__global__ void two_outputs(Tile<float, 1> y, Tile<float, 1> z, float by) {}")
+def two_outputs(y: Out[f32], z: Out[f32], by: float) -> None: ...
+
+
+@kernel(cuda="__global__ void reads(View<const float, 1> x) {}")
+def reads(x: In[f32]) -> None: ...
+
+
 def inputs(
     out: Partition[Tensor[f32]],
     own: Tensor[f32],
@@ -99,6 +107,19 @@ def tuned() -> None:
     def same(k: Kernel[[Out[f32], float, In[f32]]]) -> None: ...
 
     del same
+
+
+def into_new_tensors(own: Tensor[f32], lent: TensorRef[f32], by: DeviceOp[float]) -> None:
+    """A kernel with one output gives the new tensor of that output's element type, by position or by name."""
+    assert_type(saxpy.new((4, 4), (2, 2))(2.0, own), DeviceOp[Tensor[f32], Any])
+    assert_type(saxpy.new((4, 4), (2, 2))(a=2.0, x=lent), DeviceOp[Tensor[f32], Any])
+    assert_type(saxpy.grid(4).new((4, 3), (2, 2), partial=True)(2.0, zeros((4, 3))), DeviceOp[Tensor[f32], Any])
+    assert_type(scale.new(shape=(4,), tile=(2,))(by).to_host(), DeviceOp[NDArray[f32], Any])
+    saxpy.new((4, 4), (2, 2))(2.0, zeros((4, 4), f64))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    saxpy.new((4, 4), (2, 2))(2.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    saxpy.new((4, 4))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    two_outputs.new((4,), (2,))(2.0)  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
+    reads.new((4,), (2,))  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def refused(

@@ -28,14 +28,10 @@ class Executable:
         self._command_lists: CommandListPool | None = None
         """The command lists; None until every kernel is compiled."""
         compiled = self.compiled
-        self._all_is_given = not (
-            compiled.allocates
-            or compiled.copies_host
-            or compiled.reports
-            or len(devices) > 1
-            or self.graphs.own is not None
+        self._is_on_device = not (
+            compiled.copies_host or compiled.reports or len(devices) > 1 or self.graphs.own is not None
         )
-        """True if the inputs are all the memory of a run, and a graph of it may run in any stream."""
+        """True if all memory of a run is that of one device, and a graph of it may run in any stream."""
         self._captured: LaunchGraph | None = None
         """The launch of a captured graph that is all of the plan; None for any other plan."""
         if not self._wanted:
@@ -53,7 +49,9 @@ class Executable:
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`."""
-        if graph and self._all_is_given and self.graphs.idle:
+        if self.compiled.devices[0].exchange.arrivals:
+            graph = False
+        elif graph and self._is_on_device and self.graphs.idle:
             assert self._command_lists is not None  # a graph has been made of them
             replay = launch_idle_graph(self.compiled, self._command_lists, self.graphs, bindings.memory, spin)
             if replay is not None:

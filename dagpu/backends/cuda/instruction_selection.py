@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeAlias, assert_never, final
 from dagpu.backends.cuda.commands.command_list import Do, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.encoder import Selected, SelectedBuiltin, SelectedCommand, SelectedKernel
+from dagpu.backends.cuda.commands.library_calls import LibraryCall
 from dagpu.backends.cuda.commands.relocation import BaseOffset
 from dagpu.backends.cuda.commands.staging import PROMPT_IN
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut, host_call
@@ -15,6 +16,7 @@ from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcp
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.layout import Layout, contiguous_layout
+from dagpu.handles.device_handles import LibraryBody
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import (
     HOST,
@@ -27,6 +29,7 @@ from dagpu.lowering.program import (
     Instruction,
     Launch,
     Role,
+    Tiles,
 )
 
 Wanted: TypeAlias = dict[object, Callable[[], Function]]
@@ -135,6 +138,8 @@ class _Selector:
                 assert_never(instruction)
 
     def _launch(self, launch: Launch, device: CudaDevice) -> Sequence[Selected]:
+        if launch.kernel.library is not None:
+            return self._library_call(launch, launch.kernel.library, device)
         packed = self._factories.pack(launch, device.gpu.limits)
         if packed is None:
             return ()
@@ -145,6 +150,19 @@ class _Selector:
         if packed.form.reports:
             self._reports.append(launch)
         return (SelectedKernel(launch, packed, report),)
+
+    def _library_call(self, launch: Launch, body: LibraryBody, device: CudaDevice) -> Sequence[Selected]:
+        if 0 in launch.grid:
+            return ()
+        views = [arg.view if type(arg) is Tiles else arg for arg in launch.args]
+        layouts = [view.layout for view in views]
+        with device.gpu.current():
+            enqueue = body.bind(layouts, device.gpu.index)
+        operands = [_beyond(self._place(view.buffer), view.layout.offset) for view in views]
+        scratch = None if launch.scratch is None else self._place(launch.scratch.buffer)
+        used = layouts if launch.scratch is None else [*layouts, launch.scratch.layout]
+        call = LibraryCall(launch, enqueue, operands, scratch, max([layout.nbytes for layout in used]))
+        return (_command(launch, call),)
 
     def _fill(self, instruction: Fill, device: CudaDevice) -> Selected:
         out, seed = instruction.out, instruction.seed

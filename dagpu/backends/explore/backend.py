@@ -13,9 +13,11 @@ from dagpu.backends.explore.explored_replay import ExploreReplay
 from dagpu.backends.explore.script import script_of
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.host.arrays import Account
+from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
 from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import NoDeviceError
-from dagpu.handles.device_handles import Device
+from dagpu.common.layout import Layout
+from dagpu.handles.device_handles import Device, LibraryBody
 from dagpu.lowering.plan import Plan
 
 DEVICES = 8
@@ -46,6 +48,11 @@ class ExploreDriver:
         self._numbers = count(1)
         self.account = Account()
 
+    @property
+    def exchange(self) -> HostExchange:
+        """The exchange of memory with other libraries."""
+        return HOST_EXCHANGE
+
     def open_stream(self) -> Hashable:
         """Return a new stream. It is only a name, because any hashable key makes a lane of a plan."""
         return ExploreStream(f"explore:{self._index}/own-{next(self._numbers)}")
@@ -61,6 +68,10 @@ class ExploreDriver:
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs hold on this device."""
         return self.account.used
+
+    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
+        """Return 0: here kernels run by their host bodies."""
+        return 0
 
 
 @final

@@ -1,5 +1,6 @@
 """Memory of host devices, and NumPy arrays that view it."""
 
+import ctypes
 from operator import index
 from typing import Any, Final, final
 
@@ -61,13 +62,28 @@ class HostMemory:
         except (ValueError, OverflowError) as error:  # larger than an array can be
             raise MemoryError(str(error)) from None
         start = -raw.__array_interface__["data"][0] % ALIGNMENT
-        self.block: Final = raw[start : start + nbytes]
+        self.block = raw[start : start + nbytes]
         """The bytes, as the array that other arrays view."""
         self.nbytes = nbytes
         account.add(self, nbytes)
 
+    @classmethod
+    def over(cls, block: "np.ndarray[Any, np.dtype[np.uint8]]") -> "HostMemory":
+        """Return these bytes, which another library owns, as a block of memory. No account counts them."""
+        made = cls.__new__(cls)
+        made.block = block
+        made.nbytes = block.nbytes
+        return made
+
     def __repr__(self) -> str:
         return f"<HostMemory of {self.nbytes} bytes>"
+
+
+def bytes_at(address: int, nbytes: int, owner: object) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    """Return the bytes at an address as an array. It keeps `owner` alive, as do all views of it."""
+    buffer: Any = (ctypes.c_uint8 * nbytes).from_address(address) if nbytes else (ctypes.c_uint8 * 0)()
+    buffer.owner = owner
+    return np.frombuffer(buffer, np.uint8)
 
 
 @final

@@ -11,12 +11,14 @@ from dagpu.backends.common.measuring import recording
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.common.worker_threads import WorkerStream, enqueue
 from dagpu.backends.host.arrays import Account, HostMemory
+from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
 from dagpu.backends.host.host_graph import HostGraph
 from dagpu.backends.host.host_replay import Batch, HostReplay
 from dagpu.backends.protocol import Bindings
 from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError
-from dagpu.handles.device_handles import Device
+from dagpu.common.layout import Layout
+from dagpu.handles.device_handles import Device, LibraryBody
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan, Step
 from dagpu.lowering.program import HOST, Role
@@ -43,6 +45,11 @@ class HostDriver:
         self._numbers = itertools.count(1)
         self.account = Account()
 
+    @property
+    def exchange(self) -> HostExchange:
+        """The exchange of memory with other libraries."""
+        return HOST_EXCHANGE
+
     def open_stream(self) -> Hashable:
         """Return a new stream. Its thread starts with its first work and ends when its last reference is dropped."""
         return WorkerStream(self._index, f"host:{self._index}/own-{next(self._numbers)}")
@@ -58,6 +65,10 @@ class HostDriver:
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs hold on this device."""
         return self.account.used
+
+    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
+        """Return 0: here kernels run by their host bodies."""
+        return 0
 
     def streams(self, keys: Sequence[Hashable]) -> list[WorkerStream]:
         """Return a stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`."""

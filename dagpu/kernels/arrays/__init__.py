@@ -27,6 +27,7 @@ from dagpu.kernels.arrays.element_functions import (
     tanh,
     where,
 )
+from dagpu.kernels.arrays.libraries.matrix_products import matmul
 from dagpu.kernels.arrays.movement.gathering import one_hot, take
 from dagpu.kernels.arrays.movement.joining import concatenate, stack
 from dagpu.kernels.arrays.movement.normalising import softmax
@@ -37,7 +38,7 @@ from dagpu.kernels.arrays.reductions import all, amax, amin, any, mean, norm, pr
 
 __all__ = [
     "abs", "all", "amax", "amin", "any", "argmax", "argmin", "ceil", "clip", "concatenate", "cos", "cumsum", "erf",
-    "exp", "expm1", "floor", "isfinite", "isnan", "log", "log1p", "maximum", "mean", "minimum", "norm", "one_hot",
-    "pow", "prod", "rint", "scatter_add", "sin", "softmax", "sqrt", "stack", "sum", "take", "tanh", "transpose",
-    "where",
+    "exp", "expm1", "floor", "isfinite", "isnan", "log", "log1p", "matmul", "maximum", "mean", "minimum", "norm",
+    "one_hot", "pow", "prod", "rint", "scatter_add", "sin", "softmax", "sqrt", "stack", "sum", "take", "tanh",
+    "transpose", "where",
 ]  # fmt: skip

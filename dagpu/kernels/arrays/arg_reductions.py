@@ -4,7 +4,7 @@ A pass writes the place of the best element of each span and the element itself,
 elements the first is best, so the result does not depend on the order of comparisons.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -17,11 +17,12 @@ from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
-from dagpu.kernels.arrays.reduction_kernels import place_texts, rows_of
+from dagpu.kernels.arrays.reduction_kernels import early_text, rows_of
 from dagpu.kernels.arrays.reduction_order import THREADS, ReducedAxes, ReductionOrder, merge_axes, reduction_order
 from dagpu.kernels.arrays.reduction_steps import identity_text
 from dagpu.kernels.arrays.reductions import checked_input, kept_shape, no_elements, normal_axes
-from dagpu.kernels.expressions.cuda_operations import load_text, memory_type, register_type
+from dagpu.kernels.arrays.row_walk import SIDE, Operand, RowWalk
+from dagpu.kernels.expressions.cuda_operations import memory_type, register_type
 from dagpu.kernels.expressions.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
@@ -48,44 +49,17 @@ _I64: Final = np.dtype(np.int64)
 TEXT: Final = """\
 // True if a at place i is better than b at place j. A NaN is best, and of equal ones the first.
 template <class T> __device__ __forceinline__ bool better(T a, long long i, T b, long long j) {{
-    const bool odd = a != a, other = b != b;
-    return odd || other ? odd && (!other || i < j) : a {sign} b || (a == b && i < j);
+    const bool odd = a != a, other = b != b, sooner = i < j;
+    return odd | other ? odd & (!other | sooner) : (a {sign} b) | ((a == b) & sooner);
 }}
 
 __global__ void {name}(Tile<long long, 2> out{best}, View<const {element}, {rank}> x{before}) {{
-    __shared__ {number} part[{threads}];
-    __shared__ long long places[{threads}];
-    const int lane = threadIdx.x {lane}, row = threadIdx.x {row};
-    const bool mine = row < out.tile_extent(0);
-    const dagpu::index_t first = out.origin(1) * {span};
-    {number} found = {identity};
-    long long place = 0x7fffffffffffffffLL;
+{early}{head}    {number} found[{count}] = {{{identities}}};
+    long long places[{count}] = {{{nowhere}}};
     if (mine) {{
-        const dagpu::index_t of = out.origin(0) + row, length = {length};
-#pragma unroll 16
-        for (int k = 0; k < {each}; ++k) {{
-            const dagpu::index_t at = first + k * {width} + lane;
-            if (at < length) {{
-                const {number} element = {load};
-                const long long from = {from_};
-                if (better<{number}>(element, from, found, place)) found = element, place = from;
-            }}
-        }}
-    }}
-    part[threadIdx.x] = found;
-    places[threadIdx.x] = place;
-    __syncthreads();
-    for (int half = {width} / 2; half > 0; half /= 2) {{
-        const int other = threadIdx.x + {stride};
-        if (lane < half && better<{number}>(part[other], places[other], part[threadIdx.x], places[threadIdx.x])) {{
-            part[threadIdx.x] = part[other];
-            places[threadIdx.x] = places[other];
-        }}
-        __syncthreads();
-    }}
-    if (mine && lane == 0) {{
-        out(out.origin(0) + row, out.origin(1)) = places[threadIdx.x];{write}
-    }}
+{body}    }}
+{fold}    if (mine && lane == 0) {{
+{results}    }}
 }}
 """
 
@@ -165,29 +139,51 @@ def _kernel(
     params.append(tensor_input("x", source, len(reduced)))
     if not first:
         params.append(tensor_input("before", _I64, 2))
-    text = TEXT.format(
+    walk = RowWalk(order, reduced, (Operand("x", source, tuple(range(len(reduced)))),))
+    rows = range(order.beside if order.across else 1)
+    results = []
+    for n in rows:
+        writes = [f"out(out.origin(0) + row + {n}, out.origin(1)) = all_places[threadIdx.x + {n * THREADS}];"]
+        if not last:
+            writes.append(f"best(out.origin(0) + row + {n}, out.origin(1)) = all_found[threadIdx.x + {n * THREADS}];")
+        guard = f"if (row + {n} < out.tile_extent(0)) " if order.across else ""
+        results.append(f"        {guard}{{ {' '.join(writes)} }}\n")
+    register = register_type(number)
+
+    def visit(values: Sequence[str], position: str) -> list[str]:
+        return [
+            f"const {register} element = {values[0]};",
+            f"const long long from = {position if first else f'before(of, {position})'};",
+            f"if (better<{register}>(element, from, found[n], places[n])) found[n] = element, places[n] = from;",
+        ]
+
+    def join(names: Sequence[str], a: str, b: str) -> str:
+        found, places = names
+        return (
+            f"if (better<{register}>({found}[{b}], {places}[{b}], {found}[{a}], {places}[{a}])) "
+            f"{found}[{a}] = {found}[{b}], {places}[{a}] = {places}[{b}];"
+        )
+
+    text = SIDE + TEXT.format(
         name=name,
         sign="<" if name == "argmin" else ">",
-        best="" if last else f", Tile<{register_type(number)}, 2> best",
+        best="" if last else f", Tile<{register}, 2> best",
         element=memory_type(source),
         rank=len(reduced),
         before="" if first else ", View<const long long, 2> before",
-        number=register_type(number),
-        threads=THREADS,
-        lane=f"/ {order.rows}" if order.across else f"% {order.width}",
-        row=f"% {order.rows}" if order.across else f"/ {order.width}",
-        span=order.span,
-        identity=identity_text("minimum" if name == "argmin" else "maximum", number),
-        length=" * ".join([f"x.extent({axis})" for axis, kind in enumerate(reduced) if kind]) or "1",
-        each=order.each,
-        width=order.width,
-        load=load_text(source, f"x({', '.join(place_texts(reduced))})"),
-        from_="at" if first else "before(of, at)",
-        stride=f"half * {order.rows}" if order.across else "half",
-        write="" if last else "\n        best(out.origin(0) + row, out.origin(1)) = part[threadIdx.x];",
+        early=early_text(first, last),
+        head=walk.head(),
+        number=register,
+        count=order.beside,
+        identities=", ".join([identity_text("minimum" if name == "argmin" else "maximum", number)] * order.beside),
+        nowhere=", ".join(["0x7fffffffffffffffLL"] * order.beside),
+        body=walk.body(visit),
+        fold=walk.fold({"found": register, "places": "long long"}, join),
+        results="".join(results),
     )
     place = (_kernel.__wrapped__.__code__, 0)
-    return generated_kernel(name, params, text, _twin(name, reduced, order, first, last), place, block=(THREADS,))
+    twin = _twin(name, reduced, order, first, last)
+    return generated_kernel(name, params, text, twin, place, block=(THREADS,), early_reads=None if first else ())
 
 
 def _twin(name: str, reduced: tuple[bool, ...], order: ReductionOrder, first: bool, last: bool) -> Callable[..., None]:

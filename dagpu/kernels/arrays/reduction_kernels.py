@@ -1,6 +1,6 @@
 """The generated kernels of reductions: one pass over rows, as CUDA text and as a NumPy twin with the same order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
 from typing import Any, Final
@@ -20,9 +20,9 @@ from dagpu.kernels.arrays.reduction_steps import (
     start_function,
     start_text,
 )
+from dagpu.kernels.arrays.row_walk import SIDE, Operand, RowWalk
 from dagpu.kernels.expressions.cuda_operations import (
     helper_texts,
-    load_text,
     memory_type,
     operation_text,
     register_type,
@@ -36,30 +36,12 @@ PART: Final = 1 << 18
 """The number of elements that the NumPy twin reduces at a time."""
 
 TEXT: Final = """\
-__global__ void {name}(Tile<{out}, 2> out, View<const {element}, {rank}> x{formals}) {{
-    __shared__ {number} part[{threads}];
-    const int lane = threadIdx.x {lane}, row = threadIdx.x {row};
-    const bool mine = row < out.tile_extent(0);
-    const dagpu::index_t first = out.origin(1) * {span};
-    {number} found = {identity};
+__global__ void {name}(Tile<{out}, 2> out{formals}) {{
+{early}{head}    {number} found[{count}] = {{{identities}}};
     if (mine) {{
-        const dagpu::index_t of = out.origin(0) + row, length = {length};
-#pragma unroll 16
-        for (int k = 0; k < {each}; ++k) {{
-            const dagpu::index_t at = first + k * {width} + lane;
-            if (at < length) {{
-                const {register} element = {load};
-                found = {combine};
-            }}
-        }}
-    }}
-    part[threadIdx.x] = found;
-    __syncthreads();
-    for (int half = {width} / 2; half > 0; half /= 2) {{
-        if (lane < half) part[threadIdx.x] = {halves};
-        __syncthreads();
-    }}
-    if (mine && lane == 0) out(out.origin(0) + row, out.origin(1)) = {result};
+{body}    }}
+{fold}    if (mine && lane == 0) {{
+{results}    }}
 }}
 """
 SQUARE: Final = "template <class T> __device__ __forceinline__ T square(T x) { return x * x; }\n"
@@ -83,7 +65,8 @@ def reduction_kernel(
         params.append(number_input("count", number, name))
     text = _text(name, source, number, target, reduced, order, (first, last))
     twin = _twin(name, number, reduced, order, (first, last))
-    return generated_kernel(name, params, text, twin, (reduction_kernel.__wrapped__.__code__, 0), block=(THREADS,))
+    place = (reduction_kernel.__wrapped__.__code__, 0)
+    return generated_kernel(name, params, text, twin, place, block=(THREADS,), early_reads=None if first else ())
 
 
 # ---- CUDA
@@ -96,50 +79,52 @@ def _text(
     order: ReductionOrder,
     ends: tuple[bool, bool],
 ) -> str:
-    step = STEPS[name]
+    step, register = STEPS[name], register_type(number)
+    walk = RowWalk(order, reduced, (Operand("x", source, tuple(range(len(reduced)))),))
     start, finish = step.start if ends[0] else "itself", step.finish if ends[1] else "itself"
-    started = start_text(start, "element")
-    combine = operation_text(step.operation, number, ("found", f"({started})" if start == "test" else started))
-    stride = f"half * {order.rows}" if order.across else "half"
-    halves = operation_text(step.operation, number, ("part[threadIdx.x]", f"part[threadIdx.x + {stride}]"))
-    helpers = helper_texts({*combine.helpers, *halves.helpers})
-    result = store_text(target, finish_text(finish, "part[threadIdx.x]", number))
-    formals = f", {register_type(number)} count" if finish == "mean" else ""
-    return f"{helpers}{SQUARE if start == 'square' else ''}" + TEXT.format(
+    helpers: set[str] = set()
+
+    def combined(a: str, b: str) -> str:
+        text = operation_text(step.operation, number, (a, b))
+        helpers.update(text.helpers)
+        return text.text
+
+    def visit(values: Sequence[str], _: str) -> list[str]:
+        started = start_text(start, "element")
+        return [
+            f"const {register_type(source)} element = {values[0]};",
+            f"found[n] = {combined('found[n]', f'({started})' if start == 'test' else started)};",
+        ]
+
+    def join(names: Sequence[str], a: str, b: str) -> str:
+        return f"{names[0]}[{a}] = {combined(f'{names[0]}[{a}]', f'{names[0]}[{b}]')};"
+
+    body, fold = walk.body(visit), walk.fold({"found": register}, join)
+    results = []
+    for n in range(order.beside if order.across else 1):
+        result = store_text(target, finish_text(finish, f"all_found[threadIdx.x + {n * THREADS}]", number))
+        guard = f"if (row + {n} < out.tile_extent(0)) " if order.across else ""
+        results.append(f"        {guard}out(out.origin(0) + row + {n}, out.origin(1)) = {result};\n")
+    formals = f", View<const {memory_type(source)}, {len(reduced)}> x"
+    return f"{helper_texts(helpers)}{SIDE}{SQUARE if start == 'square' else ''}" + TEXT.format(
         name=name,
         out=memory_type(target),
-        element=memory_type(source),
-        rank=len(reduced),
-        formals=formals,
-        number=register_type(number),
-        threads=THREADS,
-        lane=f"/ {order.rows}" if order.across else f"% {order.width}",
-        row=f"% {order.rows}" if order.across else f"/ {order.width}",
-        span=order.span,
-        identity=identity_text(step.operation, number),
-        length=" * ".join([f"x.extent({axis})" for axis, kind in enumerate(reduced) if kind]) or "1",
-        each=order.each,
-        width=order.width,
-        register=register_type(source),
-        load=load_text(source, f"x({', '.join(place_texts(reduced))})"),
-        combine=combine.text,
-        halves=halves.text,
-        result=result,
+        formals=f"{formals}, {register} count" if finish == "mean" else formals,
+        early=early_text(*ends),
+        head=walk.head(),
+        number=register,
+        count=order.beside,
+        identities=", ".join([identity_text(step.operation, number)] * order.beside),
+        body=body,
+        fold=fold,
+        results="".join(results),
     )
 
 
-def place_texts(reduced: tuple[bool, ...]) -> list[str]:
-    """Return the text of each coordinate of an element: of row `of`, at position `at` in the row."""
-    texts = [""] * len(reduced)
-    for wanted, name in ((False, "of"), (True, "at")):
-        axes = [axis for axis, kind in enumerate(reduced) if kind is wanted]
-        below = ""
-        for axis in reversed(axes):
-            divisor = f"({below})" if "*" in below else below
-            text = f"{name}{f' / {divisor}' if below else ''}"
-            texts[axis] = text if axis == axes[0] else f"{text} % x.extent({axis})"
-            below = f"{below} * x.extent({axis})" if below else f"x.extent({axis})"
-    return texts
+def early_text(first: bool, last: bool) -> str:
+    """Return the text by which the second pass starts in a graph while the first one ends: its blocks wait for it."""
+    ahead = "" if last else "    launch_dependents();\n"
+    return ahead if first else f"{ahead}    wait_for_inputs();\n"
 
 
 # ---- NumPy
@@ -212,8 +197,9 @@ def _reduce_spans(block: NDArray[Any], combine: Callable[..., Any], order: Reduc
     found: NDArray[Any]
     if isinstance(combine, np.ufunc) and order.width > 1:
         # Lanes are nearer to each other in memory than their elements, so NumPy's inner loop runs over lanes, and each
-        # lane combines its elements one after the other. (Along its inner loop NumPy would add them in pairs.)
-        found = combine.reduce(block, axis=1, dtype=block.dtype)
+        # lane combines its elements one after the other. (Along its inner loop NumPy would add them in pairs.) Without
+        # `initial=None` sums would begin with +0, which is not neutral for -0.
+        found = combine.reduce(block, axis=1, dtype=block.dtype, initial=None)
     else:
         found = block[:, 0].copy(order="K")
         for k in range(1, block.shape[1]):

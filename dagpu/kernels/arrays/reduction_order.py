@@ -1,9 +1,9 @@
 """The order in which a reduction combines elements. It follows from the shape alone, so bits are equal on every device.
 
 An input is seen as rows of `length` elements that are reduced. A row is cut into spans of `width * each` elements. In a
-span, lane t of `width` combines elements t, t + width, t + 2 width, ... one after the other; then lane t takes that of
-lane t + width / 2, and so on by halves until one number is left for the span. Where a row has several spans, their
-numbers are a row for the next pass, with the same rule.
+span, column c of `width` combines elements c, c + width, c + 2 width, ... one after the other; then column c takes that
+of column c + width / 2, and so on by halves until one number is left for the span. Where a row has several spans, their
+numbers are a row for the second pass, with the same rule.
 """
 
 from math import prod
@@ -12,42 +12,58 @@ from typing import Final, NamedTuple, final
 from dagpu.common.dtypes import Shape
 
 THREADS: Final = 256
-"""Threads of a block. It reduces `THREADS // width` rows at a time."""
-SPAN: Final = 4096
-"""The most elements of a span."""
+"""Threads of a block."""
+GROUP: Final = 4
+"""The most elements that a thread reads at once."""
+SPANS: Final = 4096
+"""The most spans of a row: so the second pass is the last. If rows lie side by side, a block makes several of them, and
+there are fewer."""
 
 
 @final
 class ReductionOrder(NamedTuple):
-    """The numbers of one pass: lanes of a row, elements of a lane, and whether neighbouring threads have other rows.
+    """The numbers of one pass: columns of a row, elements of a column, and which neighbours a thread reads at once.
 
-    With `across`, thread n is lane n // rows of row n % rows, because rows are neighbours in memory. Otherwise it is
-    lane n % width of row n // width, because a row's elements are.
+    With `across`, these are of `beside` rows in one column, because rows are neighbours in memory. Otherwise they are
+    of `beside` columns in one row, because a row's elements are.
     """
 
     width: int
     each: int
     across: bool
+    beside: int
 
     @property
     def span(self) -> int:
-        """The number of elements that one block reduces to one number."""
+        """The number of elements of a row that one block reduces to one number."""
         return self.width * self.each
+
+    @property
+    def lanes(self) -> int:
+        """The number of threads of a row."""
+        return self.width if self.across else self.width // self.beside
 
     @property
     def rows(self) -> int:
         """The number of rows of one block."""
-        return THREADS // self.width
+        return THREADS // self.lanes * (self.beside if self.across else 1)
 
 
 def reduction_order(length: int, neighbours: int) -> ReductionOrder:
     """Return the order for rows of this length, of which this many lie side by side in memory: 1 if none do."""
-    side = min(32, _power_of_two(neighbours))
-    width = min(THREADS // side, _power_of_two(-(-length // 16)))
-    return ReductionOrder(width, 16 if length <= 16 * width else SPAN // width, neighbours > 1)
+    side = min(32, power_of_two(neighbours))
+    beside = GROUP if side == 1 else min(GROUP, side)
+    if side == 1:
+        width = GROUP * min(THREADS, power_of_two(-(-length // (4 * GROUP))))
+    else:
+        width = min(THREADS * beside // side, power_of_two(-(-length // 16)))
+    each = power_of_two(-(-length // width))
+    if each > (16 if side == 1 else 32):  # blocks of 4,096 elements at least, and as many spans as a second pass takes
+        each = max(4096 // (width * side), power_of_two(-(-length * max(1, side // 2) // (width * SPANS))))
+    return ReductionOrder(width, each, side > 1, beside)
 
 
-def _power_of_two(n: int) -> int:
+def power_of_two(n: int) -> int:
     """Return the least power of two that is not below n."""
     return 1 << max(0, n - 1).bit_length()
 
@@ -71,8 +87,13 @@ class ReducedAxes(NamedTuple):
 
     @property
     def neighbours(self) -> int:
-        """The number of rows that lie side by side in memory."""
-        return self.shape[-1] if self.reduced and not self.reduced[-1] else 1
+        """The number of rows that lie side by side in memory: those along the kept axes after the last reduced one."""
+        found = 1
+        for extent, reduced in zip(reversed(self.shape), reversed(self.reduced), strict=True):
+            if reduced and extent > 1:
+                break
+            found *= extent
+        return found
 
 
 def merge_axes(shape: Shape, reduced: tuple[bool, ...], *, contiguous: bool) -> ReducedAxes:

@@ -1,7 +1,7 @@
 """Reductions over any axes: `sum`, `prod`, `mean`, `norm`, `amin`, `amax`, `any`, `all`.
 
-All combine elements in an order that follows from the shape alone (`reduction_order`), in one pass for each factor of
-4,096 of a row's length. So the bits of a result are the same on every device, in every schedule and in every run.
+All combine elements in an order that follows from the shape alone (`reduction_order`), in one pass or two. So the bits
+of a result are the same on every device, in every schedule and in every run.
 """
 
 from typing import Any, TypeAlias

@@ -177,14 +177,20 @@ template <class T> __device__ __forceinline__ T {name}(T a, T b) {{
 
 def _extremum(name: str, sign: str, bits: str) -> str:
     return f"""\
-// A NaN wins, and -0 is below 0.
+// A NaN wins, and -0 is below 0. Without branches: a branch would keep the reads behind it from being under way.
 __device__ __forceinline__ float {name}(float a, float b) {{
-    if (a == b) return __uint_as_float(__float_as_uint(a) {bits} __float_as_uint(b));
-    return a != a || a {sign} b ? a : b;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    float c;
+    asm("{name[:3]}.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+#else
+    const float chosen = (a != a) | (a {sign} b) ? a : b;
+    return a == b ? __uint_as_float(__float_as_uint(a) {bits} __float_as_uint(b)) : chosen;
+#endif
 }}
 __device__ __forceinline__ double {name}(double a, double b) {{
-    if (a == b) return __longlong_as_double(__double_as_longlong(a) {bits} __double_as_longlong(b));
-    return a != a || a {sign} b ? a : b;
+    const double chosen = (a != a) | (a {sign} b) ? a : b;
+    return a == b ? __longlong_as_double(__double_as_longlong(a) {bits} __double_as_longlong(b)) : chosen;
 }}
 """
 

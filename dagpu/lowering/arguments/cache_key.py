@@ -301,7 +301,7 @@ class _Reader(Flattened):
                 return self._add_source_value(source)
             case Value(content=held):
                 return self._add_immutable(held)
-            case Then(source=Value(content=arguments) as source, f=Pure(owner=owner)):
+            case Then(source=Value(content=arguments) as source, f=Pure() as owner):
                 self.nodes.add(source)
                 self.owners.append(owner)
                 self._tokens.append(owner.number)

@@ -1,23 +1,25 @@
-"""The test whether a call of a pipeline has the key of an earlier call, which also binds the arguments.
+"""The guard of a pipeline's plan: it tests whether a call has the key of an earlier call, and binds the arguments.
 
 A key says which plan serves a call; a guard says only whether it is the plan of one earlier call, in a tenth of the
 time. It compares what the key contains (dagpu.lowering.arguments.cache_key), value by value, and collects the same
 leaves in the same order. If it refuses, the key decides. On the way it does for each leaf what `Signature.bind` does.
+
+A guard is text, in a direct call (dagpu.lowering.arguments.call_text): each kind of argument writes its own lines.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 
 from dagpu.common.dtypes import element_type
-from dagpu.common.errors import KernelArgumentError
 from dagpu.common.frozen import frozen
 from dagpu.common.layout import Layout
-from dagpu.handles import HANDLES, Partition, cut_of, live_state, state_of
+from dagpu.handles import HANDLES, Cut, Partition, SharedTensor, Tensor, cut_of, live_state
 from dagpu.handles.device_handles import Device
-from dagpu.handles.storage import Storage, no_graph
+from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.cache_key import NAMED
+from dagpu.lowering.arguments.call_text import CallText, HandleNames
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token, is_tuple
 
 _DEEPEST: Final = 4
@@ -40,107 +42,169 @@ class LeafBinding:
 UNUSED: Final = LeafBinding()
 
 
-@final
-class _Expected:
-    """The facts of one argument on which the key depends."""
+class ArgumentGuard(Protocol):
+    """The facts of one argument on which the key depends. Each kind of argument has a class."""
 
-    __slots__ = (
-        "alias", "binding", "cut", "device", "dtype", "items", "keys", "kind", "layout", "nbytes", "shape", "token",
-    )  # fmt: skip
-
-    def __init__(self, kind: type[Any]) -> None:
-        self.kind = kind
-        self.layout: Layout | None = None
-        """The layout of a handle; None for other arguments."""
-        self.device: Device | None = None
-        self.nbytes = 0
-        """The size in bytes of a handle's whole memory."""
-        self.alias = 0
-        """The index of the handle's memory among the memories of all handles, in order of appearance."""
-        self.cut: object = None
-        """The cut of a `Partition`, with the kind of tensor that was cut."""
-        self.shape: tuple[int, ...] | None = None
-        """The shape of an array; None for other arguments."""
-        self.dtype: np.dtype[Any] | None = None
-        self.token: Hashable = None
-        """The token of a value that is in the key itself; None for other arguments."""
-        self.items: CallGuard | None = None
-        """The guard of the items of a tuple, list or dict; None for other arguments."""
-        self.keys: Hashable = None
-        """The tokens of the keys of a dict."""
-        self.binding = UNUSED
-        """The use of a leaf in the program."""
+    def write(self, text: CallText, value: str) -> None:
+        """Write the lines that refuse an argument with other facts, and bind it. `value` is its name."""
+        ...
 
 
 @final
+@frozen
+class HandleGuard:
+    """Accepts a handle of the same kind, layout and memory size on the same device, which no graph writes."""
+
+    kind: type[Any]
+    layout: Layout
+    device: Device
+    nbytes: int
+    """The size in bytes of the handle's whole memory."""
+    alias: int
+    """The index of the handle's memory among the memories of all handles, in order of appearance."""
+    cut: tuple[type[Any], Cut] | None
+    """The kind of tensor that a `Partition` has cut, and the cut; None for other handles."""
+    binding: LeafBinding
+
+    def write(self, text: CallText, value: str) -> None:
+        layout, device = text.constant("LAYOUT", self.layout), text.constant("DEVICE", self.device)
+        text.refuse_if(f"type({value}) is not {text.constant('KIND', self.kind)}")
+        state, storage = text.read_handle(
+            value, borrows=self.kind is not Tensor and self.kind is not SharedTensor, buffer=self.binding.buffer,
+            lock=self.binding.lock, reads=True,
+        )  # fmt: skip
+        text.refuse_if(f"{state}.layout is not {layout} and {state}.layout != {layout}")
+        text.refuse_if(f"{storage}.device is not {device} or {storage}.nbytes != {text.constant('BYTES', self.nbytes)}")
+        text.refuse_if(f"{storage}.graph is not NO_GRAPH and {storage}.graph() is not None")
+        if self.cut is not None:
+            kind, cut = text.constant("CUT_KIND", self.cut[0]), text.constant("CUT", self.cut[1])
+            text.refuse_if(f"{state}.kind is not {kind} or {value}._cut != {cut}")
+        for known in text.handles.values():
+            if known.alias == self.alias:
+                text.refuse_if(f"{value} is {known.value}")
+        text.add_memory(storage, self.alias)
+        index = text.add_leaf(value)
+        text.handles[index] = HandleNames(value, state, storage, self.kind, self.layout, self.alias)
+
+
+@final
+@frozen
+class NumberGuard:
+    """Accepts an int or a float that fits into its parameters. A trace raises the error of one that does not, with the
+    place of the call."""
+
+    kind: type[Any]
+    binding: LeafBinding
+
+    def write(self, text: CallText, value: str) -> None:
+        text.refuse_if(f"type({value}) is not {self.kind.__name__}")
+        for cell, check in self.binding.numbers:
+            number = text.cells[cell] = text.new_name("n")
+            text.lines += [
+                "try:", f"    {number} = {text.constant('CHECK', check)}({value})", "except KernelArgumentError:",
+                "    return MISS",
+            ]  # fmt: skip
+        text.add_leaf(value)
+
+
+@final
+@frozen
+class ArrayGuard:
+    """Accepts another NumPy array of the same shape and element type."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    binding: LeafBinding
+
+    def write(self, text: CallText, value: str) -> None:
+        array, dtype = text.constant("ARRAY", np.ndarray), text.constant("DTYPE", self.dtype)
+        shape, has_dtype = text.constant("SHAPE", self.shape), text.constant("HAS_DTYPE", _has_dtype)
+        text.refuse_if(f"type({value}) is not {array} or {value}.shape != {shape} or not {has_dtype}({value}, {dtype})")
+        for known in text.arrays:
+            text.refuse_if(f"{value} is {known}")
+        text.arrays.append(value)
+        if self.binding.buffer >= 0:
+            text.cells[self.binding.buffer] = value
+        text.add_leaf(value)
+
+
+@final
+@frozen
+class TokenGuard:
+    """Accepts an equal value that is in the key itself. An object that is in the key by its identity is its own token,
+    and may have an `__eq__` of its own."""
+
+    kind: type[Any]
+    token: Hashable
+
+    def write(self, text: CallText, value: str) -> None:
+        kind, token = text.constant("KIND", self.kind), text.constant("TOKEN", self.token)
+        text.refuse_if(f"type({value}) is not {kind}")
+        if type(self.token) is tuple:
+            text.refuse_if(
+                f"{token} is not {value} and {token} != {text.constant('EXACT_TOKEN', exact_token)}({value})"
+            )
+        else:
+            text.refuse_if(f"{token} is not {value}")
+
+
+@final
+@frozen
+class ItemsGuard:
+    """Accepts a tuple, list or dict of the same type whose items are accepted."""
+
+    kind: type[Any]
+    items: tuple[ArgumentGuard, ...]
+    keys: Hashable
+    """The tokens of the keys of a dict; None for others."""
+
+    def write(self, text: CallText, value: str) -> None:
+        text.refuse_if(f"type({value}) is not {text.constant('KIND', self.kind)}")
+        items = text.new_name("i")
+        if self.kind is dict:
+            keys, token = text.constant("KEYS", self.keys), text.constant("EXACT_TOKEN", exact_token)
+            text.refuse_if(f"tuple(map({token}, {value})) != {keys}")
+            text.lines.append(f"{items} = tuple({value}.values())")  # another thread may change it meanwhile
+        elif self.kind is list:
+            text.lines.append(f"{items} = tuple({value})")
+        else:
+            if self.kind is not tuple:
+                text.refuse_if(f"not {text.constant('IS_TUPLE', is_tuple)}({value})")
+            items = value
+        write_items(self.items, text, items)
+
+
+def write_items(guards: Sequence[ArgumentGuard], text: CallText, items: str) -> None:
+    """Write the guards of the items of the tuple with this name."""
+    text.refuse_if(f"len({items}) != {len(guards)}")
+    if guards:
+        names = [f"a{len(text.lines)}_{index}" for index in range(len(guards))]
+        text.lines.append(f"{', '.join(names)}, = {items}")
+        for guard, name in zip(guards, names, strict=True):
+            guard.write(text, name)
+
+
+@final
+@frozen
 class CallGuard:
     """The arguments of one call, as far as plans depend on them. Make it with `guard_call`."""
 
-    __slots__ = ("_expected", "named")
+    arguments: tuple[ArgumentGuard, ...]
+    named: tuple[ArgumentGuard, ...]
+    """The guards of the keyword arguments, each a pair."""
 
-    def __init__(self, expected: Sequence[_Expected], named: "CallGuard | None" = None) -> None:
-        self._expected = expected
-        self.named = named
-        """The guard of the keyword arguments, each a pair; None for a call without them."""
+    def write(self, text: CallText) -> None:
+        """Write the lines that refuse a call with other arguments, and bind those of an accepted one. The arguments are
+        in the variables `arguments` and `named`.
 
-    def match(
-        self,
-        arguments: Sequence[Any],
-        memory: list[Any],
-        leaves: list[Any],
-        storages: dict[Storage, int],
-        locks: dict[Storage, bool],
-    ) -> bool:
-        """Return True if these arguments have the facts of those of the earlier call, and bind them.
-
-        Return False too if a handle has been moved or has no memory, or if a number does not fit.
-
-        Args:
-            arguments: the arguments, or the items of one.
-            memory: filled with the memory and values of the program's buffers.
-            leaves: extended by the leaves.
-            storages: extended by the memory of the leaves, each with its number in order of appearance.
-            locks: extended by the memory that the run locks, exclusively where the value is true.
+        A call is refused too if a handle has been moved or has no memory, or if a number does not fit.
         """
-        if len(arguments) != len(self._expected):
-            return False
-        for value, facts in zip(arguments, self._expected, strict=True):
-            if type(value) is not facts.kind:
-                return False
-            layout, binding = facts.layout, facts.binding
-            if layout is not None:
-                state = state_of(value)
-                if state is None or (state.lender is not None and state_of(state.lender) is None):
-                    return False
-                storage, known = state.storage, len(storages)
-                block = storage.memory
-                if (
-                    block is None
-                    or (state.layout is not layout and state.layout != layout)
-                    or storage.device is not facts.device
-                    or storage.nbytes != facts.nbytes
-                    or storages.setdefault(storage, known) != facts.alias
-                    or (len(storages) == known and _is_among(value, leaves))
-                    or (storage.graph is not no_graph and storage.graph() is not None)
-                    or (facts.cut is not None and facts.cut != (state.kind, *cut_of(value)))
-                ):
-                    return False
-                if binding.buffer >= 0:
-                    memory[binding.buffer] = block
-                if binding.lock is not None:
-                    locks[storage] = binding.lock
-                leaves.append(value)
-            elif binding.numbers:
-                if not _bind_number(value, binding, memory):
-                    return False
-                leaves.append(value)
-            elif facts.items is not None:
-                items = _items_of(value, facts)
-                if items is None or not facts.items.match(items, memory, leaves, storages, locks):
-                    return False
-            elif not _match_value(value, facts, memory, leaves):
-                return False
-        return True
+        write_items(self.arguments, text, "arguments")
+        if self.named:
+            write_items(self.named, text, "named")
+        else:
+            text.refuse_if("named")
+        text.refuse_aliases()
 
 
 def guard_call(
@@ -152,12 +216,10 @@ def guard_call(
     Return None if it has no guard: an argument that appears twice, or that is deeply nested, is left to the key.
     """
     walk = _Walk(iter(bindings))
-    guard = walk.guard_items(arguments, 0)
-    if guard is not None and named:
-        guard.named = walk.guard_items(named, 0)
-    if guard is None or (named and guard.named is None) or list(map(id, walk.leaves)) != list(map(id, leaves)):
+    guards, named_guards = walk.guard_items(arguments, 0), walk.guard_items(named, 0)
+    if guards is None or named_guards is None or list(map(id, walk.leaves)) != list(map(id, leaves)):
         return None
-    return guard
+    return CallGuard(guards, named_guards)
 
 
 @final
@@ -169,95 +231,56 @@ class _Walk:
         self._storages: dict[Storage, int] = {}
         self._bindings = bindings
 
-    def guard_items(self, values: Iterable[Any], depth: int) -> CallGuard | None:
-        """Return the guard of these values; None if there is none."""
-        expected: list[_Expected] = []
+    def guard_items(self, values: Iterable[Any], depth: int) -> tuple[ArgumentGuard, ...] | None:
+        """Return the guards of these values; None if one has none."""
+        guards: list[ArgumentGuard] = []
         for value in values:
-            facts = self._expect(value, depth)
-            if facts is None:
+            guard = self._guard(value, depth)
+            if guard is None:
                 return None
-            expected.append(facts)
-        return CallGuard(expected)
+            guards.append(guard)
+        return tuple(guards)
 
-    def _expect(self, value: Any, depth: int) -> _Expected | None:
-        """Return the facts of a value; None if it cannot be guarded."""
+    def _guard(self, value: Any, depth: int) -> ArgumentGuard | None:
+        """Return the guard of a value; None if it has none."""
         kind = type(value)
-        facts = _Expected(kind)
         if kind in PLAIN and kind is not int and kind is not float:
-            facts.token = exact_token(value)
-            return facts
+            return TokenGuard(kind, exact_token(value))
         if isinstance(value, NAMED):
-            facts.token = value
-            return facts
+            return TokenGuard(kind, value)
         if kind is list or kind is dict or is_tuple(value):
             if depth == _DEEPEST or (kind is dict and not PLAIN.issuperset(map(type, value))):
                 return None
-            if kind is dict:
-                facts.keys = tuple(map(exact_token, value))
-            facts.items = self.guard_items(value.values() if kind is dict else value, depth + 1)
-            return None if facts.items is None else facts
+            items = self.guard_items(value.values() if kind is dict else value, depth + 1)
+            keys = tuple(map(exact_token, value)) if kind is dict else None
+            return None if items is None else ItemsGuard(kind, items, keys)
         if kind in HANDLES:
-            state = live_state(value)
-            storage = state.storage
-            if storage.graph() is not None:
-                return None
-            facts.layout, facts.device, facts.nbytes = state.layout, storage.device, storage.nbytes
-            facts.alias = self._storages.setdefault(storage, len(self._storages))
-            facts.cut = (state.kind, *cut_of(value)) if kind is Partition else None
-        elif kind is np.ndarray:
+            return self._guard_handle(value, kind)
+        if kind is np.ndarray:
             if value.dtype.metadata is not None or element_type(value.dtype) is None:
                 return None  # a key has such an element type by its identity
-            facts.shape, facts.dtype = value.shape, value.dtype
-        elif kind is not int and kind is not float:
+            return ArrayGuard(value.shape, value.dtype, self._add_leaf(value))
+        if kind is int or kind is float:
+            return NumberGuard(kind, self._add_leaf(value))
+        return None
+
+    def _guard_handle(self, handle: Any, kind: type[Any]) -> HandleGuard | None:
+        """Return the guard of a handle; None if a graph writes its memory."""
+        state = live_state(handle)
+        storage = state.storage
+        if storage.graph() is not None:
             return None
+        alias = self._storages.setdefault(storage, len(self._storages))
+        cut = (state.kind, cut_of(handle)) if kind is Partition else None
+        return HandleGuard(kind, state.layout, storage.device, storage.nbytes, alias, cut, self._add_leaf(handle))
+
+    def _add_leaf(self, value: Any) -> LeafBinding:
+        """Add a leaf, and return its use in the program."""
         self.leaves.append(value)
-        facts.binding = next(self._bindings, UNUSED)
-        return facts
+        return next(self._bindings, UNUSED)
 
 
-def _match_value(value: Any, facts: _Expected, memory: list[Any], leaves: list[Any]) -> bool:
-    """Return True if an array or another value that is no handle has the expected facts, and bind it."""
-    token = facts.token
-    if token is not None:  # an object in the key by its identity is its own token, and may have an `__eq__` of its own
-        return token is value or (type(token) is tuple and token == exact_token(value))
-    binding = facts.binding
-    if facts.shape is not None:
-        if value.shape != facts.shape or not _has_dtype(value, facts.dtype) or _is_among(value, leaves):
-            return False
-        if binding.buffer >= 0:
-            memory[binding.buffer] = value
-    leaves.append(value)
-    return True
-
-
-def _bind_number(value: Any, binding: LeafBinding, memory: list[Any]) -> bool:
-    """Bind a number. Return False if it does not fit into a parameter: a trace raises the error, with the place of the
-    call."""
-    try:
-        for cell, check in binding.numbers:
-            memory[cell] = check(value)
-    except KernelArgumentError:
-        return False
-    return True
-
-
-def _items_of(value: Any, facts: _Expected) -> Sequence[Any] | None:
-    """Return the items of a tuple, list or dict; None if a dict has other keys than expected."""
-    if facts.kind is dict:
-        return list(value.values()) if facts.keys == tuple(map(exact_token, value)) else None
-    items: Sequence[Any] = value
-    return items if facts.kind is list or is_tuple(value) else None
-
-
-def _has_dtype(array: "np.ndarray[Any, Any]", dtype: np.dtype[Any] | None) -> bool:
+def _has_dtype(array: "np.ndarray[Any, Any]", dtype: np.dtype[Any]) -> bool:
     """Return True if an array has this element type, without metadata."""
     found = array.dtype
     return found is dtype or (found == dtype and found.metadata is None)
-
-
-def _is_among(value: object, leaves: list[Any]) -> bool:
-    """Return True if this very object is one of the leaves."""
-    for leaf in leaves:  # noqa: SIM110  # `any` of a generator takes twice as long
-        if leaf is value:
-            return True
-    return False

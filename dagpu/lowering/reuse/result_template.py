@@ -24,6 +24,7 @@ from dagpu.handles import (
 )
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
+from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.arguments.exact_tokens import PLAIN
 from dagpu.lowering.arguments.flattened import RememberedValue
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
@@ -96,11 +97,11 @@ class ResultTemplate:
         kind = type(value)
         if kind is SymbolicNumber or kind is SymbolicArray:
             index = value.index_in(self._traced.reads)
-            return _Constant(replace_standins(value)) if index is None else _leaf_builder(index)
+            return _Constant(replace_standins(value)) if index is None else _Leaf(index)
         if kind is SharedTensor or kind is TensorRef or kind is np.ndarray:
             index = self._traced.index_of_result(value)
             if index is not None:
-                return _leaf_builder(index)
+                return _Leaf(index)
         if kind is Tensor or kind is TensorMut or kind is SharedTensor:
             return _Constant(value) if id(value) in self._given else self._tensor_builder(value)
         if kind in PLAIN or id(value) in self._given:
@@ -128,7 +129,7 @@ class ResultTemplate:
             parts.append(part)
         if whole is not None and all(type(part) is _Constant for part in parts):
             return _Constant(whole)
-        return lambda memory, leaves: tuple([part(memory, leaves) for part in parts])
+        return _Tuple(parts)
 
     def _tensor_builder(self, value: HandleBase) -> ResultBuilder | None:
         """Return a function that builds a tensor on memory that the run makes, or on the memory of a leaf. None if
@@ -142,12 +143,12 @@ class ResultTemplate:
             first = self._used[storage]
             if first is None or not shared:
                 return None
-            return _leaf_memory_builder(SharedTensor, self._keep(first), state.layout)
+            return _LeafMemory(SharedTensor, self._keep(first), state.layout)
         if type(storage) is TracedStorage and storage.builder is self._builder:
             made = _new_memory_builder(state.kind, storage, state.layout, state.origin)
         else:
             index = self._traced.source_index(value)
-            made = None if index is None else _leaf_memory_builder(state.kind, index, state.layout)
+            made = None if index is None else _LeafMemory(state.kind, index, state.layout)
         if made is None or not shared:
             self._used[storage] = None
             return made
@@ -173,6 +174,9 @@ class _Constant:
 
     def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
         return self._value
+
+    def expression(self, text: CallText) -> str:
+        return text.constant("VALUE", self._value)
 
 
 @final
@@ -208,14 +212,67 @@ def remembering_builder(
     return build
 
 
-def _leaf_builder(index: int) -> ResultBuilder:
-    """Return a function that returns a leaf."""
-    return lambda memory, leaves: leaves[index]
+@final
+class _Leaf:
+    """Returns a leaf."""
+
+    __slots__ = ("_index",)
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
+        return leaves[self._index]
+
+    def expression(self, text: CallText) -> str:
+        return text.leaf_in_run(self._index)
 
 
 def _cell_builder(buffer: int) -> ResultBuilder:
     """Return a function that returns the value of a cell."""
     return lambda memory, leaves: replace_standins(memory[buffer])
+
+
+@final
+class _Tuple:
+    """Builds a tuple."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: list[ResultBuilder]) -> None:
+        self._parts = parts
+
+    def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
+        return tuple([part(memory, leaves) for part in self._parts])
+
+    def expression(self, text: CallText) -> str | None:
+        parts = [result_expression(part, text) for part in self._parts]
+        found = [part for part in parts if part is not None]
+        return f"({''.join(f'{part}, ' for part in found)})" if len(found) == len(parts) else None
+
+
+@final
+class _NewTensor:
+    """Builds a tensor on new memory of each run. It must not refer to the storage, which belongs to the traced run."""
+
+    __slots__ = ("_buffer", "_device", "_layout", "_nbytes", "_origin")
+
+    def __init__(self, traced: TracedStorage, layout: Layout, origin: Origin) -> None:
+        self._device, self._nbytes, self._buffer = traced.device, traced.nbytes, traced.buffer
+        self._layout, self._origin = layout, origin
+
+    def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
+        storage = Storage(self._device, self._nbytes, memory[self._buffer])
+        return Tensor(HandleState(Tensor, storage, self._layout, self._origin))
+
+    def expression(self, text: CallText) -> str:
+        tensor, state, storage = (
+            text.constant(name, kind)
+            for name, kind in (("TENSOR", Tensor), ("STATE", HandleState), ("STORAGE", Storage))
+        )
+        device, nbytes = text.constant("DEVICE", self._device), text.constant("BYTES", self._nbytes)
+        layout, origin = text.constant("LAYOUT", self._layout), text.constant("ORIGIN", self._origin)
+        return f"{tensor}({state}({tensor}, {storage}({device}, {nbytes}, memory[{self._buffer}]), {layout}, {origin}))"
 
 
 def _new_memory_builder(
@@ -225,33 +282,49 @@ def _new_memory_builder(
     which belongs to the traced run."""
     device, nbytes, buffer = traced.device, traced.nbytes, traced.buffer
 
-    def tensor(memory: list[Any], leaves: Sequence[Any]) -> Any:
-        return Tensor(HandleState(Tensor, Storage(device, nbytes, memory[buffer]), layout, origin))
-
     def shared(memory: list[Any], leaves: Sequence[Any]) -> Any:
         storage = Storage(device, nbytes, memory[buffer])
         return SharedTensor(HandleState(SharedTensor, storage, layout, origin, holders=Holders()))
 
-    return tensor if kind is Tensor else shared if kind is SharedTensor else None
+    return _NewTensor(traced, layout, origin) if kind is Tensor else shared if kind is SharedTensor else None
 
 
-def _leaf_memory_builder(kind: type[HandleBase], index: int, layout: Layout) -> ResultBuilder:
-    """Return a function that builds a handle on the memory of a leaf that has moved into the run, or is shared."""
+@final
+class _LeafMemory:
+    """Builds a handle on the memory of a leaf that has moved into the run, or is shared."""
 
-    def make(memory: list[Any], leaves: Sequence[Any]) -> Any:
-        leaf = leaves[index]
+    __slots__ = ("_index", "_kind", "_layout")
+
+    def __init__(self, kind: type[HandleBase], index: int, layout: Layout) -> None:
+        self._kind, self._index, self._layout = kind, index, layout
+
+    def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
+        leaf, kind, layout = leaves[self._index], self._kind, self._layout
         if type(leaf) is SharedTensor:
             return clone_shared(leaf, layout)
-        state = state_of(leaf) if kind is Tensor else None
-        if state is None:
-            state = live_state(leaf)
+        state = live_state(leaf)
         if kind is state.kind:
             return kind(state if state.layout == layout else state.with_layout(layout))
         return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=Holders()))
 
-    return make
+    def expression(self, text: CallText) -> str | None:
+        names = text.handles.get(self._index)
+        if self._kind is not Tensor or names is None or names.kind is not Tensor or self._index not in text.taken:
+            return None
+        state = names.state
+        if names.layout != self._layout:
+            state += f".with_layout({text.constant('LAYOUT', self._layout)})"
+        return f"{text.constant('TENSOR', Tensor)}({state})"
 
 
 def _partition_builder(whole: ResultBuilder, cut: Cut) -> ResultBuilder:
     """Return a function that builds a partition of a tensor."""
     return lambda memory, leaves: Partition(live_state(whole(memory, leaves)), cut)
+
+
+def result_expression(builder: ResultBuilder, text: CallText) -> str | None:
+    """Return the expression that builds a result in a direct call, from `memory` and the leaves. None if `builder` has
+    to build it."""
+    if isinstance(builder, _Constant | _Leaf | _Tuple | _NewTensor | _LeafMemory):
+        return builder.expression(text)
+    return None

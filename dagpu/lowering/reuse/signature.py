@@ -29,6 +29,7 @@ from dagpu.handles import (
 )
 from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.call_guard import LeafBinding
+from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -53,7 +54,7 @@ class Signature:
 
     __slots__ = (
         "_arrays", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "_remembered", "buffers",
-        "guard_binds_all", "moves", "result",
+        "moves", "result",
     )  # fmt: skip
 
     def __init__(
@@ -92,8 +93,6 @@ class Signature:
         """The cells of the seeds that each run draws."""
         self.result = result
         """Builds the result; if the run remembers values, a pair of these values and the result."""
-        self.guard_binds_all = False
-        """True if a guard made with `leaf_bindings` binds all: there are leaves alone, and no array is copied twice."""
         self._remembered = remembered
         """For each value that a run computes and remembers, the index of its `Once` among the leaves, and those of the
         leaves that have the revisions of its sources."""
@@ -107,7 +106,6 @@ class Signature:
         """Return the use of each leaf, for a guard that binds them."""
         handles = {index: (buffer, exclusive) for index, buffer, exclusive, _ in self._leaves}
         arrays = {index: cell for cell, constant, index, _, _ in self._arrays if constant is None}
-        self.guard_binds_all = len(arrays) == len(self._arrays) and not (self._given or self._graphs or self._drawn)
         found = []
         for index in range(leaves):
             buffer, lock = handles.get(index, (arrays.get(index, -1), None))
@@ -115,24 +113,25 @@ class Signature:
             found.append(LeafBinding(buffer, lock, numbers))
         return found
 
-    def bind_rest(
-        self, memory: list[Any], leaves: list[Any], storages: dict[Storage, int], locks: dict[Storage, bool]
-    ) -> bool:
-        """Bind what a guard made with `leaf_bindings` has not bound, unless `guard_binds_all`. `storages` is the memory
-        of the leaves.
-
-        Return False if `bind` must bind the run.
-        """
-        if (
-            self._graphs
-            or any(held is not None for _, _, _, held in self._leaves)
-            or not self._held_storages.isdisjoint(storages)
-            or not self._bind_given(memory, locks)
-            or not self._bind_arrays(memory, leaves)
-        ):
+    def write_rest(self, text: CallText) -> bool:
+        """Write the lines of a direct call that bind what a guard made with `leaf_bindings` does not bind, and let the
+        leaves move. Return False if `bind` must bind the run."""
+        if self._graphs or self._remembered or any(held is not None for _, _, _, held in self._leaves):
             return False
+        if self._held_storages:
+            text.refuse_memory_in(text.constant("HELD", self._held_storages))
+        for handle, buffer in self._given:
+            lock = False if buffer >= 0 else None
+            text.read_handle(text.constant("GIVEN", handle), borrows=True, buffer=buffer, lock=lock, reads=False)
+        for cell, constant, index, shape, dtype in self._arrays:
+            if cell not in text.cells:
+                array = text.cells[cell] = text.leaves[index] if constant is None else text.constant("ARRAY", constant)
+                shape_name, dtype_name = text.constant("SHAPE", shape), text.constant("DTYPE", dtype)
+                text.refuse_if(f"{array}.shape != {shape_name} or {array}.dtype != {dtype_name}")
         for cell in self._drawn:
-            memory[cell] = fresh_seed()
+            text.cells[cell] = f"{text.constant('FRESH_SEED', fresh_seed)}()"
+        for index in self.moves:
+            text.take_leaf(index)
         return True
 
     def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:

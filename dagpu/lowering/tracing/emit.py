@@ -1,16 +1,19 @@
 """Emits the instructions of nodes that do device work. All inputs of such a node exist: they are handles and host
 values."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
 from dagpu.common.dtypes import element_type
-from dagpu.common.errors import KernelArgumentError, ShapeError
+from dagpu.common.errors import DeviceError, KernelArgumentError, ShapeError
 from dagpu.common.layout import contiguous_layout
-from dagpu.common.origin import describe, place_of
+from dagpu.common.origin import Origin, describe, place_of
 from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef, live_state
-from dagpu.handles.device_handles import Device
+from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_trees import handles_in, storage_of
 from dagpu.handles.symbolic import SymbolicNumber
 from dagpu.kernels.call_arguments import arguments_fit
@@ -27,6 +30,8 @@ from dagpu.lowering.program import (
     HostCall,
     Items,
     Launch,
+    Tiles,
+    View,
 )
 from dagpu.lowering.tracing.deferred import Deferred, FromCell
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
@@ -34,6 +39,7 @@ from dagpu.ops import creation, graph, launch
 from dagpu.ops.compose import HostCall as HostCallNode
 from dagpu.ops.compose import ToHost
 from dagpu.ops.initializers import Constant, Normal, Uniform
+from dagpu.ops.kernel_spec import KernelSpec
 
 
 def emit_alloc(
@@ -151,7 +157,31 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
             f"{spec.name}() at {describe(node.origin)} has neither input nor output, so it would run nowhere. "
             "Give it an output."
         )
-    b.emit(Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), device, node.origin), policy)
+    scratch = None if spec.library is None else _scratch(spec, operands, args, b, node.origin)
+    if scratch is not None:
+        writes.append(scratch.buffer)
+    b.emit(
+        Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), device, node.origin, None, scratch),
+        policy,
+    )
+
+
+def _scratch(
+    spec: KernelSpec, operands: Sequence[Any], args: Sequence[Any], b: ProgramBuilder, origin: Origin
+) -> View | None:
+    """Return new memory for the library that a kernel calls; None if it needs none."""
+    assert spec.library is not None
+    tensors = [operands[index] for index, _ in spec.tensors]
+    layouts = [operand.view.layout if type(operand) is Tiles else operand.layout for operand in tensors]
+    device = storage_of(args[spec.tensors[0][0]]).device
+    try:
+        nbytes = driver_of(device).scratch_bytes(spec.library, layouts)
+    except DeviceError as error:
+        raise type(error)(f"{spec.name} at {describe(origin)} on {device.name}: {error}", error.code) from None
+    if not nbytes:
+        return None
+    memory = b.new_tensor(device, contiguous_layout((nbytes,), np.dtype(np.uint8)), origin)
+    return b.write_view(memory)  # nothing else refers to the memory: it is a temporary
 
 
 def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentError:

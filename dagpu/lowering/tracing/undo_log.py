@@ -36,7 +36,7 @@ class UndoLog:
             MovedError: it has been moved before. The note of that earlier move stays as it was.
         """
         undo = handle, live_state(handle)
-        taken = move_handle(handle, _TAKEN, origin)
+        taken = move_handle(handle, TAKEN, origin)
         self.add(undo)
         return taken
 
@@ -52,7 +52,7 @@ class UndoLog:
         for index in moves:
             handle = leaves[index]
             if type(handle) is Tensor:
-                state = take_state(handle, _TAKEN, origin)
+                state = take_state(handle, TAKEN, origin)
                 entries.append((handle, state))
                 leaves[index] = Tensor(state)
             elif type(handle) is Unzip:
@@ -85,7 +85,7 @@ class UndoLog:
                 undo()
 
 
-_TAKEN: Final = "a run of the op that owned it, started"
+TAKEN: Final = "a run of the op that owned it, started"
 """The cause of the moves, for the messages of later errors."""
 
 
@@ -122,7 +122,7 @@ class HandleTaker:
             if leaf is None and (inputs is None or not (made or self._leaves.is_derived(value))):
                 self._leaves.forbid_reuse()
             if made:  # a reference from the log would make its memory an output
-                return move_handle(value, _TAKEN, self._origin)
+                return move_handle(value, TAKEN, self._origin)
             value = self.undo_log.take_handle(value, self._origin)
             if state.kind is Tensor:
                 self._loans.owned.add(state.storage)

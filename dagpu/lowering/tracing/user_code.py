@@ -41,7 +41,7 @@ class Closures:
         if self._called > self._limit:
             raise self._endless_error(node, f)
         if type(f) is Pure:
-            f.owner.plans.called()
+            f.plans.called()
         return call_closure(node, f, argument)
 
     def _endless_error(self, node: DeviceOp[Any, Any, Any], f: Any) -> DagpuError:
@@ -99,7 +99,7 @@ def call_closure(node: DeviceOp[Any, Any, Any], f: Any, argument: Any) -> Any:
 
 def describe_closure(node: DeviceOp[Any, Any, Any], f: Any) -> str:
     """Return a description of a closure with the place of its op."""
-    called = f"pipeline {f.owner!r}, called" if type(f) is Pure else f"the closure of .{_method_name(node, f)}"
+    called = f"pipeline {f!r}, called" if type(f) is Pure else f"the closure of .{_method_name(node, f)}"
     return f"{called} at {describe(node.origin)}"
 
 

@@ -1,6 +1,7 @@
 """What the buffers of a traced stage hold before it starts: inputs of the feed, whose values change, and constants."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, final
 
 import numpy as np
@@ -89,6 +90,14 @@ class LeafValues:
     def bits_of_sources(self) -> dict[int, int]:
         """Return the bits of the leaves that are tensors or arrays of sources, by buffer."""
         return {buffer: made.own for buffer, (made, _) in self._live.items() if _layout(made) is not None}
+
+    def mostly_changed(self, parts: Mapping[int, Sequence[Box]], share: float) -> bool:
+        """Return true if of each of these sources, by their bits, one part is at least this share of all elements."""
+        shapes = {made.own: layout.shape for made, _ in self._live.values() if (layout := _layout(made)) is not None}
+        return all(
+            any(prod([end - begin for begin, end in box]) >= share * prod(shapes.get(bit, ())) for box in boxes)
+            for bit, boxes in parts.items()
+        )
 
     def dirt(self, parts: Mapping[int, Sequence[Box]]) -> dict[int, Dirty]:
         """Return the dirt of the leaves of sources of which only parts have changed, by the sources' bits."""

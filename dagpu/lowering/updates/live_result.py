@@ -89,8 +89,11 @@ class TargetMemory:
         found = self._held.get(buffer)
         if found is None or found[0] is not memory:
             state = HandleState(SharedTensor, Storage(device, nbytes, memory), layout, origin, holders=Holders())
-            found = self._held[buffer] = memory, SharedTensor(state)
-        return clone_shared(found[1], layout)
+            self._held[buffer] = memory, SharedTensor(state)
+        else:
+            state = live_state(found[1])
+        # `clone_shared` without its lock: the handle that is held stays one of the holders.
+        return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=state.holders))
 
 
 Made: TypeAlias = dict[Storage, tuple[TargetMemory, int]]

@@ -10,9 +10,12 @@ So the instructions of an update depend on `mask` alone, and with nothing droppe
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias, final
+from typing import Final, NamedTuple, TypeAlias, final
 
 from dagpu.lowering.program import Cell, Fill, Instruction, Launch, Program, Role
+
+_MOST_MASKS: Final = 64
+"""The most sets of bits whose instructions are remembered."""
 
 IsKept: TypeAlias = Callable[[int, int], bool]
 """A function of a buffer and an instruction: true if the buffer holds what that instruction left in it."""
@@ -84,6 +87,11 @@ class Staleness:
         self.kept = (self._versions_needed_again() | self.also_kept) - self.results - set(dropped)
         """The buffers that a later update may read, and that nothing outside can see."""
         self.targets = self.results | self.kept
+        self.read = frozenset([buffer for each in program.instructions for buffer in each.reads])
+        """The buffers that an instruction reads."""
+        self._dependents: dict[int, tuple[int, ...]] = {}
+        self.kept_bytes = sum([program.buffers[buffer].nbytes for buffer in self.targets])
+        """The bytes of device memory that stay between updates."""
 
     def _versions_needed_again(self) -> set[int]:
         """Return the buffers whose last version some reader with more bits needs."""
@@ -100,6 +108,16 @@ class Staleness:
         """Return the bits of the last version of a buffer."""
         writer = self.last.get(buffer, -1)
         return self.bits.get(buffer, 0) if writer < 0 else self.deps[writer]
+
+    def dependents(self, mask: int) -> tuple[int, ...]:
+        """Return the instructions that depend on one of the bits, in the order of the program."""
+        found = self._dependents.get(mask)
+        if found is None:
+            found = tuple([index for index, deps in enumerate(self.deps) if deps & mask])
+            if len(self._dependents) >= _MOST_MASKS:
+                self._dependents.clear()
+            self._dependents[mask] = found
+        return found
 
     def stale_targets(self, change: Change) -> set[int]:
         """Return the targets that an update makes."""
@@ -144,10 +162,6 @@ class Staleness:
                     chosen.add(writer)
                     todo.append(writer)
         return chosen
-
-    def kept_bytes(self) -> int:
-        """Return the bytes of device memory that stay between updates."""
-        return sum(self.program.buffers[buffer].nbytes for buffer in self.targets)
 
 
 def buffers_read(instruction: Instruction) -> list[int]:

@@ -88,7 +88,7 @@ class _Renumbering:
         }
         match old:
             case Launch():
-                return replace(old, args=tuple(map(self._operand, old.args)), **new)
+                return replace(old, args=tuple(map(self._operand, old.args)), scratch=self._operand(old.scratch), **new)
             case Fill():
                 return replace(old, out=self._operand(old.out), seed=self._operand(old.seed), **new)
             case CopyHtoD():

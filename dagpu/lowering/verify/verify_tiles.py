@@ -36,9 +36,8 @@ def verify_tiles(staleness: Staleness, change: Change, leaves: LeafDirt, update:
     program = staleness.program
     unchanged: set[int] = set()
     claims = _Claims(staleness, change, leaves, update)
-    for index, instruction in enumerate(program.instructions):
-        if not staleness.deps[index] & change.mask:
-            continue
+    for index in staleness.dependents(change.mask):
+        instruction = program.instructions[index]
         for buffer in instruction.writes:
             claimed = update.dirt.get((buffer, index))
             if not _covers(staleness, index, buffer, claimed, claims):
@@ -48,7 +47,6 @@ def verify_tiles(staleness: Staleness, change: Change, leaves: LeafDirt, update:
                 )
         if all(update.dirt.get((buffer, index)) is None for buffer in instruction.writes):
             unchanged.add(index)
-    read = {buffer for each in program.instructions for buffer in each.reads}
     for index, numbers in update.lists.items():
         launch = program.instructions[index]
         assert type(launch) is Launch
@@ -57,7 +55,9 @@ def verify_tiles(staleness: Staleness, change: Change, leaves: LeafDirt, update:
         for buffer in launch.writes:
             held = buffer in staleness.targets and buffer not in change.lost
             claimed = update.dirt.get((buffer, index))
-            whole = len(staleness.writers[buffer]) > 1 or (not held and buffer in staleness.targets | read)
+            whole = len(staleness.writers[buffer]) > 1 or (
+                not held and (buffer in staleness.targets or buffer in staleness.read)
+            )
             if whole or not _lists_all(claimed, listed):
                 raise PlanError(
                     f"an update runs a list of tiles of {label(launch)}, which leaves buffer {buffer} stale. {CURE}"

@@ -78,7 +78,7 @@ def _function_name(b: GraphBuilder, e: Expression) -> str:
 
 def describe_call(callee: Callee) -> str:
     """Name the cause of a move of the arguments, in the words of the run-time error."""
-    if callee.name == names.KERNEL_CALL:
+    if callee.name in (names.KERNEL_CALL, names.NEW_OUTPUT_CALL):
         return "being passed to a kernel"
     if callee.name == names.PIPELINE_CALL:
         return "being passed to a pipeline"
@@ -91,7 +91,7 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
 
     Record in `callee` the arguments that it runs, and those that it borrows for later.
     """
-    if callee.name in (names.KERNEL_CALL, names.PIPELINE_CALL, names.ZIP_OPS):
+    if callee.name in (names.KERNEL_CALL, names.NEW_OUTPUT_CALL, names.PIPELINE_CALL, names.ZIP_OPS):
         return [True] * len(e.args)
     if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
         return _flags_of_later_call(b, e, callee)

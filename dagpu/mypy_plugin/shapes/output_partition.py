@@ -68,6 +68,15 @@ class _OutputChecker:
                     f"{_describe_place(call, names[index])}: {_describe_alias(names, outputs, first, index)}", place
                 )
 
+    def check_new(self, call: CallExpr, callee: Expression, kernel: Type, shape: Extents) -> None:
+        """Report a shape with another rank than CUDA declares for the output."""
+        rank = next(iter(kernel_facts.ranks_of(callee, kernel)), None)
+        if rank is not None and len(shape) != rank:
+            what = f"new() has the shape {_format_shape(shape)}, so a rank of {len(shape)}"
+            cure = "Give that many extents, or declare that rank in CUDA"
+            name = argument_forms.kernel_name(callee)
+            self._report(f"{name}: {what}, but the CUDA declaration has rank {rank}. {cure}.", call)
+
     def _check_rank(self, call: CallExpr, name: str | None, value: Value, rank: int | None, place: Expression) -> None:
         cut = result_of(value) if isinstance(value, Op) else value
         if isinstance(cut, Cut) and rank is not None and len(cut.shape) != rank:

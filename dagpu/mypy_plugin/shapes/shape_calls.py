@@ -74,7 +74,9 @@ FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, object], Value]
 }
 """For each function's full name: its first parameters, and the function that computes the value of a call."""
 
-PARAMETERS: dict[str, tuple[str, ...]] = {"partition": ("tile",), "reshape": ("shape",), "view": ("shape",)}
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "partition": ("tile",), "reshape": ("shape",), "view": ("shape",), "new": ("shape", "tile"),
+}  # fmt: skip
 """The parameters of the methods that take shapes."""
 
 

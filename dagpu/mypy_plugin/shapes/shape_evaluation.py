@@ -43,10 +43,13 @@ from dagpu.mypy_plugin.shapes import shape_calls
 from dagpu.mypy_plugin.shapes.shape_values import (
     Array,
     Cut,
+    Extents,
+    NewOutput,
     Number,
     Op,
     Several,
     Value,
+    as_extents,
     joined,
     result_of,
     value_of_type,
@@ -62,6 +65,9 @@ class CallChecker(Protocol):
 
     def check_kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
         """Check a call of a kernel, with the arguments in the order of the parameters."""
+
+    def check_new(self, call: CallExpr, callee: Expression, kernel: Type, shape: Extents) -> None:
+        """Check the shape of a call of `kernel.new`."""
 
 
 @final
@@ -266,7 +272,13 @@ class Evaluator:
         type_ = get_proper_type(self._type_of(callee))
         if isinstance(type_, Instance) and type_.type.fullname == names.KERNEL:
             return self._call_kernel(call, type_)
+        if isinstance(type_, Instance) and type_.type.fullname == names.NEW_OUTPUT:
+            made = self.visit(callee)
+            self.visit_all(call.args)
+            return Op(Array(made.shape), call) if isinstance(made, NewOutput) else value_of_type(self._type_of(call))
         if isinstance(callee, MemberExpr):
+            if callee.name == "new" and (kernel := self._kernel_type(callee.expr)) is not None:
+                return self._call_new(call, callee.expr, kernel)
             return self._call_method(call, callee)
         self.visit(callee)
         self.visit_all(call.args)
@@ -317,6 +329,23 @@ class Evaluator:
             self._call_checker.check_kernel(call, kernel, arguments)
         parts = [result_of(value) if isinstance(value, Op) else value for value in arguments]
         return Op(Several(tuple(parts)), call)
+
+    def _kernel_type(self, expression: Expression) -> Instance | None:
+        type_ = get_proper_type(self._type_of(expression))
+        return type_ if isinstance(type_, Instance) and type_.type.fullname == names.KERNEL else None
+
+    def _call_new(self, call: CallExpr, callee: Expression, kernel: Instance) -> Value:
+        """Evaluate `kernel.new(shape, tile)`."""
+        self.visit(argument_forms.base_kernel(callee))
+        given = self._arguments(call, shape_calls.PARAMETERS["new"])
+        shape = as_extents(given.get("shape"))
+        if shape is None:
+            return None
+        if self._call_checker is not None and self.checking:
+            named = dict(zip(call.arg_names, call.args, strict=True))
+            self._call_checker.check_partition(call, Array(shape), given.get("tile"), named.get("partial"))
+            self._call_checker.check_new(call, callee, kernel, shape)
+        return NewOutput(shape)
 
 
 def _is_plain(call: CallExpr) -> bool:

@@ -61,7 +61,15 @@ class Op:
     source: object = field(default=None, compare=False)
 
 
-Value: TypeAlias = Number | Array | Cut | Several | Op | None
+@final
+@dataclass(frozen=True, slots=True)
+class NewOutput:
+    """A kernel whose calls write to a new tensor of this shape."""
+
+    shape: Extents
+
+
+Value: TypeAlias = Number | Array | Cut | Several | Op | NewOutput | None
 
 
 def joined(one: Value, other: Value) -> Value:

@@ -142,6 +142,18 @@ def _type_pipeline_call(context: MethodContext) -> Type:
     return op.copy_modified(args=[op.args[0], join([op.args[1], borrows]) or op.args[1], op.args[2]])
 
 
+def _type_new_output_call(context: MethodContext) -> Type:
+    """Return the type of a call of a kernel that writes to a new tensor. It allocates, and borrows if an input does."""
+    op = get_proper_type(context.default_return_type)
+    if not isinstance(op, Instance) or len(op.args) != 3:
+        return context.default_return_type
+    borrows = join([lifetime(given, context.api) for types in context.arg_types for given in types])
+    return op.copy_modified(args=[op.args[0], borrows or dagpu_type(names.STATIC, [], context.api), op.args[2]])
+
+
 FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {names.VALUE: _type_value}
-METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {f"{names.PIPELINE}.__call__": _type_pipeline_call}
+METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
+    f"{names.PIPELINE}.__call__": _type_pipeline_call,
+    names.NEW_OUTPUT_CALL: _type_new_output_call,
+}
 SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}

@@ -15,6 +15,9 @@ _EXACT: Final = frozenset((int, bool, str, bytes, type(None)))
 """The types of values that are equal by `==` exactly if nothing can distinguish them."""
 _bits: Final = Struct("d").pack
 
+PLAIN: Final = _EXACT | {float}
+"""The types of numbers, truth values and texts: values that cannot be changed in place, and hold nothing else."""
+
 
 @final
 class SourceCell:
@@ -122,7 +125,24 @@ def change_source(source: SourceCell, value: Any, only_after: Version | None = N
     if pending is not None:
         pending.changes[source] = _New(value)
         return True
-    return _apply({source: _New(value)}, only_after)
+    history = source.history
+    while True:
+        before = history.versions[-1]
+        if only_after is not None and before is not only_after:
+            return False
+        if not source.differs(before.value, value):
+            return True
+        with Bookkeeping():
+            if history.versions[-1] is not before:
+                continue
+            instant = CLOCK.now + 1
+            history.add(instant, value)
+            CLOCK.now = instant
+            history.drop_old()
+            woken = source.watchers()
+        for wake in woken:
+            wake()
+        return True
 
 
 def write_source(source: SourceCell, box: Box, put: Put, is_alone: Callable[[Any], bool] | None) -> None:
@@ -193,7 +213,7 @@ def _outer_base(pending: _Pending, source: SourceCell, newest: Version) -> Versi
     return newest
 
 
-def _apply(changes: dict[SourceCell, _New], only_after: Version | None = None) -> bool:
+def _apply(changes: dict[SourceCell, _New]) -> None:
     """Make changes visible together, and wake the feeds that watch the sources.
 
     A comparison may call a function of the user's, so it is made without the lock, and again if a source has changed
@@ -201,15 +221,13 @@ def _apply(changes: dict[SourceCell, _New], only_after: Version | None = None) -
     """
     while True:
         before = {source: source.history.newest for source in changes}
-        if only_after is not None and only_after not in before.values():
-            return False
         changes = {source: new.made_of(before[source]) for source, new in changes.items()}
         differing = [source for source, new in changes.items() if source.differs(before[source].value, new.value)]
         with Bookkeeping():
             if any(source.history.newest is not version for source, version in before.items()):
                 continue
             if not differing:
-                return True
+                return
             instant = CLOCK.now + 1
             for source in differing:
                 source.history.add(instant, changes[source].value, changes[source].boxes)
@@ -219,7 +237,7 @@ def _apply(changes: dict[SourceCell, _New], only_after: Version | None = None) -
             woken = dict.fromkeys(wake for source in differing for wake in source.watchers())
         for wake in woken:
             wake()
-        return True
+        return
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
-from dagpu.ops.live.changes import SourceCell, change_source, newest_value, write_source
+from dagpu.ops.live.changes import PLAIN, SourceCell, change_source, newest_value, write_source
 from dagpu.ops.live.parts import Box, Region, box_of, slices_of
 from dagpu.ops.live.versions import Snapshot
 
@@ -54,8 +54,12 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
 
     def get(self) -> _T:
         """Return the value that was set last: a tensor as another handle to it, an array as a read-only array."""
+        value: _T = newest_value(self.cell)[0]
+        if type(value) is not SharedTensor:
+            return value
+        del value
         snapshot = Snapshot()  # while it exists, nothing writes the memory of what was set
-        value: _T = as_read(newest_value(self.cell)[0])
+        value = as_read(newest_value(self.cell)[0])
         del snapshot
         return value
 
@@ -265,6 +269,8 @@ def _own(x: Any, kind: type[Any], made: Origin, verb: str) -> Any:
         return copy
     if kind is float and given is int:
         return float(x)
+    if given in PLAIN:
+        return x
     for handle in (x,) if given in HANDLES else handles_in(x):
         if type(handle) in HANDLES:
             raise _held_handle_error(x, handle, made, verb)

@@ -5,15 +5,14 @@ snapshot is one number, and a source that a trace finds late is read at the same
 an old version only while a snapshot that needs it exists.
 """
 
-import itertools
 import time
-import weakref
 from bisect import bisect_right
 from collections.abc import Sequence
 from threading import Event
 from typing import Any, Final, final
 
 from dagpu.common.critical import SIGNALS_SECONDS
+from dagpu.common.reference_queue import Reference
 from dagpu.ops.live.parts import Box, Parts
 
 
@@ -23,14 +22,14 @@ class Version:
 
     __slots__ = ("instant", "parts", "revision", "since", "value", "written")
 
-    def __init__(self, instant: int, revision: int, value: Any, parts: Parts) -> None:
+    def __init__(self, instant: int, revision: int, value: Any, parts: Parts | None = None) -> None:
         self.instant = instant
         """The number of changes of all sources up to and with this one."""
         self.revision = revision
         """The number of changes of this source."""
         self.value = value
         self.parts = parts
-        """The parts that differ from earlier versions."""
+        """The parts that differ from earlier versions; None if everything may."""
         self.written: Event | None = None
         """Set once the memory of the value holds it; None if it does already. `settled` waits for it."""
         self.since = time.perf_counter()
@@ -45,6 +44,10 @@ class Version:
             self.written = None
         return self
 
+    def parts_since(self, revision: int) -> tuple[Box, ...] | None:
+        """Return the parts that have changed since an earlier revision; None for everything."""
+        return None if self.parts is None else self.parts.since(revision)
+
 
 @final
 class Snapshot:
@@ -56,15 +59,18 @@ class Snapshot:
     __slots__ = ("__weakref__", "instant")
 
     def __init__(self) -> None:
-        number = next(_numbers)
         self.instant = -1  # until it is known, every version is needed
-        _snapshots[number] = weakref.ref(self, lambda _: _snapshots.pop(number, None))
+        _snapshots.add(Reference(self, _snapshots.discard))
         self.instant = CLOCK.now
 
 
-_numbers: Final = itertools.count()
-_snapshots: Final[dict[int, "weakref.ref[Snapshot]"]] = {}
-"""The snapshots that exist, by numbers. Single operations of a dict are atomic."""
+_snapshots: Final[set[Reference[None]]] = set()
+"""The snapshots that exist. Single operations of a set are atomic."""
+
+
+def _living() -> list[Snapshot]:
+    """Return the snapshots that exist."""
+    return [snapshot for reference in _snapshots.copy() if (snapshot := reference()) is not None]
 
 
 @final
@@ -87,19 +93,20 @@ CLOCK: Final = Clock()
 class History:
     """The versions of one source that are still needed: the newest one, and those of snapshots that exist."""
 
-    __slots__ = ("_versions",)
+    __slots__ = ("versions",)
 
     def __init__(self, value: Any) -> None:
-        self._versions: tuple[Version, ...] = (Version(CLOCK.now, 0, value, Parts(0)),)
+        self.versions: tuple[Version, ...] = (Version(CLOCK.now, 0, value),)
+        """The versions, the newest one last."""
 
     @property
     def newest(self) -> Version:
         """The version that was set last."""
-        return self._versions[-1]
+        return self.versions[-1]
 
     def at(self, snapshot: Snapshot) -> Version:
         """Return the version of a snapshot; the oldest one for a source that is younger than the snapshot."""
-        versions = self._versions  # one read: another thread may replace the tuple
+        versions = self.versions  # one read: another thread may replace the tuple
         newest = versions[-1]
         if newest.instant <= snapshot.instant:
             return newest if newest.written is None else newest.settled()
@@ -108,33 +115,33 @@ class History:
     def add(self, instant: int, value: Any, boxes: Sequence[Box] | None = None) -> Version:
         """Add a version, and return it. It differs from the newest one in these parts, or None for everything. The
         caller holds the lock of the bookkeeping."""
-        revision, parts = self.newest.revision + 1, self.newest.parts
-        if boxes is None:
-            parts = Parts(revision)
-        for box in boxes or ():
-            parts = parts.with_part(revision, box)
+        newest = self.versions[-1]
+        revision, parts = newest.revision + 1, None
+        if boxes is not None:
+            parts = newest.parts or Parts(newest.revision)
+            for box in boxes:
+                parts = parts.with_part(revision, box)
         added = Version(instant, revision, value, parts)
-        self._versions = (*self._versions, added)
+        self.versions = (*self.versions, added)
         return added
 
     def older_is_read(self) -> bool:
         """Return true if a snapshot may need a version before the newest one. The caller holds the lock of the
         bookkeeping."""
-        living = [snapshot for reference in list(_snapshots.values()) if (snapshot := reference()) is not None]
-        return any(snapshot.instant < 0 or snapshot.instant < self.newest.instant for snapshot in living)
+        return any(snapshot.instant < 0 or snapshot.instant < self.newest.instant for snapshot in _living())
 
     def drop_old(self) -> None:
         """Drop the versions that no snapshot needs. The caller holds the lock of the bookkeeping."""
-        versions = self._versions
+        versions = self.versions
         if not _snapshots:
-            self._versions = versions[-1:]
+            self.versions = versions[-1:]
             return
-        living = [snapshot for reference in list(_snapshots.values()) if (snapshot := reference()) is not None]
+        living = _living()
         needed = {max(_position(versions, snapshot.instant), 0) for snapshot in living}
         if any(snapshot.instant < 0 for snapshot in living):
             return  # it is being taken in another thread
         needed.add(len(versions) - 1)
-        self._versions = tuple([versions[index] for index in sorted(needed)])
+        self.versions = tuple([versions[index] for index in sorted(needed)])
 
 
 def _position(versions: Sequence[Version], instant: int) -> int:

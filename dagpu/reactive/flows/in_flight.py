@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, final
 import trio
 
 from dagpu.backends.common.measuring import SpanTrack
-from dagpu.common.origin import Origin, describe, started_at
+from dagpu.common.origin import Origin, StartedAt, describe
 from dagpu.common.tracebacks import passes_on
 from dagpu.reactive.flows.stage import Asker, Begin, End, FlowStage, ItemOutcome, Opening, failure
 
@@ -125,7 +125,7 @@ class InFlightStage(FlowStage[_U]):
 
     async def _loop(self) -> None:
         """Pull items and work on them, until there are no more. Each of the tasks runs this."""
-        with started_at(self._origin):
+        with StartedAt(self._origin):
             while not self._ended:
                 if self._pulling or not self._permits:
                     await self._idle.park()

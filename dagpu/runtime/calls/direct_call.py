@@ -1,161 +1,235 @@
-"""The direct call of a pipeline: from its arguments to its submission in one function.
+"""The direct call of a plan: from the inputs of a run to its result in one function, which is written for the plan.
 
 The general way looks a plan up, binds, locks, moves and submits, and each step makes an object for the next one. A
-direct call only compares the arguments with those of the pipeline's latest plan, and does the rest in one function, in
-half of the time. It does what the general way does, under two rules:
+direct call does the same in straight-line code (dagpu.lowering.arguments.call_text), under two rules:
 
 - Guards come first. A call that a guard refuses has no effect; the general way runs it then.
 - It reports nothing itself. For memory that is locked, moved or lost, and for numbers that do not fit, the general way
   raises the error.
+
+The environment variable DAGPU_DIRECT=0 turns direct calls off.
 """
 
-from typing import Any, Final, final
+import linecache
+from collections.abc import Coroutine
+from functools import lru_cache
+from types import CodeType
+from typing import Any, Final, Protocol, final
 
 from dagpu.backends.protocol import COMPLETED, Bindings, Replay
-from dagpu.common.critical import CURRENT_THREAD
+from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.origin import Origin
-from dagpu.handles.storage import Storage, lock_all, unlock_all
-from dagpu.lowering.tracing.undo_log import UndoLog
+from dagpu.lowering.arguments.call_guard import CallGuard
+from dagpu.lowering.arguments.call_text import CallText, HandleNames
+from dagpu.lowering.arguments.exact_tokens import exact_token
+from dagpu.lowering.reuse.result_template import result_expression
+from dagpu.lowering.tracing.undo_log import TAKEN
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import settle
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting import BlockingWaits, Waits, drive
 
-MISS: Final = object()
-"""Returned for a call that the general way must run. The call has had no effect."""
-
 _blocking: Final = BlockingWaits()
+
+_FEW_CELLS: Final = 16
+"""The most buffers whose list is written out."""
+
+_TEXTS: Final = 256
+"""The most texts whose code is kept for further plans of the same structure."""
+
+
+class CallNow(Protocol):
+    """Makes a call, and blocks this thread until its result is complete. Returns `MISS` if the general way must run it.
+
+    Raises:
+        DeviceError: the run could not be started, or failed.
+    """
+
+    def __call__(self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin) -> Any: ...
+
+
+class CallInTask(Protocol):
+    """Makes a call, and waits as `waits` says until its result is complete; see `CallNow`."""
+
+    def __call__(
+        self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin, waits: Waits
+    ) -> Coroutine[Any, Any, Any]: ...
 
 
 @final
 class DirectCall:
-    """A direct call from its submission to its end."""
+    """The direct call of one plan, for threads and for tasks. It does not refer to the `LoadedPlan`, which holds it."""
 
-    __slots__ = ("leaves", "locks", "memory", "replay")
+    __slots__ = ("_constants", "_in_task", "in_task_text", "now", "text")
 
-    def __init__(self, memory: list[Any], leaves: list[Any], locks: dict[Storage, bool], replay: Replay) -> None:
-        self.memory = memory
-        """The memory and values of the program's buffers."""
-        self.leaves = leaves
-        """The leaves, of which those that move have moved into the run."""
-        self.locks = locks
-        """The locks that the run holds; to be released once the replay is done."""
-        self.replay = replay
+    def __init__(self, text: str, in_task_text: str, constants: dict[str, object]) -> None:
+        self.text = text
+        """The text of the function `now`."""
+        self.in_task_text = in_task_text
+        """The text of the function `in_task`."""
+        self._constants = constants
+        self.now: CallNow = _make(text, constants)
+        self._in_task: CallInTask | None = None
+
+    @property
+    def in_task(self) -> CallInTask:
+        """The call in a task. Its text is compiled at the first use."""
+        if self._in_task is None:
+            self._in_task = _make(self.in_task_text, self._constants)
+        return self._in_task
 
 
-def begin_call(
-    loaded: LoadedPlan,
-    content: tuple[tuple[Any, ...], tuple[Any, ...]],
-    settings: Settings,
-    origin: Origin,
-    *,
-    polls: bool,
-) -> DirectCall | None:
-    """Submit one more call of a pipeline with its latest plan. Return None if the general way must run it.
+def _make(text: str, constants: dict[str, object]) -> Any:
+    """Return the function of a text, which closes over these constants."""
+    scope: dict[str, Any] = {}
+    exec(_compiled(text), scope)
+    return scope["make"](**constants)
 
-    Args:
-        loaded: the plan. It must have a guard.
-        content: the positional and the keyword arguments of the call.
-        settings: the options of the run.
-        origin: the place in the user's code that starts the run.
-        polls: true to poll for completion in the submission.
 
-    Raises:
-        MovedError: another thread has moved an argument since the guards.
-        DeviceError: the run could not be started.
-    """
-    arguments, named = content
-    guard, signature = loaded.guard, loaded.signature
-    assert guard is not None
+@lru_cache(maxsize=_TEXTS)
+def _compiled(text: str) -> CodeType:
+    """Compile a text. Tracebacks and debuggers find its lines under a file name in the folder of this module."""
+    name = f"{__file__.removesuffix('direct_call.py')}<direct call {hash(text) & 0xFFFFFFFF:08x}>"
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    return compile(text, name, "exec")
+
+
+def write_direct_call(guard: CallGuard, loaded: LoadedPlan) -> DirectCall | None:
+    """Return the direct call of a plan for calls that this guard accepts. Return None if the plan needs the general
+    way in each run."""
+    text = CallText()
+    guard.write(text)
+    signature = loaded.signature
     assert signature is not None
-    memory: list[Any] = [None] * signature.buffers
-    leaves: list[Any] = []
-    storages: dict[Storage, int] = {}
-    locks: dict[Storage, bool] = {}
-    graph, hold = loaded.runs + 1 >= loaded.graph_from, CURRENT_THREAD.state.hold
-    if (
-        not guard.match(arguments, memory, leaves, storages, locks)
-        or (
-            (named or guard.named)
-            and not (named and guard.named and guard.named.match(named, memory, leaves, storages, locks))
-        )
-        or ((loaded.fixed or loaded.settings is not settings) and not loaded.suits(settings, leaves))
-        or not (signature.guard_binds_all or signature.bind_rest(memory, leaves, storages, locks))
-        or not (loaded.graph_is_ready if graph else loaded.is_compiled)
-        or (hold is not None and hold.raised is not None)
-    ):
+    for index, token in loaded.fixed:
+        exact, fixed = text.constant("EXACT_TOKEN", exact_token), text.constant("FIXED", token)
+        text.refuse_if(f"{exact}({text.leaves[index]}) != {fixed}")
+    if not signature.write_rest(text):
         return None
-    locked, taken, replay = False, UndoLog(), None
-    try:
-        locked = lock_all(locks, signature, origin)
-        if not locked:
-            return None
-        loaded.runs += 1
-        taken.take_leaves(leaves, signature.moves, origin)
-        replay = loaded.prepared.submit(Bindings(memory=memory), _spin(loaded, settings) if polls else 0.0, graph=graph)
-        return DirectCall(memory, leaves, locks, replay)
-    except BaseException:
-        if replay is None:
-            taken.put_back()
-        else:  # the locks are held until it is over
-            replay.cancel()
-            drive(_blocking.drain_replay(replay))
-        if locked:
-            unlock_all(locks)
-        raise
+    memory = [text.cells.get(buffer, "None") for buffer in range(signature.buffers)]
+    body = _Body(text, loaded, memory)
+    return DirectCall(body.write(in_task=False), body.write(in_task=True), text.constants)
 
 
-def call_now(
-    loaded: LoadedPlan, content: tuple[tuple[Any, ...], tuple[Any, ...]], settings: Settings, origin: Origin
-) -> Any:
-    """Run one more call of a pipeline, and block this thread until its result is complete; see `begin_call`.
+@final
+class _Body:
+    """Writes the functions of a direct call around the guards of its text."""
 
-    Return `MISS` if the general way must run it.
-    """
-    call: DirectCall | None = None
-    try:
-        call = begin_call(loaded, content, settings, origin, polls=True)
-        if call is None:
-            return MISS
-        if call.replay is not COMPLETED:
-            drive(settle(call.replay, _blocking, 0.0))
-        assert loaded.signature is not None
-        return loaded.signature.result(call.memory, call.leaves)
-    except BaseException:
-        if call is not None:
-            call.replay.cancel()
-            drive(_blocking.drain_replay(call.replay))
-        raise
-    finally:
-        if call is not None:
-            unlock_all(call.locks)
+    def __init__(self, text: CallText, loaded: LoadedPlan, memory: list[str]) -> None:
+        signature = loaded.signature
+        assert signature is not None
+        self._text = text
+        result = result_expression(signature.result, text)
+        if result is None:
+            leaves = ", ".join(text.leaf_in_run(index) for index in range(len(text.leaves)))
+            result = f"{text.constant('RESULT', signature.result)}(memory, [{leaves}])"
+        self._result = result
+        if len(memory) <= _FEW_CELLS:
+            self._memory = [f"memory = [{', '.join(memory)}]"]
+        else:
+            bound = [f"memory[{cell}] = {name}" for cell, name in text.cells.items()]
+            self._memory = [f"memory = [None] * {len(memory)}", *bound]
+        text.constants.update(
+            BINDINGS=Bindings, COMPLETED=COMPLETED, END=_end, FINISH=_finish, GATE=BOOKKEEPING, INTERRUPT=INTERRUPT,
+            SETTLE=settle, SUBMIT=loaded.prepared.submit, TAKEN=TAKEN,
+        )  # fmt: skip
+
+    def write(self, *, in_task: bool) -> str:
+        """Return the text of a function that makes the functions, with the constants as arguments."""
+        lines = [f"def make({', '.join(self._text.constants)}):", *_indented(self._function(in_task), 1)]
+        return "\n".join([*lines, "    return call", ""])
+
+    def _function(self, in_task: bool) -> list[str]:
+        refuse = "return MISS"
+        spin = "loaded.spin if settings.spin is None else settings.spin"
+        if in_task:
+            head = [
+                "async def call(loaded, arguments, named, settings, origin, waits):",
+                "    if waits.must_end(): await waits.raise_reason()",
+            ]
+            seconds, finish = (
+                [f"spin = {spin}", "polls = waits.polls_at_submit"],
+                "await SETTLE(replay, waits, 0.0 if polls else spin)",
+            )
+            submit = "replay = SUBMIT(BINDINGS(0, memory), spin if polls else 0.0, graph=graph)"
+        else:
+            head = ["def call(loaded, arguments, named, settings, origin):"]
+            seconds, finish = [], "if replay is not COMPLETED: FINISH(replay)"
+            submit = f"replay = SUBMIT(BINDINGS(0, memory), {spin}, graph=graph)"
+        return [
+            *head,
+            "    # ---- is it a call of this plan?",
+            *_indented(self._text.lines, 1),
+            "    # ---- may it run now?",
+            f"    if settings is not loaded.settings and not loaded.suits(settings): {refuse}",
+            "    graph = loaded.runs + 1 >= loaded.graph_from",
+            f"    if not (loaded.graph_is_ready if graph else loaded.is_compiled): {refuse}",
+            *([] if in_task else [f"    if INTERRUPT.raised is not None: {refuse}"]),
+            "    # ---- the run",
+            "    replay = None",
+            "    begun = False",
+            "    try:",
+            *_indented(self._begin(), 2),
+            "        loaded.runs += 1",
+            *_indented([*self._memory, *seconds, submit, finish], 2),
+            f"        return {self._result}",
+            "    except BaseException:",
+            "        if replay is not None: END(replay)",
+            *[f"        elif begun: {'; '.join(undo)}" for undo in [self._undo()] if undo],
+            "        raise",
+            *(["    finally:", f"        if begun: {'; '.join(self._unlock())}"] if self._text.locks else []),
+        ]  # fmt: skip
+
+    def _moved(self) -> list[HandleNames]:
+        """Return the names of the handles that move into the run."""
+        return [self._text.handles[index] for index in self._text.taken]
+
+    def _begin(self) -> list[str]:
+        """Return the lines that lock the memory, and move the handles into the run, if no other run is in the way.
+
+        All is on one line. On one line without calls, no other thread and no signal handler comes in between.
+        """
+        free = []
+        for lock, exclusive in self._text.locks:
+            free.append(f"{lock}.writer is None" + (f" and not {lock}.readers" if exclusive else ""))
+        free += [f"{names.value}._state is {names.state}" for names in self._moved()]
+        if not free:
+            return []
+        locked = [
+            f"{lock}.writer = loaded" if exclusive else f"{lock}.readers += 1" for lock, exclusive in self._text.locks
+        ]
+        locked += [f"{lock}.holder = origin" for lock, _ in self._text.locks]
+        locked += [
+            f"{n.value}._moved = TAKEN, origin, {n.state}.layout, {n.state}.origin; {n.value}._state = None"
+            for n in self._moved()
+        ]
+        return [
+            "with GATE:",
+            f"    if {' and '.join(free)}: {'; '.join(locked)}; begun = True",
+            "if not begun: return MISS",
+        ]  # fmt: skip
+
+    def _undo(self) -> list[str]:
+        """Return the statements that move the handles back."""
+        return [f"{names.value}._state = {names.state}" for names in self._moved()]
+
+    def _unlock(self) -> list[str]:
+        """Return the statements that release the locks. Each is one step for other threads, so it needs no gate."""
+        return [
+            f"{lock}.writer = None" if exclusive else f"{lock}.readers -= 1" for lock, exclusive in self._text.locks
+        ]
 
 
-async def call_in_task(
-    loaded: LoadedPlan,
-    content: tuple[tuple[Any, ...], tuple[Any, ...]],
-    settings: Settings,
-    waits: Waits,
-    origin: Origin,
-) -> Any:
-    """Run one more call of a pipeline, and wait as `waits` says until its result is complete; see `begin_call`.
-
-    Return `MISS` if the general way must run it.
-    """
-    if waits.must_end():
-        await waits.raise_reason()
-    polls = waits.polls_at_submit
-    call = begin_call(loaded, content, settings, origin, polls=polls)
-    if call is None:
-        return MISS
-    try:
-        await settle(call.replay, waits, 0.0 if polls else _spin(loaded, settings))
-        assert loaded.signature is not None
-        return loaded.signature.result(call.memory, call.leaves)
-    finally:
-        unlock_all(call.locks)
+def _indented(lines: list[str], depth: int) -> list[str]:
+    return ["    " * depth + line for line in lines]
 
 
-def _spin(loaded: LoadedPlan, settings: Settings) -> float:
-    """Return the number of seconds for which a run polls before it sleeps."""
-    return loaded.spin if settings.spin is None else settings.spin
+def _finish(replay: Replay) -> None:
+    """Block this thread until a replay is done, and raise its failures."""
+    drive(settle(replay, _blocking, 0.0))
+
+
+def _end(replay: Replay) -> None:
+    """Cancel a replay, and block this thread until it is done: its call ends by an error."""
+    replay.cancel()
+    drive(_blocking.drain_replay(replay))

@@ -7,7 +7,6 @@ from typing import Any, Final, final
 from dagpu.backends.protocol import Bindings, Replay
 from dagpu.common.errors import DeviceError
 from dagpu.common.origin import Origin
-from dagpu.lowering.arguments.call_guard import CallGuard
 from dagpu.lowering.arguments.exact_tokens import exact_token
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.plan import Plan
@@ -58,7 +57,7 @@ class LoadedPlan:
     """
 
     __slots__ = (
-        "fixed", "graph_from", "graph_is_ready", "guard", "guard_is_known", "is_compiled", "launched_at", "prepared",
+        "direct", "direct_is_known", "fixed", "graph_from", "graph_is_ready", "is_compiled", "launched_at", "prepared",
         "runs", "settings", "signature", "spin",
     )  # fmt: skip
 
@@ -69,10 +68,10 @@ class LoadedPlan:
         self.spin = driver.spin()
         """Seconds for which a run polls before it sleeps, unless its settings say otherwise."""
         self.prepared = driver.prepare(plan)
-        self.guard: CallGuard | None = None
-        """The test whether a call of a pipeline is one that this plan serves; None if only its key tells that."""
-        self.guard_is_known = False
-        """True once `guard` has been made, or cannot be made."""
+        self.direct: Any = None
+        """The `DirectCall` of the pipeline's calls that this plan serves; None if only their keys tell that."""
+        self.direct_is_known = False
+        """True once `direct` has been made, or cannot be made."""
         self.launched_at: Origin = None
         """The place of the launch, if the plan is one launch of a captured graph that may be repeated."""
         self.is_compiled = False

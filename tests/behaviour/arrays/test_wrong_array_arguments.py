@@ -41,7 +41,7 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     **{
         name: (lambda x, name=name: getattr(anyhow, name)(x), TENSORS)  # type: ignore[misc]  # reason: mypy has no type for a default
         for name in array.__all__
-        if name not in ("where", "clip", "pow", "minimum", "maximum", *MOVING)
+        if name not in ("where", "clip", "pow", "minimum", "maximum", "matmul", *MOVING)
     },
     "transpose": (lambda x: anyhow.transpose(x), TENSORS),
     "axes": (lambda x: anyhow.transpose(tensor(), x), ("None",)),
@@ -67,6 +67,9 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "a choice of where": (lambda x: anyhow.where(zeros((4,), bool_), x, tensor()), (*TENSORS, *REALS)),
     "pow": (lambda x: anyhow.pow(x, tensor()), (*TENSORS, *REALS)),
     "minimum": (lambda x: anyhow.minimum(x, tensor()), (*TENSORS, *REALS)),
+    "matmul": (lambda x: anyhow.matmul(x, tensor()), TENSORS),
+    "a transpose": (lambda x: anyhow.matmul(tensor(), tensor(), transpose=x), ()),
+    "a precision": (lambda x: anyhow.matmul(tensor(), tensor(), precision=x), ()),
     "maximum": (lambda x: anyhow.maximum(x, tensor()), (*TENSORS, *REALS)),
     "clip": (lambda x: anyhow.clip(tensor(), x, 1.0), (*TENSORS, *REALS)),
     "an axis": (lambda x: anyhow.sum(tensor(), x), ("None", "negative")),

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
@@ -31,13 +32,13 @@ from dagpu.handles import live_state, move_handle, restore_state
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.runtime.calls import direct_call
 from dagpu.runtime.execute import execute_now
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, scaled, shared, tensor, unlocked
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
 from tests.behaviour.promises.interrupting import Finger, interrupt
 from tests.programs.arithmetic import axpy
 from tests.programs.expressions import Op
+from tests.simulated.raising import ActingAt, code_of, direct_call
 
 PATIENCE = 30.0
 """Seconds after which a test calls it a hang."""
@@ -199,16 +200,22 @@ def test_a_lost_race_for_one_argument_gives_back_the_others(before: int) -> None
         p(tensor(), tensor(), tensor()).sync()
     op = p(tensor(), tensor(), tensor())
     (held, _) = op.source.content  # type: ignore[attr-defined]  # reason: the call of a pipeline
-    owner: Any = BoundArguments if before == 1 else direct_call
-    name = "take_leaves" if before == 1 else "lock_all"
-    step, gone = getattr(owner, name), list[Any]()
+    gone: list[Any] = []
 
-    def late(*arguments: Any) -> Any:
-        gone.append(live_state(held[2]))
-        move_handle(held[2], "another thread", None)
-        return step(*arguments)
+    def move() -> None:
+        if not gone:
+            gone.append(live_state(held[2]))
+            move_handle(held[2], "another thread", None)
 
-    with patch.object(owner, name, late), pytest.raises(MovedError, match="another thread"):
+    at: AbstractContextManager[object]
+    if before == 1:
+        take = BoundArguments.take_leaves
+        at = patch.object(BoundArguments, "take_leaves", lambda *arguments: (move(), take(*arguments)))
+    else:
+        direct = direct_call(p)
+        (line,) = (at for at, found in enumerate(direct.text.splitlines(), 1) if found.strip() == "with GATE:")
+        at = ActingAt(code_of(direct.now), line, move)
+    with at, pytest.raises(MovedError, match="another thread"):
         op.sync()
     restore_state(held[2], gone[0])
     assert [number_in(t) for t in op.sync()] == [1, 2, 3]

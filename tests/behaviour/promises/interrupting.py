@@ -1,5 +1,6 @@
 """Interrupts and finalisers at every line of dagpu that a call passes through."""
 
+import functools
 import gc
 import os
 import signal
@@ -110,8 +111,9 @@ class Finger:
         return self._line_near
 
 
-def _lines_in(code: CodeType) -> set[int | None]:
-    return {line for _, _, line in code.co_lines()}
+@functools.cache
+def _lines_in(code: CodeType) -> frozenset[int | None]:
+    return frozenset(line for _, _, line in code.co_lines())
 
 
 def interrupt() -> None:

@@ -2,7 +2,8 @@
 
 A trace function stands for the user's finger: when a chosen line of dagpu is about to run, it raises SIGINT, as a
 terminal would, and Python calls whatever handler is installed. Each distinct line is tried once where runs begin and
-end, and every few lines elsewhere. `DAGPU_EVERY_LINE=1` tries all of them.
+end, and every few lines elsewhere. A line that `sync()` and a task both pass is tried in one of the two.
+`DAGPU_EVERY_LINE=1` tries all of them in both.
 """
 
 import faulthandler
@@ -25,6 +26,7 @@ from dagpu.common.critical import BOOKKEEPING, in_section
 from dagpu.runtime.plan_cache import plans
 from dagpu.runtime.waiting import TrioWaits
 from tests.behaviour.promises.interrupting import (
+    EVERY,
     PATIENCE,
     PLACES,
     SHAPE,
@@ -77,12 +79,26 @@ def launched(state: State) -> DeviceOp[Any, Any, Any]:
 OPS: Final = {f.__name__: f for f in (first, repeated, again, launched)}
 
 
-def every_line(where: str, ways: dict[str, Callable[[State], Callable[[], object]]]) -> None:
-    """Press Ctrl-C at each line that these ways of running pass, each time in a new state, and see what is left."""
+Ways = dict[str, Callable[[State], Callable[[], object]]]
+
+BLOCKING: Final[Ways] = {name: blocking(build) for name, build in OPS.items()}
+IN_A_TASK: Final[Ways] = {name: in_a_task(build) for name, build in OPS.items()}
+
+
+def every_line(where: str, ways: Ways, twins: Ways | None = None, parity: int = 0) -> None:
+    """Press Ctrl-C at each line that these ways of running pass, each time in a new state, and see what is left.
+
+    Of the lines that the twin of a way passes as well, those with a number of this parity are left out.
+    """
     with PLACES[where]():
         handler = signal.getsignal(signal.SIGINT)
-        for way in ways.values():
-            for place in lines_of(way(State())):
+        for name, way in ways.items():
+            tried = lines_of(way(State()))
+            if twins and not EVERY:
+                with Finger() as seen:
+                    twins[name](State())()
+                tried = [place for place in tried if place not in seen.lines or place[1] % 2 != parity]
+            for place in tried:
                 state = State()
                 run = way(state)
                 interrupted = False
@@ -101,13 +117,13 @@ def every_line(where: str, ways: dict[str, Callable[[State], Callable[[], object
 @pytest.mark.parametrize("where", PLACES)
 def test_an_interrupt_at_any_line_of_sync_leaves_nothing(where: str) -> None:
     """Whatever line Ctrl-C hits, `sync()` raises `KeyboardInterrupt`; all is drained, given back and usable."""
-    every_line(where, {name: blocking(build) for name, build in OPS.items()})
+    every_line(where, BLOCKING, IN_A_TASK, parity=0)
 
 
 @pytest.mark.parametrize("where", PLACES)
 def test_an_interrupt_at_any_line_of_a_task_leaves_nothing(where: str) -> None:
     """Whatever line Ctrl-C hits, `trio.run` raises `KeyboardInterrupt`, never an error of trio's own."""
-    every_line(where, {name: in_a_task(build) for name, build in OPS.items()})
+    every_line(where, IN_A_TASK, BLOCKING, parity=1)
 
 
 @pytest.mark.parametrize("where", PLACES)

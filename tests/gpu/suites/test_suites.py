@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.behaviour.arrays import test_movement_calls
+from tests.behaviour.arrays import test_matrix_products, test_movement_calls
 from tests.behaviour.errors import test_errors
 from tests.behaviour.flows import test_flow_cancellation, test_flow_laws
 from tests.behaviour.graphs import (
@@ -77,6 +77,7 @@ SUITES: Final = (
     Suite(test_flow_cancellation),
     Suite(test_flow_laws),
     Suite(test_graph_inputs),
+    Suite(test_matrix_products),
     Suite(test_graph_launches),
     Suite(test_graph_machine),
     Suite(test_graph_ownership),

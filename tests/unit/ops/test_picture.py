@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import CostModel, arange, full, plan_of, zeros, zip_ops
+from dagpu import CostModel, In, Out, arange, f32, full, kernel, plan_of, zeros, zip_ops
 from dagpu.lowering.program import Program
 from dagpu.lowering.report import plan_drawing as plan_picture
 from dagpu.lowering.report.prediction import forecast
@@ -18,6 +18,11 @@ from dagpu.ops import svg
 from dagpu.ops.compose import nodes_of
 from tests.programs.named_dags import NAMED
 from tests.programs.plain_programs import chain, fork_join, programs
+
+
+@kernel(cuda="__global__ void touch(Tile<float, 1> y, View<const float, 1> x) {}")
+def touch(y: Out[f32], x: In[f32]) -> None: ...
+
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -156,6 +161,30 @@ def test_sources_stand_above_what_takes_them() -> None:
     place = {tip.split("\n")[0]: top for tip, (_, top, _, _) in zip(tooltips(root), boxes(root), strict=True)}
     assert place["Zip"] > place["ToHost"] > min(place.values())
     assert len(list(root.iter(f"{SVG}polygon"))) == 3
+
+
+def test_plumbing_is_a_port_of_its_launch() -> None:
+    """Not a box of its own: a tab at the edge of the launch, which tells what it is."""
+    middle = touch(touch.new((8,), (4,))(zeros((8,))).partition((2,)), arange(8)).first()
+    op = zip_ops(touch(middle, arange(8)).first().unpartition(), zeros((8,)).partition((8,)))
+    root = parsed(op.to_svg())
+    tips = [tip.split("\n")[0] for tip in tooltips(root)]
+    ports = ["partition (4,)", "partition (2,)", "first", "first, unpartition", "first, unpartition"]
+    assert sorted(tip for tip in tips if "fir" in tip or "part" in tip) == sorted([*ports, "partition (8,)"])
+    assert tips.count("Launch touch") == 3
+    place = dict(zip(tips, boxes(root), strict=True))
+    for tip in ports:
+        left, top, right, bottom = place[tip]
+        assert right - left < 20
+        assert bottom - top < 10
+        edges = [y for _, upper, _, lower in boxes(root) if lower - upper > 20 for y in (upper, lower)]
+        assert top in edges or bottom in edges
+    assert place["partition (8,)"][3] - place["partition (8,)"][1] > 20  # no launch takes it
+
+
+def test_the_port_of_the_result_is_drawn() -> None:
+    """Of an op that ends by taking the output out."""
+    assert "first, unpartition" in tooltips(parsed(touch.new((8,), (4,))(zeros((8,))).to_svg()))
 
 
 def test_a_node_tells_where_it_was_built() -> None:

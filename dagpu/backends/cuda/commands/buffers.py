@@ -148,6 +148,8 @@ class RunMemory:
         return self._block_here(device, number, nbytes, wanted, purpose)
 
     def _block_here(self, device: CudaDevice, number: int, nbytes: int, wanted: int, purpose: str) -> MemoryBlock:
+        if device.memory.parked_bytes:
+            device.exchange.make_room()
         try:
             return device.memory.take(nbytes, wanted=wanted)
         except DeviceError as error:

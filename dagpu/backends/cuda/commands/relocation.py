@@ -62,7 +62,7 @@ class Relocations:
 class LaunchParameters:
     """The kernel parameters of all launches of a plan, written for certain bases and numbers."""
 
-    __slots__ = ("_columns", "_words", "bases", "numbers", "relocations", "texts")
+    __slots__ = ("_columns", "_number_columns", "_words", "bases", "numbers", "relocations", "texts")
 
     def __init__(
         self, texts: Sequence[Bytes], relocations: Relocations, words: NDArray[np.int64] | None = None
@@ -73,6 +73,10 @@ class LaunchParameters:
         self._columns: dict[int, tuple[NDArray[np.intp], NDArray[np.int64]] | None] = {}
         """For a base with many addresses their places in `_words`, and their distances from the base; None if one of
         them is not at a whole word."""
+        self._number_columns: dict[int, tuple[NDArray[np.intp], NDArray[Any], Callable[[Any], bytes]] | None] = {}
+        """For a cell with a number in many launches its places, counted in elements of the number's size; `_words` as
+        such elements; and the conversion. None if the launches convert it in several ways, or one is not at a whole
+        element."""
         self.relocations = relocations
         self.texts = texts
         """The packed parameters of each launch. Their addresses do not change."""
@@ -99,12 +103,14 @@ class LaunchParameters:
             for index, (cell, relocations) in enumerate(self.relocations.numbers.items()):
                 number = memory[cell]
                 if number is not self.numbers[index]:  # not by value: 0.0 equals -0.0
-                    before: object = None
-                    text = b""
-                    for launch, at, convert in relocations:
-                        if convert is not before:  # the launches of one kernel share it
-                            before, text = convert, convert(number)
-                        texts[launch][at : at + len(text)] = text
+                    many = self._words is not None and len(relocations) >= MANY
+                    if not many or not self._write_number_column(cell, number):
+                        before: object = None
+                        text = b""
+                        for launch, at, convert in relocations:
+                            if convert is not before:  # the launches of one kernel share it
+                                before, text = convert, convert(number)
+                            texts[launch][at : at + len(text)] = text
                     changed.append(len(mine) + index)
                     self.numbers[index] = number
         return changed
@@ -139,6 +145,30 @@ class LaunchParameters:
             return False
         index, distances = column
         self._words[index] = distances + base
+        return True
+
+    def _write_number_column(self, cell: int, number: object) -> bool:
+        """Write the number of a cell into all launches by one assignment. Return False if that is not possible."""
+        assert self._words is not None
+        if cell not in self._number_columns:
+            starts, places = _starts(self.texts), self.relocations.numbers[cell]
+            convert = places[0][2]
+            size = len(convert(number))
+            whole = size in (1, 2, 4, 8) and all(each is convert and at % size == 0 for _, at, each in places)
+            self._number_columns[cell] = (
+                None
+                if not whole
+                else (
+                    np.array([(starts[launch] + at) // size for launch, at, _ in places], np.intp),
+                    self._words.view(f"u{size}"),
+                    convert,
+                )
+            )
+        column = self._number_columns[cell]
+        if column is None:
+            return False
+        index, elements, convert = column
+        elements[index] = np.frombuffer(convert(number), elements.dtype)
         return True
 
 

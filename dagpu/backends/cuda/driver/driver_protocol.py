@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError
+from dagpu.handles.device_handles import Enqueue
 
 GridExtents: TypeAlias = tuple[int, int, int]
 """Extents of a grid or a block: x, y, z."""
@@ -185,7 +186,17 @@ class FillNode:
     count: int
 
 
-GraphNode: TypeAlias = KernelLaunch | CopyNode | FillNode
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CapturedNode:
+    """Work of a library in a graph: a child graph of what `enqueue` enqueues for these addresses."""
+
+    enqueue: Enqueue
+    addresses: tuple[int, ...]
+    scratch: int
+
+
+GraphNode: TypeAlias = KernelLaunch | CopyNode | FillNode | CapturedNode
 
 
 class KernelUpdates(Protocol):
@@ -224,6 +235,11 @@ class RawGraph(Protocol):
         """Set the address of a memset node. Only the address of `to` differs from the node's."""
         ...
 
+    def update_captured(self, node: int, to: CapturedNode) -> bool:
+        """Capture the work of a library for other addresses, and put it in the place of the node's. Return False if the
+        driver refuses, because the work has other nodes than before; then the graph must be made again."""
+        ...
+
     def upload(self, stream: RawStream) -> None:
         """Upload the graph to the device ahead of its first launch."""
         ...
@@ -253,6 +269,14 @@ class Gpu(Protocol):
 
     def new_stream(self) -> RawStream:
         """Create a non-blocking stream: one without implicit synchronization with the null stream."""
+        ...
+
+    def foreign_stream(self, handle: int) -> RawStream:
+        """Return a stream of another library by its CUstream: 1 is the legacy default stream, 2 that of the thread."""
+        ...
+
+    def device_of(self, address: int) -> int:
+        """Return the index of the device that has allocated the memory at this address."""
         ...
 
     def new_event(self) -> RawEvent: ...

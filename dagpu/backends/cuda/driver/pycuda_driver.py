@@ -26,6 +26,8 @@ makes:
     cuStreamWaitEvent               bindings                         a full queue      -              released
     cuStreamQuery                   bindings                         -                 unknown        released
     cuStreamSynchronize             bindings                         the stream        unknown        released
+    cuStreamBeginCapture            bindings                         -                 unknown        released
+    cuStreamEndCapture              bindings                         -                 unknown        released
     cuEventCreate                   bindings                         -                 waits          released
     cuEventRecord                   bindings                         a full queue      waits          released
     cuEventQuery                    bindings                         -                 -              released
@@ -54,11 +56,13 @@ makes:
     cuGraphAddKernelNode            bindings                         -                 unknown        released
     cuGraphAddMemcpyNode            bindings                         -                 unknown        released
     cuGraphAddMemsetNode            bindings                         -                 unknown        released
+    cuGraphAddChildGraphNode        bindings                         -                 unknown        released
     cuGraphAddDependencies          bindings                         -                 unknown        released
     cuGraphInstantiate              bindings                         the device        unknown        released
     cuGraphExecKernelNodeSetParams  bindings                         -                 -              released
     cuGraphExecMemcpyNodeSetParams  bindings                         -                 -              released
     cuGraphExecMemsetNodeSetParams  bindings                         -                 -              released
+    cuGraphExecChildGraphNodeSetParams  bindings                     -                 unknown        released
     cuGraphUpload                   bindings                         a full queue      waits          released
     cuGraphLaunch                   bindings                         a full queue      waits          released
     cuGraphExecDestroy              bindings                         -                 unknown        released
@@ -99,6 +103,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     TimingEvent,
     device_error,
 )
+from dagpu.backends.cuda.driver.pycuda_capture import StreamCapture
 from dagpu.backends.cuda.driver.pycuda_context import Context
 from dagpu.backends.cuda.driver.pycuda_graphs import PyCudaGraph
 from dagpu.backends.cuda.driver.pycuda_launches import PyCudaLaunches
@@ -222,6 +227,7 @@ class PyCudaGpu:
         self.limits = _limits_of(device)
         self._context: Context | None = None
         self._gate = threading.Lock()
+        self._capture = StreamCapture(libraries.bindings, self._checked, self.new_stream)
 
     def current(self) -> Context:
         """Return a context manager that makes the primary context current. All libraries in the process share this
@@ -258,6 +264,13 @@ class PyCudaGpu:
         made = self._checked("cuStreamCreate", self._bindings.cuStreamCreate(flags))[0]
         return PyCudaStream(self._bindings, self._checked, made)
 
+    def foreign_stream(self, handle: int) -> RawStream:
+        return PyCudaStream(self._bindings, self._checked, self._bindings.CUstream(handle))
+
+    def device_of(self, address: int) -> int:
+        wanted = self._bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(self._checked("cuPointerGetAttribute", self._bindings.cuPointerGetAttribute(wanted, address))[0])
+
     def new_event(self) -> RawEvent:
         return self._event(int(self._bindings.CUevent_flags.CU_EVENT_DISABLE_TIMING))
 
@@ -276,7 +289,8 @@ class PyCudaGpu:
             raise self.refused("cuLaunchHostFunc", code)
 
     def synchronize(self) -> None:
-        self._checked("cuCtxSynchronize", self._bindings.cuCtxSynchronize())
+        with self._capture.lock:
+            self._checked("cuCtxSynchronize", self._bindings.cuCtxSynchronize())
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
@@ -351,7 +365,7 @@ class PyCudaGpu:
 
     def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> PyCudaGraph:
         context = self.current().context
-        return PyCudaGraph(self._bindings, context, self._checked, nodes)
+        return PyCudaGraph(self._bindings, context, self._checked, self._capture, nodes)
 
     # ---- kernels --------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Final, final
 
-from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, GraphNode, KernelLaunch
+from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, CopyNode, FillNode, GraphNode, KernelLaunch
+from dagpu.backends.cuda.driver.pycuda_capture import StreamCapture
 from dagpu.backends.cuda.driver.pycuda_launches import Extras
 from dagpu.backends.cuda.driver.pycuda_streams import Checked
 
@@ -59,8 +60,8 @@ class PyCudaGraph:
     """An executable graph. Implements `dagpu.backends.cuda.driver.driver_protocol.RawGraph`."""
 
     __slots__ = (
-        "_bindings", "_checked", "_context", "_copies", "_exec", "_extras", "_graph", "_kernels", "_launch", "_nodes",
-        "_set_copy", "_set_kernel", "_shapes", "_updates",
+        "_bindings", "_capture", "_checked", "_context", "_copies", "_exec", "_extras", "_graph", "_kernels",
+        "_launch", "_nodes", "_set_copy", "_set_kernel", "_shapes", "_updates",
     )  # fmt: skip
 
     def __init__(
@@ -68,9 +69,11 @@ class PyCudaGraph:
         bindings: Any,
         context: Any,
         checked: Checked,
+        capture: StreamCapture,
         nodes: Sequence[tuple[GraphNode, Sequence[int]]],
     ) -> None:
         self._bindings = bindings
+        self._capture = capture
         self._context = context
         self._checked = checked
         self._set_kernel: Callable[..., tuple[Any, ...]] = bindings.cuGraphExecKernelNodeSetParams
@@ -112,6 +115,10 @@ class PyCudaGraph:
             copy = self._copies[len(self._nodes)] = self._copy_params(node)
             added = bindings.cuGraphAddMemcpyNode(self._graph, needs, len(needs), copy, self._context)
             call = "cuGraphAddMemcpyNode"
+        elif isinstance(node, CapturedNode):
+            with self._capture.captured(node) as child:  # the node is a copy of it
+                added = bindings.cuGraphAddChildGraphNode(self._graph, needs, len(needs), child)
+            call = "cuGraphAddChildGraphNode"
         else:
             fill = self._fill_params(node)
             added = bindings.cuGraphAddMemsetNode(self._graph, needs, len(needs), fill, self._context)
@@ -188,6 +195,11 @@ class PyCudaGraph:
         params, set_params = self._fill_params(to), self._bindings.cuGraphExecMemsetNodeSetParams
         returned = set_params(self._exec, self._nodes[node], params, self._context)
         self._checked("cuGraphExecMemsetNodeSetParams", returned)
+
+    def update_captured(self, node: int, to: CapturedNode) -> bool:
+        with self._capture.captured(to) as child:
+            returned = self._bindings.cuGraphExecChildGraphNodeSetParams(self._exec, self._nodes[node], child)
+        return not returned[0]
 
     def upload(self, stream: Any) -> None:
         self._checked("cuGraphUpload", self._bindings.cuGraphUpload(self._exec, stream.cu))

@@ -49,7 +49,9 @@ class CapturedGraph:
     def launch(self, stream: RawStream) -> None:
         """Copy the current contents of the host's arrays to page-locked memory, and launch the graph. The context must
         be current."""
-        bound = self._memory.bound
+        bound, exchange = self._memory.bound, self.device.exchange
+        if exchange.arrivals:
+            exchange.delay_run(bound, (stream,))
         for copy, target in self._staged:
             np.copyto(target, source_array(copy.instruction, bound))
         if self._drawn:

@@ -19,6 +19,7 @@ from dagpu.backends.cuda.commands.command_list import Encoded
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.driver.driver_protocol import (
     OUT_OF_MEMORY,
+    CapturedNode,
     CopyNode,
     FillNode,
     GraphNode,
@@ -26,10 +27,10 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     RawGraph,
 )
 from dagpu.backends.cuda.graphs.topology import (
+    CommandNode,
     GraphCommand,
     GraphTopology,
     LaunchTemplate,
-    MemoryNode,
     Node,
     build_topology,
 )
@@ -60,8 +61,8 @@ class _Updates(NamedTuple):
     """The updates of a graph's nodes after a change of certain sources."""
 
     kernels: KernelUpdates
-    others: list[tuple[int, MemoryNode]]
-    """The copies and memsets, each with its number."""
+    others: list[tuple[int, CommandNode]]
+    """The copies, memsets and calls of libraries, each with its number."""
 
 
 @final
@@ -115,8 +116,10 @@ class GraphExec:
                 made = node.command.node(bases)
                 if type(made) is CopyNode:
                     raw.update_copy(number, made)
-                else:
+                elif type(made) is FillNode:
                     raw.update_fill(number, made)
+                elif not raw.update_captured(number, made):
+                    return self._made_again(raw, bases)
             current = None  # the kernels' nodes say themselves which of them was refused
             kernels.apply()
         except BaseException:
@@ -125,13 +128,21 @@ class GraphExec:
             raise
         return raw
 
+    def _made_again(self, before: RawGraph, bases: Sequence[int]) -> RawGraph:
+        """Return a new graph for these bases in the place of `before`, which cannot be updated."""
+        raw = self._instantiated(lambda command: command.node(bases))
+        self.raw = self._retired.resource = raw
+        self._updates.clear()
+        before.destroy()
+        return raw
+
     def _prepared_updates(self, raw: RawGraph, changed: tuple[int, ...]) -> "_Updates":
         """Return the updates after a change of these sources. They are prepared once."""
         updates = self._updates.get(changed)
         if updates is None:
             topology = self._topology
             kernels: list[int] = []
-            others: list[tuple[int, MemoryNode]] = []
+            others: list[tuple[int, CommandNode]] = []
             for number in sorted(set().union(*[topology.dependents[source] for source in changed])):
                 node = topology.nodes[number]
                 if isinstance(node, LaunchTemplate):
@@ -177,8 +188,10 @@ class GraphExec:
         return [number for number, (base, mine) in enumerate(pairs) if base != mine and base != 0]
 
 
-def _moved(node: CopyNode | FillNode, device: int, host: int) -> GraphNode:
+def _moved(node: CopyNode | FillNode | CapturedNode, device: int, host: int) -> GraphNode:
     """Return the same node at these addresses of device memory and of page-locked memory."""
+    if isinstance(node, CapturedNode):
+        return replace(node, addresses=(device,) * len(node.addresses), scratch=device)
     if isinstance(node, FillNode):
         return replace(node, address=device)
     target, source = host if node.kind == "out" else device, host if node.kind == "in" else device

@@ -11,6 +11,7 @@ from typing import TypeAlias, final
 
 from dagpu.backends.cuda.commands.command_list import Command, Encoded, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.commands.library_calls import LibraryCall
 from dagpu.backends.cuda.commands.relocation import LaunchParameters, Relocations
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
@@ -34,20 +35,20 @@ class LaunchTemplate:
         return self.made._replace(parameters=parameters)
 
 
-GraphCommand: TypeAlias = CopyIn | CopyOut | Memcpy | Memset
+GraphCommand: TypeAlias = CopyIn | CopyOut | Memcpy | Memset | LibraryCall
 """A command that has an equivalent node in a graph."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class MemoryNode:
-    """A contiguous copy or a memset."""
+class CommandNode:
+    """A contiguous copy, a memset, or the work of a library."""
 
     instruction: Instruction
     command: GraphCommand
 
 
-Node: TypeAlias = LaunchTemplate | MemoryNode
+Node: TypeAlias = LaunchTemplate | CommandNode
 
 
 @final
@@ -112,8 +113,8 @@ class _TopologyBuilder:
         if action.kind is Kind.LAUNCH:
             return LaunchTemplate(instruction, self._launches[action.a][0], action.a)
         match action.a:
-            case (CopyIn() | CopyOut() | Memcpy() | Memset()) as command:
-                return MemoryNode(instruction, command) if command.nbytes else None
+            case (CopyIn() | CopyOut() | Memcpy() | Memset() | LibraryCall()) as command:
+                return CommandNode(instruction, command) if command.nbytes else None
             case Memcpy2D(out=out, source=source, by_kernel=by_kernel):
                 assert by_kernel is not None
                 return self._rows(instruction, by_kernel, (out, source))
@@ -135,7 +136,7 @@ class _TopologyBuilder:
         node_of = {node.launch: number for number, node in enumerate(self._nodes) if isinstance(node, LaunchTemplate)}
         dependents = [{node_of[launch] for launch in launches} for launches in self._relocations.launches()]
         for number, node in enumerate(self._nodes):
-            if isinstance(node, MemoryNode):
+            if isinstance(node, CommandNode):
                 for base in node.command.bases:
                     dependents[base].add(number)
         return GraphTopology(

@@ -25,18 +25,26 @@ from dagpu.common.errors import DagpuError, DeviceLostError
 def launch_idle_graph(
     compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
 ) -> Replay | None:
-    """Launch an idle graph of a plan whose inputs are all of its memory, and poll it for at most `spin` seconds.
+    """Launch an idle graph of a plan whose memory is all on one device, and poll it for at most `spin` seconds.
 
     It does what `launch_graph` does, without an object for the run if that completes at once. Return None if the run
     must be started in another way; it has no effect then.
+
+    Raises:
+        OutOfMemoryError: there is too little memory; nothing has been submitted.
+        DeviceLostError: the device is lost.
     """
     device = compiled.devices[0]
     if device.lost is not None or device.retired.gone or current_recorder() is not None:
         return None
-    bases = [0] * compiled.bases
-    for buffer, base in compiled.inputs:
-        block: Any = memory[buffer]
-        bases[base] = block.address
+    buffers = RunMemory(compiled, memory) if compiled.allocates else None
+    if buffers is not None:
+        bases = buffers.bases
+    else:
+        bases = [0] * compiled.bases
+        for buffer, base in compiled.inputs:
+            block: Any = memory[buffer]
+            bases[base] = block.address
     streams = device.streams
     graph: GraphExec | None = None
     stream: CudaStream | None = None
@@ -45,6 +53,8 @@ def launch_idle_graph(
         try:
             graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
             if graph is not None and graph.raw is not None:
+                if buffers is not None:
+                    buffers.allocate(graph.parameters.bases)
                 stream = streams.take_exclusive()
                 graph.update_nodes(bases, memory).launch(stream.raw)
                 launched = True
@@ -54,7 +64,7 @@ def launch_idle_graph(
             if graph is None or stream is None:
                 _give_up(compiled, graphs, graph, error)
                 raise
-            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream)
+            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
             followed = run.follow(None if launched else error)
             if launched and not followed.mark_lost(error, required=True):
                 followed.wait()  # an interrupt: no caller has the run to wait for it
@@ -68,7 +78,7 @@ def launch_idle_graph(
         graphs.idle.append(graph)
         streams.exclusive.append(stream)
         return COMPLETED
-    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream)
+    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
     device.live.add(run)
     return run
 

@@ -39,7 +39,7 @@ def start(
     with devices[0].gpu.current():
         if devices[0].retired.gone:
             devices[0].destroy_retired()
-        if graph and (graphs.idle or graphs.can_lend):
+        if graph and (graphs.idle or graphs.can_lend) and not any(device.exchange.arrivals for device in devices):
             launched = launch_graph(compiled, command_lists, graphs, bindings.memory, spin)
             if launched is not None:
                 return launched
@@ -113,6 +113,9 @@ def _take_ends(run: CudaReplay) -> None:
     run.raw = [stream.raw for stream in run.streams]
     if run.command_list is not None:
         run.command_list.launches.set_streams(run.raw)
+    for device in run.devices:
+        if device.exchange.arrivals:
+            device.exchange.delay_run(run.buffers.bound, run.raw)
     if len(run.devices) == 1:
         streams = run.devices[0].streams
         run.ends = [(0, streams.take_event()) for _ in run.streams]

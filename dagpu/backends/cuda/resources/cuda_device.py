@@ -8,13 +8,16 @@ from typing import Final, Protocol, final
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu, RawEvent, RawGraph
+from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
 from dagpu.backends.cuda.resources.pools import Pool, Slabs
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog
 from dagpu.common.env_vars import PINNED_BYTES
 from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError
+from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.common.reference_queue import ReferenceQueue
+from dagpu.handles.device_handles import LibraryBody
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import CopyDtoD
@@ -58,6 +61,8 @@ class CudaDevice:
         self.streams = Streams(gpu)
         self.library = Library(gpu, compiler)
         self.watchdog = Watchdog()
+        self.exchange = CudaExchange(gpu, self.streams, self.memory, self.refuse_if_lost)
+        """The exchange of the device's memory with other libraries."""
         self.live: set[LiveRun] = set()
         self.retired: ReferenceQueue[RawGraph | None] = ReferenceQueue()
         """Graphs that are no longer referenced. The next thread that starts a run destroys them."""
@@ -92,6 +97,12 @@ class CudaDevice:
         """Return the number of bytes that handles and runs hold."""
         return self.memory.used
 
+    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
+        """Return the bytes of scratch memory that the body of a kernel needs on this device."""
+        self.refuse_if_lost()
+        with self.gpu.current():
+            return body.scratch_bytes(operands, self.gpu.index)
+
     # ---- for runs -----------------------------------------------------------------------------------------------
 
     def new_event(self) -> RawEvent:
@@ -106,6 +117,8 @@ class CudaDevice:
             if not run.done() and run.finishing:
                 run.wait()  # another thread is returning its memory
         self.destroy_retired()
+        self.exchange.release_owners()
+        self.memory.unpark()
         self.memory.trim()
 
     def out_of_memory(self, plan: Plan, number: int, nbytes: int, purpose: str) -> OutOfMemoryError:

@@ -45,6 +45,15 @@ class MemoryBlock:
         """The bytes that the block occupies."""
         pool.dropped.watch(self, (address, nbytes, size))
 
+    @classmethod
+    def over(cls, address: int, nbytes: int, owner: object, owners: "ReferenceQueue[object]") -> "MemoryBlock":
+        """Return memory of another library as a block. No pool counts it. Its owner enters `owners` when it is
+        dropped."""
+        made = cls.__new__(cls)
+        made.address, made.nbytes, made.size = address, nbytes, 0
+        owners.watch(made, owner)
+        return made
+
     def __repr__(self) -> str:
         return f"<{self.nbytes} bytes at {self.address:#x}>"
 
@@ -106,7 +115,7 @@ class Pool:
     """A pool of blocks from `allocate`. It caches idle blocks.
 
     Invariants, under `_lock`:
-        each address is in use (by a `MemoryBlock`), in `dropped`, or idle
+        each address is in use (by a `MemoryBlock`), in `dropped`, parked, or idle
         `_idle[size]` has the idle addresses of that size, the latest last; `_sizes` has the keys of `_idle` in order
     """
 
@@ -120,6 +129,11 @@ class Pool:
         self._held = 0
         self.dropped: ReferenceQueue[tuple[int, int, int]] = ReferenceQueue()
         """The dropped blocks that are not idle yet: address, requested bytes, size."""
+        self.visited: set[int] = set()
+        """The addresses of blocks in use that other libraries have been given. Adding is atomic."""
+        self._parked: list[tuple[int, int]] = []
+        """The addresses and sizes of blocks that are dropped, and that work of other libraries may still use."""
+        self.parked_bytes = 0
 
     def take(self, nbytes: int, room: int | None = None, wanted: int = 0) -> MemoryBlock:
         """Return a block of at least `nbytes`. Prefer the idle block at the address `wanted`, else the one that was
@@ -136,16 +150,12 @@ class Pool:
         with self._lock:
             if self.dropped.gone:
                 self._sort_in()
-            same = self._idle.get(size)
-            if same is not None and wanted in same and len(same) > 1:  # most blocks are those of the run before
-                del same[wanted]
-                found: tuple[int, int] | None = (wanted, size)
+            if size in self._idle:  # most blocks are those of the run before
+                address = self._pop(size, wanted)
             else:
-                found = self._fitting(size, wanted)
-            if found is None:
-                found = self._fresh(size, room)
+                address, size = self._fitting(size, wanted) or self._fresh(size, room)
             self._used += nbytes
-        return MemoryBlock(self, found[0], nbytes, found[1])
+        return MemoryBlock(self, address, nbytes, size)
 
     def has_idle(self, nbytes: int) -> bool:
         """Return True if an idle block would serve this request."""
@@ -154,6 +164,13 @@ class Pool:
             size = rounded(nbytes)
             at = bisect_left(self._sizes, size)
             return at < len(self._sizes) and self._sizes[at] - size <= size // WASTE
+
+    def unpark(self) -> None:
+        """Make the parked blocks idle. The device must have done all of its work since they were parked."""
+        with self._lock:
+            parked, self._parked, self.parked_bytes = self._parked, [], 0
+            for address, size in parked:
+                self._make_idle(address, size)
 
     def trim(self) -> None:
         """Free all idle blocks."""
@@ -180,12 +197,20 @@ class Pool:
             address, nbytes, size = dropped.pop()
             if size:
                 self._used -= nbytes
-                addresses = self._idle.get(size)
-                if addresses is None:
-                    self._idle[size] = {address: None}
-                    insort(self._sizes, size)
+                if address in self.visited:
+                    self.visited.discard(address)
+                    self._parked.append((address, size))
+                    self.parked_bytes += size
                 else:
-                    addresses[address] = None
+                    self._make_idle(address, size)
+
+    def _make_idle(self, address: int, size: int) -> None:
+        addresses = self._idle.get(size)
+        if addresses is None:
+            self._idle[size] = {address: None}
+            insort(self._sizes, size)
+        else:
+            addresses[address] = None
 
     def _fitting(self, size: int, wanted: int) -> tuple[int, int] | None:
         at = bisect_left(self._sizes, size)
@@ -194,15 +219,18 @@ class Pool:
         found = self._sizes[at]
         if found - size > size // WASTE:
             return None
-        addresses = self._idle[found]
+        return self._pop(found, wanted), found
+
+    def _pop(self, size: int, wanted: int) -> int:
+        """Take an idle block of exactly this size, the one at the address `wanted` if it is idle."""
+        addresses = self._idle[size]
         if wanted in addresses:
             del addresses[wanted]
-            address = wanted
         else:
-            address = addresses.popitem()[0]
+            wanted = addresses.popitem()[0]
         if not addresses:
-            del self._idle[found], self._sizes[at]
-        return address, found
+            del self._idle[size], self._sizes[bisect_left(self._sizes, size)]
+        return wanted
 
     def _fresh(self, size: int, room: int | None) -> tuple[int, int]:
         if room is not None and self._held + size > room:

@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, final
+from weakref import WeakValueDictionary
 
 from dagpu.backends.common.lanes import streams_of_lanes
 from dagpu.backends.common.worker_threads import WorkerStream
@@ -96,15 +97,18 @@ class CudaStream:
 
 @final
 class OwnedStream:
-    """A stream that a user has opened. The CUDA stream goes back to the pool when the last reference to this object is
-    dropped."""
+    """A stream that a user has opened, or has from another library. One of dagpu goes back to the pool when the
+    last reference to this object is dropped."""
 
-    __slots__ = ("__weakref__", "owner", "stream")
+    __slots__ = ("__weakref__", "foreign", "owner", "stream")
 
-    def __init__(self, owner: "Streams", stream: CudaStream) -> None:
+    def __init__(self, owner: "Streams", stream: CudaStream, foreign: object = None) -> None:
         self.owner = owner
         self.stream = stream
-        owner.returned.watch(self, stream)
+        self.foreign = foreign
+        """The object of another library that keeps its stream alive; None for a stream of dagpu."""
+        if foreign is None:
+            owner.returned.watch(self, stream)
 
     def __repr__(self) -> str:
         return f"<OwnStream on cuda:{self.stream.device}>"
@@ -128,6 +132,8 @@ class Streams:
         self._lock = threading.Lock()
         self.returned: ReferenceQueue[CudaStream] = ReferenceQueue()
         """Streams that users have dropped, for reuse. Their pending work still runs, in order."""
+        self._foreign: WeakValueDictionary[int, OwnedStream] = WeakValueDictionary()
+        """The streams of other libraries that users have now, by their CUstreams."""
         self.abandoned: ReferenceQueue[Sequence[RawEvent]] = ReferenceQueue()
         """Events of dropped command lists. Their runs are over, because a run keeps its command list's pool alive."""
 
@@ -137,6 +143,15 @@ class Streams:
             return OwnedStream(self, self.returned.pop())
         except IndexError:
             return OwnedStream(self, self._new())
+
+    def open_foreign(self, raw: RawStream, foreign: object) -> OwnedStream:
+        """Return a stream of another library for a user, always the same object while that lives. The context must be
+        current."""
+        with self._lock:
+            found = self._foreign.get(raw.handle)
+            if found is None:
+                found = self._foreign[raw.handle] = OwnedStream(self, self._over(raw), foreign)
+        return found
 
     def take(self, keys: Sequence[Hashable]) -> list[CudaStream]:
         """Return a stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`. The context must be
@@ -163,8 +178,11 @@ class Streams:
         return itertools.cycle(chosen)
 
     def _new(self) -> CudaStream:
+        return self._over(self._gpu.new_stream())
+
+    def _over(self, raw: RawStream) -> CudaStream:
         name = f"cuda:{self._gpu.index}/{next(self._numbers)}"
-        return CudaStream(self._gpu, self._gpu.new_stream(), self, WorkerStream(self._gpu.index, name))
+        return CudaStream(self._gpu, raw, self, WorkerStream(self._gpu.index, name))
 
     def take_exclusive(self) -> CudaStream:
         """Return an idle stream that no lane and no other run uses. The context must be current.

@@ -140,9 +140,9 @@ def scatter_add(
     A negative index counts from the end. An index beyond `into` is a `KernelBoundsError` with the line of this call:
     always on the host, and on a GPU if DAGPU_CHECKED is 1; without it the GPU leaves the value out.
 
-    Cost: one launch. Each of its blocks owns a tile of `into`, of up to 4,096 elements, and of fewer while there are less
-    than 256 blocks. It reads all indices, and each value of its own rows once. An element that gets many values takes as
-    long as they take one after the other.
+    Cost: one launch. Each of its blocks owns a tile of `into`, of up to 4,096 elements, and of fewer while there are
+    less than 256 blocks. It reads all indices, and each value of its own rows once. An element that gets many values
+    takes as long as they take one after the other.
 
     Args:
         into: an owned tensor with one axis at least, or an op whose result is one.

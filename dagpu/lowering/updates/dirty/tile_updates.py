@@ -3,7 +3,7 @@
 The dirt of the sources is carried forward through the stale instructions: a copy carries it unchanged, a launch turns
 it into the tiles that see it, by what its kernel declares (`sees`), and anything else makes its results dirty as a
 whole. An instruction without dirt does not run. A launch runs its dirty tiles alone if its outputs stay between
-updates and hold what they held before, and if these tiles are at most half of all.
+updates and hold what they held before, and if these tiles are less than half of all.
 
 A buffer that several instructions write is made again as a whole, because its earlier contents are gone. Its dirt is
 known all the same, so what reads it may run in tiles.
@@ -27,7 +27,10 @@ LeafDirt: TypeAlias = Mapping[int, Dirty]
 """The dirt of leaves of which it is known, by buffer. Any other leaf whose bits have changed may differ anywhere."""
 
 WHOLE_FROM: Final = 0.5
-"""A launch of more than this part of its tiles runs as a whole."""
+"""A launch of this part of its tiles or more runs as a whole."""
+
+_MOST_REMEMBERED: Final = 64
+"""The most changes whose stale targets are remembered, and sets of targets whose instructions are."""
 
 
 class TileCount(NamedTuple):
@@ -65,9 +68,10 @@ class TileUpdates:
             ]
         )
         """The launches that may run in tiles, as far as the program says."""
-        self._read = frozenset([buffer for each in program.instructions for buffer in each.reads])
-        self._stale: dict[int, list[int]] = {}
-        """The instructions that depend on these bits, by masks."""
+        self._stale: dict[Change, frozenset[int]] = {}
+        """The stale targets after changes of everything that sources hold."""
+        self._chosen: dict[frozenset[int], tuple[int, ...]] = {}
+        """The instructions that make targets, by sets of these."""
 
     def _may_run_in_tiles(self, index: int, launch: Launch) -> bool:
         """Return true for a launch that declares what its tiles see, and alone writes what it leaves."""
@@ -114,12 +118,14 @@ class TileUpdates:
         """Return what an update runs if these leaves are dirty."""
         staleness, lost = self.staleness, change.lost
         dirt = self._carry(change.mask, leaves)
-        stale = {
-            buffer
-            for buffer in staleness.stale_targets(change)
-            if buffer in lost or dirt.get((buffer, staleness.last[buffer])) is not None
-        }
-        chosen = staleness.instructions_for(stale)
+        stale = frozenset(
+            [
+                buffer
+                for buffer in self._stale_targets(change)
+                if buffer in lost or dirt.get((buffer, staleness.last[buffer])) is not None
+            ]
+        )
+        chosen = self._instructions_for(stale)
         valid = staleness.targets - lost
         lists = {}
         for index in self._candidates.intersection(chosen):
@@ -128,20 +134,35 @@ class TileUpdates:
             if type(found) is not Dirt or not all(self._stays(buffer, index, valid) for buffer in launch.writes):
                 continue
             numbers = numbers_of(found.tiles, launch.grid)
-            if len(numbers) <= WHOLE_FROM * prod(launch.grid):
+            if len(numbers) < WHOLE_FROM * prod(launch.grid):
                 lists[index] = numbers
         return TileUpdate(chosen, lists, dirt)
 
     def runs_less(self, change: Change, update: TileUpdate) -> bool:
         """Return true if an update runs less than it would without knowing which parts have changed."""
-        staleness = self.staleness
-        return bool(update.lists) or len(update.chosen) < len(
-            staleness.instructions_for(staleness.stale_targets(change))
-        )
+        return bool(update.lists) or len(update.chosen) < len(self._instructions_for(self._stale_targets(change)))
+
+    def _stale_targets(self, change: Change) -> frozenset[int]:
+        """Return what `Staleness.stale_targets` does. The same changes often come back."""
+        found = self._stale.get(change)
+        if found is None:
+            if len(self._stale) >= _MOST_REMEMBERED:
+                self._stale.clear()
+            found = self._stale[change] = frozenset(self.staleness.stale_targets(change))
+        return found
+
+    def _instructions_for(self, targets: frozenset[int]) -> tuple[int, ...]:
+        """Return what `Staleness.instructions_for` does. The same targets are often made again."""
+        found = self._chosen.get(targets)
+        if found is None:
+            if len(self._chosen) >= _MOST_REMEMBERED:
+                self._chosen.clear()
+            found = self._chosen[targets] = self.staleness.instructions_for(set(targets))
+        return found
 
     def _stays(self, buffer: int, writer: int, valid: set[int]) -> bool:
         """Return true if a buffer holds what it held after the last update, or nothing reads it."""
-        return buffer in valid or (buffer not in self.staleness.targets and buffer not in self._read)
+        return buffer in valid or (buffer not in self.staleness.targets and buffer not in self.staleness.read)
 
     def _launch(self, index: int) -> Launch:
         launch = self.staleness.program.instructions[index]
@@ -156,10 +177,7 @@ class TileUpdates:
         dirt: dict[tuple[int, int], Dirty] = {
             (buffer, -1): leaves.get(buffer, EVERYTHING) for buffer, bits in staleness.bits.items() if bits & mask
         }
-        stale = self._stale.get(mask)
-        if stale is None:
-            stale = self._stale[mask] = [index for index, deps in enumerate(staleness.deps) if deps & mask]
-        for index in stale:
+        for index in staleness.dependents(mask):
             instruction = staleness.program.instructions[index]
             match instruction:
                 case CopyHtoD(out=out) | CopyDtoD(out=out):

@@ -12,13 +12,13 @@ from tests.behaviour.errors.cures import (
     devices,
     graphs,
     handles,
-    kernel_calls,
+    interop,
     ops_as_values,
     partitions,
     running,
 )
 from tests.behaviour.errors.cures.catalogue import KEPT, LEFT_OUT, Case, Program
-from tests.behaviour.errors.cures.kernels import expressions, kernel_declarations
+from tests.behaviour.errors.cures.kernels import array_functions, expressions, kernel_calls, kernel_declarations
 from tests.behaviour.errors.cures.reactive import flows, sources, tiles
 
 __all__ = ["CASES", "KEPT", "LEFT_OUT", "Case", "Program"]
@@ -31,6 +31,7 @@ CASES: Final[list[Case]] = [
         kernel_calls,
         kernel_declarations,
         expressions,
+        array_functions,
         creating,
         ops_as_values,
         running,
@@ -40,6 +41,7 @@ CASES: Final[list[Case]] = [
         flows,
         sources,
         tiles,
+        interop,
     )
     for case in module.CATALOGUE.cases
 ]

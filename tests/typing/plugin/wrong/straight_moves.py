@@ -1,6 +1,6 @@
 """A handle is moved and used again, with no branch in between."""
 
-from dagpu import DeviceOp, SharedTensor, convert, dup, f32, f64, fill, from_host, memcpy, value, zip_ops
+from dagpu import DeviceOp, SharedTensor, convert, dup, f32, f64, fill, from_host, memcpy, ones, value, zip_ops
 from tests.typing.plugin.kernels import add, eat, gemm, matrix, saxpy, split, total, vector
 
 
@@ -253,3 +253,9 @@ def shared_is_unwrapped_under_another_name() -> None:
 def dup_of(s: SharedTensor[f32]) -> DeviceOp[SharedTensor[f32]]:
     """A helper that reads a shared tensor."""
     return value(s)
+
+
+def moved_into_a_new_output() -> None:
+    t = vector()
+    y = add.new((8,), (4,))(t, ones((8,)))
+    print(y, t.shape)  # E: dagpu-use-after-move

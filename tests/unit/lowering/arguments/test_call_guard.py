@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dagpu import DeviceOp, empty, full, pipeline, use_device, value
 from dagpu.common.errors import DagpuError
 from dagpu.lowering.arguments.cache_key import flatten_op
-from dagpu.lowering.arguments.call_guard import LeafBinding, guard_call
+from dagpu.lowering.arguments.call_guard import CallGuard, LeafBinding, guard_call
+from dagpu.lowering.arguments.call_text import MISS, CallText
 from dagpu.ops.compose import Pure, Then, Value
 from tests.programs.arithmetic import scale
 from tests.unit.lowering.arguments.structure_keys import Colour, Pair, named, shared, tensor
@@ -190,17 +191,28 @@ def test_a_guard_accepts_only_calls_with_the_key_of_its_own(data: st.DataObject)
         guard = guard_call(*calls[0], found[0].leaves, [LeafBinding()] * len(found[0].leaves))
         if guard is None:
             return
+        accept = written(guard)
         for call, flat in zip((calls[0], calls[1]), found, strict=True):
-            leaves: list[Any] = []
-            into: Any = [], leaves, {}, {}
-            accepted = guard.match(call[0], *into) and (
-                guard.named.match(call[1], *into) if guard.named is not None else not call[1]
-            )
+            leaves = accept(*call)
+            accepted = leaves is not MISS
             assert accepted or call is calls[1]
             if accepted:
                 assert flat is not None
                 assert flat.key == found[0].key
                 assert list(map(id, leaves)) == list(map(id, flat.leaves))
+
+
+def written(guard: CallGuard) -> Callable[..., Any]:
+    """The function of a guard's text: it returns the leaves of a call that it accepts."""
+    text = CallText()
+    guard.write(text)
+    lines = [f"def make({', '.join(text.constants)}):", "    def accept(arguments, named):"]
+    lines += ["        " + line for line in text.lines]
+    lines += [f"        return [{', '.join(text.leaves)}]", "    return accept"]
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    accept: Callable[..., Any] = scope["make"](**text.constants)
+    return accept
 
 
 def _flat(arguments: tuple[Any, ...], names: tuple[Any, ...]) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from dagpu import (
     In,
     Out,
     Tensor,
+    empty,
     f32,
     i32,
     kernel,
@@ -284,4 +285,27 @@ case(
 case(
     lambda: of_body(places_of_a_view),
     ("Take .at from the tile that the host body was given", lambda: of_body(adds)),
+)
+
+
+# ---- kernels into new tensors
+
+
+def declare_two() -> Any:
+    @kernel(cuda="__global__ void two(Tile<float, 1> y, Tile<float, 1> z) {}")
+    def two(y: Out[f32], z: Out[f32]) -> None: ...
+
+    two.host(lambda y, z: None)
+    return two
+
+
+case(
+    lambda: declare_two().new((8,), (4,)),
+    (
+        "Pass a partition for each, empty(shape).partition(tile)",
+        lambda: [op.sync() for op in declare_two()(*[empty((8,)).partition((4,)) for _ in "yz"]).unzip()],
+    ),
+)
+case(
+    lambda: cast(Any, scale).new((2, 4), (2, 2)), ("Give that many extents", lambda: scale.new((8,), (4,))(2.0).sync())
 )

@@ -138,6 +138,50 @@ def test_an_early_kernel_has_a_programmatic_edge(said: dict[str, list[str]]) -> 
     ]
 
 
+def test_the_work_of_a_library_is_a_child_graph(said: dict[str, list[str]]) -> None:
+    """It is captured in a stream of its own, in relaxed mode (2). The capture is destroyed once the driver has copied
+    it, also where the driver refuses to put it in the place of other work, and where the library fails."""
+    lines = said["captured"][2:]
+    begin, stream = "begin capture {} mode 2", lines[0].split()[1]
+    node, graph, child, executable = (
+        lines[3].split()[1],
+        lines[3].split()[3],
+        lines[3].split()[-1],
+        lines[5].split()[1],
+    )
+    second, third, failed = (f"{int(child, 16) + n:x}" for n in (1, 2, 3))
+    before = said["captured"][1].split()[1]
+    assert lines == [
+        f"stream {stream} flags 1",
+        begin.format(stream),
+        f"end capture {stream} {child}",
+        f"add {node} to {graph} after {before}; child {child}",
+        f"destroy {child}",
+        f"instantiate {executable} of {graph} flags 0",
+        begin.format(stream),
+        f"end capture {stream} {second}",
+        f"set {node} in {executable}; child {second}",
+        f"destroy {second}",
+        begin.format(stream),
+        f"end capture {stream} {third}",
+        "cuGraphExecChildGraphNodeSetParams: 910",
+        f"destroy {third}",
+        begin.format(stream),
+        f"end capture {stream} {failed}",
+        f"destroy {failed}",
+        begin.format(stream),
+        "cuStreamEndCapture: 901",
+        f"work in {stream} at 5000 with 100",
+        f"work in {stream} at 6000 with 200",
+        f"work in {stream} at 7000 with 0",
+        f"work in {stream} at bad with 0",
+        f"work in {stream} at 5000 with 0",
+        "[True, False]",
+        "DeviceError 0: the library refuses",
+        "DeviceError 901: cuStreamEndCapture failed: CUresult 901. The library's work cannot be captured.",
+    ]
+
+
 def test_failures_leave_no_graph(said: dict[str, list[str]]) -> None:
     """They are errors of ours with their CUresult, and the graph that was begun is destroyed."""
     for call, error in (

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from dagpu import full, ones
-from dagpu.backends.cuda.driver import pycuda_context, pycuda_driver, pycuda_graphs, pycuda_launches, pycuda_streams
+from dagpu.backends.cuda.driver import (
+    pycuda_capture,
+    pycuda_context,
+    pycuda_driver,
+    pycuda_graphs,
+    pycuda_launches,
+    pycuda_streams,
+)
 from dagpu.backends.cuda.driver.driver_protocol import LAUNCH
 from tests.programs.arithmetic import axpy
 from tests.simulated.cuda import driver, installed
@@ -20,7 +27,7 @@ from tests.stand_in.build import StandIn, on_the_stand_in  # noqa: F401  # a fix
 from tests.support import driver_calls as listed
 from tests.support.driver_calls import DriverCall, driver_calls
 
-MODULES = (pycuda_context, pycuda_driver, pycuda_graphs, pycuda_launches, pycuda_streams)
+MODULES = (pycuda_capture, pycuda_context, pycuda_driver, pycuda_graphs, pycuda_launches, pycuda_streams)
 NO_CALLS = frozenset({"cuda.device_attribute.names"})
 """What is used of PyCUDA and calls no driver."""
 

@@ -1,5 +1,7 @@
 """Addresses in kernel parameters: one assignment for all of a base writes what single writes do."""
 
+from struct import Struct
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,3 +50,38 @@ def test_each_address_is_its_base_and_its_distance() -> None:
         parameters.relocate([4096, 8192], [])
     assert [*map(bytes, packed.texts)] == [*map(bytes, single.texts)]
     assert int.from_bytes(packed.texts[3][:8], "little") == 4099
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.sampled_from("fffd")), min_size=MANY - 1, max_size=2 * MANY),
+    st.lists(st.floats(width=32), min_size=1, max_size=4),
+)
+def test_the_number_of_a_cell_is_written_into_all_launches(places: list[tuple[int, str]], numbers: list[float]) -> None:
+    """The same bytes as by single writes, where one launch converts the number in another way or begins it at an odd
+    byte too; and the number counts as changed once."""
+    converts = {kind: Struct(f"<{kind}").pack for kind in "fd"}
+    cells = {0: [(launch, at, converts[kind]) for launch, (at, kind) in enumerate(places)]}
+    packed = LaunchParameters([bytearray(16) for _ in places], Relocations([], cells)).copy()
+    for number in numbers:
+        assert packed.relocate([], [number]) == [0]
+        assert packed.relocate([], [number]) == []
+        wanted = [bytes(at) + converts[kind](number) for at, kind in places]
+        assert [bytes(text[: len(want)]) for text, want in zip(packed.texts, wanted, strict=True)] == wanted
+
+
+def test_a_number_of_many_launches_is_written_by_one_assignment() -> None:
+    """The function that converts it is called once for all launches of one kernel."""
+    calls: list[float] = []
+
+    def convert(number: float) -> bytes:
+        calls.append(number)
+        return Struct("<f").pack(number)
+
+    packed = LaunchParameters(
+        [bytearray(8) for _ in range(MANY)], Relocations([], {0: [(launch, 4, convert) for launch in range(MANY)]})
+    ).copy()
+    packed.relocate([], [0.5])
+    calls.clear()
+    packed.relocate([], [1.5])
+    assert calls == [1.5]
+    assert {bytes(text) for text in packed.texts} == {bytes(4) + Struct("<f").pack(1.5)}

@@ -1,0 +1,61 @@
+"""Memory of the host, exchanged with other libraries. NumPy's rules hold: what an array contains is complete."""
+
+from typing import Final, NoReturn, final
+
+from dagpu.backends.host.arrays import HostMemory, Part, bytes_at
+
+
+@final
+class HostExchange:
+    """Implements `dagpu.handles.device_handles.Exchange`."""
+
+    __slots__ = ()
+
+    @property
+    def alignment(self) -> int:
+        """1: NumPy reads elements at any multiple of their size."""
+        return 1
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """The type of the host in DLPack's numbers, and 0."""
+        return 1, 0
+
+    def wrap(self, address: int, nbytes: int, owner: object) -> HostMemory:
+        """Return memory of another library as memory of a host device. It does not count as used by dagpu."""
+        return HostMemory.over(bytes_at(address, nbytes, owner))
+
+    def open_stream(self, stream: int, owner: object) -> NoReturn:
+        """Refuse: a host device has no CUDA streams."""
+        raise NotImplementedError("a host device has no CUDA streams")
+
+    def address_of(self, memory: object) -> int:
+        """Return the address of a block of host memory."""
+        assert isinstance(memory, HostMemory | Part), f"{memory!r} is not memory of the host"
+        address: int = memory.block.__array_interface__["data"][0]
+        return address
+
+    def device_of(self, address: int) -> int:
+        """Return 0: every host device has the whole memory."""
+        return 0
+
+    def arrival_stream(self) -> None:
+        """Return None: the host has no streams that other libraries know."""
+
+    def follow(self, stream: int) -> None:
+        """Do nothing: the host has no streams."""
+
+    def await_producer(self, memory: object) -> None:
+        """Do nothing: arrays of the host are complete."""
+
+    def await_visitor(self, memory: object, stream: int) -> None:
+        """Do nothing: arrays of the host are complete."""
+
+    def delay_consumer(self, memory: object, stream: int) -> None:
+        """Do nothing: arrays of the host are complete."""
+
+    def park(self, memory: object) -> None:
+        """Do nothing: nobody uses the memory of an array that is gone."""
+
+
+HOST_EXCHANGE: Final = HostExchange()

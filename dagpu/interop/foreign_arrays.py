@@ -1,0 +1,241 @@
+"""Arrays of other libraries: the protocols that they speak, and how dagpu reads one.
+
+DLPack is asked first, then the CUDA array interface. The CUDA array interface of PyTorch names no stream, and its
+consumers in CuPy and Numba block the host on one.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+
+from dagpu.backends.host.arrays import bytes_at
+from dagpu.common.dtypes import element_type, strides_of
+from dagpu.common.errors import InteropError
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.wrong_arguments import format_value
+from dagpu.handles import HANDLES
+from dagpu.handles.device_handles import Device, Stream, driver_of
+from dagpu.interop.capsules import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, ArrayMemory, read_capsule
+from dagpu.runtime.device_lookup import current_device, find_device
+
+
+class SupportsDLPack(Protocol):
+    """An array that speaks DLPack: NumPy's, PyTorch's, CuPy's, JAX's."""
+
+    def __dlpack__(self, *, stream: None = ...) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+
+class SupportsCudaArray(Protocol):
+    """An array that speaks the CUDA array interface: Numba's, CuPy's, PyTorch's, cuDF's."""
+
+    @property
+    def __cuda_array_interface__(self) -> Mapping[str, Any]: ...
+
+
+class SupportsCudaStream(Protocol):
+    """A stream of another library: of cuda.core, CuPy, and since version 2.10 of PyTorch."""
+
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+
+ForeignArray: TypeAlias = SupportsDLPack | SupportsCudaArray
+StreamLike: TypeAlias = SupportsCudaStream | int
+"""A stream of another library, or its CUstream as an integer: 1 is the legacy default stream, 2 the thread's own."""
+
+LEGACY: Final = 1
+"""The CUstream of the legacy default stream."""
+
+_NAMES: Final = {CPU: "the host", CUDA: "cuda", CUDA_HOST: "page-locked host memory", CUDA_MANAGED: "managed memory"}
+
+
+def stream_handle(stream: StreamLike | None, call: str, where: Origin) -> int | None:
+    """Return the CUstream of a stream as an integer; None for None.
+
+    Raises:
+        InteropError: it is no stream.
+    """
+    if stream is None or (isinstance(stream, int) and not isinstance(stream, bool)):
+        return stream
+    ask = getattr(stream, "__cuda_stream__", None)
+    if ask is None:
+        cure = "Pass an object with __cuda_stream__, or the CUstream as an integer"
+        for named in ("cuda_stream", "ptr", "handle"):  # PyTorch's, CuPy's, PyCUDA's
+            if isinstance(getattr(stream, named, None), int):
+                cure = f"Pass its CUstream: stream=s.{named}"
+        raise InteropError(f"{call} at {describe(where)}: stream is {format_value(stream)}, not a stream. {cure}.")
+    return int(ask()[1])
+
+
+def stream_of(x: StreamLike, place: str | Device | None = None) -> Stream:
+    """Return a stream of another library as a `Stream`, for `op.sync_on(stream)` and `op.on(...)`.
+
+    Runs in it come after the work that its library has enqueued, and before what it enqueues later.
+
+    Args:
+        x: an object with `__cuda_stream__` (of cuda.core, CuPy, PyTorch), or a CUstream as an integer: 1 is the legacy
+            default stream, 2 the thread's own.
+        place: the device of the stream; the current one where that is left out.
+
+    Raises:
+        InteropError: `x` is no stream, or the device is not a GPU.
+        NoDeviceError: this machine has no such device.
+    """
+    where = here()
+    handle = stream_handle(x, "stream_of", where)
+    if handle is None:
+        raise InteropError(f"stream_of at {describe(where)}: x is None, not a stream. The default stream is 1.")
+    device = current_device() if place is None else find_device(place) if isinstance(place, str) else place
+    if device.kind != "cuda":
+        raise InteropError(
+            f"stream_of at {describe(where)}: the current device is {device.name}, which has no CUDA streams. Name the "
+            'device of the stream: stream_of(x, "cuda:0").'
+        )
+    return Stream(device, driver_of(device).exchange.open_stream(handle, x))
+
+
+def read_array(x: object, call: str, where: Origin, stream: StreamLike | None = None) -> tuple[ArrayMemory, Device]:
+    """Return the memory of an array of another library, and dagpu's device that has it. Nothing is copied.
+
+    The work that its library has enqueued for it so far comes before the work that is enqueued in the device's arrival
+    stream from now on.
+
+    Args:
+        x: the array.
+        call: the name of the public call, for messages.
+        where: the place of the call.
+        stream: the stream in which the array is still being written, if its library does not say so itself.
+
+    Raises:
+        InteropError: `x` is no such array, or tensors cannot have its elements or its layout.
+    """
+    if type(x) in HANDLES:
+        raise InteropError(f"{call} at {describe(where)}: {x!r} is dagpu's already. Pass it on as it is.")
+    known = stream_handle(stream, call, where)
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        array = _by_dlpack(x, call, where)
+    elif hasattr(x, "__cuda_array_interface__"):
+        array, said = _by_interface(x, call, where, known)
+        known = said if known is None else known
+    else:
+        cure = "Make an array of it first: numpy.asarray(x), or the array type of its library"
+        raise InteropError(
+            f"{call} at {describe(where)}: {format_value(x)} has neither DLPack nor the CUDA array interface. {cure}."
+        )
+    _check_elements(array, call, where)
+    device = _device_of(array, call, where)
+    if known is not None and array.device[0] == CUDA:
+        driver_of(device).exchange.follow(known)
+    return array, device
+
+
+def read_host_array(x: Any, call: str, where: Origin) -> "np.ndarray[Any, Any] | None":
+    """Return an array of another library in host memory, also page-locked or managed, as a NumPy array that views it.
+    Return None for an array on a GPU.
+
+    Raises:
+        InteropError: `x` speaks no protocol, or its elements have a type that NumPy lacks.
+    """
+    if type(x) in HANDLES or not hasattr(x, "__dlpack_device__"):
+        return None
+    if int(x.__dlpack_device__()[0]) not in (CPU, CUDA_HOST, CUDA_MANAGED):
+        return None
+    array = _by_dlpack(x, call, where)
+    _check_elements(array, call, where)
+    low, high = extent_of(array)
+    memory = bytes_at(low, high - low, array.owner)
+    return np.ndarray(array.shape, array.dtype, memory, array.address - low if high > low else 0, array.strides)
+
+
+def extent_of(array: ArrayMemory) -> tuple[int, int]:
+    """Return the address of the first byte of an array's elements, and the address after the last one."""
+    if 0 in array.shape:
+        return 0, 0
+    spans = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)]
+    low = array.address + sum(span for span in spans if span < 0)
+    return low, array.address + sum(span for span in spans if span > 0) + array.dtype.itemsize
+
+
+def _by_dlpack(x: Any, call: str, where: Origin) -> ArrayMemory:
+    kind, index = x.__dlpack_device__()
+    # Of a stream that is asked for, the producer makes it wait for its own work. Only CUDA arrays know streams.
+    options: dict[str, object] = {}
+    if int(kind) == CUDA:
+        options["stream"] = driver_of(_cuda(int(index))).exchange.arrival_stream()
+    try:
+        try:
+            capsule = x.__dlpack__(max_version=(1, 0), **options)
+        except TypeError:  # a producer of DLPack before 1.0 does not know the version
+            capsule = x.__dlpack__(**options)
+        array = read_capsule(capsule)
+    except (BufferError, TypeError, ValueError, RuntimeError) as error:
+        if type(x) is np.ndarray:
+            return _of_numpy(x)
+        raise InteropError(
+            f"{call} at {describe(where)}: {type(x).__name__} refused to be exchanged: {error}. Ask its library for a "
+            "plain array first (in PyTorch x.detach(), x.contiguous())."
+        ) from error
+    if array is None:
+        raise InteropError(
+            f"{call} at {describe(where)}: {type(x).__name__} has elements of a type that no tensor has. Convert it in "
+            "its library first, for instance to float32."
+        )
+    return array
+
+
+def _of_numpy(x: "np.ndarray[Any, Any]") -> ArrayMemory:
+    """Return the memory of a NumPy array whose element type DLPack lacks: bfloat16."""
+    interface = x.__array_interface__
+    return ArrayMemory(interface["data"][0], x.shape, x.strides, x.dtype, (CPU, 0), interface["data"][1], x)
+
+
+def _by_interface(x: Any, call: str, where: Origin, stream: int | None) -> tuple[ArrayMemory, int | None]:
+    """Read the CUDA array interface, version 2 or 3. Return the memory, and the stream that the producer names."""
+    interface = x.__cuda_array_interface__
+    if interface.get("mask") is not None:
+        raise InteropError(f"{call} at {describe(where)}: the array has a mask, which would be lost. Fill it first.")
+    if interface.get("version", 0) < 3 and stream is None:
+        raise InteropError(
+            f"{call} at {describe(where)}: version {interface.get('version', 0)} of the CUDA array interface does not "
+            "say which stream still writes the array. Name it: stream=..., 1 for the default stream."
+        )
+    dtype = np.dtype(interface["typestr"])
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides")
+    address, read_only = interface["data"]
+    found = tuple(strides) if strides is not None else strides_of(shape, dtype.itemsize)
+    index = driver_of(_cuda(0)).exchange.device_of(address) if address else 0
+    return ArrayMemory(address, shape, found, dtype, (CUDA, index), bool(read_only), x), interface.get("stream")
+
+
+def _check_elements(array: ArrayMemory, call: str, where: Origin) -> None:
+    if element_type(array.dtype) is None:
+        raise InteropError(
+            f"{call} at {describe(where)}: the array has elements of {array.dtype}, which no tensor has. Convert it in "
+            "its library first, for instance to float32."
+        )
+    itemsize = array.dtype.itemsize
+    if array.address % itemsize or any(stride % itemsize for stride in array.strides):
+        raise InteropError(
+            f"{call} at {describe(where)}: the elements of the array are not aligned to their {itemsize} bytes. Copy "
+            "it in its library first."
+        )
+
+
+def _device_of(array: ArrayMemory, call: str, where: Origin) -> Device:
+    kind, index = array.device
+    if kind == CUDA:
+        return _cuda(index)
+    if kind == CPU:
+        chosen = current_device()
+        return find_device("host:0") if chosen.kind == "cuda" else chosen
+    named = _NAMES.get(kind, f"device type {kind} of DLPack")
+    raise InteropError(
+        f"{call} at {describe(where)}: the array is in {named}. Copy it to a tensor: from_array(x), or "
+        "from_host(numpy.asarray(x))."
+    )
+
+
+def _cuda(index: int) -> Device:
+    return find_device(f"cuda:{index}")

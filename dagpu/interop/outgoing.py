@@ -1,0 +1,343 @@
+"""Handles of dagpu as arrays of other libraries, without a copy.
+
+A handle that dagpu has given out is complete. So an export never waits, whatever stream the consumer names; only memory
+that is itself still arriving makes the consumer's stream wait.
+
+| handle | `__dlpack__` | `__cuda_array_interface__` |
+| --- | --- | --- |
+| `Tensor` | moves it out, writable | - |
+| `SharedTensor` | read-only, any number of times | read-only |
+| `TensorRef`, `TensorMut` | in `with lent_out(...)` | in that block |
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Generic, final
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.dtypes import Shape
+from dagpu.common.errors import ExportError, OwnershipError
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.wrong_arguments import format_value
+from dagpu.handles import (
+    EXPORTS,
+    HandleBase,
+    SharedTensor,
+    TensorMut,
+    TensorRef,
+    clone_shared,
+    live_state,
+    origin_of,
+    take_state,
+)
+from dagpu.handles.device_handles import Device, driver_of
+from dagpu.handles.storage import Locks, Storage, release_returned_loans, watch_loan
+from dagpu.interop.capsules import CUDA, ArrayMemory, make_capsule
+from dagpu.interop.foreign_arrays import LEGACY, StreamLike, stream_handle
+from dagpu.interop.known_memory import add_memory, forget_memory
+
+_D = TypeVar("_D", bound=np.generic)
+_D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
+
+
+@final
+class HandleExports:
+    """Gives handles to other libraries. Implements `dagpu.handles.tensors.Exports`."""
+
+    def device(self, handle: HandleBase) -> tuple[int, int]:
+        """Return the type of a handle's device in DLPack's numbers, and its index."""
+        return driver_of(live_state(handle).storage.device).exchange.dlpack_device
+
+    def capsule(
+        self,
+        handle: HandleBase,
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[int, int] | None,
+        copy: bool | None,
+    ) -> object:
+        """Return a capsule of DLPack of the memory of a handle. A successful call moves a `Tensor`.
+
+        Raises:
+            ExportError: the handle is only lent, or the consumer wants what only a copy could give.
+            BorrowError: a run uses the `Tensor`.
+            MovedError: the handle has been moved.
+        """
+        where = here()
+        state = live_state(handle)
+        described = f"{handle!r} made at {describe(origin_of(handle))}"
+        if isinstance(handle, TensorRef | TensorMut):
+            raise ExportError(
+                f"{described} is lent, and DLPack knows no end of a loan. Lend it to the other library for a block: "
+                "with lent_out(t) as x: ..."
+            )
+        _check_request(state.storage.device, described, dl_device, copy)
+        versioned = max_version is not None and max_version[0] >= 1
+        owner: object = state.storage
+        if isinstance(handle, SharedTensor):
+            _check_readers_version(described, max_version)
+            owner = clone_shared(handle)  # one more handle: `try_unwrap()` counts it
+            _know(state.storage, state.layout, where, writable=False)
+        else:
+            _take_out(handle, where)
+        _hand_over(state.storage, stream)
+        read_only = isinstance(handle, SharedTensor)
+        return make_capsule(_memory_of(state.storage, state.layout, owner, read_only=read_only), versioned=versioned)
+
+    def interface(self, handle: HandleBase) -> dict[str, Any]:
+        """Return the CUDA array interface, version 3, of a `SharedTensor` on a GPU: read-only, and without a stream.
+
+        Raises:
+            AttributeError: the tensor is on the host.
+        """
+        state = live_state(handle)
+        return _interface(state.storage, state.layout, type(handle).__name__, read_only=True)
+
+
+def _take_out(handle: HandleBase, where: Origin) -> None:
+    """Take the memory of a `Tensor` away from dagpu."""
+    storage = live_state(handle).storage
+    graph = storage.graph()
+    if graph is not None:
+        raise ExportError(
+            f"{handle!r} is the output of {graph!r}: every launch writes it again. Copy it, dup(t.borrow()), or lend "
+            "it out: with lent_out(t.borrow()) as x: ..."
+        )
+    held = Locks(where)
+    held.acquire({storage: True})
+    try:
+        take_state(handle, "__dlpack__()", where)
+        forget_memory(storage)
+    finally:
+        held.release()
+
+
+def _check_request(device: Device, described: str, dl_device: tuple[int, int] | None, copy: bool | None) -> None:
+    mine = driver_of(device).exchange.dlpack_device
+    if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != mine:
+        raise ExportError(
+            f"{described} is on {device.name}, and the consumer wants it on device {tuple(map(int, dl_device))} of "
+            "DLPack. That would be a copy, and a hidden wait. Copy it first: t.to_host().sync() is a NumPy array."
+        )
+    if copy:
+        raise ExportError(
+            f"{described}: the consumer wants a copy, and DLPack gives the memory itself. Copy it first: "
+            "dup(t.borrow()).sync()."
+        )
+
+
+def _check_readers_version(described: str, max_version: tuple[int, int] | None) -> None:
+    if max_version is None or max_version[0] < 1:
+        raise ExportError(
+            f"{described} is read-only, which a capsule of DLPack before version 1.0 cannot say. To a consumer that "
+            "never writes (JAX) pass unversioned(t), to another one a copy: dup(t).sync()."
+        )
+
+
+def _hand_over(storage: Storage, stream: int | None) -> int | None:
+    """Prepare memory for work of another library, whose work will be in `stream`. Return that stream; None on the
+    host."""
+    exchange = driver_of(storage.device).exchange
+    if exchange.dlpack_device[0] != CUDA:
+        return None
+    consumer = LEGACY if stream is None else int(stream)
+    if consumer >= 0:  # -1: the consumer wants no order
+        exchange.delay_consumer(storage.memory, consumer)
+    exchange.park(storage.memory)
+    return consumer
+
+
+def _memory_of(storage: Storage, layout: Layout, owner: object, *, read_only: bool) -> ArrayMemory:
+    exchange = driver_of(storage.device).exchange
+    address = exchange.address_of(storage.memory) + layout.offset
+    return ArrayMemory(address, layout.shape, layout.strides, layout.dtype, exchange.dlpack_device, read_only, owner)
+
+
+def _know(storage: Storage, layout: Layout, where: Origin, *, writable: bool) -> None:
+    """Enter memory that is given out, so that it cannot come back as a second handle."""
+    start = driver_of(storage.device).exchange.address_of(storage.memory) + layout.offset
+    stop = start + (layout.nbytes if layout.contiguous else storage.nbytes - layout.offset)
+    add_memory(storage.device, start, stop, storage, "__dlpack__", where, writable=writable)
+
+
+def _interface(storage: Storage, layout: Layout, kind: str, *, read_only: bool) -> dict[str, Any]:
+    if storage.device.kind != "cuda":
+        raise AttributeError(f"{kind!r} object has no attribute '__cuda_array_interface__'")
+    _hand_over(storage, LEGACY)
+    return {
+        "shape": layout.shape,
+        "typestr": layout.dtype.str,
+        "data": (driver_of(storage.device).exchange.address_of(storage.memory) + layout.offset, read_only),
+        "strides": None if layout.contiguous else layout.strides,
+        "version": 3,
+        "stream": None,
+    }
+
+
+# ---- loans --------------------------------------------------------------------------------------------------------
+
+
+@final
+class _Visit:
+    """One loan to other libraries: the lender's block and each capsule refer to it. The lock of the loan is released
+    when the last of them is gone."""
+
+    __slots__ = ("__weakref__", "storage")
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+
+@final
+class Lent(Generic[_D_co]):
+    """A tensor on its way to other libraries, made by `lent_out` and `unversioned`.
+
+    It speaks DLPack and, on a GPU, the CUDA array interface: `torch.from_dlpack(x)`, `cupy.from_dlpack(x)`.
+    """
+
+    __slots__ = ("_handle", "_layout", "_owner", "_read_only", "_storage", "_streams", "_versioned")
+
+    def __init__(self, handle: Any, owner: object, *, read_only: bool, versioned: bool) -> None:
+        state = live_state(handle)
+        self._handle = handle
+        self._storage = state.storage
+        self._layout = state.layout
+        self._owner: object = owner
+        """The object that each capsule keeps alive; None once the loan has ended."""
+        self._read_only = read_only
+        self._versioned = versioned
+        self._streams: dict[int, None] = {}
+        """The streams in which consumers said that they will use the memory."""
+
+    @property
+    def shape(self) -> Shape:
+        """The extents in elements, one for each axis."""
+        return self._layout.shape
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        """The element type."""
+        return self._layout.dtype
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Return a capsule of the memory, without a copy. Consumers call it.
+
+        Raises:
+            ExportError: the block of `lent_out` has ended, or the consumer wants what only a copy could give.
+        """
+        owner = self._live_owner()
+        _check_request(self._storage.device, self._describe(), dl_device, copy)
+        if self._read_only and self._versioned:
+            _check_readers_version(self._describe(), max_version)
+        consumer = _hand_over(self._storage, stream)
+        if consumer is not None and consumer >= 0:
+            self._streams[consumer] = None
+        array = _memory_of(self._storage, self._layout, owner, read_only=self._read_only)
+        return make_capsule(array, versioned=self._versioned and max_version is not None and max_version[0] >= 1)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the type of the device in DLPack's numbers, and its index."""
+        return driver_of(self._storage.device).exchange.dlpack_device
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The CUDA array interface, version 3. It names no stream: the memory is complete."""
+        self._live_owner()
+        self._streams[LEGACY] = None
+        return _interface(self._storage, self._layout, "Lent", read_only=self._read_only)
+
+    def __repr__(self) -> str:
+        return f"<Lent {self._layout.dtype.name}, {self._layout.shape}, {self._storage.device.name}>"
+
+    def _describe(self) -> str:
+        return repr(self)
+
+    def _live_owner(self) -> object:
+        if self._owner is None:
+            raise ExportError(
+                f"{self!r} was lent out in a block that has ended. Use the array inside it: with lent_out(t) as x: ..."
+            )
+        return self._owner
+
+    def _end(self) -> None:
+        """End the loan: what other libraries have enqueued so far comes before later runs."""
+        self._owner = None
+        exchange = driver_of(self._storage.device).exchange
+        for stream in self._streams:
+            exchange.await_visitor(self._storage.memory, stream)
+
+
+def lent_out(t: TensorRef[_D] | TensorMut[_D], *, stream: StreamLike | None = None) -> AbstractContextManager[Lent[_D]]:
+    """Lend a borrowed tensor to other libraries for a `with` block, without a copy.
+
+    A `TensorRef` goes out read-only, a `TensorMut` writable. Runs that conflict with the loan are refused until the
+    block has ended and consumers have dropped what they took. Work that consumers have enqueued by the end of the block
+    comes before later runs on the tensor: the device waits, no thread does.
+
+    Args:
+        t: the borrow. A kernel or op can use it again after the block.
+        stream: a stream in which the tensor is used in the block, beside those that consumers name by DLPack.
+
+    Raises:
+        OwnershipError: `t` is not a borrow.
+        MovedError: the borrow is void, or has been moved.
+        BorrowError: a run uses the tensor now.
+        InteropError: `stream` is no stream.
+    """
+    where = here()
+    if not isinstance(t, TensorRef | TensorMut):
+        raise OwnershipError(
+            f"lent_out at {describe(where)}: t is {format_value(t)}, but a borrow is wanted. Borrow the tensor: "
+            "lent_out(t.borrow()) for reading, lent_out(t.borrow_mut()) for writing."
+        )
+    return _lending_out(t, stream_handle(stream, "lent_out", where), where)
+
+
+@contextmanager
+def _lending_out(t: TensorRef[_D] | TensorMut[_D], stream: int | None, where: Origin) -> Iterator[Lent[_D]]:
+    state = live_state(t)
+    storage, writes = state.storage, isinstance(t, TensorMut)
+    locks = Locks(where)
+    locks.acquire({storage: writes})
+    visit = _Visit(storage)
+    watch_loan(visit, locks)
+    lent: Lent[_D] = Lent(t, visit, read_only=not writes, versioned=True)
+    _know(storage, state.layout, where, writable=writes)
+    if stream is not None:
+        lent._streams[stream] = None  # noqa: SLF001  # the two are one mechanism
+    try:
+        yield lent
+    finally:
+        lent._end()  # noqa: SLF001
+        del visit
+        release_returned_loans()
+
+
+def unversioned(t: SharedTensor[_D]) -> Lent[_D]:
+    """Return a shared tensor for consumers that know no DLPack 1.0 and never write: JAX.
+
+    A capsule before version 1.0 cannot say that memory is read-only. The consumer must not write it.
+
+    Raises:
+        OwnershipError: `t` is not a `SharedTensor`.
+        MovedError: `t` has been moved.
+    """
+    if not isinstance(t, SharedTensor):
+        raise OwnershipError(
+            f"unversioned at {describe(here())}: t is {format_value(t)}, but a SharedTensor is wanted. Share it first: "
+            "unversioned(t.share())."
+        )
+    return Lent(t, clone_shared(t), read_only=True, versioned=False)
+
+
+EXPORTS.set(HandleExports())

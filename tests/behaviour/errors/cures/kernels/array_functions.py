@@ -1,0 +1,92 @@
+"""Mistakes in calls of the functions of `dagpu.array` that libraries compute, and that sort."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from dagpu import array, convert, device, expr, f32, f64, i32, ones, zeros
+from tests.behaviour.errors.cures.catalogue import Catalogue
+
+CATALOGUE = Catalogue()
+case = CATALOGUE.add
+anyhow: Any = array
+
+
+# ---- products of matrices
+def without_cublaslt() -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "nvmath.bindings.cublasLt", None)
+        return array.matmul(ones((2, 2)), ones((2, 2))).sync()
+
+
+case(
+    without_cublaslt,
+    ('On the host it needs nothing: op.on("host")', lambda: array.matmul(ones((2, 2)), ones((2, 2))).on("host").sync()),
+    # what follows from an installation: test_library_calls.py, with a stand-in
+    ("Install it: pip install 'dagpu[math]', or pip install -e '.[math]' in a checkout", lambda: device("host")),
+    simulated=True,
+)
+case(
+    lambda: array.matmul(zeros((4, 8)), zeros((4, 8))),
+    ('Transpose one: transpose="b"', lambda: array.matmul(zeros((4, 8)), zeros((4, 8)), transpose="b").sync()),
+)
+case(
+    lambda: array.matmul(zeros((4, 8)), zeros((4, 3))),
+    ('Transpose one: transpose="a"', lambda: array.matmul(zeros((4, 8)), zeros((4, 3)), transpose="a").sync()),
+)
+case(
+    lambda: array.matmul(zeros((4, 8)), zeros((5, 3))),
+    ("Give operands with as many elements there", lambda: array.matmul(zeros((4, 5)), zeros((5, 3))).sync()),
+)
+case(
+    lambda: array.matmul(zeros((2, 4, 8)), zeros((3, 8, 5))),
+    (
+        "Extents must be equal, or 1; reshape one: x.reshape((n, 1, rows, columns)), say",
+        lambda: array.matmul(zeros((2, 4, 8)).reshape((2, 1, 4, 8)), zeros((3, 8, 5))).sync(),
+    ),
+)
+case(
+    lambda: array.matmul(zeros(()), zeros((3, 8))),
+    (
+        "Reshape it: x.reshape((rows, columns)), say",
+        lambda: array.matmul(zeros(()).reshape((1, 1)), zeros((1, 8))).sync(),
+    ),
+)
+case(
+    lambda: array.matmul(zeros((3,)), zeros((3, 8)), transpose="a"),
+    (
+        "Reshape it: x.reshape((rows, columns)), say",
+        lambda: array.matmul(zeros((3,)).reshape((3, 1)), zeros((3, 8)), transpose="a").sync(),
+    ),
+)
+case(
+    lambda: anyhow.matmul(2.0, zeros((3, 8))),
+    ("Multiply by it: t * x in an expr", lambda: expr(f32, f32)(lambda t, x: t * x)(zeros((3, 8)), 2.0).sync()),
+)
+case(
+    lambda: anyhow.matmul(zeros((3, 8)), zeros((8, 3), f64)),
+    (
+        "Convert one: convert(t, f32), say",
+        lambda: array.matmul(zeros((3, 8)), zeros((8, 3), f64).then(lambda t: convert(t, f32))).sync(),
+    ),
+)
+case(
+    lambda: anyhow.matmul(zeros((3, 8), i32), zeros((8, 3), i32)),
+    (
+        "Convert the tensor before: convert(t, f32), say",
+        lambda: array.matmul(zeros((3, 8), i32).then(lambda t: convert(t, f32)), zeros((8, 3))).sync(),
+    ),
+)
+case(
+    lambda: array.matmul(zeros((3, 8), f64), zeros((8, 3), f64), precision="tf32"),
+    ("Leave it out", lambda: array.matmul(zeros((3, 8), f64), zeros((8, 3), f64)).sync()),
+)
+case(
+    lambda: anyhow.matmul(zeros((3, 8)), zeros((8, 3)), precision="fast"),
+    ('Write "ieee" or "tf32"', lambda: array.matmul(zeros((3, 8)), zeros((8, 3)), precision="tf32").sync()),
+)
+case(
+    lambda: anyhow.matmul(zeros((3, 8)), zeros((8, 3)), transpose="A"),
+    ('Write "", "a", "b" or "ab"', lambda: array.matmul(zeros((8, 3)), zeros((8, 3)), transpose="a").sync()),
+)

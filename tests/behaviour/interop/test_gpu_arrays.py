@@ -1,0 +1,221 @@
+"""Arrays of another library on simulated GPUs: late producers, late consumers, and memory that is used again."""
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from dagpu import (
+    BorrowError,
+    InteropError,
+    adopt,
+    current_device,
+    dup,
+    expr,
+    f32,
+    fill,
+    from_array,
+    full,
+    lend,
+    lend_mut,
+    lent_out,
+    ones,
+    pipeline,
+    share_array,
+    stream_of,
+    use_device,
+    zeros,
+)
+from tests.simulated.cuda import driver, installed
+from tests.simulated.foreign_arrays import Library
+
+SEEDS = st.integers(0, 10_000)
+
+
+@expr(f32)
+def plus_one(x: Any) -> Any:
+    return x + 1.0
+
+
+CONTENTS = np.arange(12, dtype=f32).reshape(3, 4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, verb=st.sampled_from(["adopt", "share", "lend", "copy"]), interface=st.booleans())
+def test_a_run_waits_on_the_device_for_a_late_producer(seed: int, verb: str, interface: bool) -> None:
+    """However late the producer is, a run reads what it wrote; to import an array, no thread waits."""
+    with installed(seed=seed) as machine:
+        library = Library(machine)
+        plus_one(zeros((3, 4))).sync()  # compiled
+        gpu = library.gpu
+        array: Any = library.array(CONTENTS)
+        if interface:
+            array = array.interface()
+        waits = gpu.calls["cuEventSynchronize"] + gpu.calls["cuStreamSynchronize"] + gpu.calls["cuCtxSynchronize"]
+        if verb == "copy":
+            assert_array_equal(from_array(array, f32).to_host().sync(), CONTENTS)
+            return
+        used = current_device().memory_used()
+        if verb == "lend":
+            with lend(array, f32) as lent:
+                op = plus_one(lent).to_host()
+                assert waits == sum(
+                    gpu.calls[name] for name in ("cuEventSynchronize", "cuStreamSynchronize", "cuCtxSynchronize")
+                )
+                assert_array_equal(op.sync(), CONTENTS + 1)
+            return
+        handle = adopt(array, f32) if verb == "adopt" else share_array(array, f32)
+        assert current_device().memory_used() == used
+        assert_array_equal(plus_one(handle).to_host().sync(), CONTENTS + 1)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=SEEDS, runs=st.integers(1, 5))
+def test_a_graph_waits_for_a_late_producer(seed: int, runs: int) -> None:
+    """A pipeline that has become a graph, and a captured graph, wait as any other run does."""
+    with installed(seed=seed) as machine:
+        library = Library(machine)
+        step = pipeline(graph_from=2)(lambda x: plus_one(x))
+        for _ in range(3):
+            step(share_array(library.array(CONTENTS), f32)).sync()
+        for number in range(runs):
+            contents = CONTENTS * number
+            shared = share_array(library.array(contents), f32)
+            assert_array_equal(step(shared).to_host().sync(), contents + 1)
+        late = share_array(library.array(CONTENTS), f32)
+        graph = plus_one(late).graph()
+        output = graph.take_output()
+        graph.launch().sync()
+        assert_array_equal(output.borrow().to_host().sync(), CONTENTS + 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, shared=st.booleans())
+def test_memory_that_a_late_consumer_reads_is_not_used_again(seed: int, shared: bool) -> None:
+    """A consumer drops its array while its stream still reads it: dagpu waits for an idle device to use that memory."""
+    with installed(seed=seed, memory=1 << 20) as machine:
+        library = Library(machine)
+        tensor = full((1024,), 3.0).sync()
+        taken = library.take(tensor.share() if shared else tensor)
+        del tensor
+        seen = taken.read_later()
+        del taken
+        gc.collect()
+        for number in range(6):  # the pool is asked for blocks of the same size
+            assert_array_equal(full((1024,), float(number)).to_host().sync(), np.full(1024, number, f32))
+        with library.gpu.current():
+            library.gpu.synchronize()
+        assert_array_equal(seen[0], np.full(1024, 3.0, f32))
+
+
+def test_parked_memory_comes_back() -> None:
+    """After many exports, and when memory is short, parked blocks serve runs again."""
+    with installed(memory=1 << 20) as machine:
+        library = Library(machine)
+        for _ in range(64):  # 64 of 64 KiB: four times the device's memory
+            taken = library.take(ones((1 << 14,)).sync())
+            del taken
+        gc.collect()
+        assert driver().memory.held <= 1 << 20
+        assert_array_equal(ones((1 << 17,)).to_host().sync(), np.ones(1 << 17, f32))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, writes=st.booleans())
+def test_runs_come_after_what_was_enqueued_in_the_block(seed: int, writes: bool) -> None:
+    """Work that a consumer enqueued inside of `lent_out` comes before later runs on the tensor."""
+    with installed(seed=seed) as machine:
+        library = Library(machine)
+        tensor = full((8,), 1.0).sync()
+        if writes:
+            with lent_out(tensor.borrow_mut()) as x:
+                library.take(x).write_later(5.0)
+        else:
+            with lent_out(tensor.borrow()) as x:
+                seen = library.take(x).read_later()
+        gc.collect()
+        fill(tensor.borrow_mut(), 2.0).sync() if not writes else None
+        expected = np.full(8, 5.0 if writes else 2.0, f32)
+        assert_array_equal(tensor.borrow().to_host().sync(), expected)
+        if not writes:
+            with library.gpu.current():
+                library.gpu.synchronize()
+            assert_array_equal(seen[0], np.full(8, 1.0, f32))
+
+
+def test_a_capsule_that_outlives_the_block_keeps_its_lock() -> None:
+    """A consumer that still holds the array after the block blocks conflicting runs, until it drops it."""
+    with installed() as machine:
+        library = Library(machine)
+        tensor = full((8,), 1.0).sync()
+        with lent_out(tensor.borrow_mut(), stream=1) as x:
+            taken = library.take(x)
+        with pytest.raises(BorrowError, match="lent out to another library"):
+            tensor.borrow().to_host().sync()
+        del taken
+        assert_array_equal(tensor.borrow().to_host().sync(), np.full(8, 1.0, f32))
+
+
+def test_an_import_that_is_exported_again_makes_the_consumer_wait() -> None:
+    """Memory that is still arriving goes out with its event: the consumer's stream waits, not dagpu."""
+    for seed in range(30):
+        with installed(seed=seed) as machine:
+            producer, consumer = Library(machine), Library(machine)
+            shared = share_array(producer.array(CONTENTS), f32)
+            seen = consumer.take(shared).read_later()
+            with consumer.gpu.current():
+                consumer.gpu.synchronize()
+            assert_array_equal(seen[0], CONTENTS)
+
+
+def test_each_deleter_runs_once() -> None:
+    """The library's memory goes back once, by a call of dagpu and not inside of a finaliser."""
+    with installed() as machine:
+        library = Library(machine)
+        tensor = adopt(library.array(CONTENTS), f32)
+        with lend_mut(library.array(CONTENTS), f32):
+            pass
+        del tensor
+        gc.collect()
+        share_array(library.array(CONTENTS), f32)
+        gc.collect()
+        driver().exchange.release_owners()
+        assert library.freed == 3
+
+
+def test_work_on_a_foreign_stream_is_in_its_order() -> None:
+    """`op.sync_on(stream_of(s))` runs in the other library's stream, after what is in it."""
+    for seed in range(20):
+        with installed(seed=seed) as machine:
+            library = Library(machine)
+            array = library.array(CONTENTS)
+            stream = stream_of(library.stream.handle)
+            assert stream.handle == library.stream.handle
+            assert stream.__cuda_stream__() == (0, library.stream.handle)
+            assert stream_of(stream).lane is stream.lane
+            assert_array_equal(plus_one(share_array(array, f32)).to_host().sync_on(stream), CONTENTS + 1)
+            assert plus_one(zeros((2,))).to_host().sync_on(stream_of(1)).tolist() == [1.0, 1.0]
+
+
+def test_what_the_interface_does_not_say_is_asked_for() -> None:
+    """Masks, old versions and streams that are none are refused."""
+    with installed() as machine:
+        library = Library(machine)
+        array = library.array(CONTENTS)
+        with pytest.raises(InteropError, match="a mask"):
+            share_array(array.interface(mask=array))
+        with pytest.raises(InteropError, match="version 2"):
+            share_array(array.interface(version=2, stream=None))
+        old = share_array(array.interface(version=2, stream=None), f32, stream=library.stream.handle)
+        assert_array_equal(dup(old).to_host().sync(), CONTENTS)
+        with pytest.raises(InteropError, match="not a stream"):
+            share_array(array, f32, stream="default")  # type: ignore[call-overload]
+        with pytest.raises(InteropError, match="has no CUDA streams"), use_device("host"):
+            stream_of(1)
+        shared = zeros((2,)).sync().share()
+        interface = shared.__cuda_array_interface__
+        assert (interface["shape"], interface["data"][1], interface["version"]) == ((2,), True, 3)

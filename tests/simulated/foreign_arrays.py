@@ -1,0 +1,137 @@
+"""Arrays of another library on a simulated GPU, with its own memory and its own stream."""
+
+from collections.abc import Callable
+from typing import Any, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.common.dtypes import Shape, strides_of
+from dagpu.interop.capsules import CUDA, ArrayMemory, make_capsule, read_capsule
+from tests.simulated.gpu import SimulatedGpu
+from tests.simulated.machine import Machine, SimulatedStream
+
+
+@final
+class Library:
+    """Another library that uses `cuda:0` of the machine: it has a stream, and allocates memory."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.gpu: SimulatedGpu = machine.gpus[0]
+        self.freed = 0
+        with self.gpu.current():
+            self.stream = cast(SimulatedStream, self.gpu.new_stream())
+
+    def array(self, contents: NDArray[Any], *, read_only: bool = False) -> "LibraryArray":
+        """Return an array with these contents, which the library is still writing: the work is in its stream."""
+        made = LibraryArray(self, contents.shape, contents.dtype, contents.nbytes, read_only)
+        kept = contents.copy()
+        self.enqueue(made.address, kept.nbytes, lambda memory: np.copyto(memory, kept.reshape(-1).view(np.uint8)))
+        return made
+
+    def enqueue(self, address: int, nbytes: int, act: Callable[[NDArray[np.uint8]], object]) -> None:
+        """Enqueue work on this memory."""
+
+        def work() -> None:
+            memory = self.gpu.bytes_at(address, nbytes)
+            if memory is not None:
+                act(memory)
+
+        with self.gpu.machine.changed:
+            self.stream.put(work, takes_room=True)
+
+    def take(self, x: Any, *, max_version: tuple[int, int] | None = (1, 0)) -> "Taken":
+        """Take an array of dagpu by DLPack, for work in the library's stream."""
+        if max_version is None:
+            return Taken(self, x.__dlpack__(stream=self.stream.handle))
+        return Taken(self, x.__dlpack__(stream=self.stream.handle, max_version=max_version))
+
+
+@final
+class LibraryArray:
+    """An array of the library. It speaks DLPack; `interface` gives it the CUDA array interface instead."""
+
+    def __init__(self, library: Library, shape: Shape, dtype: "np.dtype[Any]", nbytes: int, read_only: bool) -> None:
+        self.library = library
+        self.shape = shape
+        self.dtype = dtype
+        self.read_only = read_only
+        with library.gpu.current():
+            self.address = library.gpu.allocate(max(nbytes, 1))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self.library.gpu.index
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None) -> Any:
+        library = self.library
+        with library.gpu.current():
+            event = library.gpu.new_event()
+            event.record(library.stream)
+            library.gpu.foreign_stream(1 if stream is None else stream).wait_for_event(event)
+        strides = strides_of(self.shape, self.dtype.itemsize)
+        array = ArrayMemory(
+            self.address, self.shape, strides, self.dtype, self.__dlpack_device__(), self.read_only, Owner(self)
+        )
+        return make_capsule(array, versioned=max_version is not None)
+
+    def interface(self, **changed: Any) -> "WithInterface":
+        """Return the same array for consumers of the CUDA array interface."""
+        return WithInterface(self, changed)
+
+
+@final
+class Owner:
+    """The library's reference to memory that it has given out."""
+
+    def __init__(self, array: LibraryArray) -> None:
+        self._array = array
+
+    def __del__(self) -> None:
+        self._array.library.freed += 1
+
+
+@final
+class WithInterface:
+    """An array of the library that speaks the CUDA array interface alone."""
+
+    def __init__(self, array: LibraryArray, changed: dict[str, Any]) -> None:
+        self._array = array
+        self._changed = changed
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        array = self._array
+        return {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (array.address, array.read_only),
+            "version": 3,
+            "stream": array.library.stream.handle,
+            **self._changed,
+        }
+
+
+@final
+class Taken:
+    """An array that the library took from dagpu. Its work on it is in the library's stream."""
+
+    def __init__(self, library: Library, capsule: object) -> None:
+        found = read_capsule(capsule)
+        assert found is not None
+        self._library = library
+        self.memory = found
+        self._nbytes = int(np.prod(found.shape)) * found.dtype.itemsize
+
+    def read_later(self) -> list[NDArray[Any]]:
+        """Enqueue a read. The list has the contents once the library's stream has come to it."""
+        seen: list[NDArray[Any]] = []
+        dtype, shape = self.memory.dtype, self.memory.shape  # the work in the stream keeps no memory alive
+        self._library.enqueue(
+            self.memory.address, self._nbytes, lambda raw: seen.append(raw.view(dtype).reshape(shape).copy())
+        )
+        return seen
+
+    def write_later(self, value: float) -> None:
+        """Enqueue a write of this value to all elements."""
+        dtype = self.memory.dtype
+        self._library.enqueue(self.memory.address, self._nbytes, lambda raw: raw.view(dtype).fill(value))

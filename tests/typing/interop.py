@@ -1,0 +1,82 @@
+"""Checked, not run: arrays of other libraries give handles of exact types, with no plugin."""
+
+from collections.abc import Mapping
+from typing import Any, assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu import (
+    DeviceOp,
+    Lent,
+    SharedTensor,
+    Stream,
+    Tensor,
+    TensorMut,
+    TensorRef,
+    adopt,
+    f32,
+    from_array,
+    lend,
+    lend_mut,
+    lent_out,
+    share_array,
+    stream_of,
+    unversioned,
+    zeros,
+)
+from dagpu.interop import ForeignArray, SupportsDLPack
+
+array: NDArray[np.float32] = np.zeros(4, np.float32)
+speaks: SupportsDLPack = array  # NumPy fits the protocol
+tensor: ForeignArray = zeros((4,)).sync()  # and so do handles
+
+
+class TorchLike:
+    """The signature of torch.Tensor."""
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any | None = -1,
+        max_version: tuple[int, int] | None = None,
+        dl_device: Any = None,
+        copy: bool | None = None,
+    ) -> Any:
+        raise NotImplementedError
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
+class NumbaLike:
+    @property
+    def __cuda_array_interface__(self) -> Mapping[str, Any]:
+        return {}
+
+
+class StreamLike:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 1
+
+
+t, n = TorchLike(), NumbaLike()
+assert_type(from_array(array), DeviceOp[Tensor[np.float32]])
+assert_type(from_array(t, f32, stream=1), DeviceOp[Tensor[f32]])
+assert_type(from_array(n), DeviceOp[Tensor[Any]])
+assert_type(adopt(t, f32), Tensor[f32])
+assert_type(share_array(n, f32, stream=StreamLike()), SharedTensor[f32])
+assert_type(share_array(t), SharedTensor[Any])
+with lend(t, f32) as r:
+    assert_type(r, TensorRef[f32])
+with lend_mut(n, f32) as m, lent_out(zeros((4,)).sync().borrow()) as x:
+    assert_type(m, TensorMut[f32])
+    assert_type(x, Lent[np.float32])
+    again: SupportsDLPack = x
+assert_type(unversioned(zeros((4,)).sync().share()), Lent[np.float32])
+assert_type(stream_of(StreamLike()), Stream)
+assert_type(stream_of(1, "cuda:0").__cuda_stream__(), tuple[int, int])
+
+from_array(3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+lent_out(zeros((4,)).sync())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+unversioned(zeros((4,)).sync())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
