@@ -1,6 +1,6 @@
 """Element types: NumPy scalar types under the names that GPU programmers use."""
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -28,6 +28,8 @@ else:
 
 Shape: TypeAlias = tuple[int, ...]
 """The extents of an array along its axes."""
+NewShape: TypeAlias = Shape | Literal[-1]
+"""A shape for `reshape`: one extent may be -1, which stands for what is left; -1 alone is (-1,)."""
 
 FLOATING = frozenset(np.dtype(t) for t in (f16, bf16, f32, f64))
 """The floating-point element types. Random numbers and fractions can be written to these."""

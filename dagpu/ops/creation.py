@@ -1,6 +1,9 @@
 """Ops that create and copy device data: new tensors, copies from and to the host, copies on the device."""
 
 import operator
+from collections.abc import Callable
+from functools import wraps
+from math import ceil, isfinite
 from os import PathLike
 from typing import Any, cast, final, overload
 
@@ -158,11 +161,69 @@ def full(
     return _alloc(shape, dtype, Constant(_check_number(fill_value, "full", "fill_value")), "full")
 
 
+def _or_from_start(of_stop: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `arange` so that it takes a start and a step, too: then a number stands where the element type would be."""
+
+    @wraps(of_stop)
+    def called(*given: Any, **named: Any) -> Any:
+        second = read_value(given[1]) if len(given) > 1 else None
+        if len(given) > 2 or named.keys() & {"start", "step"} or isinstance(second, NUMBERS):
+            return _range(*given, **named)
+        return _range(*given, **named) if given and "stop" in named else of_stop(*given, **named)
+
+    return called
+
+
+def _range(
+    start: Any,
+    stop: Any,
+    step: Any = 1,
+    dtype: Any = np.float32,
+) -> Any:
+    """Return the op of `arange(start, stop, step)`."""
+    given = {"start": start, "stop": stop, "step": step}
+    numbers = [_as_python(_check_real(value, "arange", name)) for name, value in given.items()]
+    first, last, ahead = numbers
+    if not all(map(isfinite, numbers)) or ahead == 0:
+        wrong = f"arange({first}, {last}, {ahead}) at {describe(here())}: its length is not a finite number"
+        raise ShapeError(f"{wrong}. Give finite numbers, and a step that is not 0.")
+    whole = all(isinstance(number, int) for number in numbers)
+    length = len(range(first, last, ahead)) if whole else max(0, ceil((last - first) / ahead))
+    return _alloc((length,), dtype, Arange(first, ahead), "arange")
+
+
+_range.__qualname__ = "arange"  # Python names it in its errors for a wrong number of arguments
+
+
+def _as_python(number: Any) -> Any:
+    """Return a real number as an int or a float of Python's."""
+    return int(number) if isinstance(number, int | np.integer | np.bool_) else float(number)
+
+
+@overload
 def arange(
     stop: int,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
-) -> DeviceOp[Tensor[_N]]:
-    """Create a tensor 0, 1, ... `stop` - 1, of shape (stop,)."""
+) -> DeviceOp[Tensor[_N]]: ...
+@overload
+def arange(
+    start: float,
+    stop: float,
+    step: float = 1,
+    dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
+) -> DeviceOp[Tensor[_N]]: ...
+@_or_from_start
+def arange(stop: Any, dtype: Any = np.float32) -> Any:
+    """Create a tensor 0, 1, ... `stop` - 1, or `start`, `start + step`, ... up to `stop`, which is left out.
+
+    `arange(start, stop)` and `arange(start, stop, step)` have the length that NumPy gives them, `(stop - start) / step`
+    rounded up, or 0: with fractions an element may reach `stop` by rounding. Element i is `start + i * step`, computed
+    in f64 and rounded to the element type (NumPy computes in that type), and exact for whole numbers. Integer types
+    round fractions down. The step may be negative.
+
+    Raises:
+        ShapeError: a number is not finite, the step is 0, or an element does not fit the element type.
+    """
     return _alloc((stop,), dtype, Arange(0, 1), "arange")
 
 

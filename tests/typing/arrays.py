@@ -64,6 +64,40 @@ def reduced(x: Tensor[f32], n: SharedTensor[i32], lazy: DeviceOp[Tensor[f32]], f
     array.mean(n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
+def moved(
+    x: Tensor[f32], n: SharedTensor[i32], places: SharedTensor[i64], lazy: DeviceOp[Tensor[f32]], flags: Tensor[bool_]
+) -> None:
+    """What moves elements keeps their type; parts and values of two types, and places that are floats, are refused."""
+    assert_type(array.transpose(flags), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.transpose(n, (1, 0)), DeviceOp[Tensor[i32], Any])
+    assert_type(array.concatenate((n, n), axis=1), DeviceOp[Tensor[i32], Any])
+    assert_type(array.concatenate([lazy, lazy]), DeviceOp[Tensor[f32], Any])
+    assert_type(array.stack((lazy, lazy), -1), DeviceOp[Tensor[f32], Any])
+    assert_type(array.take(lazy, places), DeviceOp[Tensor[f32], Any])
+    assert_type(array.take(places, n, axis=1), DeviceOp[Tensor[i64], Any])
+    assert_type(array.one_hot(places, 10), DeviceOp[Tensor[f32], Any])
+    assert_type(array.one_hot(n, 10, i32), DeviceOp[Tensor[i32], Any])
+    assert_type(array.scatter_add(lazy, places, lazy), DeviceOp[Tensor[f32], Any])
+    assert_type(array.scatter_add(zeros((3,), i32), n, n), DeviceOp[Tensor[i32], Any])
+    assert_type(array.cumsum(n, 0), DeviceOp[Tensor[i32], Any])
+    assert_type(array.softmax(array.take(lazy, places)), DeviceOp[Tensor[f32], Any])
+    assert_type(array.softmax(x, axis=0), DeviceOp[Tensor[f32], Any])
+
+
+def refused_moves(
+    x: SharedTensor[f32], n: SharedTensor[i32], places: SharedTensor[i64], lent: TensorRef[f32], flags: Tensor[bool_]
+) -> None:
+    """Element types that do not fit, and tensors that cannot be written."""
+    array.concatenate((x, n))  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.stack((n, places))  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.take(x, x)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.softmax(n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.cumsum(flags)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.scatter_add(x, places, x)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    array.scatter_add(lent, places, x)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    array.scatter_add(zeros((3,)), places, n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
+
 def multiplied(
     x: Tensor[f32], w: SharedTensor[f32], y: Tensor[f64], n: Tensor[i32], lazy: DeviceOp[Tensor[f32]]
 ) -> None:

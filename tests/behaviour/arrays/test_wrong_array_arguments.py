@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 import dagpu
-from dagpu import DeviceOp, array, expr, f32, i64, zeros
+from dagpu import DeviceOp, array, bool_, expr, f32, i64, zeros
 from tests.behaviour.errors.argument_sorts import WRONG, tensor
 
 blend = expr(f32, f32)(lambda x, a: a * x)
@@ -60,9 +60,13 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "an axis of cumsum": (lambda x: anyhow.cumsum(tensor(), x), ("None", "negative")),
     "softmax": (lambda x: anyhow.softmax(x), TENSORS),
     "an axis of softmax": (lambda x: anyhow.softmax(tensor(), x), ("negative",)),
-    "into": (lambda x: anyhow.scatter_add(x, indices(), zeros((2,))), ("op", "tensor")),
+    "scatter_add": (lambda x: anyhow.scatter_add(x, indices(), zeros((2,))), ("op", "tensor")),
     "indices of scatter_add": (lambda x: anyhow.scatter_add(zeros((4,)), x, zeros((2,))), ()),
     "values": (lambda x: anyhow.scatter_add(zeros((4,)), zeros((4,), i64), x), TENSORS),
+    "where": (lambda x: anyhow.where(x, tensor(), 1.0), ("true",)),
+    "a choice of where": (lambda x: anyhow.where(zeros((4,), bool_), x, tensor()), (*TENSORS, *REALS)),
+    "pow": (lambda x: anyhow.pow(x, tensor()), (*TENSORS, *REALS)),
+    "minimum": (lambda x: anyhow.minimum(x, tensor()), (*TENSORS, *REALS)),
     "matmul": (lambda x: anyhow.matmul(x, tensor()), TENSORS),
     "a transpose": (lambda x: anyhow.matmul(tensor(), tensor(), transpose=x), ()),
     "a precision": (lambda x: anyhow.matmul(tensor(), tensor(), precision=x), ()),
@@ -72,6 +76,11 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "a flag": (lambda x: anyhow.sum(tensor(), keepdims=x), ("true",)),
 }
 """Calls with one argument that varies, and the sorts of values that are right for it."""
+
+
+def test_every_function_is_here() -> None:
+    """Each function of `dagpu.array` has an entry of its name."""
+    assert sorted(set(array.__all__) - CALLS.keys()) == []
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.behaviour.arrays import test_matrix_products
+from tests.behaviour.arrays import test_matrix_products, test_movement_calls
 from tests.behaviour.errors import test_errors
 from tests.behaviour.flows import test_flow_cancellation, test_flow_laws
 from tests.behaviour.graphs import (
@@ -88,6 +88,7 @@ SUITES: Final = (
     Suite(test_handle_names),
     Suite(test_handle_shapes),
     Suite(test_laws),
+    Suite(test_movement_calls),
     Suite(test_named_dags),
     Suite(test_once, fixtures=MARKED),
     Suite(test_once_concurrently, fixtures=MARKED),

@@ -89,6 +89,31 @@ def test_arange_is_numpys(stop: int, dtype: Any) -> None:
     same(contents(arange(stop, dtype)), np.arange(stop).astype(dtype))
 
 
+@given(*[st.integers(-50, 50)] * 2, st.integers(-9, 9).filter(bool), st.sampled_from((f64, i8, i64)))
+def test_arange_from_a_start_is_numpys(start: int, stop: int, step: int, dtype: Any) -> None:
+    """Whole numbers, by position and by name, forwards and backwards; nothing where the stop lies behind the start."""
+    wanted = np.arange(start, stop, step).astype(dtype)
+    same(contents(arange(start, stop, step, dtype)), wanted)
+    same(contents(arange(start=start, stop=stop, step=step, dtype=dtype)), wanted)
+    same(contents(arange(start, stop, dtype=dtype)), np.arange(start, stop).astype(dtype))
+
+
+@given(*[st.floats(-9, 9)] * 2, st.floats(0.01, 3), st.sampled_from((1, -1)))
+def test_arange_of_fractions_has_numpys_length(start: float, stop: float, step: float, sign: int) -> None:
+    """And its elements, but for the rounding of its steps."""
+    wanted = np.arange(start, stop, sign * step)
+    found = contents(arange(start, stop, sign * step, f64))
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("wrong", [(0, 4, 0), (0, float("inf")), (float("nan"), 4)])
+def test_arange_without_a_length_is_refused(wrong: Any) -> None:
+    """The message has the numbers and the cure."""
+    with pytest.raises(ShapeError, match=r"arange\(.*its length is not a finite number. Give finite numbers"):
+        arange(*wrong)
+
+
 @given(start=st.floats(-100, 100), stop=st.floats(-100, 100), num=st.integers(0, 30))
 def test_linspace_is_numpys(start: float, stop: float, num: int) -> None:
     """Both ends included; to the bit in f64, rounded once in f32."""

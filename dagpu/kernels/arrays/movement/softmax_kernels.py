@@ -258,12 +258,17 @@ def _twin(step: str, number: "np.dtype[Any]", source: GroupPattern, order: Softm
 
 
 def _spans_of(operation: str, rows: NDArray[Any], order: SoftmaxOrder) -> NDArray[Any]:
-    """Return the number of each span: (before, along, after) becomes (before, spans, after)."""
-    found = [
-        _lanes_of(operation, rows[:, begin : begin + order.span], order)
-        for begin in range(0, rows.shape[1], order.span)
-    ]
-    return np.concatenate(found, axis=1)
+    """Return the number of each span: (before, along, after) becomes (before, spans, after).
+
+    Rows are filled up to a multiple of the span with what changes no number.
+    """
+    before, length, after = rows.shape
+    spans = -(-length // order.span)
+    if spans <= 1:
+        return _lanes_of(operation, rows, order)
+    full = np.full((before, spans * order.span, after), identity(operation, rows.dtype))
+    full[:, :length] = rows
+    return _lanes_of(operation, full.reshape(before * spans, order.span, after), order).reshape(before, spans, after)
 
 
 def _lanes_of(operation: str, numbers: NDArray[Any], order: SoftmaxOrder) -> NDArray[Any]:
