@@ -208,7 +208,7 @@ def rand(
     Raises:
         ShapeError: the element type, the shape or the seed is not valid.
     """
-    return _alloc(shape, dtype, Uniform(_check_seed(seed, "rand")), "rand")
+    return _alloc(shape, dtype, Uniform(check_seed(seed, "rand")), "rand")
 
 
 def randn(
@@ -233,10 +233,10 @@ def randn(
         ShapeError: the element type, the shape, the seed or a parameter is not valid.
     """
     middle, spread = _check_real(mean, "randn", "mean"), _check_real(std, "randn", "std")
-    return _alloc(shape, dtype, Normal(middle, spread, _check_seed(seed, "randn")), "randn")
+    return _alloc(shape, dtype, Normal(middle, spread, check_seed(seed, "randn")), "randn")
 
 
-def _check_seed(seed: Any, what: str) -> int | None:
+def check_seed(seed: Any, what: str) -> int | None:
     """Return a seed for a recipe, modulo 2**64. A symbolic seed is returned as it is: each run has its own value."""
     given: Any = seed
     if seed is None or (type(seed) is SymbolicNumber and isinstance(given, int)):

@@ -76,6 +76,17 @@ def multiplied(
     array.matmul(x, w, transpose="c")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+def in_order(x: Tensor[f32], n: SharedTensor[i32], flags: Tensor[bool_], lazy: DeviceOp[Tensor[f32]]) -> None:
+    """A sort has the element type of its input, places are i64, and only floats are dropped."""
+    assert_type(array.sort(x), DeviceOp[Tensor[f32], Any])
+    assert_type(array.sort(flags), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.argsort(n), DeviceOp[Tensor[i64], Any])
+    assert_type(array.topk(n, 5), DeviceOp[tuple[Tensor[i32], Tensor[i64]], Any])
+    assert_type(array.permutation(5, seed=1), DeviceOp[Tensor[i64], Any])
+    assert_type(array.dropout(lazy, 0.5), DeviceOp[Tensor[f32], Any])
+    array.dropout(n, 0.5)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
+
 def written(out: Partition[Tensor[f32]], x: SharedTensor[f32]) -> None:
     """`into` and `update` write to a partition, and give what a kernel gives."""
     assert_type(blend.into(out, x, 2.0), KernelOp)

@@ -8,7 +8,7 @@ import pytest
 
 import dagpu
 from dagpu import DeviceOp, array, expr, f32, zeros
-from tests.behaviour.errors.argument_sorts import WRONG, tensor
+from tests.behaviour.errors.argument_sorts import SEED, WRONG, tensor
 
 blend = expr(f32, f32)(lambda x, a: a * x)
 loose: Any = expr
@@ -19,6 +19,10 @@ REALS: Final = ("number", "negative", "fraction", "nan")
 
 def out() -> Any:
     return zeros((4,)).partition((2,))
+
+
+OTHERS: Final = ("topk", "permutation", "dropout")
+"""Functions with more parameters than a tensor."""
 
 
 CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
@@ -33,9 +37,16 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     **{
         name: (lambda x, name=name: getattr(anyhow, name)(x), TENSORS)  # type: ignore[misc]  # reason: mypy has no type for a default
         for name in array.__all__
-        if name not in ("where", "clip", "pow", "minimum", "maximum", "matmul")
+        if name not in ("where", "clip", "pow", "minimum", "maximum", "matmul", *OTHERS)
     },
     "matmul": (lambda x: anyhow.matmul(x, tensor()), TENSORS),
+    "topk": (lambda x: anyhow.topk(x, 2), TENSORS),
+    "a count of topk": (lambda x: anyhow.topk(tensor(), x), ("number",)),
+    "permutation": (lambda x: anyhow.permutation(x, seed=1), ("number",)),
+    "a seed of permutation": (lambda x: anyhow.permutation(3, seed=x), ("None", *SEED)),
+    "dropout": (lambda x: anyhow.dropout(x, 0.5), TENSORS),
+    "a share": (lambda x: anyhow.dropout(tensor(), x), ()),
+    "a seed of dropout": (lambda x: anyhow.dropout(tensor(), 0.5, seed=x), ("None", *SEED)),
     "a transpose": (lambda x: anyhow.matmul(tensor(), tensor(), transpose=x), ()),
     "a precision": (lambda x: anyhow.matmul(tensor(), tensor(), precision=x), ()),
     "maximum": (lambda x: anyhow.maximum(x, tensor()), (*TENSORS, *REALS)),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dagpu import array, convert, device, expr, f32, f64, i32, ones, zeros
+from dagpu import array, convert, device, expr, f32, f64, full, i32, ones, zeros
 from tests.behaviour.errors.cures.catalogue import Catalogue
 
 CATALOGUE = Catalogue()
@@ -89,4 +89,42 @@ case(
 case(
     lambda: anyhow.matmul(zeros((3, 8)), zeros((8, 3)), transpose="A"),
     ('Write "", "a", "b" or "ab"', lambda: array.matmul(zeros((8, 3)), zeros((8, 3)), transpose="a").sync()),
+)
+
+
+# ---- sorting, permutations, dropout
+case(
+    lambda: array.sort(zeros(())),
+    ("Reshape it: x.reshape((1,)), say", lambda: array.sort(zeros(()).reshape((1,))).sync()),
+)
+case(
+    lambda: anyhow.argsort(2.0),
+    ("Pass a tensor: full((1,), x), say", lambda: array.argsort(full((1,), 2.0)).sync()),
+)
+case(
+    lambda: array.topk(zeros((2, 3)), 4),
+    ("Give a whole number from 0 to that", lambda: array.topk(zeros((2, 3)), 3).sync()),
+)
+case(
+    lambda: array.permutation(-1, seed=1),
+    ("Give a whole number of 0 or more", lambda: array.permutation(0, seed=1).sync()),
+)
+case(
+    lambda: anyhow.dropout(2.0, 0.5),
+    ("Pass a tensor: full((1,), x), say", lambda: array.dropout(full((1,), 2.0), 0.5).sync()),
+)
+case(
+    lambda: array.dropout(zeros((3,)), 1.5),
+    ("Give a probability, from 0 to 1", lambda: array.dropout(zeros((3,)), 0.5).sync()),
+)
+case(
+    lambda: anyhow.dropout(zeros((3,)), ones((3,))),
+    ("Give a probability, from 0 to 1", lambda: array.dropout(zeros((3,)), 0.5).sync()),
+)
+case(
+    lambda: anyhow.dropout(zeros((3,), i32), 0.5),
+    (
+        "Convert the tensor before: convert(t, f32), say",
+        lambda: array.dropout(zeros((3,), i32).then(lambda t: convert(t, f32)), 0.5).sync(),
+    ),
 )
