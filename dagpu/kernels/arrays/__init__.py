@@ -27,13 +27,15 @@ from dagpu.kernels.arrays.element_functions import (
     tanh,
     where,
 )
+from dagpu.kernels.arrays.libraries.fourier_transforms import fft, ifft, irfft, rfft
 from dagpu.kernels.arrays.libraries.matrix_products import matmul
 from dagpu.kernels.arrays.random_functions import dropout, permutation
 from dagpu.kernels.arrays.reductions import all, amax, amin, any, mean, norm, prod, sum
 from dagpu.kernels.arrays.sorting.sorted_rows import argsort, sort, topk
 
 __all__ = [
-    "abs", "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "ceil", "clip", "cos", "dropout", "erf", "exp",
-    "expm1", "floor", "isfinite", "isnan", "log", "log1p", "matmul", "maximum", "mean", "minimum", "norm",
-    "permutation", "pow", "prod", "rint", "sin", "sort", "sqrt", "sum", "tanh", "topk", "where",
+    "abs", "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "ceil", "clip", "cos", "dropout", "erf",
+    "exp", "expm1", "fft", "floor", "ifft", "irfft", "isfinite", "isnan", "log", "log1p", "matmul", "maximum",
+    "mean", "minimum", "norm", "permutation", "pow", "prod", "rfft", "rint", "sin", "sort", "sqrt", "sum", "tanh",
+    "topk", "where",
 ]  # fmt: skip

@@ -55,6 +55,7 @@ def test_what_a_sort_takes(where: Any) -> None:
     not, and a refused call moves nothing."""
     part = cut(x, (slice(1, None), slice(None, None, -3)))
     np.testing.assert_array_equal(array.sort(part.lent()).to_host().sync(), np.sort(part.array))
+    np.testing.assert_array_equal(array.sort(value(part.lent())).to_host().sync(), np.sort(part.array))
     assert array.sort(zeros((2, 0))).to_host().sync().shape == (2, 0)
     assert array.argsort(zeros((0, 3))).to_host().sync().shape == (0, 3)
     late = array.argsort(from_host(x).then(lambda t: value(t))).to_host().sync()

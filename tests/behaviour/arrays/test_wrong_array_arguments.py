@@ -21,7 +21,7 @@ def out() -> Any:
     return zeros((4,)).partition((2,))
 
 
-OTHERS: Final = ("topk", "permutation", "dropout")
+OTHERS: Final = ("topk", "permutation", "dropout", "fft", "ifft", "rfft", "irfft")
 """Functions with more parameters than a tensor."""
 
 
@@ -47,6 +47,10 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "dropout": (lambda x: anyhow.dropout(x, 0.5), TENSORS),
     "a share": (lambda x: anyhow.dropout(tensor(), x), ()),
     "a seed of dropout": (lambda x: anyhow.dropout(tensor(), 0.5, seed=x), ("None", *SEED)),
+    "fft": (lambda x: anyhow.fft(x), ()),
+    "rfft": (lambda x: anyhow.rfft(x), TENSORS),
+    "irfft": (lambda x: anyhow.irfft(x), ()),
+    "a length": (lambda x: anyhow.rfft(tensor(), x), ("None", "number")),
     "a transpose": (lambda x: anyhow.matmul(tensor(), tensor(), transpose=x), ()),
     "a precision": (lambda x: anyhow.matmul(tensor(), tensor(), precision=x), ()),
     "maximum": (lambda x: anyhow.maximum(x, tensor()), (*TENSORS, *REALS)),

@@ -15,9 +15,11 @@ from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.sorting.merge_passes import EACH, merge_passes, threads_of
 from dagpu.kernels.arrays.sorting.sort_kernels import PassKernel, sort_kernel
+from dagpu.kernels.expressions.element_operations import type_name
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,
+    contiguous_copy,
     move_arguments,
     new_output,
     refused_call,
@@ -25,7 +27,7 @@ from dagpu.kernels.generated.generated_launch import (
 )
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import UNCUT, Map, Zip, unzip
-from dagpu.ops.creation import Alloc, Copy
+from dagpu.ops.creation import Alloc
 from dagpu.ops.launch import Launch
 
 # Constrained, not bounded: handles are covariant, and these types have an order.
@@ -94,7 +96,7 @@ def _sorted(name: str, x: Any, choose: Callable[[Layout, Origin], tuple[int, boo
             found: list[AnyOp] = [Alloc(shape, dtype, None, origin) for dtype in dtypes]
             return found[0] if len(found) == 1 else Zip(tuple(found), origin)
         if not layout.contiguous:
-            moved, layout = Copy(moved, None, None, origin), contiguous_layout(layout.shape, layout.dtype)
+            moved, layout = contiguous_copy(moved, origin), contiguous_layout(layout.shape, layout.dtype)
         length = layout.shape[-1]
         rows = layout.size // length
         outputs = _passes(reshaped(moved, layout, (rows, length), origin), layout.dtype, rows, wanted,
@@ -111,6 +113,9 @@ def _sorted(name: str, x: Any, choose: Callable[[Layout, Origin], tuple[int, boo
 def _checked_input(name: str, layout: Layout | None, origin: Origin) -> Layout:
     if layout is None:
         raise refused_call(name, origin, "x is a number", "Pass a tensor: full((1,), x), say")
+    if layout.dtype.kind == "c":
+        what = f"elements of {type_name(layout.dtype)} have no order"
+        raise refused_call(name, origin, what, "Sort by one part of them")
     if not layout.shape:
         raise ShapeError(
             f"{name} at {describe(origin)}: x has no axis, so it has no rows. Reshape it: x.reshape((1,)), say."

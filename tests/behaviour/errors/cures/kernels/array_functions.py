@@ -3,9 +3,10 @@
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
-from dagpu import array, convert, device, expr, f32, f64, full, i32, ones, zeros
+from dagpu import array, c64, convert, device, expr, f32, f64, from_host, full, i32, ones, zeros
 from tests.behaviour.errors.cures.catalogue import Catalogue
 
 CATALOGUE = Catalogue()
@@ -126,5 +127,59 @@ case(
     (
         "Convert the tensor before: convert(t, f32), say",
         lambda: array.dropout(zeros((3,), i32).then(lambda t: convert(t, f32)), 0.5).sync(),
+    ),
+)
+
+
+# ---- complex elements, Fourier transforms
+def without_cufft() -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "nvmath.bindings.cufft", None)
+        return array.rfft(ones((4,))).sync()
+
+
+case(
+    without_cufft,
+    ('On the host it needs nothing: op.on("host")', lambda: array.rfft(ones((4,))).on("host").sync()),
+    simulated=True,
+)
+case(
+    lambda: array.rfft(zeros((4,)), 0),
+    ("Give a whole number of 1 or more, or leave it out", lambda: array.rfft(zeros((4,)), 3).sync()),
+)
+case(
+    lambda: array.irfft(zeros((1,), c64)),
+    ("Give n, or longer rows", lambda: array.irfft(zeros((1,), c64), 1).sync()),
+)
+case(
+    lambda: array.rfft(zeros(())),
+    ("Reshape it: x.reshape((1,)), say", lambda: array.rfft(zeros(()).reshape((1,))).sync()),
+)
+case(
+    lambda: anyhow.fft(zeros((4,))),
+    ("Use rfft for real numbers", lambda: array.rfft(zeros((4,))).sync()),
+)
+case(
+    lambda: anyhow.rfft(zeros((4,), i32)),
+    ("Convert the tensor before", lambda: array.rfft(zeros((4,), i32).then(lambda t: convert(t, f32))).sync()),
+)
+case(
+    lambda: anyhow.ifft(2.0),
+    ("Pass a tensor: full((1,), x), say", lambda: array.ifft(full((1,), 2.0, c64)).sync()),
+)
+case(
+    lambda: anyhow.sort(zeros((4,), c64)),
+    ("Sort by one part of them", lambda: array.sort(from_host(np.zeros(4, np.complex64).real)).sync()),
+)
+case(
+    lambda: convert(zeros((4,), c64).sync(), f32),
+    ("from_host(array.real)", lambda: from_host(np.zeros(4, np.complex64).real).sync()),
+    ("from_host(array.astype(np.complex64))", lambda: from_host(np.zeros(4).astype(np.complex64)).sync()),
+)
+case(
+    lambda: anyhow.sum(zeros((4,), c64).then(lambda t: expr(f32)(lambda x: x + 1)(t))).sync(),  # type: ignore[arg-type]  # reason: the mistake
+    (
+        "Kernels take real elements: pass one part of the numbers",
+        lambda: expr(f32)(lambda x: x + 1)(from_host(np.zeros(4, np.complex64).real)).sync(),
     ),
 )
