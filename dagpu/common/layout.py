@@ -16,8 +16,8 @@ from dagpu.common.errors import PartitionError, ShapeError
 from dagpu.common.frozen import plain
 from dagpu.common.wrong_arguments import format_value
 
-MOST_ELEMENTS: Final = 2**63 // 8 - 1
-"""The largest product of the extents of an array, except extents of 0. Byte offsets have 64 bits, elements at most 8
+MOST_ELEMENTS: Final = 2**63 // 16 - 1
+"""The largest product of the extents of an array, except extents of 0. Byte offsets have 64 bits, elements at most 16
 bytes."""
 
 

@@ -17,7 +17,17 @@ from dagpu.common.frozen import frozen
 from dagpu.common.layout import as_shape
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import add_call_place, format_value, wrong_argument
-from dagpu.handles import HANDLES, TO_HOST, Partition, SharedTensor, Tensor, TensorMut, TensorRef, move_handle
+from dagpu.handles import (
+    HANDLES,
+    TO_HOST,
+    Partition,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    TensorRef,
+    find_live_state,
+    move_handle,
+)
 from dagpu.handles.handle_trees import move_handles, storage_key
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, read_value
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static, cure_by_await
@@ -66,7 +76,7 @@ class Copy(DeviceOp[_T_co, _L_co, _G_co]):
     origin: Origin
 
 
-_SHORT = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool_")
+_SHORT = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool_", "c64", "c128")
 """The short names of the element types of tensors."""
 
 
@@ -269,7 +279,7 @@ def rand(
     Raises:
         ShapeError: the element type, the shape or the seed is not valid.
     """
-    return _alloc(shape, dtype, Uniform(_check_seed(seed, "rand")), "rand")
+    return _alloc(shape, dtype, Uniform(check_seed(seed, "rand")), "rand")
 
 
 def randn(
@@ -294,10 +304,10 @@ def randn(
         ShapeError: the element type, the shape, the seed or a parameter is not valid.
     """
     middle, spread = _check_real(mean, "randn", "mean"), _check_real(std, "randn", "std")
-    return _alloc(shape, dtype, Normal(middle, spread, _check_seed(seed, "randn")), "randn")
+    return _alloc(shape, dtype, Normal(middle, spread, check_seed(seed, "randn")), "randn")
 
 
-def _check_seed(seed: Any, what: str) -> int | None:
+def check_seed(seed: Any, what: str) -> int | None:
     """Return a seed for a recipe, modulo 2**64. A symbolic seed is returned as it is: each run has its own value."""
     given: Any = seed
     if seed is None or (type(seed) is SymbolicNumber and isinstance(given, int)):
@@ -340,7 +350,7 @@ def _dtype_cure(dtype: "np.dtype[Any]") -> str:
     if not dtype.isnative and element_type(dtype.newbyteorder("=")) is not None:
         return 'Its bytes are in the order of other machines. Swap them: array.astype(array.dtype.newbyteorder("="))'
     if dtype.kind == "c":
-        return "Copy its parts by themselves: zip_ops(from_host(array.real), from_host(array.imag))"
+        return "Round it: array.astype(np.complex128)"
     if dtype.names is not None:
         return f"Copy its fields by themselves: from_host(array[{dtype.names[0]!r}])"
     if dtype.kind in "mM":
@@ -372,6 +382,15 @@ def _check_source(t: Any, call: str, origin: Origin) -> Any:
             f"{what} at {describe(origin)}: {_describe_kind(t)} is nothing to copy from. {_handle_cure(t, call)}."
         )
     return t
+
+
+def _check_conversion(source: "np.dtype[Any]", target: "np.dtype[Any]", what: str, origin: Origin) -> None:
+    """Raise a ShapeError for a conversion between real and complex elements, which would lose or invent a part."""
+    if (source.kind == "c") is not (target.kind == "c"):
+        raise ShapeError(
+            f"{what} at {describe(origin)}: elements of {source.name} are not converted to {target.name}. Convert on "
+            "the host: from_host(array.real), from_host(array.astype(np.complex64))."
+        )
 
 
 def _describe_kind(t: object) -> str:
@@ -442,7 +461,11 @@ def convert(t: Any, dtype: Any) -> Any:
     """Copy `t` to another element type, by C's rules of conversion. Moves a `Tensor` or `TensorMut`, as `dup` does."""
     origin = here()
     wanted = _element_type(dtype, origin, "convert")
-    return Copy(move_handle(_check_source(t, "convert(t, dtype)", origin), "convert()", origin), None, wanted, origin)
+    source = _check_source(t, "convert(t, dtype)", origin)
+    state = find_live_state(source)
+    if state is not None:  # a handle that has been moved is refused by the move
+        _check_conversion(state.layout.dtype, wanted, "convert", origin)
+    return Copy(move_handle(source, "convert()", origin), None, wanted, origin)
 
 
 @overload

@@ -13,6 +13,8 @@ from dagpu import (
     TensorRef,
     array,
     bool_,
+    c64,
+    c128,
     expr,
     f32,
     f64,
@@ -108,6 +110,30 @@ def multiplied(
     array.matmul(x, y)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     array.matmul(n, n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     array.matmul(x, w, transpose="c")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def in_order(x: Tensor[f32], n: SharedTensor[i32], flags: Tensor[bool_], lazy: DeviceOp[Tensor[f32]]) -> None:
+    """A sort has the element type of its input, places are i64, and only floats are dropped."""
+    assert_type(array.sort(x), DeviceOp[Tensor[f32], Any])
+    assert_type(array.sort(flags), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.argsort(n), DeviceOp[Tensor[i64], Any])
+    assert_type(array.topk(n, 5), DeviceOp[tuple[Tensor[i32], Tensor[i64]], Any])
+    assert_type(array.permutation(5, seed=1), DeviceOp[Tensor[i64], Any])
+    assert_type(array.dropout(lazy, 0.5), DeviceOp[Tensor[f32], Any])
+    array.dropout(n, 0.5)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
+
+def transformed(x: Tensor[f32], y: SharedTensor[f64], z: Tensor[c64], w: TensorRef[c128]) -> None:
+    """Real elements of one precision become complex ones of the same, and back."""
+    assert_type(array.rfft(x), DeviceOp[Tensor[c64], Any])
+    assert_type(array.rfft(y, 8), DeviceOp[Tensor[c128], Any])
+    assert_type(array.irfft(z), DeviceOp[Tensor[f32], Any])
+    assert_type(array.irfft(w, 7), DeviceOp[Tensor[f64], Any])
+    assert_type(array.fft(z), DeviceOp[Tensor[c64], Any])
+    assert_type(array.ifft(w), DeviceOp[Tensor[c128], Any])
+    assert_type(zeros((3,), c64), DeviceOp[Tensor[c64]])
+    array.fft(x)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.rfft(z)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def written(out: Partition[Tensor[f32]], x: SharedTensor[f32]) -> None:

@@ -218,8 +218,8 @@ def test_from_host_reads_the_array_when_it_runs() -> None:
     [
         ([1.0, 2.0], "array is [1.0, 2.0], but a NumPy array is wanted. Make one of it: np.asarray(x)."),
         (
-            np.zeros(2, np.complex64),
-            "array has elements of complex64, which no tensor has. Copy its parts by themselves",
+            np.zeros(2, np.clongdouble),
+            "array has elements of complex256, which no tensor has. Round it: array.astype(np.complex128)",
         ),
         (np.zeros(2, object), "array has elements of object, which no tensor has. Convert it"),
         (np.zeros(2, ">f4"), "array has elements of >f4, which no tensor has. Its bytes are in the order of"),
@@ -333,7 +333,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: arange(-1), "shape (-1,) has a negative extent"),
     (lambda: linspace(0, 1, -1), "shape (-1,) has a negative extent"),
     (lambda: eye(-1), "has a negative extent"),
-    (lambda: ones((2,), np.complex64), "is not an element type of a tensor. Use one of f16 bf16 f32"),
+    (lambda: ones((2,), np.clongdouble), "is not an element type of a tensor. Use one of f16 bf16 f32"),
     (lambda: empty((2,), str), "is not an element type of a tensor"),  # type: ignore[type-var]  # reason: refused
     *(
         (lambda text=text: ones((2,), text), f"{text!r} is not an element type of a tensor")
