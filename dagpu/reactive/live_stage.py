@@ -221,8 +221,8 @@ class LiveStage:
         return True
 
     def _bind(self, subprogram: Subprogram, compare: int = 0) -> list[object]:
-        """Bind the buffers of an update: leaves, kept memory that it reads, what the cutoffs `compare` let through last,
-        and kept memory that it writes in place."""
+        """Bind the buffers of an update: leaves, kept memory that it reads, kept memory that it writes in place, and
+        what the cutoffs `compare` let through last."""
         memory: list[object] = [None] * len(subprogram.program.buffers)
         last, targets, leaves = self.staleness.last, self.targets, self.leaves
         for buffer, here in subprogram.inputs:

@@ -30,7 +30,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
 )
 from dagpu.mypy_plugin.ownership.dataflow import Dataflow, entry_states
 from dagpu.mypy_plugin.ownership.liveness import live_after_each, live_before, liveness
-from dagpu.mypy_plugin.shapes import output_partition
+from dagpu.mypy_plugin.shapes import shape_checks
 from dagpu.mypy_plugin.sources import fingerprint
 from tests.support.mypy_checks import Checker, dependencies
 
@@ -229,7 +229,7 @@ def test_a_defect_of_the_plugin_is_a_note(
     def broken(*_: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr(output_partition, "check", broken)
+    monkeypatch.setattr(shape_checks, "check", broken)
     checker = Checker(tmp_path, dependencies(tmp_path_factory))
     checker.write({"moved.py": "from dagpu import zeros\n\nt = zeros((4,)).sync()\nt.share()\nt.shape\nx: int = ''\n"})
     note, error = checker.check("moved.py")

@@ -7,7 +7,6 @@ import numpy as np
 
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin
-from dagpu.kernels.arrays.reduction_kernels import place_texts
 from dagpu.kernels.generated.generated_launch import generated_kernel, output, tensor_input
 from dagpu.ops.kernel_spec import KernelSpec
 
@@ -60,11 +59,17 @@ __global__ void differ(Tile<unsigned int, 1> out, View<const unsigned char, 1> x
 
 _ELEMENTS: Final = """\
 __global__ void differ(Tile<unsigned int, 1> out, View<const {word}, {rank}> x, View<const {word}, {rank}> y) {{
-    const unsigned long long length = 1ull * {length}, step = 1ull * out.extent(0) * blockDim.x;
+    const unsigned long long length = 1ull * x.size(), step = 1ull * out.extent(0) * blockDim.x;
     bool found = false;
     for (unsigned long long n = 1ull * out.origin(0) * blockDim.x + threadIdx.x; n < length; n += step) {{
-        const dagpu::index_t at = static_cast<dagpu::index_t>(n);
-        found |= x({places}) != y({places});
+        Index<{rank}> i;
+        dagpu::index_t rest = static_cast<dagpu::index_t>(n);
+#pragma unroll
+        for (int axis = {rank} - 1; axis >= 0; --axis) {{
+            i.at[axis] = rest % x.extent(axis);
+            rest /= x.extent(axis);
+        }}
+        found |= x[i] != y[i];
     }}
     const int any = __syncthreads_or(found);
     if (threadIdx.x == 0) out(out.origin(0)) = any != 0;
@@ -98,9 +103,7 @@ def differ_kernel(itemsize: int, rank: int, dense: bool) -> KernelSpec:
     word = np.dtype(f"u{itemsize}")
     text = _BYTES
     if not dense:
-        axes = (True,) * rank
-        length = " * ".join([f"x.extent({axis})" for axis in range(rank)])
-        text = _ELEMENTS.format(word=_WORDS[itemsize], rank=rank, length=length, places=", ".join(place_texts(axes)))
+        text = _ELEMENTS.format(word=_WORDS[itemsize], rank=rank)
     params = [output("out", FLAG, 1), tensor_input("x", word, rank), tensor_input("y", word, rank)]
     return generated_kernel("differ", params, text, _differ, _ORIGIN, block=(_THREADS,))
 
