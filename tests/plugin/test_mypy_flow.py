@@ -117,6 +117,23 @@ def paths_from(entry: BasicBlock) -> Iterator[list[BasicBlock]]:
 # ---- liveness
 
 
+@given(instructions(), st.integers(0, (1 << SLOTS) - 1))
+def test_a_slot_that_is_filled_is_live_before_only_if_it_is_read(i: Instruction, live: int) -> None:
+    """By definition, for one instruction: what it reads is live before it, and of the rest what it does not fill."""
+    read, filled = set[int](), set[int]()
+    match i:
+        case Read() | Move() | Lend():
+            read, filled = {i.place.slot}, set() if i.into is None else {i.into}
+        case Build():
+            read, filled = set(i.parts), set() if i.into is None else {i.into}
+        case Store():
+            read, filled = set() if i.part is None else {i.part}, set() if i.place.path else {i.place.slot}
+        case _:
+            raise AssertionError(i)
+    before = {slot for slot in range(SLOTS) if live >> slot & 1} - filled | read
+    assert live_before(i, live) == sum(1 << slot for slot in before)
+
+
 @given(bodies())
 def test_a_slot_is_live_if_a_way_leads_to_where_it_is_read(body: Body) -> None:
     """By definition, along every way from a block: it is read before anything is put into it."""
