@@ -2,6 +2,7 @@
 poisoned memory, and on a simulated GPU."""
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import PlanError, current_device, from_host, ones, zip_ops
+from dagpu import DeviceError, PlanError, SharedTensor, current_device, from_host, ones, share_array, zip_ops
 from dagpu.handles import live_state
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import CopyDtoH
@@ -212,6 +213,47 @@ def test_a_tensor_that_is_cut_off_keeps_its_address(kind: str) -> None:
         assert memory[0] is memory[1] is memory[2] is not memory[3] is memory[4]
         assert used[0] == used[1] == used[2] < used[3] == used[4]  # two values are held in the end, and no third
         assert [float(each.to_host().sync()[0]) for each in handed_out] == [1.25, 1.25, 1.25, 1.75, 1.75]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.float64])
+def test_a_cutoff_compares_the_elements_of_a_strided_array_alone(dtype: Any) -> None:
+    """A shared array of another library may have gaps; what lies in them does not count."""
+
+    def shared(between: float, last: float) -> SharedTensor[Any]:
+        held = np.full((3, 4, 2), between, dtype)
+        held[..., 0] = 1
+        held[-1, -1, 0] = last
+        return share_array(held[..., 0])
+
+    x: Any = source(shared(5, 1))
+    trial = Trial(cutoff(x).then(lambda t: t.to_host()), [x])
+    trial.check()
+    for between, last, wanted in ((6, 1, 0), (6, 2, 1), (7, 2, 0)):
+        x.set(shared(between, last))
+        trial.check()
+        assert trial.ran == wanted
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_an_update_that_fails_before_a_cutoff_is_decided_is_made_good(step: int) -> None:
+    """A fault at each step of the run that compares, its flags among them: targets alone count as lost."""
+    x = source(array(1))
+    with machine("explore"):
+        trial = Trial(flipped(cutoff(gathered(x.then(from_host).shared()))).to_host(), [x])
+        with explored("explore", 0):
+            trial.check()
+        x.set(array(2))
+        with explored("explore", 1, step), suppress(DeviceError):
+            trial.update()
+        (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
+        assert stage.lost <= stage.staleness.targets
+        with explored("explore", 2):
+            trial.check()
+        assert stage.lost == frozenset()
+        x.set(array(2))
+        with explored("explore", 3):
+            trial.check()
+        assert trial.ran == 3
 
 
 def test_flags_alone_go_to_the_host() -> None:
