@@ -158,7 +158,7 @@ def test_a_cutoff_on_the_device_stops_equal_bits(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MACHINES)
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from((None, 1.0, 2.0)), st.sampled_from((0.0, 1e30)), st.integers(0, 9)), max_size=5
