@@ -1,7 +1,7 @@
 """The four kinds of tensor handles: `Tensor`, `SharedTensor`, `TensorRef` and `TensorMut`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol, Self, cast, final
 
 from dagpu.common.critical import Bookkeeping
 from dagpu.common.dtypes import NewShape, Shape
@@ -26,6 +26,10 @@ class Tensor(ArrayHandle[D_co, S_co]):
     """An array in device memory with one owner. Passing it on moves it."""
 
     __slots__ = ("__weakref__",)
+
+    if TYPE_CHECKING:  # for checkers unhashable, so that no source takes it; at run time it hashes by identity
+        # As in typeshed for lists; object declares a method.
+        __hash__: ClassVar[None]  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def partition(self, tile: Shape, *, partial: bool = False) -> "Partition[Self]":
         """Divide the tensor into disjoint tiles, for a kernel to write. Moves it; `.unpartition()` returns it.
@@ -201,6 +205,10 @@ class TensorRef(ArrayHandle[D_co, S_co]):
 
     __slots__ = ("__weakref__",)
 
+    if TYPE_CHECKING:  # for checkers unhashable, so that no source takes it; at run time it hashes by identity
+        # As in typeshed for lists; object declares a method.
+        __hash__: ClassVar[None]  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
+
     def reshape(self, shape: NewShape) -> "TensorRef[D_co]":
         """Return a borrow of the same elements with another shape, of which one extent may be -1.
 
@@ -239,6 +247,10 @@ class TensorMut(ArrayHandle[D_co, S_co]):
     """
 
     __slots__ = ("__weakref__",)
+
+    if TYPE_CHECKING:  # for checkers unhashable, so that no source takes it; at run time it hashes by identity
+        # As in typeshed for lists; object declares a method.
+        __hash__: ClassVar[None]  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def partition(self, tile: Shape, *, partial: bool = False) -> "Partition[Self]":
         """Divide the tensor into disjoint tiles, for a kernel to write. Moves it; `.unpartition()` returns it.

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from dagpu.common.errors import PlanError
 from dagpu.lowering.program import Cell, Fill, Instruction, Launch, Program, Role, label
+from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.updates.value_numbers import ValueNumbers
@@ -23,20 +24,24 @@ _UNWRITTEN: Final = -1
 
 
 def verify_update(
-    staleness: Staleness, change: Change, update: Subprogram, unchanged: frozenset[int] = frozenset()
+    staleness: Staleness,
+    change: Change,
+    update: Subprogram,
+    unchanged: frozenset[int] = frozenset(),
+    comparisons: CutoffComparisons | None = None,
 ) -> None:
     """Prove an update for a change of inputs. The instructions `unchanged` leave what they left before, although they
     depend on the change: `verify_tiles` has proved that.
 
     Before it, each target holds what a run from scratch with the old inputs leaves in it, but for those in
     `change.lost`, which hold nothing; and where earlier parts of the update or other runs have made a target, what they
-    left. After
-    it, each target that waits for no cutoff must hold what a run from scratch with the new inputs leaves.
+    left. After it, each target that waits for no cutoff must hold what a run from scratch with the new inputs leaves.
+    The flags of each cutoff that the update decides must be those of the contents that a run from scratch leaves.
 
     Raises:
-        PlanError: the update reads what holds nothing, or leaves a target stale.
+        PlanError: the update reads what holds nothing, or leaves a target stale, or decides a cutoff by other contents.
     """
-    whole, table = staleness.program, ValueNumbers()
+    whole, table = staleness.program if comparisons is None else comparisons.program, ValueNumbers()
 
     def leaf(buffer: int, mask: int) -> int:
         return table.number(("leaf", buffer, bool(staleness.bits.get(buffer, 0) & mask)))
@@ -60,6 +65,9 @@ def verify_update(
         if not staleness.bits_of(buffer) & change.wait and held[buffer] != after[buffer]:
             made_by = label(whole.instructions[staleness.last[buffer]])
             raise PlanError(f"an update leaves buffer {buffer}, which {made_by} writes, stale. {CURE}")
+    for each in [] if comparisons is None else comparisons.of(change.compare):
+        if held.get(each.cell) != after[each.cell]:
+            raise PlanError(f"an update decides a cutoff of buffer {each.buffer} by other contents. {CURE}")
 
 
 def _execute(

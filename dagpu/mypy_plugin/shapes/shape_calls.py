@@ -7,7 +7,18 @@ from typing import TypeAlias as Alias
 from mypy.nodes import CallExpr, RefExpr, TypeAlias, TypeInfo
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.shapes.shape_values import Array, Cut, Extents, Number, Op, Several, Value, as_extents, result_of
+from dagpu.mypy_plugin.shapes.shape_values import (
+    Array,
+    Cut,
+    Extents,
+    Nothing,
+    Number,
+    Op,
+    Several,
+    Value,
+    as_extents,
+    result_of,
+)
 
 Arguments: Alias = Mapping[str, Value]
 """The known values of the arguments of a call, by parameter name."""
@@ -76,8 +87,21 @@ FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, object], Value]
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "partition": ("tile",), "reshape": ("shape",), "view": ("shape",), "new": ("shape", "tile"),
+    "write": ("at", "data"),
 }  # fmt: skip
-"""The parameters of the methods that take shapes."""
+"""The parameters of the methods that take shapes or parts."""
+
+_SLICE: tuple[Value, ...] = (Nothing(), Nothing(), Nothing())
+_ALONG: tuple[Value, ...] = (None, Number(0), Number(0))
+MADE: dict[str, tuple[tuple[str, ...], tuple[Value, ...]]] = {
+    names.SLICE: (("start", "stop", "step"), _SLICE),
+    names.ALONG: (("axis", "before", "after"), _ALONG),
+    names.HERE: ((), ()),
+    names.ROWS: ((), ()),
+    names.COLUMNS: ((), ()),
+    names.KERNEL_DECORATOR: (("sees",), (Nothing(),)),
+}
+"""For the full names of classes, and of the decorator `kernel`: parameters and defaults. A call evaluates to `Made`."""
 
 
 # ---- methods ------------------------------------------------------------------------------------
