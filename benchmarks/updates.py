@@ -16,6 +16,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count as count_from
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,10 @@ def timed(name: str, call: Callable[[], object], count: int) -> Mapping[str, Spa
 
 
 def contenders(launches: int, dirty: int, count: int) -> list[Contender]:
-    """Return an update, a pipeline and a plain op of one chain. The slow ones make fewer calls for each sample."""
+    """Return an update, a pipeline with the same and with another number in each call, and a plain op of one chain.
+
+    The slow ones make fewer calls for each sample.
+    """
     early, late = source(1.0), source(2.0)
     x = from_host(np.ones(N, np.float32)).sync().share()
     given = source(x)
@@ -169,9 +173,11 @@ def contenders(launches: int, dirty: int, count: int) -> list[Contender]:
     def whole(x: SharedTensor[f32], early: float, late: float) -> DeviceOp[SharedTensor[f32]]:
         return chain(value(x), launches, dirty, early, late)
 
+    numbers = count_from(3.0)
     return [
         lambda: feed.updates("update", count),
         lambda: timed("pipeline", lambda: whole(x, 1.0, 2.0).sync(), few),
+        lambda: timed("changed", lambda: whole(x, 1.0, next(numbers)).sync(), few),
         lambda: timed("op", lambda: chain(given, launches, dirty, 1.0, late).sync(), 2),
     ]
 
@@ -188,6 +194,7 @@ def compare_launches(count: int, repeats: int, *, gpu: bool) -> Table:
         found = measure(contenders(launches, DIRTY, count), repeats)
         table.add(f"{launches}: update", found["update"], 1e6, target=GOAL_US if gpu else None, base=found["pipeline"])
         table.add(f"{launches}: pipeline, all of it", found["pipeline"], 1e6)
+        table.add(f"{launches}: pipeline, its number changed", found["changed"], 1e6, base=found["pipeline"])
         table.add(f"{launches}: plain op, traced", found["op"], 1e6, base=found["pipeline"])
     return table
 
@@ -198,7 +205,8 @@ def compare_shares(count: int, repeats: int) -> Table:
     table = Table(f"An update of a share of {launches} launches", "us", ratio_to="the whole pipeline")
     for percent in (1, 10, 100):
         found = measure(contenders(launches, launches * percent // 100, count), repeats)
-        table.add(f"{percent} % changed", found["update"], 1e6, base=found["pipeline"])
+        table.add(f"{percent} % changed: update", found["update"], 1e6, base=found["pipeline"])
+        table.add(f"{percent} % changed: pipeline", found["changed"], 1e6, base=found["pipeline"])
     return table
 
 

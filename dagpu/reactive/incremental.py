@@ -134,7 +134,8 @@ class IncrementalRun:
                 repeated = None
                 if not (self._parts or stage.lost or stage.cutoffs or stage.common):
                     repeated = stage.plans.repeated(self._stale)
-                if repeated is not None and await stage.repeat(repeated, waits, self._origin):
+                if repeated is not None:
+                    await stage.repeat(repeated, waits, self._origin)
                     self._count(stage, len(repeated.subprogram.chosen))
                 else:
                     parts = self._changed_parts() if self._parts else None

@@ -22,6 +22,7 @@ from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.reactive.tiled_plans import ChangedParts, TiledPlan, TiledPlans
 from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
+from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call, settle
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting import Waits
@@ -181,44 +182,54 @@ class LiveStage:
         if update.loaded is None:
             self.lost = change.lost
             return 0
-        bound = BoundArguments(self._bind(update.subprogram, change.compare), update.locks, (), ())
+        memory = self._bind(update.subprogram, change.compare)
         if tiled is not None:
             for here, memory_here in tiled[1].items():
-                bound.memory[here] = memory_here
-        locks = Locks(origin) if bound.locks else None
-        try:
-            await run_call(update.loaded, bound, locks, self._settings, waits)
-        except BaseException:
-            self.lost |= update.targets
-            raise
-        finally:
-            if locks is not None:
-                locks.release()
-        self._replace(update.subprogram, bound.memory, change.compare)
+                memory[here] = memory_here
+        await self._launch(update, update.loaded, memory, waits, origin, change.compare)
         self.lost -= update.targets
         return len(chosen) - sum(len(each.chosen) for each in self._comparisons.of(change.compare))
 
-    async def repeat(self, update: UpdatePlan, waits: Waits, origin: Origin) -> bool:
-        """Do what `run` does, for a plan of `UpdatePlans.repeated`, and for a stage without lost targets: nothing but
-        the inputs has to be bound before the launch. Return false if another run has locked what it reads; it has no
-        effect then."""
-        loaded, subprogram, locks = update.loaded, update.subprogram, update.locks
-        assert loaded is not None
-        memory = self._bind(subprogram)
-        if locks and not lock_all(locks, self, origin):
-            return False
+    async def repeat(self, update: UpdatePlan, waits: Waits, origin: Origin) -> None:
+        """Do what `run` does, for a plan of `UpdatePlans.repeated`, and for a stage without lost targets."""
+        assert update.loaded is not None
+        await self._launch(update, update.loaded, self._bind(update.subprogram), waits, origin)
+
+    async def _launch(
+        self,
+        update: UpdatePlan | TiledPlan,
+        loaded: LoadedPlan,
+        memory: list[object],
+        waits: Waits,
+        origin: Origin,
+        compare: int = 0,
+    ) -> None:
+        """Run the plan of an update on this memory, and take over what it makes, with the flags of the cutoffs
+        `compare`."""
+        wanted, settings = update.locks, self._settings
+        graph = loaded.runs + 1 >= loaded.graph_from
+        is_ready = loaded.graph_is_ready if graph else loaded.is_compiled
         try:
-            loaded.runs += 1
-            replay = loaded.prepared.submit(Bindings(memory=memory), graph=True)
-            await settle(replay, waits, loaded.spin if self._settings.spin is None else self._settings.spin)
+            if is_ready and (not wanted or lock_all(wanted, self, origin)):
+                try:
+                    if waits.must_end():
+                        await waits.raise_reason()
+                    loaded.runs += 1
+                    replay = loaded.prepared.submit(Bindings(memory=memory), graph=graph)
+                    await settle(replay, waits, loaded.spin if settings.spin is None else settings.spin)
+                finally:
+                    if wanted:
+                        unlock_all(wanted)
+            else:
+                locks = Locks(origin)
+                try:
+                    await run_call(loaded, BoundArguments(memory, wanted, (), ()), locks, settings, waits)
+                finally:
+                    locks.release()
         except BaseException:
             self.lost |= update.targets
             raise
-        finally:
-            if locks:
-                unlock_all(locks)
-        self._replace(subprogram, memory)
-        return True
+        self._replace(update.subprogram, memory, compare)
 
     def _bind(self, subprogram: Subprogram, compare: int = 0) -> list[object]:
         """Bind the buffers of an update: leaves, kept memory that it reads, kept memory that it writes in place, and

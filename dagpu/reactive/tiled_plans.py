@@ -14,7 +14,7 @@ from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.verify.verify_tiles import verify_tiles
-from dagpu.lowering.verify.verify_update import verify_update
+from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.live.parts import Box
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.settings import Settings
@@ -98,6 +98,7 @@ class TiledPlans:
         self._on_plan = on_plan
         self._tiles = TileUpdates(staleness)
         self._totals = self._tiles.total
+        self._verifier: UpdateVerifier | None = None
         self._plans: OrderedDict[Hashable, TiledPlan] = OrderedDict()
         self._prepared: OrderedDict[Hashable, _Prepared] = OrderedDict()
         self.counts: tuple[TileCount, ...] = ()
@@ -127,7 +128,9 @@ class TiledPlans:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
         if self._settings.verify and prepared.unchanged not in plan.proved:
-            verify_update(self._staleness, change, plan.whole, prepared.unchanged, self._comparisons)
+            if self._verifier is None:
+                self._verifier = UpdateVerifier(self._staleness, self._comparisons)
+            self._verifier.verify(change, plan.whole, prepared.unchanged)
             plan.proved.add(prepared.unchanged)
         return plan, self._bound(plan, prepared, held, targets)
 

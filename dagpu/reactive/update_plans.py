@@ -15,7 +15,7 @@ from dagpu.lowering.plan import Plan
 from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram
-from dagpu.lowering.verify.verify_update import verify_update
+from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.settings import Settings
 
@@ -69,6 +69,7 @@ class UpdatePlans:
         self._plans: OrderedDict[Change, UpdatePlan] = OrderedDict()
         self._owed: OrderedDict[Change, None] = OrderedDict()
         """The changes that a larger plan has served, and whose own plans are not made yet."""
+        self._verifier: UpdateVerifier | None = None
         self._repeated: tuple[int, UpdatePlan] | None = None
         """The bits and the plan that `repeated` has returned, while no other plan was used after it."""
 
@@ -134,7 +135,9 @@ class UpdatePlans:
         chosen = staleness.instructions_for(staleness.stale_targets(change))
         subprogram = comparisons.extract(chosen, change.compare, staleness.targets)
         if self._settings.verify:
-            verify_update(staleness, change, subprogram, comparisons=comparisons)
+            if self._verifier is None:
+                self._verifier = UpdateVerifier(staleness, comparisons)
+            self._verifier.verify(change, subprogram)
         loaded = None
         if subprogram.chosen:
             plan = plan_program(subprogram.program, self._settings.verify)

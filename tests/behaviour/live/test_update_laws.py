@@ -16,7 +16,7 @@ from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import CopyDtoH
 from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.subprogram import extract
-from dagpu.lowering.verify.verify_update import verify_update
+from dagpu.lowering.verify.verify_update import UpdateVerifier, verify_update
 from dagpu.ops.live.source_op import cutoff, source
 from tests.behaviour.live.live_kernels import array, blended, flipped, gathered
 from tests.behaviour.live.live_trials import (
@@ -80,14 +80,16 @@ def test_every_instruction_of_an_update_is_needed(recipe: Recipe) -> None:
     (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
     staleness, live = stage.staleness, trial.run._live  # noqa: SLF001
     assert live is not None
+    of_all = UpdateVerifier(staleness)
     for mask in range(1, min(1 << len(live.bit_names), 64)):
         update = Change(mask)
         chosen = staleness.instructions_for(staleness.stale_targets(update))
         verify_update(staleness, update, extract(staleness.program, chosen, staleness.targets))
+        of_all.verify(update, extract(staleness.program, chosen, staleness.targets))
         for missing in chosen:
             rest = tuple(index for index in chosen if index != missing)
             with pytest.raises(PlanError, match=r"stale|holds nothing"):
-                verify_update(staleness, update, extract(staleness.program, rest, staleness.targets))
+                of_all.verify(update, extract(staleness.program, rest, staleness.targets))
 
 
 @pytest.mark.parametrize("kind", MACHINES)
