@@ -10,7 +10,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PYTHONS := $(or $(PYTHON),python3 python python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: help demo test docs lint types bench gpu check clean
+.PHONY: help demo test docs lint types kernels bench gpu check clean
 
 help:
 	@sed -n '2,4s/^# //p' Makefile
@@ -59,6 +59,10 @@ types: $(VENV)/.stamp-dev
 	"$(BIN)/mypy"
 	"$(BIN)/pyright" --pythonpath "$(BIN)/python"
 
+# NVRTC is a download of 70 MB, and compiles without a GPU.
+kernels: $(VENV)/.stamp-dev $(VENV)/.stamp-nvrtc
+	"$(BIN)/python" -m tests.project.kernels.every_kernel
+
 bench: $(VENV)/.stamp-bench
 	"$(BIN)/python" -m benchmarks.overhead
 
@@ -73,7 +77,7 @@ gpu:
 	DAGPU_DEVICE=cuda:0 "$(PYTHON)" -m examples.digits
 	for each in $(GPU_BENCHMARKS); do "$(PYTHON)" -m benchmarks.$$each || exit 1; done
 
-check: test lint types
+check: test lint types kernels
 
 clean:
 	rm -rf "$(VENV)" docs/_build docs/_static/generated docs/benchmarks.md docs/parity.md .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

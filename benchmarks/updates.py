@@ -7,7 +7,8 @@
 The op is a chain of kernels on 8 numbers. The last ones depend on a second source, which changes before each update:
 so the time should not depend on what is clean. Beside it: the same chain as a pipeline, which runs all of it from a
 cached plan, and as a plain op, which is traced in each run. The tiles are those of one kernel that declares what a tile
-sees: parts of its input are written, and the tiles that see them run, beside a change of all of the input. The host
+sees: parts of its input are written, and the tiles that see them run, beside a change of all of the input. The cutoff
+is on a large tensor, which is made again with equal or with other elements, before a chain of kernels. The host
 layer is a chain of functions of one number; its peer is reaktiv, which tracks reads (pip install reaktiv).
 """
 
@@ -15,6 +16,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count as count_from
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ from dagpu import (
     Source,
     Tile,
     batch,
+    cutoff,
     empty,
     f32,
     from_host,
@@ -58,6 +61,9 @@ HOST_SIDE = 16
 """Elements of a tile along each axis on the host, where a tile is one call of Python."""
 GOAL_TILES = {1: 8.0, 50: 1.6}
 """How many times as fast as all tiles a part of them is to be, in percent."""
+
+AFTER = 30
+"""Launches after the cutoff."""
 
 Op = DeviceOp[Any, Any, Any]
 Contender = Callable[[], Mapping[str, Span]]
@@ -90,6 +96,20 @@ def mirror(y: Out[f32], x: In[f32]) -> None:
 @mirror.host
 def _(y: Tile[f32], x: NDArray[f32]) -> None:
     y[...] = f32(1) - x[y.at]
+
+
+@kernel(
+    cuda="""__global__ void limit(Tile<float, 1> y, View<const float, 1> x, float most) {
+    for (auto i : y) y[i] = fminf(x[i], most);
+}"""
+)
+def limit(y: Out[f32], x: In[f32], most: Lazy[float]) -> None:
+    """y = min(x, most)"""
+
+
+@limit.host(whole=True)
+def _(y: Tile[f32], x: NDArray[f32], most: float) -> None:
+    np.minimum(x, f32(most), out=y)
 
 
 def chain(x: Any, launches: int, dirty: int, early: Any, late: Any) -> DeviceOp[SharedTensor[f32]]:
@@ -139,7 +159,10 @@ def timed(name: str, call: Callable[[], object], count: int) -> Mapping[str, Spa
 
 
 def contenders(launches: int, dirty: int, count: int) -> list[Contender]:
-    """Return an update, a pipeline and a plain op of one chain. The slow ones make fewer calls for each sample."""
+    """Return an update, a pipeline with the same and with another number in each call, and a plain op of one chain.
+
+    The slow ones make fewer calls for each sample.
+    """
     early, late = source(1.0), source(2.0)
     x = from_host(np.ones(N, np.float32)).sync().share()
     given = source(x)
@@ -150,9 +173,11 @@ def contenders(launches: int, dirty: int, count: int) -> list[Contender]:
     def whole(x: SharedTensor[f32], early: float, late: float) -> DeviceOp[SharedTensor[f32]]:
         return chain(value(x), launches, dirty, early, late)
 
+    numbers = count_from(3.0)
     return [
         lambda: feed.updates("update", count),
         lambda: timed("pipeline", lambda: whole(x, 1.0, 2.0).sync(), few),
+        lambda: timed("changed", lambda: whole(x, 1.0, next(numbers)).sync(), few),
         lambda: timed("op", lambda: chain(given, launches, dirty, 1.0, late).sync(), 2),
     ]
 
@@ -169,6 +194,7 @@ def compare_launches(count: int, repeats: int, *, gpu: bool) -> Table:
         found = measure(contenders(launches, DIRTY, count), repeats)
         table.add(f"{launches}: update", found["update"], 1e6, target=GOAL_US if gpu else None, base=found["pipeline"])
         table.add(f"{launches}: pipeline, all of it", found["pipeline"], 1e6)
+        table.add(f"{launches}: pipeline, its number changed", found["changed"], 1e6, base=found["pipeline"])
         table.add(f"{launches}: plain op, traced", found["op"], 1e6, base=found["pipeline"])
     return table
 
@@ -179,7 +205,8 @@ def compare_shares(count: int, repeats: int) -> Table:
     table = Table(f"An update of a share of {launches} launches", "us", ratio_to="the whole pipeline")
     for percent in (1, 10, 100):
         found = measure(contenders(launches, launches * percent // 100, count), repeats)
-        table.add(f"{percent} % changed", found["update"], 1e6, base=found["pipeline"])
+        table.add(f"{percent} % changed: update", found["update"], 1e6, base=found["pipeline"])
+        table.add(f"{percent} % changed: pipeline", found["changed"], 1e6, base=found["pipeline"])
     return table
 
 
@@ -243,6 +270,58 @@ def compare_tiles(count: int, repeats: int, *, gpu: bool) -> Table:
     return table
 
 
+class LimitedFeed:
+    """A feed of a chain on a large tensor of ones, which is limited by a number before, with a cutoff or without."""
+
+    def __init__(self, elements: int, tile: int, *, cut: bool) -> None:
+        self._most = source(1.0)
+        ones = from_host(np.ones(elements, np.float32)).sync().share()
+        limited: Op = limit(empty((elements,)).partition((tile,)), ones, self._most).first().unpartition()
+        op: Op = cutoff(limited) if cut else limited.share()
+        for _ in range(AFTER):
+            op = step(empty((elements,)).partition((tile,)), op, 1.0).first().unpartition()
+        self._op: Op = op.share()
+
+    def updates(self, name: str, low: float, count: int) -> Mapping[str, Span]:
+        """Return the mean time of `count` updates with limits from `low` on. From 1 on no element changes."""
+        return trio.run(self._updates, name, low, count)
+
+    async def _updates(self, name: str, low: float, count: int) -> Mapping[str, Span]:
+        async with observe(self._op) as feed:
+            for number in range(4):
+                self._most.set(low + number / 16)
+                await feed.next()
+            begin = now()
+            for number in range(count):
+                self._most.set(low + (number % 4) / 16)
+                await feed.next()
+            span = now().since(begin)
+        return {name: Span(span.wall / count, span.cpu / count)}
+
+
+def compare_cutoffs(count: int, repeats: int, *, gpu: bool) -> Table:
+    """Return the table of a cutoff on the device: of 16 MB on a GPU, of 256 KB on the host."""
+    elements = 1 << (22 if gpu else 16)
+    table = Table(
+        f"An update of a tensor of {4 * elements:,} bytes, with {AFTER} launches after a cutoff",
+        "us",
+        "From set() to the value, on the host's clock.",
+        "no cutoff",
+    )
+    cut, uncut = (LimitedFeed(elements, 1 << 13, cut=each) for each in (True, False))
+    found = measure(
+        [
+            lambda: cut.updates("equal: cut off", 1.0, count),
+            lambda: cut.updates("different: let through", 0.25, count),
+            lambda: uncut.updates("no cutoff", 0.25, count),
+        ],
+        repeats,
+    )
+    for name, spans in found.items():
+        table.add(name, spans, 1e6, base=found["no cutoff"])
+    return table
+
+
 def compare_nodes(count: int, repeats: int) -> Table:
     """Return the table of the host layer, and of its peer."""
     table = Table(f"A chain of {NODES:,} functions on the host", "ns a node")
@@ -296,6 +375,7 @@ def main() -> None:
             compare_launches(count, repeats, gpu=gpu),
             compare_shares(count, repeats),
             compare_tiles(max(2, count // 5), repeats, gpu=gpu),
+            compare_cutoffs(count, repeats, gpu=gpu),
             compare_nodes(count, repeats),
         ]
     about["load average after"] = load_average()

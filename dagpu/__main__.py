@@ -82,7 +82,27 @@ def _trace(commands: _Commands) -> None:
     parser.set_defaults(run=run)
 
 
-_COMMANDS: tuple[Callable[[_Commands], None], ...] = (_info, _explain, _trace, _check)
+def _compile(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "compile",
+        help="compile every kernel that files declare, without a GPU",
+        description="Import files, and compile every kernel and expression that they declare, with NVRTC or nvcc. No "
+        "GPU is needed. The exit status is 0 if all compile, 1 if one is refused, 2 if a file cannot be imported or "
+        "there is no compiler.",
+        epilog="pip install 'dagpu[nvrtc]' installs NVRTC.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("--arch", default="sm_90", help="the architecture to compile for; %(default)s")
+
+    def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
+        from dagpu.entry.compile_files import compile_files
+
+        return compile_files(arguments.files, arguments.arch)
+
+    parser.set_defaults(run=run)
+
+
+_COMMANDS: tuple[Callable[[_Commands], None], ...] = (_info, _explain, _trace, _check, _compile)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,6 +1,6 @@
 """Element types: NumPy scalar types under the names that GPU programmers use."""
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +17,8 @@ u16: TypeAlias = np.uint16
 u32: TypeAlias = np.uint32
 u64: TypeAlias = np.uint64
 bool_: TypeAlias = np.bool_
+c64: TypeAlias = np.complex64
+c128: TypeAlias = np.complex128
 
 if TYPE_CHECKING:
 
@@ -28,12 +30,17 @@ else:
 
 Shape: TypeAlias = tuple[int, ...]
 """The extents of an array along its axes."""
+NewShape: TypeAlias = Shape | Literal[-1]
+"""A shape for `reshape`: one extent may be -1, which stands for what is left; -1 alone is (-1,)."""
 
 FLOATING = frozenset(np.dtype(t) for t in (f16, bf16, f32, f64))
 """The floating-point element types. Random numbers and fractions can be written to these."""
 
 SUPPORTED = FLOATING | {np.dtype(t) for t in (i8, i16, i32, i64, u8, u16, u32, u64, bool_)}
-"""Every element type that a tensor may have."""
+"""Every element type that a kernel may take."""
+
+COMPLEX = frozenset(np.dtype(t) for t in (c64, c128))
+"""The complex element types, for Fourier transforms: tensors may have them, kernels of the user's may not."""
 
 
 def strides_of(shape: Shape, itemsize: int) -> Shape:
@@ -44,7 +51,7 @@ def strides_of(shape: Shape, itemsize: int) -> Shape:
     return tuple(strides)
 
 
-_ELEMENTS = {dtype: dtype for dtype in SUPPORTED}
+_ELEMENTS = {dtype: dtype for dtype in SUPPORTED | COMPLEX}
 
 
 def element_type(dtype: "np.dtype[Any]") -> "np.dtype[Any] | None":
@@ -56,5 +63,5 @@ def element_type(dtype: "np.dtype[Any]") -> "np.dtype[Any] | None":
 
 
 def is_supported(dtype: "np.dtype[Any]") -> bool:
-    """Return true if a tensor may have elements of this type."""
+    """Return true if a kernel may take elements of this type."""
     return dtype in SUPPORTED

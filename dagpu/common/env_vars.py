@@ -104,6 +104,8 @@ CHECKED: Final = Variable("DAGPU_CHECKED", "0 or 1", "1", _switch, False)
 """True compiles bounds checks into kernels that are declared without `checked`."""
 DEVICE: Final = Variable[str | None]("DAGPU_DEVICE", "the name of a device", "host", str, None)
 """The default device of ops."""
+DIRECT: Final = Variable("DAGPU_DIRECT", "0 or 1", "1", _switch, True)
+"""True runs a plan by the function that is written for it, where it has one."""
 EXPLORE_SEED: Final = Variable("DAGPU_EXPLORE_SEED", "a whole number", "17", int, 0)
 """The seed of the execution order on explore devices."""
 HOST_DEVICES: Final = Variable("DAGPU_HOST_DEVICES", "a whole number, 1 or more", "8", _whole_from(1), 8)
@@ -126,6 +128,6 @@ raw_value: Final[Callable[[Any], Any]] = _variables.get
 
 
 VARIABLES: Final[tuple[Variable[object], ...]] = (
-    CACHE_DIR, CHECKED, DEVICE, EXPLORE_SEED, HOST_DEVICES, MAX_CLOSURES, PINNED_BYTES, SPIN_US, VERIFY,
+    CACHE_DIR, CHECKED, DEVICE, DIRECT, EXPLORE_SEED, HOST_DEVICES, MAX_CLOSURES, PINNED_BYTES, SPIN_US, VERIFY,
 )  # fmt: skip
 """All environment variables that dagpu reads."""

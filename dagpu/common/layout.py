@@ -16,8 +16,8 @@ from dagpu.common.errors import PartitionError, ShapeError
 from dagpu.common.frozen import plain
 from dagpu.common.wrong_arguments import format_value
 
-MOST_ELEMENTS: Final = 2**63 // 8 - 1
-"""The largest product of the extents of an array, except extents of 0. Byte offsets have 64 bits, elements at most 8
+MOST_ELEMENTS: Final = 2**63 // 16 - 1
+"""The largest product of the extents of an array, except extents of 0. Byte offsets have 64 bits, elements at most 16
 bytes."""
 
 
@@ -104,13 +104,13 @@ def _check_empty(extents: Shape, what: str) -> None:
 
 
 def reshape_layout(layout: Layout, shape: object) -> Layout:
-    """Return the layout of the same elements in C order under another shape.
+    """Return the layout of the same elements in C order under another shape. One extent may be -1, which stands for the
+    number that gives as many elements.
 
     Raises:
         ShapeError: the number of elements differs, or the elements are not contiguous.
     """
-    _refuse_open_extent(layout, shape)
-    new = as_shape(shape)
+    new = as_shape(_with_open_extent(layout, shape))
     if prod(new) != layout.size:
         raise ShapeError(
             f"cannot reshape {layout.shape} ({layout.size} elements) to {new} ({prod(new)} elements). "
@@ -124,16 +124,27 @@ def reshape_layout(layout: Layout, shape: object) -> Layout:
     return Layout(layout.dtype, new, strides_of(new, layout.dtype.itemsize), layout.offset)
 
 
-def _refuse_open_extent(layout: Layout, shape: Any) -> None:
-    """Raise a `ShapeError` for a shape with one -1, which NumPy would replace; the message has the replaced shape."""
-    if not isinstance(shape, tuple | list) or -1 not in shape:
-        return
-    others = [extent for extent in shape if extent != -1]
-    if len(others) == len(shape) - 1 and all(isinstance(extent, int) and extent > 0 for extent in others):
-        left, rest = divmod(layout.size, prod(others))
-        if not rest:
-            wanted = tuple(left if extent == -1 else extent for extent in shape)
-            raise ShapeError(f"shape {shape!r} leaves an extent open. Write the number itself: {wanted}.")
+def _with_open_extent(layout: Layout, shape: Any) -> Any:
+    """Return a shape with a number in the place of its -1: that which gives it as many elements as the layout has. The
+    shape -1 is (-1,). Any other shape is returned as it is.
+
+    Raises:
+        ShapeError: there are two of them, or no number gives as many elements, or each does.
+    """
+    if type(shape) is int and shape == -1:
+        return (layout.size,)
+    if not isinstance(shape, tuple | list) or not any(type(extent) is int and extent == -1 for extent in shape):
+        return shape
+    others = as_shape(tuple([extent for extent in shape if not (type(extent) is int and extent == -1)]))
+    if len(others) < len(shape) - 1:
+        raise ShapeError(f"shape {shape!r} leaves several extents open. Write -1 for one of them at most.")
+    count = prod(others)
+    if not count or layout.size % count:
+        raise ShapeError(
+            f"cannot reshape {layout.shape} ({layout.size} elements) to {tuple(shape)}: no one number in the place of "
+            "-1 gives as many elements. Write extents whose product divides that number."
+        )
+    return tuple([layout.size // count if extent == -1 else extent for extent in shape])
 
 
 def slice_layout(layout: Layout, ranges: tuple[slice, ...]) -> Layout:

@@ -1,6 +1,6 @@
 """All public names of dagpu. The package `dagpu` loads this module at the first access to one of them."""
 
-from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from dagpu.common.dtypes import Shape, bf16, bool_, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.errors import (
     BorrowError,
     CaptureError,
@@ -86,10 +86,10 @@ __all__ = [
     "OwnershipError", "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "Rows",
     "SchedulingPolicy", "Scope", "Shape", "ShapeError", "SharedTensor", "SingleStream", "Source", "SourceError",
     "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace",
-    "UpdateError", "adopt", "arange", "array", "batch", "batching", "bf16", "bool_", "convert", "current_device",
-    "cutoff", "device", "devices", "dup", "empty", "every", "expr", "eye", "f16", "f32", "f64", "fill", "flow",
-    "from_array", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "lend", "lend_mut", "lent_out",
-    "linspace", "memcpy", "merge", "observe", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins",
-    "share_array", "source", "spawn", "stream_of", "trace", "u8", "u16", "u32", "u64", "unversioned", "use_device",
-    "use_interpreter", "value", "watch", "zeros", "zip_flows", "zip_ops",
+    "UpdateError", "adopt", "arange", "array", "batch", "batching", "bf16", "bool_", "c64", "c128", "convert",
+    "current_device", "cutoff", "device", "devices", "dup", "empty", "every", "expr", "eye", "f16", "f32", "f64",
+    "fill", "flow", "from_array", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "lend", "lend_mut",
+    "lent_out", "linspace", "memcpy", "merge", "observe", "ones", "pipeline", "plan_of", "rand", "randn",
+    "record_origins", "share_array", "source", "spawn", "stream_of", "trace", "u8", "u16", "u32", "u64",
+    "unversioned", "use_device", "use_interpreter", "value", "watch", "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeAlias, cast, final
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -27,6 +27,10 @@ class Partition(HandleBase, Generic[_V_co, _Tile_co]):
     """A tensor that is divided into disjoint tiles. Outputs of kernels must be partitions."""
 
     __slots__ = ("__weakref__", "_cut")
+
+    if TYPE_CHECKING:  # for checkers unhashable, so that no source takes it; at run time it hashes by identity
+        # As in typeshed for lists; object declares a method.
+        __hash__: ClassVar[None]  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __init__(self, state: HandleState, cut: Cut) -> None:
         self._state = state

@@ -1,10 +1,10 @@
 """The four kinds of tensor handles: `Tensor`, `SharedTensor`, `TensorRef` and `TensorMut`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol, Self, cast, final
 
 from dagpu.common.critical import Bookkeeping
-from dagpu.common.dtypes import Shape
+from dagpu.common.dtypes import NewShape, Shape
 from dagpu.common.errors import OwnershipError, ShapeError
 from dagpu.common.layout import Layout, reshape_layout, slice_layout
 from dagpu.common.origin import Origin, describe, here
@@ -27,6 +27,10 @@ class Tensor(ArrayHandle[D_co, S_co]):
 
     __slots__ = ("__weakref__",)
 
+    if TYPE_CHECKING:  # for checkers unhashable, so that no source takes it; at run time it hashes by identity
+        # As in typeshed for lists; object declares a method.
+        __hash__: ClassVar[None]  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
+
     def partition(self, tile: Shape, *, partial: bool = False) -> "Partition[Self]":
         """Divide the tensor into disjoint tiles, for a kernel to write. Moves it; `.unpartition()` returns it.
 
@@ -39,8 +43,10 @@ class Tensor(ArrayHandle[D_co, S_co]):
         """Return an immutable `SharedTensor` of the same memory, for any number of readers. Moves the tensor."""
         return share_tensor(self, here())
 
-    def reshape(self, shape: Shape) -> "Tensor[D_co]":
+    def reshape(self, shape: NewShape) -> "Tensor[D_co]":
         """Return a tensor of the same elements, in C order, with another shape. Moves the tensor.
+
+        One extent may be -1, which stands for what is left; -1 alone is (-1,).
 
         Raises:
             ShapeError: the shape has another number of elements.
@@ -84,8 +90,8 @@ class Tensor(ArrayHandle[D_co, S_co]):
         state = live_state(self)
         return TensorMut(HandleState(TensorMut, state.storage, state.layout, here(), self, Loan()))
 
-    def view(self, shape: Shape) -> "TensorRef[D_co]":
-        """Lend the tensor for reading, with another shape.
+    def view(self, shape: NewShape) -> "TensorRef[D_co]":
+        """Lend the tensor for reading, with another shape, of which one extent may be -1.
 
         Raises:
             ShapeError: the shape has another number of elements.
@@ -141,8 +147,8 @@ class SharedTensor(ArrayHandle[D_co, S_co]):
             "Drop the clones and the shared() op first, or copy it with dup(t)."
         )
 
-    def reshape(self, shape: Shape) -> "SharedTensor[D_co]":
-        """Return another handle to the same memory, with another shape.
+    def reshape(self, shape: NewShape) -> "SharedTensor[D_co]":
+        """Return another handle to the same memory, with another shape, of which one extent may be -1.
 
         Raises:
             ShapeError: the shape has another number of elements.
@@ -199,8 +205,12 @@ class TensorRef(ArrayHandle[D_co, S_co]):
 
     __slots__ = ("__weakref__",)
 
-    def reshape(self, shape: Shape) -> "TensorRef[D_co]":
-        """Return a borrow of the same elements with another shape.
+    if TYPE_CHECKING:  # for checkers unhashable, so that no source takes it; at run time it hashes by identity
+        # As in typeshed for lists; object declares a method.
+        __hash__: ClassVar[None]  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def reshape(self, shape: NewShape) -> "TensorRef[D_co]":
+        """Return a borrow of the same elements with another shape, of which one extent may be -1.
 
         Raises:
             ShapeError: the shape has another number of elements, or the elements are not contiguous.
@@ -238,6 +248,10 @@ class TensorMut(ArrayHandle[D_co, S_co]):
 
     __slots__ = ("__weakref__",)
 
+    if TYPE_CHECKING:  # for checkers unhashable, so that no source takes it; at run time it hashes by identity
+        # As in typeshed for lists; object declares a method.
+        __hash__: ClassVar[None]  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
+
     def partition(self, tile: Shape, *, partial: bool = False) -> "Partition[Self]":
         """Divide the tensor into disjoint tiles, for a kernel to write. Moves it; `.unpartition()` returns it.
 
@@ -246,8 +260,10 @@ class TensorMut(ArrayHandle[D_co, S_co]):
         """
         return cast("Partition[Self]", partition_tensor(self, tile, partial, here()))
 
-    def reshape(self, shape: Shape) -> "TensorMut[D_co]":
+    def reshape(self, shape: NewShape) -> "TensorMut[D_co]":
         """Return the same loan of the same elements, in C order, with another shape. Moves the borrow.
+
+        One extent may be -1, which stands for what is left; -1 alone is (-1,).
 
         Raises:
             ShapeError: the shape has another number of elements.

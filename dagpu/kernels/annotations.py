@@ -209,6 +209,8 @@ def _element(union: object) -> "np.dtype[Any] | str | None":
     if isinstance(element, typing.TypeVar):
         return None
     dtype = _numpy(element) if isinstance(element, type) and issubclass(element, np.generic) else None
+    if element in (np.complex64, np.complex128):
+        return "whose complex elements no kernel takes"
     return dtype or "whose element type a tensor cannot have"
 
 

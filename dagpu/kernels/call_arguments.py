@@ -198,6 +198,8 @@ def _check_elements(spec: KernelSpec, param: Param, arg: Any, origin: Origin) ->
         cut = " before it is cut" if param.form == "out" else ""
         name = _scalar_name(param.dtype)
         cure = f"Convert it{cut}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
+        if layout.dtype.kind == "c":
+            cure = "Kernels take real elements: pass one part of the numbers"
         refuse_call(
             spec, origin, f"got {_format_argument(arg)}, but elements of {param.dtype.name} are wanted", cure, param
         )

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import update_wrapper, wraps
 from pathlib import Path
 from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, cast, final, overload
+from weakref import WeakSet
 
 import numpy as np
 
@@ -59,6 +60,10 @@ _F = TypeVar("_F", bound=Callable[..., object])
 COMPILER: Final = Slot[Callable[[KernelSpec], None] | None]("dagpu.backends.cuda.backend")
 """Compiles a kernel ahead of its first launch, for `kernel.compile()`; None until a backend that compiles is loaded."""
 COMPILER.set(None)
+ARCH_COMPILER: Final = Slot[Callable[[KernelSpec, str], object]]("dagpu.runtime.device_lookup")
+"""Compiles a kernel for an architecture by its name, for `kernel.compile(arch=)`."""
+DECLARED: Final[WeakSet[Any]] = WeakSet()
+"""The kernels and expressions that are declared now, each a `Kernel` or an `Expression`."""
 
 
 @final
@@ -243,20 +248,22 @@ class Kernel(Generic[_P]):
         """Return a copy with other settings."""
         return Kernel(replace(self.spec, **changes), self._signature, self._function)
 
-    def compile(self) -> None:
+    def compile(self, arch: str | None = None) -> None:
         """Compile the kernel now, so that the first launch does not wait for the compiler.
 
+        With the name of an architecture it is compiled for that one, as a check of its source: on any machine, without
+        a GPU or a driver. `pip install 'dagpu[nvrtc]'` installs the compiler.
+
+        Args:
+            arch: `"sm_90"`, say; None for the GPU that is here.
+
         Raises:
-            NoDeviceError: no CUDA backend is loaded.
+            CompileError: the compiler refuses the source. The message shows the lines.
+            DeviceError: no CUDA compiler is installed.
+            KernelArgumentError: `arch` is no name of an architecture.
+            NoDeviceError: `arch` is None, and no CUDA backend is loaded.
         """
-        if COMPILER.value is None:
-            raise NoDeviceError(
-                f"kernel {self.spec.name!r}, declared at {describe(self.spec.origin)}: it cannot be compiled at "
-                f"{describe(here())}, because no CUDA backend is loaded here. Leave compile() out on the host, which "
-                f"compiles nothing; for CUDA, on a machine with a GPU: {INSTALL_CUDA}."
-            )
-        with Section("compile() was called"):
-            COMPILER.value(self.spec)
+        compile_ahead(self.spec, arch, here())
 
     def __repr__(self) -> str:
         params = ", ".join(map(format_param, self.spec.params))
@@ -308,6 +315,21 @@ class NewOutput(Generic[_Q, _D]):
 
     def __repr__(self) -> str:
         return f"<kernel {self._kernel.spec.name} into a new tensor {self._shape}, tile {self._cut.tile}>"
+
+
+def compile_ahead(spec: KernelSpec, arch: str | None, origin: Origin) -> None:
+    """Compile a kernel for an architecture, or for the GPU that is here. See `Kernel.compile`."""
+    if arch is None and COMPILER.value is None:
+        raise NoDeviceError(
+            f"kernel {spec.name!r}, declared at {describe(spec.origin)}: it cannot be compiled at {describe(origin)}, "
+            "because no CUDA backend is loaded here. Leave compile() out on the host, which compiles nothing; for "
+            f"CUDA, on a machine with a GPU: {INSTALL_CUDA}."
+        )
+    with Section("compile() was called"):
+        if arch is not None:
+            ARCH_COMPILER.value(spec, arch)
+        elif COMPILER.value is not None:
+            COMPILER.value(spec)
 
 
 def _by_name_alone(declare: _F) -> _F:
@@ -390,7 +412,9 @@ def kernel(
             early_reads=early_inputs(early_reads, params, source, name, place),
             sees=sights_of(sees, params, source, abi, name, place),
         )
-        return Kernel(spec, signature, cast("Callable[_P, None]", function))
+        made = Kernel(spec, signature, cast("Callable[_P, None]", function))
+        DECLARED.add(made)
+        return made
 
     return decorate
 

@@ -1,14 +1,13 @@
-"""The checks that run after mypy has typed a module: the flow rules, and the outputs of kernels."""
+"""The checks that run after mypy has typed a module: the flow rules, and those of literal shapes and parts."""
 
 from typing import TypeAlias
 
 from mypy.nodes import FuncDef, MypyFile
 
-from dagpu.mypy_plugin import codes
 from dagpu.mypy_plugin.ownership.analysis import Analysis
 from dagpu.mypy_plugin.ownership.module_facts import Effect, Types
 from dagpu.mypy_plugin.ownership.reporting import Finding
-from dagpu.mypy_plugin.shapes import output_partition
+from dagpu.mypy_plugin.shapes import shape_checks
 
 Target: TypeAlias = FuncDef | MypyFile
 """The unit that mypy checks separately: a function or method with its nested functions, or a module's top level."""
@@ -33,10 +32,6 @@ class Checks:
             found = self._analysis.check_function(target)
         else:
             found = self._analysis.check_top_level(target)
-        output_partition.check(
-            target,
-            self._types,
-            lambda message, node: found.append(Finding(node, codes.OUTPUT_PARTITION, message)),
-        )
+        shape_checks.check(target, self._types, lambda message, node, code: found.append(Finding(node, code, message)))
         deliberate = self._analysis.module.deliberate
         return [finding for finding in found if not deliberate.covers(finding.node.line, finding.code)]

@@ -14,4 +14,6 @@ BORROW_ESCAPE: Final = ErrorCode("dagpu-borrow-escape", "A borrow outlives the t
 FEED_ESCAPE: Final = ErrorCode("dagpu-feed-escape", "A feed outlives the block in which its flow is open", "dagpu")
 OUTPUT_PARTITION: Final = ErrorCode("dagpu-output-partition", "A kernel's output is not a fitting partition", "dagpu")
 UNUSED_OP: Final = ErrorCode("dagpu-unused-op", "An op or a flow is built and never run", "dagpu")
+SEES: Final = ErrorCode("dagpu-sees", "What a kernel declares to see does not fit its parameters", "dagpu")
+SOURCE_PART: Final = ErrorCode("dagpu-source-part", "A part that is written does not lie in its source", "dagpu")
 GRAPH_NODE: Final = ErrorCode("dagpu-graph-node", "An op that cannot be recorded into a CUDA graph", "dagpu")

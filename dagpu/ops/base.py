@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import Shape
+from dagpu.common.dtypes import NewShape, Shape
 from dagpu.common.errors import NotReadyError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
@@ -366,11 +366,11 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         return NODES.value.map(self, NODES.value.share, here())
 
     @overload
-    def reshape(self: "DeviceOp[Tensor[_N], _L, _G]", shape: Shape) -> "DeviceOp[Tensor[_N], _L, _G]": ...
+    def reshape(self: "DeviceOp[Tensor[_N], _L, _G]", shape: NewShape) -> "DeviceOp[Tensor[_N], _L, _G]": ...
     @overload
-    def reshape(self: "DeviceOp[TensorMut[_N], _L, _G]", shape: Shape) -> "DeviceOp[TensorMut[_N], _L, _G]": ...
-    def reshape(self, shape: Shape) -> Any:
-        """Apply `t.reshape(shape)` to the result, a `Tensor` or a `TensorMut`."""
+    def reshape(self: "DeviceOp[TensorMut[_N], _L, _G]", shape: NewShape) -> "DeviceOp[TensorMut[_N], _L, _G]": ...
+    def reshape(self, shape: NewShape) -> Any:
+        """Apply `t.reshape(shape)` to the result, a `Tensor` or a `TensorMut`. One extent may be -1: what is left."""
         return NODES.value.map(self, NODES.value.reshape(_as_tuple(shape)), here())
 
     @overload

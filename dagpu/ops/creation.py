@@ -1,6 +1,9 @@
 """Ops that create and copy device data: new tensors, copies from and to the host, copies on the device."""
 
 import operator
+from collections.abc import Callable
+from functools import wraps
+from math import ceil, isfinite
 from os import PathLike
 from typing import Any, cast, final, overload
 
@@ -14,7 +17,17 @@ from dagpu.common.frozen import frozen
 from dagpu.common.layout import as_shape
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import add_call_place, format_value, wrong_argument
-from dagpu.handles import HANDLES, TO_HOST, Partition, SharedTensor, Tensor, TensorMut, TensorRef, move_handle
+from dagpu.handles import (
+    HANDLES,
+    TO_HOST,
+    Partition,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    TensorRef,
+    find_live_state,
+    move_handle,
+)
 from dagpu.handles.handle_trees import move_handles, storage_key
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, read_value
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static, cure_by_await
@@ -63,7 +76,7 @@ class Copy(DeviceOp[_T_co, _L_co, _G_co]):
     origin: Origin
 
 
-_SHORT = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool_")
+_SHORT = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool_", "c64", "c128")
 """The short names of the element types of tensors."""
 
 
@@ -158,11 +171,69 @@ def full(
     return _alloc(shape, dtype, Constant(_check_number(fill_value, "full", "fill_value")), "full")
 
 
+def _or_from_start(of_stop: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `arange` so that it takes a start and a step, too: then a number stands where the element type would be."""
+
+    @wraps(of_stop)
+    def called(*given: Any, **named: Any) -> Any:
+        second = read_value(given[1]) if len(given) > 1 else None
+        if len(given) > 2 or named.keys() & {"start", "step"} or isinstance(second, NUMBERS):
+            return _range(*given, **named)
+        return _range(*given, **named) if given and "stop" in named else of_stop(*given, **named)
+
+    return called
+
+
+def _range(
+    start: Any,
+    stop: Any,
+    step: Any = 1,
+    dtype: Any = np.float32,
+) -> Any:
+    """Return the op of `arange(start, stop, step)`."""
+    given = {"start": start, "stop": stop, "step": step}
+    numbers = [_as_python(_check_real(value, "arange", name)) for name, value in given.items()]
+    first, last, ahead = numbers
+    if not all(map(isfinite, numbers)) or ahead == 0:
+        wrong = f"arange({first}, {last}, {ahead}) at {describe(here())}: its length is not a finite number"
+        raise ShapeError(f"{wrong}. Give finite numbers, and a step that is not 0.")
+    whole = all(isinstance(number, int) for number in numbers)
+    length = len(range(first, last, ahead)) if whole else max(0, ceil((last - first) / ahead))
+    return _alloc((length,), dtype, Arange(first, ahead), "arange")
+
+
+_range.__qualname__ = "arange"  # Python names it in its errors for a wrong number of arguments
+
+
+def _as_python(number: Any) -> Any:
+    """Return a real number as an int or a float of Python's."""
+    return int(number) if isinstance(number, int | np.integer | np.bool_) else float(number)
+
+
+@overload
 def arange(
     stop: int,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
-) -> DeviceOp[Tensor[_N]]:
-    """Create a tensor 0, 1, ... `stop` - 1, of shape (stop,)."""
+) -> DeviceOp[Tensor[_N]]: ...
+@overload
+def arange(
+    start: float,
+    stop: float,
+    step: float = 1,
+    dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
+) -> DeviceOp[Tensor[_N]]: ...
+@_or_from_start
+def arange(stop: Any, dtype: Any = np.float32) -> Any:
+    """Create a tensor 0, 1, ... `stop` - 1, or `start`, `start + step`, ... up to `stop`, which is left out.
+
+    `arange(start, stop)` and `arange(start, stop, step)` have the length that NumPy gives them, `(stop - start) / step`
+    rounded up, or 0: with fractions an element may reach `stop` by rounding. Element i is `start + i * step`, computed
+    in f64 and rounded to the element type (NumPy computes in that type), and exact for whole numbers. Integer types
+    round fractions down. The step may be negative.
+
+    Raises:
+        ShapeError: a number is not finite, the step is 0, or an element does not fit the element type.
+    """
     return _alloc((stop,), dtype, Arange(0, 1), "arange")
 
 
@@ -208,7 +279,7 @@ def rand(
     Raises:
         ShapeError: the element type, the shape or the seed is not valid.
     """
-    return _alloc(shape, dtype, Uniform(_check_seed(seed, "rand")), "rand")
+    return _alloc(shape, dtype, Uniform(check_seed(seed, "rand")), "rand")
 
 
 def randn(
@@ -233,10 +304,10 @@ def randn(
         ShapeError: the element type, the shape, the seed or a parameter is not valid.
     """
     middle, spread = _check_real(mean, "randn", "mean"), _check_real(std, "randn", "std")
-    return _alloc(shape, dtype, Normal(middle, spread, _check_seed(seed, "randn")), "randn")
+    return _alloc(shape, dtype, Normal(middle, spread, check_seed(seed, "randn")), "randn")
 
 
-def _check_seed(seed: Any, what: str) -> int | None:
+def check_seed(seed: Any, what: str) -> int | None:
     """Return a seed for a recipe, modulo 2**64. A symbolic seed is returned as it is: each run has its own value."""
     given: Any = seed
     if seed is None or (type(seed) is SymbolicNumber and isinstance(given, int)):
@@ -279,7 +350,7 @@ def _dtype_cure(dtype: "np.dtype[Any]") -> str:
     if not dtype.isnative and element_type(dtype.newbyteorder("=")) is not None:
         return 'Its bytes are in the order of other machines. Swap them: array.astype(array.dtype.newbyteorder("="))'
     if dtype.kind == "c":
-        return "Copy its parts by themselves: zip_ops(from_host(array.real), from_host(array.imag))"
+        return "Round it: array.astype(np.complex128)"
     if dtype.names is not None:
         return f"Copy its fields by themselves: from_host(array[{dtype.names[0]!r}])"
     if dtype.kind in "mM":
@@ -311,6 +382,15 @@ def _check_source(t: Any, call: str, origin: Origin) -> Any:
             f"{what} at {describe(origin)}: {_describe_kind(t)} is nothing to copy from. {_handle_cure(t, call)}."
         )
     return t
+
+
+def _check_conversion(source: "np.dtype[Any]", target: "np.dtype[Any]", what: str, origin: Origin) -> None:
+    """Raise a ShapeError for a conversion between real and complex elements, which would lose or invent a part."""
+    if (source.kind == "c") is not (target.kind == "c"):
+        raise ShapeError(
+            f"{what} at {describe(origin)}: elements of {source.name} are not converted to {target.name}. Convert on "
+            "the host: from_host(array.real), from_host(array.astype(np.complex64))."
+        )
 
 
 def _describe_kind(t: object) -> str:
@@ -381,7 +461,11 @@ def convert(t: Any, dtype: Any) -> Any:
     """Copy `t` to another element type, by C's rules of conversion. Moves a `Tensor` or `TensorMut`, as `dup` does."""
     origin = here()
     wanted = _element_type(dtype, origin, "convert")
-    return Copy(move_handle(_check_source(t, "convert(t, dtype)", origin), "convert()", origin), None, wanted, origin)
+    source = _check_source(t, "convert(t, dtype)", origin)
+    state = find_live_state(source)
+    if state is not None:  # a handle that has been moved is refused by the move
+        _check_conversion(state.layout.dtype, wanted, "convert", origin)
+    return Copy(move_handle(source, "convert()", origin), None, wanted, origin)
 
 
 @overload

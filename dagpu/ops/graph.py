@@ -87,6 +87,10 @@ class Captured:
                     "where it is while the graph is in use, or capture the graph again."
                 )
 
+    def lenders(self) -> list[Lender]:
+        """Return the tensors that must not have moved at a launch."""
+        return [lender for _, lender in self._lent]
+
     def locks(self) -> dict[Storage, bool]:
         """Return the memory that a launch locks; the value is true for an exclusive lock."""
         return {**self.storages, self._token: True}

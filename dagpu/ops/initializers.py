@@ -208,7 +208,8 @@ def _check_constant(value: Number, dtype: "np.dtype[Any]") -> None:
 
 def _check_real(dtype: "np.dtype[Any]", what: str) -> None:
     if dtype.kind not in "biu" and dtype not in FLOATING:
-        raise TypeError(f"{what} into {dtype.name}: no tensor has that element type. Use f32, say.")
+        why = "its numbers are real" if dtype.kind == "c" else "no tensor has that element type"
+        raise TypeError(f"{what} into {dtype.name}: {why}. Use f32, say.")
 
 
 def _check_floating(dtype: "np.dtype[Any]", what: str) -> None:

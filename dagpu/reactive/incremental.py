@@ -13,14 +13,14 @@ from dagpu.handles import SharedTensor, live_state
 from dagpu.lowering.program import label
 from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
 from dagpu.lowering.tracing.tracer import Tracer
-from dagpu.lowering.updates.compare_values import same_kind
+from dagpu.lowering.updates.comparing.compare_values import same_kind
 from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
 from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
 from dagpu.lowering.updates.live_result import Build, Made, result_builder
 from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map, ToHost, Value, Zip
+from dagpu.ops.compose import Map
 from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import History, Snapshot, Version
@@ -30,7 +30,7 @@ from dagpu.reactive.stage_maker import StageMaker
 from dagpu.reactive.tiled_plans import ChangedParts
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.execute import execute, next_stage
+from dagpu.runtime.execute import next_stage
 from dagpu.runtime.waiting import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
@@ -93,6 +93,10 @@ class IncrementalRun:
             shown = ", ".join(again[:_MOST_SHOWN]) + (", ..." if len(again) > _MOST_SHOWN else "")
             why = "; a closure reads it, so the op is traced again" if bit & live.structural_bits() else ""
             where = f"{what} at {describe(node.origin)}"
+            for stage in self._stages:
+                if bit & stage.decided_on_device:
+                    last = "was cut off" if bit & stage.cut_off else "was let through"
+                    why += f"; the device compares the bits, a second run does the rest, and the last tensor {last}"
             lines.append(f"{where}: {len(again)} of {len(names)} instructions{f': {shown}' if again else ''}{why}")
         if self._build is None:
             lines.append(
@@ -130,7 +134,8 @@ class IncrementalRun:
                 repeated = None
                 if not (self._parts or stage.lost or stage.cutoffs or stage.common):
                     repeated = stage.plans.repeated(self._stale)
-                if repeated is not None and await stage.repeat(repeated, waits, self._origin):
+                if repeated is not None:
+                    await stage.repeat(repeated, waits, self._origin)
                     self._count(stage, len(repeated.subprogram.chosen))
                 else:
                     parts = self._changed_parts() if self._parts else None
@@ -234,16 +239,18 @@ class IncrementalRun:
             if reuse is not None:
                 stage.reuse(*reuse)
             wait = stage.waiting_bits(undecided, mask)
+            ready = [cut for cut in undecided if cut.own & wait and not stage.watched_bits(cut) & wait]
             change = Change(mask, wait, before, stage.lost)
+            compare = sum(cut.own for cut in ready if stage.compares(cut, change))
+            change = change._replace(compare=compare)
             if stage.common and self._shared is not None:
                 ran += await self._shared.run(stage, change, snapshot, waits, self._origin, parts)
             else:
                 ran += await stage.run(change, waits, self._origin, parts)
             if not wait:
                 break
-            ready = [cut for cut in undecided if cut.own & wait and not stage.watched_bits(cut) & wait]
             for cut in ready:
-                if await self._differs(stage, cut, waits):
+                if stage.decide(cut, compare):
                     mask |= cut.own
                     self._stale |= cut.own
                 undecided.remove(cut)
@@ -254,20 +261,6 @@ class IncrementalRun:
         """Count the instructions of an update that ran, and those that did not have to."""
         self.launched += ran
         self.reused += len(stage.staleness.program.instructions) - ran
-
-    async def _differs(self, stage: LiveStage, cut: LiveInput, waits: Waits) -> bool:
-        """Compare a tensor with the one that a cutoff let through last, bit for bit. If they differ, let it through."""
-        new, old = stage.tensor(cut), cut.value
-        same = old is not None and live_state(old).storage.memory is live_state(new).storage.memory
-        if old is not None and not same and same_kind(old, new):
-            here = self._origin
-            pair: AnyOp = Zip((ToHost(Value(old, here), here), ToHost(Value(new, here), here)), here)
-            first, second = await execute(pair, self._settings, waits, here)
-            same = first.tobytes() == second.tobytes()
-        if not same:
-            cut.value = new
-        cut.decided = True
-        return not same
 
     # ---- the trace
 

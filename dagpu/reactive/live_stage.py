@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 from dagpu.backends.protocol import Bindings
+from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
@@ -11,6 +12,7 @@ from dagpu.handles.storage import Locks, lock_all, unlock_all
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
+from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, CutoffComparisons
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
@@ -20,6 +22,7 @@ from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.reactive.tiled_plans import ChangedParts, TiledPlan, TiledPlans
 from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
+from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call, settle
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting import Waits
@@ -56,8 +59,13 @@ class LiveStage:
         """Those that another feed observes too. Their tensors are results."""
         self._settings = settings
         self._on_plan = on_plan
-        self.plans = UpdatePlans(staleness, frozenset(), leaves.locks, settings, on_plan)
-        self.tiles = TiledPlans(staleness, leaves, settings, on_plan)
+        self._comparisons = CutoffComparisons(staleness.program, list(map(_compared, cutoffs)))
+        self._differing = 0
+        """The bits of the cutoffs whose tensors the last run has found to differ."""
+        self.cut_off = 0
+        """The bits of the cutoffs that did not let through the last tensor that they got."""
+        self.plans = UpdatePlans(staleness, self._comparisons, frozenset(), leaves.locks, settings, on_plan)
+        self.tiles = TiledPlans(staleness, self._comparisons, leaves, settings, on_plan)
         """The plans in which launches run lists of tiles."""
         self.written_bits = 0
         """The bits of the sources of which parts have been written: what launches in tiles need is kept for these."""
@@ -69,8 +77,9 @@ class LiveStage:
         self.staleness, self.common = staleness, common
         self._kept_on_devices = _kept_on_devices(staleness)
         buffers = frozenset([each.buffer for each in common])
-        self.plans = UpdatePlans(staleness, buffers, self.leaves.locks, self._settings, self._on_plan)
-        self.tiles = TiledPlans(staleness, self.leaves, self._settings, self._on_plan)
+        compare = self._comparisons
+        self.plans = UpdatePlans(staleness, compare, buffers, self.leaves.locks, self._settings, self._on_plan)
+        self.tiles = TiledPlans(staleness, compare, self.leaves, self._settings, self._on_plan)
         self.lost = (self.lost & targets) | (targets - before)
         for buffer in before - targets:
             self.targets.drop(buffer)
@@ -102,13 +111,18 @@ class LiveStage:
 
     def tensor(self, made: LiveInput) -> Any:
         """Return a handle to what the buffer of a cutoff on the device holds now."""
-        assert made.buffer is not None
-        assert made.storage is not None
-        assert made.layout is not None
-        if made.buffer not in self.staleness.last:
-            return self.leaves.tensor(made.buffer)
-        storage = made.storage
-        return self.targets.shared(made.buffer, storage.device, storage.nbytes, made.layout, made.origin)
+        buffer, storage = compared_buffer(made), made.storage
+        assert storage is not None
+        if buffer not in self.staleness.last:
+            return self.leaves.tensor(buffer)
+        return self.targets.shared(buffer, storage.device, storage.nbytes, layout_of(made), made.origin)
+
+    def _memory_of(self, cut: LiveInput) -> Any:
+        """Return the memory of what a cutoff on the device compares."""
+        buffer = compared_buffer(cut)
+        return self.targets.memory[buffer] if buffer in self.staleness.last else self.leaves.value(buffer)
+
+    # ---- cutoffs
 
     def watched_bits(self, cut: LiveInput) -> int:
         """Return the bits of what a cutoff on the device compares."""
@@ -122,6 +136,40 @@ class LiveStage:
                 waiting |= cut.own
         return waiting
 
+    @property
+    def decided_on_device(self) -> int:
+        """The bits of the cutoffs whose tensors this stage makes or is given."""
+        return sum(cut.own for cut in self.cutoffs)
+
+    def compares(self, cut: LiveInput, change: Change) -> bool:
+        """Return true if an update for a change must compare the tensor of a cutoff with the one that it let through
+        last: both have the same layout, and they are not known to be the same."""
+        made = compared_buffer(cut) in self.staleness.stale_targets(change)
+        return (
+            _is_alike(cut)
+            and layout_of(cut).size > 0
+            and (made or self._memory_of(cut) is not live_state(cut.value).storage.memory)
+        )
+
+    def decide(self, cut: LiveInput, compared: int) -> bool:
+        """Decide a cutoff after the run that was to make its tensor, and return true if it lets the tensor through.
+
+        `compared` has the bits of the cutoffs whose tensors the run has compared. A tensor that is cut off is dropped:
+        the one that was let through last takes its place, at the address that it had.
+        """
+        differs = bool(self._differing & cut.own) if compared & cut.own else not _is_alike(cut)
+        if differs:
+            cut.value = self.tensor(cut)
+            self.cut_off &= ~cut.own
+        else:
+            self.cut_off |= cut.own
+            if compared_buffer(cut) in self.staleness.last:
+                self.targets.take_over(compared_buffer(cut), live_state(cut.value).storage.memory, cut.value)
+        cut.decided = True
+        return differs
+
+    # ---- updates
+
     async def run(self, change: Change, waits: Waits, origin: Origin, parts: ChangedParts | None = None) -> int:
         """Make the targets that a change makes stale, and return the number of instructions that ran.
 
@@ -134,62 +182,83 @@ class LiveStage:
         if update.loaded is None:
             self.lost = change.lost
             return 0
-        bound = BoundArguments(self._bind(update.subprogram), update.locks, (), ())
+        memory = self._bind(update.subprogram, change.compare)
         if tiled is not None:
             for here, memory_here in tiled[1].items():
-                bound.memory[here] = memory_here
-        locks = Locks(origin) if bound.locks else None
-        try:
-            await run_call(update.loaded, bound, locks, self._settings, waits)
-        except BaseException:
-            self.lost |= update.targets
-            raise
-        finally:
-            if locks is not None:
-                locks.release()
-        self._replace(update.subprogram, bound.memory)
+                memory[here] = memory_here
+        await self._launch(update, update.loaded, memory, waits, origin, change.compare)
         self.lost -= update.targets
-        return len(chosen)
+        return len(chosen) - sum(len(each.chosen) for each in self._comparisons.of(change.compare))
 
-    async def repeat(self, update: UpdatePlan, waits: Waits, origin: Origin) -> bool:
-        """Do what `run` does, for a plan of `UpdatePlans.repeated`, and for a stage without lost targets: nothing but
-        the inputs has to be bound before the launch. Return false if another run has locked what it reads; it has no
-        effect then."""
-        loaded, subprogram, locks = update.loaded, update.subprogram, update.locks
-        assert loaded is not None
-        memory = self._bind(subprogram)
-        if locks and not lock_all(locks, self, origin):
-            return False
+    async def repeat(self, update: UpdatePlan, waits: Waits, origin: Origin) -> None:
+        """Do what `run` does, for a plan of `UpdatePlans.repeated`, and for a stage without lost targets."""
+        assert update.loaded is not None
+        await self._launch(update, update.loaded, self._bind(update.subprogram), waits, origin)
+
+    async def _launch(
+        self,
+        update: UpdatePlan | TiledPlan,
+        loaded: LoadedPlan,
+        memory: list[object],
+        waits: Waits,
+        origin: Origin,
+        compare: int = 0,
+    ) -> None:
+        """Run the plan of an update on this memory, and take over what it makes, with the flags of the cutoffs
+        `compare`."""
+        wanted, settings = update.locks, self._settings
+        graph = loaded.runs + 1 >= loaded.graph_from
+        is_ready = loaded.graph_is_ready if graph else loaded.is_compiled
         try:
-            loaded.runs += 1
-            replay = loaded.prepared.submit(Bindings(memory=memory), graph=True)
-            await settle(replay, waits, loaded.spin if self._settings.spin is None else self._settings.spin)
+            if is_ready and (not wanted or lock_all(wanted, self, origin)):
+                try:
+                    if waits.must_end():
+                        await waits.raise_reason()
+                    loaded.runs += 1
+                    replay = loaded.prepared.submit(Bindings(memory=memory), graph=graph)
+                    await settle(replay, waits, loaded.spin if settings.spin is None else settings.spin)
+                finally:
+                    if wanted:
+                        unlock_all(wanted)
+            else:
+                locks = Locks(origin)
+                try:
+                    await run_call(loaded, BoundArguments(memory, wanted, (), ()), locks, settings, waits)
+                finally:
+                    locks.release()
         except BaseException:
             self.lost |= update.targets
             raise
-        finally:
-            if locks:
-                unlock_all(locks)
-        self._replace(subprogram, memory)
-        return True
+        self._replace(update.subprogram, memory, compare)
 
-    def _bind(self, subprogram: Subprogram) -> list[object]:
-        """Bind the buffers of an update: leaves, kept memory that it reads, and kept memory that it writes in place."""
+    def _bind(self, subprogram: Subprogram, compare: int = 0) -> list[object]:
+        """Bind the buffers of an update: leaves, kept memory that it reads, kept memory that it writes in place, and
+        what the cutoffs `compare` let through last."""
         memory: list[object] = [None] * len(subprogram.program.buffers)
         last, targets, leaves = self.staleness.last, self.targets, self.leaves
         for buffer, here in subprogram.inputs:
             memory[here] = targets.memory[buffer] if buffer in last else leaves.value(buffer)
+        if compare:
+            let_through = {cut.own: live_state(cut.value).storage.memory for cut in self.cutoffs if cut.own & compare}
+            own = dict(subprogram.inputs)
+            for each in self._comparisons.of(compare):
+                memory[own[each.last]] = let_through[each.bit]
         kept = self._kept_on_devices
         for buffer, here in subprogram.outputs:
             if buffer in kept:
                 memory[here] = targets.own_memory(buffer)
         return memory
 
-    def _replace(self, subprogram: Subprogram, memory: list[object]) -> None:
-        """Take over the memory in which an update has made its targets."""
+    def _replace(self, subprogram: Subprogram, memory: list[object], compare: int = 0) -> None:
+        """Take over the memory in which an update has made its targets, and the flags of the cutoffs `compare`."""
+        bit_of = {each.cell: each.bit for each in self._comparisons.of(compare)} if compare else {}
+        self._differing = 0
         buffers = self.staleness.program.buffers
         for buffer, here in subprogram.outputs:
-            made = memory[here]
+            made: Any = memory[here]
+            if buffer in bit_of:
+                self._differing |= bit_of[buffer] if made.any() else 0
+                continue
             self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
 
 
@@ -202,3 +271,24 @@ def compared_buffer(cut: LiveInput) -> int:
     """Return the buffer that a cutoff on the device compares."""
     assert cut.buffer is not None
     return cut.buffer
+
+
+def layout_of(cut: LiveInput) -> Layout:
+    """Return the layout of the tensor that a cutoff on the device compares."""
+    assert cut.layout is not None
+    return cut.layout
+
+
+def _is_alike(cut: LiveInput) -> bool:
+    """Return true if the tensor of a cutoff has the device and the layout of the one that it let through last."""
+    if cut.value is None:
+        return False
+    old, storage = live_state(cut.value), cut.storage
+    assert storage is not None
+    return old.layout == cut.layout and old.storage.device is storage.device and old.storage.nbytes == storage.nbytes
+
+
+def _compared(cut: LiveInput) -> ComparedBuffer:
+    """Return the buffer that a cutoff on the device compares, with the place of the cutoff."""
+    assert cut.cutoff is not None
+    return ComparedBuffer(cut.own, compared_buffer(cut), layout_of(cut), cut.cutoff.origin)

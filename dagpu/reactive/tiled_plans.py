@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
 from dagpu.handles.storage import Storage
 from dagpu.lowering.plan import Plan
+from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
 from dagpu.lowering.updates.dirty.tile_lists import TiledProgram, lengths_of, list_array, with_lists
 from dagpu.lowering.updates.dirty.tile_updates import WHOLE_FROM, TileCount, TileUpdate, TileUpdates
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Change, Staleness
-from dagpu.lowering.updates.subprogram import Subprogram, extract
+from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.verify.verify_tiles import verify_tiles
-from dagpu.lowering.verify.verify_update import verify_update
+from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.live.parts import Box
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.settings import Settings
@@ -41,14 +42,21 @@ class TiledPlan:
 
     __slots__ = ("loaded", "locks", "proved", "subprogram", "targets", "tiled", "whole")
 
-    def __init__(self, whole: Subprogram, tiled: TiledProgram, loaded: LoadedPlan | None, locks: list[Storage]) -> None:
+    def __init__(
+        self,
+        whole: Subprogram,
+        tiled: TiledProgram,
+        targets: set[int],
+        loaded: LoadedPlan | None,
+        locks: list[Storage],
+    ) -> None:
         self.whole = whole
         """The same instructions without lists."""
         self.proved: set[frozenset[int]] = set()
         """The sets of instructions that leave what they left before, for which the plan is proved."""
         self.tiled = tiled
         self.subprogram: Subprogram = tiled.subprogram
-        self.targets = frozenset([buffer for buffer, _ in tiled.subprogram.outputs])
+        self.targets = frozenset([buffer for buffer, _ in tiled.subprogram.outputs if buffer in targets])
         """The targets that the plan makes."""
         self.loaded = loaded
         """None where nothing runs."""
@@ -76,14 +84,21 @@ class TiledPlans:
     """The plans with lists of tiles of one stage. `on_plan` is called with each new one."""
 
     def __init__(
-        self, staleness: Staleness, leaves: LeafValues, settings: Settings, on_plan: Callable[[Plan], None]
+        self,
+        staleness: Staleness,
+        comparisons: CutoffComparisons,
+        leaves: LeafValues,
+        settings: Settings,
+        on_plan: Callable[[Plan], None],
     ) -> None:
         self._staleness = staleness
+        self._comparisons = comparisons
         self._leaves = leaves
         self._settings = settings
         self._on_plan = on_plan
         self._tiles = TileUpdates(staleness)
         self._totals = self._tiles.total
+        self._verifier: UpdateVerifier | None = None
         self._plans: OrderedDict[Hashable, TiledPlan] = OrderedDict()
         self._prepared: OrderedDict[Hashable, _Prepared] = OrderedDict()
         self.counts: tuple[TileCount, ...] = ()
@@ -108,12 +123,14 @@ class TiledPlans:
         key = change, update.chosen, prepared.lengths, held
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._make(update, prepared.lengths, held)
+            plan = self._plans[key] = self._make(change, update, prepared.lengths, held)
             while len(self._plans) > MOST_TILED_PLANS:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
         if self._settings.verify and prepared.unchanged not in plan.proved:
-            verify_update(self._staleness, change, plan.whole, prepared.unchanged)
+            if self._verifier is None:
+                self._verifier = UpdateVerifier(self._staleness, self._comparisons)
+            self._verifier.verify(change, plan.whole, prepared.unchanged)
             plan.proved.add(prepared.unchanged)
         return plan, self._bound(plan, prepared, held, targets)
 
@@ -163,15 +180,16 @@ class TiledPlans:
             bound[tiled.list_cell] = prepared.array
         return bound
 
-    def _make(self, update: TileUpdate, lengths: tuple[tuple[int, int], ...], held: tuple[int, ...]) -> TiledPlan:
+    def _make(
+        self, change: Change, update: TileUpdate, lengths: tuple[tuple[int, int], ...], held: tuple[int, ...]
+    ) -> TiledPlan:
         """Return a new plan. Outputs that something else holds begin as copies."""
-        staleness = self._staleness
-        whole = extract(staleness.program, update.chosen, staleness.targets)
+        whole = self._comparisons.extract(update.chosen, change.compare, self._staleness.targets)
         tiled, loaded = with_lists(whole, lengths, held), None
-        if update.chosen:
+        if whole.chosen:
             made = plan_program(tiled.subprogram.program, self._settings.verify)
             self._on_plan(made)
             loaded = LoadedPlan(made, self._settings)
             loaded.keep(None, _GRAPH_FROM)
         locks = [self._leaves.locks[b] for b, _ in whole.inputs if b in self._leaves.locks]
-        return TiledPlan(whole, tiled, loaded, locks)
+        return TiledPlan(whole, tiled, self._staleness.targets, loaded, locks)

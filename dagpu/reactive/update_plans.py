@@ -12,9 +12,10 @@ from typing import Final, final
 
 from dagpu.handles.storage import Storage
 from dagpu.lowering.plan import Plan
+from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
 from dagpu.lowering.updates.staleness import Change, Staleness
-from dagpu.lowering.updates.subprogram import Subprogram, extract
-from dagpu.lowering.verify.verify_update import verify_update
+from dagpu.lowering.updates.subprogram import Subprogram
+from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.settings import Settings
 
@@ -31,9 +32,11 @@ class UpdatePlan:
 
     __slots__ = ("loaded", "locks", "subprogram", "targets")
 
-    def __init__(self, subprogram: Subprogram, loaded: LoadedPlan | None, locks: list[Storage]) -> None:
+    def __init__(
+        self, subprogram: Subprogram, targets: set[int], loaded: LoadedPlan | None, locks: list[Storage]
+    ) -> None:
         self.subprogram = subprogram
-        self.targets = frozenset([buffer for buffer, _ in subprogram.outputs])
+        self.targets = frozenset([buffer for buffer, _ in subprogram.outputs if buffer in targets])
         """The targets that the plan makes."""
         self.loaded = loaded
         """None where nothing runs."""
@@ -51,12 +54,14 @@ class UpdatePlans:
     def __init__(
         self,
         staleness: Staleness,
+        comparisons: CutoffComparisons,
         common: frozenset[int],
         locks: dict[int, Storage],
         settings: Settings,
         on_plan: Callable[[Plan], None],
     ) -> None:
         self._staleness = staleness
+        self._comparisons = comparisons
         self._common = common
         self._locks = locks
         self._settings = settings
@@ -64,6 +69,7 @@ class UpdatePlans:
         self._plans: OrderedDict[Change, UpdatePlan] = OrderedDict()
         self._owed: OrderedDict[Change, None] = OrderedDict()
         """The changes that a larger plan has served, and whose own plans are not made yet."""
+        self._verifier: UpdateVerifier | None = None
         self._repeated: tuple[int, UpdatePlan] | None = None
         """The bits and the plan that `repeated` has returned, while no other plan was used after it."""
 
@@ -125,19 +131,21 @@ class UpdatePlans:
         """Make the plan of a change, and store it."""
         self._owed.pop(change, None)
         self._repeated = None
-        staleness = self._staleness
+        staleness, comparisons = self._staleness, self._comparisons
         chosen = staleness.instructions_for(staleness.stale_targets(change))
-        subprogram = extract(staleness.program, chosen, staleness.targets)
+        subprogram = comparisons.extract(chosen, change.compare, staleness.targets)
         if self._settings.verify:
-            verify_update(staleness, change, subprogram)
+            if self._verifier is None:
+                self._verifier = UpdateVerifier(staleness, comparisons)
+            self._verifier.verify(change, subprogram)
         loaded = None
-        if chosen:
+        if subprogram.chosen:
             plan = plan_program(subprogram.program, self._settings.verify)
             self._on_plan(plan)
             loaded = LoadedPlan(plan, self._settings)
             loaded.keep(None, _GRAPH_FROM)
         locks = [self._locks[b] for b, _ in subprogram.inputs if b in self._locks]
-        made = self._plans[change] = UpdatePlan(subprogram, loaded, locks)
+        made = self._plans[change] = UpdatePlan(subprogram, staleness.targets, loaded, locks)
         while len(self._plans) > MOST_PLANS:
             self._plans.popitem(last=False)
         return made

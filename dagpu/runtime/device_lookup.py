@@ -14,6 +14,8 @@ from dagpu.common.errors import NoDeviceError
 from dagpu.common.origin import here
 from dagpu.common.wrong_arguments import add_call_place, replace_message, wrong_argument
 from dagpu.handles.device_handles import Device
+from dagpu.kernels.decorator import ARCH_COMPILER
+from dagpu.ops.kernel_spec import KernelSpec
 
 GROUP = "dagpu.backends"
 """The entry point group of the backends. The name of an entry point is a kind of device."""
@@ -83,6 +85,15 @@ def _load(kind: str) -> Backend:
             f"A package provides one through the entry point group {GROUP!r}."
         )
     return cast(Backend, found.load()())
+
+
+def _compile_for(spec: KernelSpec, arch: str) -> None:
+    from dagpu.backends.cuda.compile.offline import compile_for
+
+    compile_for(spec, arch)
+
+
+ARCH_COMPILER.set(_compile_for)
 
 
 @cache

@@ -17,12 +17,12 @@ from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Value
-from dagpu.ops.graph import GraphLaunch
+from dagpu.runtime.calls.direct_call import DirectCall
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
-from dagpu.runtime.calls.run_call import run_bound, run_bound_now, run_call
+from dagpu.runtime.calls.run_call import run_bound, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.plan_cache import PlanCache, PlanLookup, pipeline_call
+from dagpu.runtime.plan_cache import PlanCache, PlanLookup, direct_call
 from dagpu.runtime.waiting import BlockingWaits, Waits, drive
 
 _T = TypeVar("_T")
@@ -56,28 +56,36 @@ def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
 
 def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin) -> Any:
     """Run an op, block this thread until its result is complete, and return it. See `execute`."""
-    call = pipeline_call(op)
-    if call is not None and (latest := call[0].latest) is not None:  # one read: another thread may clear the cache
-        result = latest.direct.now(latest, *call[1], settings, origin)
+    call = direct_call(op) if settings.direct else None
+    if call is not None:
+        loaded, direct, arguments, named, cache = call
+        result = direct.now(loaded, arguments, named, settings, origin)
         if result is not MISS:
-            call[0].hits += 1
+            if cache is not None:
+                cache.hits += 1
             return result
-    again = op.captured.plans.bind_launch(op, settings) if type(op) is GraphLaunch else None
-    if again is not None:
-        return run_bound_now(again[0], again[1], settings, origin)
     if type(op) is Value and is_fixed(op.content):
         return op.content
     lookup = PlanLookup(op, settings)
     found = lookup.bind()
     if found is None:
         return drive(_run_traced(op, settings, _blocking, lookup, origin))
-    claims = found[1].claims
+    loaded, bound = found
+    if bound is None:
+        assert lookup.inputs is not None
+        result = loaded.again.now(loaded, lookup.inputs.leaves, (), settings, origin)
+        if result is not MISS:
+            return result
+        bound = lookup.bind_again(loaded)
+        if bound is None:
+            return drive(_run_traced(op, settings, _blocking, lookup, origin))
+    claims = bound.claims
     if claims is None:
-        return run_bound_now(found[0], found[1], settings, origin)
+        return drive(run_bound(loaded, bound, settings, _blocking, origin))
     if not claims.claim():
         return drive(_run_traced(op, settings, _blocking, lookup, origin))
     try:
-        return claims.publish(run_bound_now(found[0], found[1], settings, origin))
+        return claims.publish(drive(run_bound(loaded, bound, settings, _blocking, origin)))
     finally:
         claims.abandon()
 
@@ -87,26 +95,29 @@ def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin
 
     When the run ends, also by an error or a cancellation, its work is complete and its locks and claims are released.
     """
-    call = pipeline_call(op)
-    if call is not None and (latest := call[0].latest) is not None:  # one read, as above
-        return _run_call(op, *call, latest, settings, waits, origin)
+    call = direct_call(op) if settings.direct else None
+    if call is not None:
+        return _run_call(op, *call, settings, waits, origin)
     return _execute_generally(op, settings, waits, origin)
 
 
 async def _run_call(
     op: DeviceOp[_T, Any, Any],
-    plans: PlanCache,
-    content: Any,
-    latest: LoadedPlan,
+    loaded: LoadedPlan,
+    direct: DirectCall,
+    arguments: Any,
+    named: Any,
+    cache: PlanCache | None,
     settings: Settings,
     waits: Waits,
     origin: Origin,
 ) -> Any:
-    """Run a call of a pipeline with its latest plan, or else in the general way."""
-    result = await latest.direct.in_task(latest, *content, settings, origin, waits)
+    """Run an op with its direct call, or else in the general way."""
+    result = await direct.in_task(loaded, arguments, named, settings, origin, waits)
     if result is MISS:
         return await _execute_generally(op, settings, waits, origin)
-    plans.hits += 1
+    if cache is not None:
+        cache.hits += 1
     return result
 
 
@@ -116,16 +127,35 @@ def _execute_generally(
     """Run an op with the plan of an earlier run that its key finds, or else trace it."""
     if type(op) is Value and is_fixed(op.content):
         return _run_value(op.content, waits)
-    again = op.captured.plans.bind_launch(op, settings) if type(op) is GraphLaunch else None
-    if again is not None:
-        return run_bound(again[0], again[1], settings, waits, origin)
     lookup = PlanLookup(op, settings)
     found = lookup.bind()
     if found is None:
         return _run_traced(op, settings, waits, lookup, origin)
-    if found[1].claims is not None:
-        return _run_remembering(found[0], found[1], op, settings, waits, lookup, origin)
-    return run_bound(found[0], found[1], settings, waits, origin)
+    loaded, bound = found
+    if bound is None:
+        return _run_again(op, loaded, settings, waits, lookup, origin)
+    if bound.claims is not None:
+        return _run_remembering(loaded, bound, op, settings, waits, lookup, origin)
+    return run_bound(loaded, bound, settings, waits, origin)
+
+
+async def _run_again(
+    op: DeviceOp[_T, Any, Any],
+    loaded: LoadedPlan,
+    settings: Settings,
+    waits: Waits,
+    lookup: PlanLookup,
+    origin: Origin,
+) -> Any:
+    """Run an op by the direct call of the plan that its key has found, or else in the general way."""
+    assert lookup.inputs is not None
+    result = await loaded.again.in_task(loaded, lookup.inputs.leaves, (), settings, origin, waits)
+    if result is not MISS:
+        return result
+    bound = lookup.bind_again(loaded)
+    if bound is None:
+        return await _run_traced(op, settings, waits, lookup, origin)
+    return await run_bound(loaded, bound, settings, waits, origin)
 
 
 async def _run_value(value: Any, waits: Waits) -> Any:

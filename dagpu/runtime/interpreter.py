@@ -11,7 +11,7 @@ import trio
 from sniffio import thread_local as async_library
 
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, Section, begin_section, end_section
-from dagpu.common.env_vars import DEVICE, SPIN_US, VERIFY, raw_value
+from dagpu.common.env_vars import DEVICE, DIRECT, SPIN_US, VERIFY, raw_value
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.origin import Origin, describe, here, place_of, start_of_run
 from dagpu.common.tracebacks import leaves_run, without_our_frames
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 _RUN: Final = "an op was run"
 _ABOVE_SYNC: Final = 3
 """The frames between `start_of_run` and the caller of `DeviceOp.sync`: the runner, and `sync` itself."""
-_DEVICE, _SPIN, _VERIFY = DEVICE.key, SPIN_US.key, VERIFY.key
+_DEVICE, _DIRECT, _SPIN, _VERIFY = DEVICE.key, DIRECT.key, SPIN_US.key, VERIFY.key
 
 
 class Interpreter(Protocol):
@@ -109,13 +109,16 @@ class StreamInterpreter:
     def settings(self) -> Settings:
         """Return the settings of a run that starts now, with the current device if this interpreter has no device."""
         asked = self._device
-        facts = chosen_device(), device_lookup.version, raw_value(_DEVICE), raw_value(_SPIN), raw_value(_VERIFY)
+        facts = (
+            chosen_device(), device_lookup.version, raw_value(_DEVICE), raw_value(_SPIN), raw_value(_VERIFY),
+            raw_value(_DIRECT),
+        )  # fmt: skip
         last = self._last
         if last is not None and last[0] == facts:
             return last[1]
         where = current_device() if asked is None else self._named(asked) if isinstance(asked, str) else asked
         check = VERIFY.get() if self._verify is None else self._verify
-        found = Settings(where, self._policy, check, self._graph_from, self._on_plan, SPIN_US.get())
+        found = Settings(where, self._policy, check, self._graph_from, self._on_plan, DIRECT.get(), SPIN_US.get())
         self._last = facts, found
         return found
 

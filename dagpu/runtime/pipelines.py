@@ -39,8 +39,8 @@ class Pipeline(Generic[_P, _T_co]):
         self.__wrapped__ = f
         code = getattr(f, "__code__", None)
         self._declared: Origin = None if code is None else (code, 0)
-        self._plans = PlanCache(cache_size, graph_from, of_pipeline=True)
-        self._function = Pure(f, next(_numbers), repr(self), self._plans)
+        self.plans = PlanCache(cache_size, graph_from, of_pipeline=True)
+        self._function = Pure(f, next(_numbers), repr(self), self.plans)
         self._signature, self._counts = _signature_of(f)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co]:
@@ -86,11 +86,11 @@ class Pipeline(Generic[_P, _T_co]):
 
     def cache_info(self) -> CacheInfo:
         """Return the statistics: runs that found a plan, calls of the function, and the most and present plans."""
-        return self._plans.info()
+        return self.plans.info()
 
     def cache_clear(self) -> None:
         """Remove all plans from the cache. Runs under way are not affected."""
-        self._plans.clear()
+        self.plans.clear()
 
     def __reduce_ex__(self, _protocol: object) -> str:
         # As for a function: a copy is the object itself, and a pickle contains its qualified name.

@@ -9,14 +9,13 @@ from typing import Any, Final, NamedTuple, final
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin, describe, place_of
 from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
-from dagpu.lowering.arguments.call_guard import guard_call
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
-from dagpu.runtime.calls.direct_call import write_direct_call
+from dagpu.runtime.calls.direct_call import OFTEN, write_call_again, write_direct_call
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 
@@ -53,35 +52,18 @@ class PlanCache:
         """Return the run of a plan, counted from 1, from which on it is launched as a graph; None for never."""
         return settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
 
-    def bind_launch(self, op: GraphLaunch, settings: Settings) -> tuple[LoadedPlan, BoundArguments] | None:
-        """Bind one more launch of this graph, from the same place in the code, to the latest plan, and count a hit.
-
-        Return None if a key must be made, to look for another plan.
-        """
-        loaded = self.latest
-        if loaded is None or op.origin is None or loaded.launched_at != op.origin or loaded.settings is not settings:
-            return None
-        bound = loaded.bind((op.captured,))
-        if bound is None:
-            return None
-        self.hits += 1
-        return loaded, bound
-
     def remember_launch(self, loaded: LoadedPlan, op: GraphLaunch) -> None:
-        """Remember the plan that `find` has returned for a launch of this graph, for `bind_launch`."""
+        """Remember the plan that `find` has returned for a launch of this graph, for direct calls."""
+        if not loaded.again_is_known:
+            write_call_again(loaded, (op.captured,))
         loaded.launched_at = op.origin
-        self.latest = loaded
+        self.latest = None if loaded.again is None or op.origin is None else loaded
 
     def remember(
         self, loaded: LoadedPlan, arguments: tuple[Any, ...], named: tuple[Any, ...], inputs: Flattened
     ) -> None:
         """Remember the plan that `find` has returned for this call, for direct calls."""
-        if not loaded.direct_is_known:
-            assert loaded.signature is not None
-            bindings = loaded.signature.leaf_bindings(len(inputs.leaves))
-            guard = guard_call(arguments, named, inputs.leaves, bindings)
-            loaded.direct = None if guard is None else write_direct_call(guard, loaded)
-            loaded.direct_is_known = True
+        write_direct_call(loaded, arguments, named, inputs)
         self.latest = None if loaded.direct is None else loaded
 
     def find(self, inputs: Flattened, settings: Settings) -> LoadedPlan | None:
@@ -189,6 +171,29 @@ def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None"
     return None
 
 
+def direct_call(op: DeviceOp[Any, Any, Any]) -> "tuple[LoadedPlan, Any, Any, Any, PlanCache | None] | None":
+    """Return the plan that serves this op if its direct call accepts it. None if the op needs the general way.
+
+    The parts are the plan, its `DirectCall`, the arguments and the keyword arguments for that, and the cache that
+    counts the hit.
+    """
+    if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
+        cache = op.f.plans
+        loaded = cache.latest  # one read: another thread may clear the cache
+        return None if loaded is None else (loaded, loaded.direct, *op.source.content, cache)
+    if type(op) is GraphLaunch:
+        cache = op.captured.plans
+        loaded = cache.latest
+        if loaded is None or loaded.launched_at != op.origin:
+            return None
+        return loaded, loaded.again, (op.captured,), (), cache
+    attached = attached_plans(op)
+    if attached is None:
+        return None
+    loaded, leaves = attached[0]
+    return None if loaded.again is None else (loaded, loaded.again, leaves, (), None)
+
+
 @final
 class PlanLookup:
     """The search for a plan that serves one run, and the store of the plan that the run makes if there is none.
@@ -209,18 +214,28 @@ class PlanLookup:
         self.inputs: Flattened | None = None
         """The leaves of the op, once `bind` has looked for a key; None if the op has no key."""
 
-    def bind(self) -> tuple[LoadedPlan, BoundArguments] | None:
-        """Return a plan with the inputs of this run bound to it; None if the run needs a trace."""
+    def bind(self) -> tuple[LoadedPlan, BoundArguments | None] | None:
+        """Return a plan with the inputs of this run bound to it; None if the run needs a trace.
+
+        Nothing is bound if the plan has a direct call for the leaves in `inputs`. If that refuses them, `bind_again`
+        binds them.
+        """
         op, settings = self._op, self._settings
         if not self._inline:
             self.inputs = inputs = flatten_op(op)
         elif (call := pipeline_call(op)) is not None:
             return self._bind_call(call[0], *call[1])
         else:
-            for loaded, leaves in attached_plans(op) or ():
+            attached: Any = attached_plans(op) or ()
+            for entry in attached:
+                loaded, leaves = entry
                 if loaded.suits(settings):
                     bound = loaded.bind(leaves)
                     if bound is not None:
+                        if entry is not attached[0]:  # the first one may have a direct call
+                            attach_plans(op, (entry, *(other for other in attached if other is not entry)))
+                        if loaded.runs >= OFTEN and not loaded.again_is_known:
+                            write_call_again(loaded, leaves)
                         return loaded, bound
                     break
             self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable)
@@ -229,19 +244,30 @@ class PlanLookup:
         if inputs is None or cache is None:
             return None
         found = cache.find(inputs, settings)
-        bound = None if found is None else found.bind(inputs.leaves)
-        if found is None or bound is None:
-            return None
-        if type(op) is GraphLaunch:
+        if found is not None and type(op) is GraphLaunch:
             cache.remember_launch(found, op)
-        return found, bound
+        if found is None:
+            return None
+        if self._inline and self._settings.direct:
+            if found.runs >= OFTEN and not found.again_is_known:
+                write_call_again(found, inputs.leaves)
+            if found.again is not None:
+                return found, None
+        bound = found.bind(inputs.leaves)
+        return None if bound is None else (found, bound)
+
+    def bind_again(self, found: LoadedPlan) -> BoundArguments | None:
+        """Bind the leaves to the plan whose direct call has refused them; None if the run needs a trace."""
+        assert self.inputs is not None
+        return found.bind(self.inputs.leaves)
 
     def _bind_call(
         self, cache: PlanCache, arguments: tuple[Any, ...], named: tuple[Any, ...]
-    ) -> tuple[LoadedPlan, BoundArguments] | None:
+    ) -> tuple[LoadedPlan, BoundArguments | None] | None:
         """Return a plan for one call of a pipeline, with these arguments bound to it; None if the run needs a trace."""
         self.inputs = inputs = flatten_op(self._op, refused=_warn_uncacheable)
-        self._cache, self._inline = cache, False
+        self._cache = cache
+        self._inline = False
         found = None if inputs is None else cache.find(inputs, self._settings)
         if found is None or inputs is None:
             return None

@@ -22,26 +22,31 @@ def protected(begin: Callable[[], Coroutine[Any, Any, _T]], what: str) -> Genera
     Raises:
         NestedRunError: the thread is in a section already. The message contains `what`, the name of the call.
     """
-    step: Callable[[Any], Any] | None = None
-    argument: Any = None
+    before = enter_section(what)
+    try:
+        coroutine = begin()
+        awaited = coroutine.send(None)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+    finally:
+        restore_section(before)
+    step: Callable[[Any], Any]
+    argument: Any
     while True:
-        before = enter_section(what)
-        try:
-            if step is None:
-                coroutine = begin()
-                awaited = coroutine.send(None)
-            else:
-                awaited = step(argument)
-        except StopIteration as end:
-            result: _T = end.value
-            return result
-        finally:
-            restore_section(before)
-            argument = None  # an exception that was thrown in must not keep this frame alive
         try:
             argument, step = (yield awaited), coroutine.send
         except BaseException as error:
             argument, step = error, coroutine.throw
+        before = enter_section(what)
+        try:
+            awaited = step(argument)
+        except StopIteration as end:
+            result = end.value
+            return result
+        finally:
+            restore_section(before)
+            argument = None  # an exception that was thrown in must not keep this frame alive
 
 
 trio.lowlevel.disable_ki_protection(run_user_code)

@@ -83,6 +83,18 @@ std::size_t launch_blocks(
 inline void __syncthreads() { swapcontext(&emulation::running->context, &emulation::scheduler); }
 inline void __syncwarp() { __syncthreads(); }  // so all threads of the block must come
 
+// Non-zero in all threads of the block if it is so in one. The barriers after the first keep two calls apart.
+inline int __syncthreads_or(int mine) {
+    static int any;
+    any |= mine != 0;
+    __syncthreads();
+    const int found = any;
+    __syncthreads();
+    any = 0;
+    __syncthreads();
+    return found;
+}
+
 // Makes a kernel callable from outside, in either order.
 #define EMULATED_BLOCKS(name, kernel)                                                                                 \
     extern "C" std::size_t name##_forwards(const unsigned int* g, const unsigned int* b, const unsigned char* p) {    \

@@ -15,7 +15,15 @@ import pytest
 import trio
 
 import dagpu
-from dagpu import BorrowError, CaptureError, KernelArgumentError, MovedError, OwnershipError, PartitionError
+from dagpu import (
+    BorrowError,
+    CaptureError,
+    KernelArgumentError,
+    MovedError,
+    OwnershipError,
+    PartitionError,
+    SourceError,
+)
 from tests.plugin.plugin_corpus import AWAITS_GRAPHS, CORPUS, EXPECTED, Program, programs
 
 PACKAGE = "tests.typing.plugin"
@@ -29,6 +37,8 @@ RAISES: dict[str, tuple[type[Exception], ...]] = {
     # MovedError: one op for two outputs; OwnershipError: a whole result where a handle is wanted.
     "dagpu-output-partition": (PartitionError, KernelArgumentError, MovedError, OwnershipError),
     "dagpu-graph-node": (CaptureError,),
+    "dagpu-sees": (KernelArgumentError,),
+    "dagpu-source-part": (SourceError,),
     # No counterpart in a run: a borrow keeps its tensor alive, wherever it goes.
     "dagpu-borrow-escape": (),
     # A feed that is kept and not asked does no harm in a run.

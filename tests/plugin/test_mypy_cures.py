@@ -15,6 +15,7 @@ HEAD = """import numpy as np
 import trio
 from dagpu import *
 from tests.typing.plugin.kernels import add, eat, saxpy, scale, split, total, vector
+LAST = "__global__ void last(Tile<float, 2> y, View<const float, 2> a, View<const float, 1> b) {}"
 """
 
 MISTAKES = """
@@ -218,6 +219,63 @@ with CudaGraph.scope(current_device().stream()) as scope:
 t = vector()
 with CudaGraph.scope(current_device().stream()) as scope:
     scope.record(fill(t.borrow_mut(), 1))
+
+## dagpu-sees
+@kernel(cuda=LAST, sees={"b": Here()})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+# Say for each axis of the input which axis of the output it follows: (Along(0), None)
+@kernel(cuda=LAST, sees={"b": (Along(0),)})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+
+## dagpu-sees
+@kernel(cuda=LAST, sees={"a": Around(1)})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+# Give one margin for each axis: Around(1, 1)
+@kernel(cuda=LAST, sees={"a": Around(1, 1)})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+
+## dagpu-sees
+@kernel(cuda=LAST, sees={"a": (Along(0),)})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+# Give one part for each axis of the input
+@kernel(cuda=LAST, sees={"a": (Along(0), None)})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+
+## dagpu-sees
+@kernel(cuda=LAST, sees={"a": (Along(1), Along(2))})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+# Count the output's axes from 0
+@kernel(cuda=LAST, sees={"a": (Along(0), Along(1))})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+
+## dagpu-sees
+@kernel(cuda=LAST, sees={"a": Around(1, -1)})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+# Give a number of elements, 0 or more
+@kernel(cuda=LAST, sees={"a": Around(1, 0)})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+
+## dagpu-sees
+@kernel(cuda=LAST, sees={"y": Here(), "a": Here()})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+# Name inputs alone
+@kernel(cuda=LAST, sees={"a": Here()})
+def last(y: Out[f32], a: In[f32], b: In[f32]) -> None: ...
+
+## dagpu-source-part
+source(vector()).write(slice(0, 8, 2), np.zeros(4, f32))
+# without a step
+source(vector()).write(slice(0, 4), np.zeros(4, f32))
+
+## dagpu-source-part
+source(vector()).write(slice(4, 0), np.zeros(4, f32))
+# within the shape
+source(vector()).write(slice(0, 4), np.zeros(4, f32))
+
+## dagpu-source-part
+source(vector()).write(slice(0, 4), zeros((2,)).sync())
+# Give data of the shape and element type of the part
+source(vector()).write(slice(0, 4), zeros((4,)).sync())
 
 ## dagpu-output-partition
 scale(vector(), 2.0).sync()

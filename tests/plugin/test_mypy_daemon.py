@@ -58,6 +58,15 @@ def lends(x: Tensor[f32]) -> None:
     print(x.ndim)
 
 
+def relay(x: Tensor[f32]) -> None:
+    helper(x)
+
+
+def by_relay(x: Tensor[f32]) -> None:
+    relay(x)
+    print(x.ndim)
+
+
 def plain(x: Tensor[f32]) -> None:
     y = x
     z = x

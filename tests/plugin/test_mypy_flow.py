@@ -30,7 +30,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
 )
 from dagpu.mypy_plugin.ownership.dataflow import Dataflow, entry_states
 from dagpu.mypy_plugin.ownership.liveness import live_after_each, live_before, liveness
-from dagpu.mypy_plugin.shapes import output_partition
+from dagpu.mypy_plugin.shapes import shape_checks
 from dagpu.mypy_plugin.sources import fingerprint
 from tests.support.mypy_checks import Checker, dependencies
 
@@ -115,6 +115,23 @@ def paths_from(entry: BasicBlock) -> Iterator[list[BasicBlock]]:
 
 
 # ---- liveness
+
+
+@given(instructions(), st.integers(0, (1 << SLOTS) - 1))
+def test_a_slot_that_is_filled_is_live_before_only_if_it_is_read(i: Instruction, live: int) -> None:
+    """By definition, for one instruction: what it reads is live before it, and of the rest what it does not fill."""
+    read, filled = set[int](), set[int]()
+    match i:
+        case Read() | Move() | Lend():
+            read, filled = {i.place.slot}, set() if i.into is None else {i.into}
+        case Build():
+            read, filled = set(i.parts), set() if i.into is None else {i.into}
+        case Store():
+            read, filled = set() if i.part is None else {i.part}, set() if i.place.path else {i.place.slot}
+        case _:
+            raise AssertionError(i)
+    before = {slot for slot in range(SLOTS) if live >> slot & 1} - filled | read
+    assert live_before(i, live) == sum(1 << slot for slot in before)
 
 
 @given(bodies())
@@ -229,7 +246,7 @@ def test_a_defect_of_the_plugin_is_a_note(
     def broken(*_: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr(output_partition, "check", broken)
+    monkeypatch.setattr(shape_checks, "check", broken)
     checker = Checker(tmp_path, dependencies(tmp_path_factory))
     checker.write({"moved.py": "from dagpu import zeros\n\nt = zeros((4,)).sync()\nt.share()\nt.shape\nx: int = ''\n"})
     note, error = checker.check("moved.py")

@@ -48,6 +48,15 @@ def from_numbers(n: int) -> None:
 
 def every_creation() -> None:
     arange(10).partition((4,))  # E
+    arange(10, f32).partition((4,))  # E
+    arange(10, dtype=f32).partition((4,))  # E
+    arange(2, 12).partition((4,))  # E
+    arange(0, stop=20, step=2).partition((4,))  # E
+    arange(0, 10, 0.5).partition((4,))
+    arange(0, 12).partition((4,))
+    zeros((2, 5)).reshape(-1).partition((4,))  # E
+    zeros((2, 6)).reshape((-1, 3)).partition((3, 3))  # E
+    zeros((2, 6)).reshape((-1, 3)).partition((2, 3))
     linspace(0, 1, 10).partition((4,))  # E
     eye(10).partition((5, 4))  # E
     eye(10, m=8).partition((5, 4))

@@ -74,6 +74,19 @@ FUNCTIONS = """
     batching(f, /, *, most, within=..., in_flight=...); watch(feed, /, *, total=..., title=..., console=...)
 """
 
+ARRAY_FUNCTIONS = """
+    abs(x, /); ceil(x, /); cos(x, /); erf(x, /); exp(x, /); expm1(x, /); floor(x, /); isfinite(x, /); isnan(x, /);
+    log(x, /); log1p(x, /); rint(x, /); sin(x, /); sqrt(x, /); tanh(x, /);
+    clip(x, low, high, /); maximum(a, b, /); minimum(a, b, /); pow(a, b, /); where(condition, a, b, /);
+    all(x, axis=..., *, keepdims=...); amax(x, axis=..., *, keepdims=...); amin(x, axis=..., *, keepdims=...);
+    any(x, axis=..., *, keepdims=...); mean(x, axis=..., *, keepdims=...); norm(x, axis=..., *, keepdims=...);
+    prod(x, axis=..., *, keepdims=...); sum(x, axis=..., *, keepdims=...); argmax(x, axis=...); argmin(x, axis=...);
+    concatenate(parts, axis=...); cumsum(x, axis=...); one_hot(indices, n, dtype=...);
+    matmul(a, b, *, transpose=..., precision=...);
+    scatter_add(into, indices, values); softmax(x, axis=...); stack(parts, axis=...); take(x, indices, axis=...);
+    transpose(x, axes=...)
+"""
+
 ERRORS: dict[str, tuple[str, ...]] = {
     "DagpuError": ("Exception",),
     "OwnershipError": ("DagpuError",),
@@ -147,6 +160,19 @@ def test_a_class_has_the_members_of_the_contract(owner: str, entry: str) -> None
 def test_a_function_takes_the_parameters_of_the_contract(entry: str) -> None:
     """A function takes the parameters the contract gives it, by name, order and kind."""
     assert lacks(entry, getattr(dagpu, entry.partition("(")[0]), method=False) == []
+
+
+def test_every_function_of_tensors_is_exported() -> None:
+    """Each name of the contract is in `dagpu.array.__all__`, and all that `__all__` names is there."""
+    wanted = {entry.partition("(")[0] for entry in members(ARRAY_FUNCTIONS)}
+    assert sorted(wanted - set(dagpu.array.__all__)) == []
+    assert [name for name in dagpu.array.__all__ if not hasattr(dagpu.array, name)] == []
+
+
+@pytest.mark.parametrize("entry", list(members(ARRAY_FUNCTIONS)))
+def test_a_function_of_tensors_takes_the_parameters_of_the_contract(entry: str) -> None:
+    """A function of `dagpu.array` takes the parameters the contract gives it, by name, order and kind."""
+    assert lacks(entry, getattr(dagpu.array, entry.partition("(")[0]), method=False) == []
 
 
 @pytest.mark.parametrize(("name", "bases"), ERRORS.items())

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dagpu.kernels.arrays.libraries import cublaslt
+from dagpu.kernels.arrays.libraries import cublaslt, cufft
 from tests.simulated.gpu import SimulatedGpu
 from tests.simulated.machine import Machine
 
@@ -29,6 +29,37 @@ WORKSPACE: Final = 4096
 
 class LibraryError(Exception):
     """An error of a stand-in, as the bindings raise it."""
+
+
+@final
+class FailingCalls:
+    """The calls of functions that were made, and those that are to fail."""
+
+    def __init__(self) -> None:
+        self.failing: dict[str, int] = {}
+        """For a name of a function, the number of the call from now on that fails: 1 for the next."""
+        self.made: list[str] = []
+
+    def call(self, name: str) -> None:
+        """Note a call; raise an error if it is to fail."""
+        self.made.append(name)
+        if name in self.failing:
+            self.failing[name] -= 1
+            if not self.failing[name]:
+                del self.failing[name]
+                raise LibraryError(f"{name}: EXECUTION_FAILED (13)")
+
+
+def current_gpu(machine: Machine) -> SimulatedGpu:
+    """Return the GPU whose context is current on this thread."""
+    assert machine.stack(), "no context is current"
+    return machine.stack()[-1]
+
+
+def bytes_on(gpu: SimulatedGpu, address: int, nbytes: int) -> NDArray[np.uint8]:
+    """Return the bytes at an address; others, if the device is lost by that."""
+    found = gpu.bytes_at(address, nbytes)
+    return np.zeros(nbytes, np.uint8) if found is None else found
 
 
 @final
@@ -45,20 +76,20 @@ class SimulatedCublasLt:
         MAX_WORKSPACE_BYTES=1, MIN_ALIGNMENT_A_BYTES=5, MIN_ALIGNMENT_B_BYTES=6
     )
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, calls: FailingCalls) -> None:
         self._machine = machine
         self._numbers = count(0x1000)
         self._made: dict[int, dict[Any, Any]] = {}
-        self.failing: dict[str, int] = {}
-        """For a name of a function, the number of the call from now on that fails: 1 for the next."""
-        self.calls: list[str] = []
+        self._call = calls.call
+        self.failing = calls.failing
+        self.calls = calls.made
         self.algorithms = True
         """False if no product has an algorithm."""
 
     # ---- handles and descriptions
     def create(self) -> int:
         self._call("create")
-        return self._new(gpu=self._current())
+        return self._new(gpu=current_gpu(self._machine))
 
     def matmul_desc_create(self, compute_type: int, scale_type: int) -> int:
         return self._new(compute=compute_type, scale=scale_type, attributes={3: 0, 4: 0})
@@ -83,7 +114,7 @@ class SimulatedCublasLt:
         found: int,
     ) -> None:  # fmt: skip
         self._call("matmul_algo_get_heuristic")
-        assert self._made[handle]["gpu"] is self._current()
+        assert self._made[handle]["gpu"] is current_gpu(self._machine)
         assert wanted == 1
         assert c == d
         asked = self._made[preference]["attributes"]
@@ -99,7 +130,7 @@ class SimulatedCublasLt:
         c_layout: int, d: int, d_layout: int, algorithm: int, workspace: int, workspace_bytes: int, stream: int,
     ) -> None:  # fmt: skip
         self._call("matmul")
-        gpu = self._current()
+        gpu = current_gpu(self._machine)
         described, lane = self._made[product], self._machine.stream_of(stream)
         assert self._made[handle]["gpu"] is gpu is lane.gpu
         chosen, aligned_a, aligned_b = np.frombuffer(ctypes.string_at(algorithm, 24), np.uint64).tolist()
@@ -112,7 +143,7 @@ class SimulatedCublasLt:
 
         def act() -> None:
             if workspace_bytes:
-                self._bytes(gpu, workspace, workspace_bytes)[...] = 0xEE
+                bytes_on(gpu, workspace, workspace_bytes)[...] = 0xEE
             first, second = self._matrices(gpu, a, a_layout), self._matrices(gpu, b, b_layout)
             first = first.swapaxes(1, 2) if flags[3] else first
             second = second.swapaxes(1, 2) if flags[4] else second
@@ -129,38 +160,112 @@ class SimulatedCublasLt:
         number, stride = about["attributes"][5], about["attributes"][6]
         size, leading = about["dtype"].itemsize, about["leading"]
         elements = (number - 1) * stride + (about["columns"] - 1) * leading + about["rows"]
-        memory = self._bytes(gpu, address, elements * size).view(about["dtype"])
+        memory = bytes_on(gpu, address, elements * size).view(about["dtype"])
         strides = (stride * size, size, leading * size)
         return np.lib.stride_tricks.as_strided(memory, (number, about["rows"], about["columns"]), strides)
-
-    @staticmethod
-    def _bytes(gpu: SimulatedGpu, address: int, nbytes: int) -> NDArray[np.uint8]:
-        found = gpu.bytes_at(address, nbytes)
-        return np.zeros(nbytes, np.uint8) if found is None else found
-
-    def _current(self) -> SimulatedGpu:
-        assert self._machine.stack(), "no context is current"
-        return self._machine.stack()[-1]
 
     def _new(self, **about: Any) -> int:
         number = next(self._numbers)
         self._made[number] = about
         return number
 
-    def _call(self, name: str) -> None:
-        self.calls.append(name)
-        if name in self.failing:
-            self.failing[name] -= 1
-            if not self.failing[name]:
-                del self.failing[name]
-                raise LibraryError(f"{name}: CUBLAS_STATUS_EXECUTION_FAILED (13)")
+
+@final
+class SimulatedCufft:
+    """Replaces `nvmath.bindings.cufft`, version 1.0, for rows."""
+
+    def __init__(self, machine: Machine, calls: FailingCalls) -> None:
+        self._machine = machine
+        self._plans: dict[int, dict[str, Any]] = {}
+        self._call = calls.call
+
+    def create(self) -> int:
+        self._call("cufftCreate")
+        plan = len(self._plans) + 1
+        self._plans[plan] = {"gpu": current_gpu(self._machine), "area": 0, "automatic": True}
+        return plan
+
+    def set_auto_allocation(self, plan: int, auto_allocate: int) -> None:
+        self._plans[plan]["automatic"] = bool(auto_allocate)
+
+    def make_plan_many64(
+        self, plan: int, rank: int, n: list[int], inembed: list[int], istride: int, idist: int, onembed: list[int],
+        ostride: int, odist: int, type: int, batch: int,  # noqa: A002  # the binding's name
+    ) -> int:  # fmt: skip
+        self._call("make_plan_many64")
+        assert (rank, istride, ostride) == (1, 1, 1)
+        assert (inembed, onembed) == ([idist], [odist])
+        about = self._plans[plan]
+        assert not about["automatic"], "the library would allocate memory itself"
+        assert about["gpu"] is current_gpu(self._machine)
+        about |= {"n": n[0], "given": idist, "made": odist, "type": type, "batch": batch}
+        return 512 * n[0] if n[0] > 1 else 0
+
+    def set_stream(self, plan: int, stream: int) -> None:
+        self._plans[plan]["stream"] = stream
+
+    def set_work_area(self, plan: int, work_area: int) -> None:
+        assert work_area % 256 == 0
+        self._plans[plan]["area"] = work_area
+
+    def exec_r2c(self, plan: int, idata: int, odata: int) -> None:
+        self._execute(plan, idata, odata, 42, lambda x, n: np.fft.rfft(x, n))
+
+    def exec_d2z(self, plan: int, idata: int, odata: int) -> None:
+        self._execute(plan, idata, odata, 106, lambda x, n: np.fft.rfft(x, n))
+
+    def exec_c2r(self, plan: int, idata: int, odata: int) -> None:
+        self._execute(plan, idata, odata, 44, lambda x, n: np.fft.irfft(x, n, norm="forward"))
+
+    def exec_z2d(self, plan: int, idata: int, odata: int) -> None:
+        self._execute(plan, idata, odata, 108, lambda x, n: np.fft.irfft(x, n, norm="forward"))
+
+    def exec_c2c(self, plan: int, idata: int, odata: int, direction: int) -> None:
+        self._execute(plan, idata, odata, 41, _DIRECTED[direction])
+
+    def exec_z2z(self, plan: int, idata: int, odata: int, direction: int) -> None:
+        self._execute(plan, idata, odata, 105, _DIRECTED[direction])
+
+    def _execute(self, plan: int, source: int, target: int, kind: int, transform: Any) -> None:
+        self._call("cufftExec")
+        about = dict(self._plans[plan])
+        gpu, lane = about["gpu"], self._machine.stream_of(about["stream"])
+        assert current_gpu(self._machine) is gpu is lane.gpu
+        assert about["type"] == kind
+        given, made = (np.dtype(each) for each in _ELEMENTS[kind])
+        assert source % max(given.itemsize, made.itemsize) == target % made.itemsize == 0
+
+        def act() -> None:
+            if about["n"] > 1:
+                bytes_on(gpu, about["area"], 512 * about["n"])[...] = 0xEE
+            x = bytes_on(gpu, source, about["batch"] * about["given"] * given.itemsize).view(given)
+            y = bytes_on(gpu, target, about["batch"] * about["made"] * made.itemsize).view(made)
+            y[...] = transform(x.reshape(about["batch"], -1), about["n"]).astype(made).reshape(-1)
+            if made.kind == "f":  # cuFFT overwrites the input of a transform to real elements
+                x[...] = np.nan
+
+        lane.put(act, takes_room=True)
+
+
+_DIRECTED: Final = {
+    -1: lambda x, n: np.fft.fft(x, n),
+    1: lambda x, n: np.fft.ifft(x, n, norm="forward"),
+}
+_ELEMENTS: Final = {
+    42: ("f4", "c8"), 44: ("c8", "f4"), 41: ("c8", "c8"), 106: ("f8", "c16"), 108: ("c16", "f8"), 105: ("c16", "c16"),
+}  # fmt: skip
 
 
 @contextmanager
 def libraries(machine: Machine) -> Iterator[SimulatedCublasLt]:
-    """Within the `with` block, the stand-ins replace the libraries of this machine's GPUs."""
+    """Within the `with` block, the stand-ins replace the libraries of this machine's GPUs. Gives that of cuBLASLt,
+    whose `failing` and `calls` are about both."""
     with pytest.MonkeyPatch.context() as patch:
-        simulated: Any = SimulatedCublasLt(machine)
+        calls = FailingCalls()
+        simulated: Any = SimulatedCublasLt(machine, calls)
+        transforms: Any = SimulatedCufft(machine, calls)
         patch.setitem(sys.modules, "nvmath.bindings.cublasLt", simulated)
+        patch.setitem(sys.modules, "nvmath.bindings.cufft", transforms)
         patch.setattr(cublaslt, "PRODUCTS", cublaslt.Products())
+        patch.setattr(cufft, "PLANS", cufft.TransformPlans())
         yield simulated

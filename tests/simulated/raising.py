@@ -12,7 +12,7 @@ from dagpu.runtime.plan_cache import PlanCache
 
 def direct_call(pipeline: Any) -> DirectCall:
     """The direct call of the latest plan of a pipeline, which has run at least twice with equal arguments."""
-    plans: PlanCache = pipeline._function.plans  # noqa: SLF001  # it reads the text
+    plans: PlanCache = pipeline.plans
     assert plans.latest is not None
     direct: DirectCall = plans.latest.direct
     return direct

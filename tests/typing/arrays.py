@@ -13,6 +13,8 @@ from dagpu import (
     TensorRef,
     array,
     bool_,
+    c64,
+    c128,
     expr,
     f32,
     f64,
@@ -64,6 +66,40 @@ def reduced(x: Tensor[f32], n: SharedTensor[i32], lazy: DeviceOp[Tensor[f32]], f
     array.mean(n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
+def moved(
+    x: Tensor[f32], n: SharedTensor[i32], places: SharedTensor[i64], lazy: DeviceOp[Tensor[f32]], flags: Tensor[bool_]
+) -> None:
+    """What moves elements keeps their type; parts and values of two types, and places that are floats, are refused."""
+    assert_type(array.transpose(flags), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.transpose(n, (1, 0)), DeviceOp[Tensor[i32], Any])
+    assert_type(array.concatenate((n, n), axis=1), DeviceOp[Tensor[i32], Any])
+    assert_type(array.concatenate([lazy, lazy]), DeviceOp[Tensor[f32], Any])
+    assert_type(array.stack((lazy, lazy), -1), DeviceOp[Tensor[f32], Any])
+    assert_type(array.take(lazy, places), DeviceOp[Tensor[f32], Any])
+    assert_type(array.take(places, n, axis=1), DeviceOp[Tensor[i64], Any])
+    assert_type(array.one_hot(places, 10), DeviceOp[Tensor[f32], Any])
+    assert_type(array.one_hot(n, 10, i32), DeviceOp[Tensor[i32], Any])
+    assert_type(array.scatter_add(lazy, places, lazy), DeviceOp[Tensor[f32], Any])
+    assert_type(array.scatter_add(zeros((3,), i32), n, n), DeviceOp[Tensor[i32], Any])
+    assert_type(array.cumsum(n, 0), DeviceOp[Tensor[i32], Any])
+    assert_type(array.softmax(array.take(lazy, places)), DeviceOp[Tensor[f32], Any])
+    assert_type(array.softmax(x, axis=0), DeviceOp[Tensor[f32], Any])
+
+
+def refused_moves(
+    x: SharedTensor[f32], n: SharedTensor[i32], places: SharedTensor[i64], lent: TensorRef[f32], flags: Tensor[bool_]
+) -> None:
+    """Element types that do not fit, and tensors that cannot be written."""
+    array.concatenate((x, n))  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.stack((n, places))  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.take(x, x)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.softmax(n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.cumsum(flags)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.scatter_add(x, places, x)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    array.scatter_add(lent, places, x)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    array.scatter_add(zeros((3,)), places, n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
+
 def multiplied(
     x: Tensor[f32], w: SharedTensor[f32], y: Tensor[f64], n: Tensor[i32], lazy: DeviceOp[Tensor[f32]]
 ) -> None:
@@ -74,6 +110,30 @@ def multiplied(
     array.matmul(x, y)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     array.matmul(n, n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     array.matmul(x, w, transpose="c")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def in_order(x: Tensor[f32], n: SharedTensor[i32], flags: Tensor[bool_], lazy: DeviceOp[Tensor[f32]]) -> None:
+    """A sort has the element type of its input, places are i64, and only floats are dropped."""
+    assert_type(array.sort(x), DeviceOp[Tensor[f32], Any])
+    assert_type(array.sort(flags), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.argsort(n), DeviceOp[Tensor[i64], Any])
+    assert_type(array.topk(n, 5), DeviceOp[tuple[Tensor[i32], Tensor[i64]], Any])
+    assert_type(array.permutation(5, seed=1), DeviceOp[Tensor[i64], Any])
+    assert_type(array.dropout(lazy, 0.5), DeviceOp[Tensor[f32], Any])
+    array.dropout(n, 0.5)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
+
+def transformed(x: Tensor[f32], y: SharedTensor[f64], z: Tensor[c64], w: TensorRef[c128]) -> None:
+    """Real elements of one precision become complex ones of the same, and back."""
+    assert_type(array.rfft(x), DeviceOp[Tensor[c64], Any])
+    assert_type(array.rfft(y, 8), DeviceOp[Tensor[c128], Any])
+    assert_type(array.irfft(z), DeviceOp[Tensor[f32], Any])
+    assert_type(array.irfft(w, 7), DeviceOp[Tensor[f64], Any])
+    assert_type(array.fft(z), DeviceOp[Tensor[c64], Any])
+    assert_type(array.ifft(w), DeviceOp[Tensor[c128], Any])
+    assert_type(zeros((3,), c64), DeviceOp[Tensor[c64]])
+    array.fft(x)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.rfft(z)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def written(out: Partition[Tensor[f32]], x: SharedTensor[f32]) -> None:

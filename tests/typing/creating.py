@@ -56,6 +56,11 @@ assert_type(ones((2, 3), f16), DeviceOp[Tensor[f16]])
 assert_type(ones((2, 3), bf16), DeviceOp[Tensor[bf16]])
 assert_type(full((2, 3), 7, u8), DeviceOp[Tensor[u8]])
 assert_type(arange(6, i64), DeviceOp[Tensor[i64]])
+assert_type(arange(2, 6), DeviceOp[Tensor[f32]])
+assert_type(arange(0, 1, 0.25, f64), DeviceOp[Tensor[f64]])
+assert_type(arange(start=6, stop=0, step=-2, dtype=i64), DeviceOp[Tensor[i64]])
+assert_type(arange(6).reshape((2, -1)), DeviceOp[Tensor[f32]])
+assert_type(arange(6).reshape(-1), DeviceOp[Tensor[f32]])
 assert_type(linspace(0, 1, 5, f64), DeviceOp[Tensor[f64]])
 assert_type(eye(3, 4, f64), DeviceOp[Tensor[f64]])
 assert_type(rand((2, 3), f64), DeviceOp[Tensor[f64]])
@@ -107,3 +112,9 @@ def handles(own: Tensor[f32], many: SharedTensor[f64], lent: TensorRef[i32], exc
     own.sum()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     many.borrow()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     assert own == 1  # type: ignore[comparison-overlap]
+
+
+def refused_extents(own: Tensor[f32]) -> None:
+    """A whole number other than -1 is not a shape, and an element type is not a step."""
+    own.reshape(24)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    arange(1, 2, f32)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]

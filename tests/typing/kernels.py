@@ -103,6 +103,7 @@ def tuned() -> None:
     other = saxpy.grid(2, 2).block(16, 16).shared_memory(1024)
     assert_type(other(zeros((4, 4)).partition((2, 2)), 2.0, zeros((4, 4))), KernelOp)
     assert_type(other.compile(), None)
+    assert_type(other.compile(arch="sm_90"), None)
 
     def same(k: Kernel[[Out[f32], float, In[f32]]]) -> None: ...
 

@@ -10,10 +10,12 @@ from dagpu import (
     DeviceOp,
     Feed,
     Flow,
+    Partition,
     SharedTensor,
     Source,
     Stats,
     Tensor,
+    TensorMut,
     TensorRef,
     batch,
     cutoff,
@@ -84,6 +86,21 @@ def refused(
     observe(n, memory="all")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     found: Any = wide
     del found
+
+
+def refused_loans(
+    r: TensorRef[f32], m: TensorMut[f32], p: Partition[Tensor[f32]], n: Source[SharedTensor[f32]]
+) -> None:
+    """A source outlives each loan, and a partition is part of a run: no source is made of them, and none takes them."""
+    source(r)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    source(m)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    source(p)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    n.set(m)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    n.set(p)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    n.change(lambda t: r)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
+    n.write(slice(0, 4), m)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    observe(m.to_host())  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    cutoff(r.to_host())  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def refused_parts(s: Source[SharedTensor[f32]], n: Source[int], r: TensorRef[f32], a: NDArray[f64]) -> None:

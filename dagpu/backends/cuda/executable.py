@@ -51,16 +51,24 @@ class Executable:
         """Start a run; see `Prepared.submit`."""
         if self.compiled.devices[0].exchange.arrivals:
             graph = False
-        elif graph and self._is_on_device and self.graphs.idle:
-            assert self._command_lists is not None  # a graph has been made of them
-            replay = launch_idle_graph(self.compiled, self._command_lists, self.graphs, bindings.memory, spin)
-            if replay is not None:
-                return replay
-        if self._captured is not None and self._command_lists is not None:
-            replay = launch_captured(self.compiled, self._command_lists, self._captured, bindings.memory, spin)
+        if (graph and self._is_on_device and self.graphs.idle) or self._captured is not None:
+            replay = self.launch_again(bindings.memory, spin, graph)
             if replay is not None:
                 return replay
         return start(self.compiled, self._command_lists or self.command_lists, self.graphs, bindings, spin, graph)
+
+    def launch_again(self, memory: list[object], spin: float, graph: bool) -> Replay | None:
+        """Launch an existing graph; see `Prepared.launch_again`."""
+        command_lists = self._command_lists
+        if command_lists is None:
+            return None
+        if graph and self._is_on_device and self.graphs.idle and not self.compiled.devices[0].exchange.arrivals:
+            replay = launch_idle_graph(self.compiled, command_lists, self.graphs, memory, spin)
+            if replay is not None:
+                return replay
+        if self._captured is not None:
+            return launch_captured(self.compiled, command_lists, self._captured, memory, spin)
+        return None
 
     def freeze(self, bindings: Bindings) -> CapturedGraph:
         """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""

@@ -122,6 +122,8 @@ class PreparedExploration:
     """None, because plans need no compilation."""
     before_graph: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
+    launch_again: ClassVar[None] = None
+    """None, because plans are not launched as CUDA graphs."""
 
     def __init__(self, plan: Plan, accounts: Sequence[Account]) -> None:
         self._script = script_of(plan)

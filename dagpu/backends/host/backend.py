@@ -143,6 +143,8 @@ class PreparedHostPlan:
     """None, because host bodies need no compilation."""
     before_graph: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
+    launch_again: ClassVar[None] = None
+    """None, because plans are not launched as CUDA graphs."""
 
     def __init__(self, plan: Plan, drivers: Sequence[HostDriver]) -> None:
         self._plan = plan

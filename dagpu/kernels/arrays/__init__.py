@@ -27,6 +27,7 @@ from dagpu.kernels.arrays.element_functions import (
     tanh,
     where,
 )
+from dagpu.kernels.arrays.libraries.fourier_transforms import fft, ifft, irfft, rfft
 from dagpu.kernels.arrays.libraries.matrix_products import matmul
 from dagpu.kernels.arrays.movement.gathering import one_hot, take
 from dagpu.kernels.arrays.movement.joining import concatenate, stack
@@ -34,11 +35,14 @@ from dagpu.kernels.arrays.movement.normalising import softmax
 from dagpu.kernels.arrays.movement.running_sums import cumsum
 from dagpu.kernels.arrays.movement.scattering import scatter_add
 from dagpu.kernels.arrays.movement.transposition import transpose
+from dagpu.kernels.arrays.random_functions import dropout, permutation
 from dagpu.kernels.arrays.reductions import all, amax, amin, any, mean, norm, prod, sum
+from dagpu.kernels.arrays.sorting.sorted_rows import argsort, sort, topk
 
 __all__ = [
-    "abs", "all", "amax", "amin", "any", "argmax", "argmin", "ceil", "clip", "concatenate", "cos", "cumsum", "erf",
-    "exp", "expm1", "floor", "isfinite", "isnan", "log", "log1p", "matmul", "maximum", "mean", "minimum", "norm",
-    "one_hot", "pow", "prod", "rint", "scatter_add", "sin", "softmax", "sqrt", "stack", "sum", "take", "tanh",
-    "transpose", "where",
+    "abs", "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "ceil", "clip", "concatenate", "cos",
+    "cumsum", "dropout", "erf", "exp", "expm1", "fft", "floor", "ifft", "irfft", "isfinite", "isnan", "log",
+    "log1p", "matmul", "maximum", "mean", "minimum", "norm", "one_hot", "permutation", "pow", "prod", "rfft",
+    "rint", "scatter_add", "sin", "softmax", "sort", "sqrt", "stack", "sum", "take", "tanh", "topk", "transpose",
+    "where",
 ]  # fmt: skip

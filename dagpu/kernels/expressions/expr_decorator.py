@@ -12,6 +12,7 @@ from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.kernels.annotations import In
+from dagpu.kernels.decorator import DECLARED
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.expressions.element_operations import dtype_of_type
 from dagpu.kernels.expressions.expression import Expression
@@ -188,7 +189,9 @@ def expr(*types_or_function: Any) -> Any:
 
 
 def _make(function: Callable[..., Any], dtypes: list[Any]) -> Expression[..., Any]:
-    return Expression(trace_expression(function, dtypes), (function.__code__, 0))
+    made: Expression[..., Any] = Expression(trace_expression(function, dtypes), (function.__code__, 0))
+    DECLARED.add(made)
+    return made
 
 
 def _annotated(function: Callable[..., Any], local_names: dict[str, Any]) -> list[Any]:

@@ -12,6 +12,7 @@ from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Out
+from dagpu.kernels.decorator import compile_ahead
 from dagpu.kernels.expressions.broadcasting import Walk, broadcast_shape, direct_walk, merged_walk, tile_of
 from dagpu.kernels.expressions.element_operations import type_name
 from dagpu.kernels.expressions.expression_text import ArgumentPattern, kernel_text, parameter_names, safe_name
@@ -60,7 +61,7 @@ class Expression(Generic[_P, _R]):
 
     def __init__(self, traced: TracedExpression, origin: Origin) -> None:
         self.traced = traced
-        self._origin = origin
+        self.origin = origin
         self._kernels: dict[tuple[int, tuple[ArgumentPattern, ...]], KernelSpec] = {}
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[Tensor[_R], Any]:
@@ -81,7 +82,7 @@ class Expression(Generic[_P, _R]):
         params = self._check_count(args, origin, self.traced.names)
         if all(param.form == "scalar" for param in params):
             self._refuse("all arguments are numbers", "Make one of them a tensor: full((1,), x), say", origin)
-        checked = check_call(self._name, params, args, self._origin, origin)
+        checked = check_call(self._name, params, args, self.origin, origin)
         return with_layouts(self._name, checked, lambda a, layouts: self._build_new(a, layouts, origin), origin)
 
     def into(self, out: Out[_R], /, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
@@ -112,6 +113,12 @@ class Expression(Generic[_P, _R]):
             what = f"its result is of {type_name(traced.dtype)}, its first parameter of {type_name(traced.dtypes[0])}"
             self._refuse(what, "Write to memory of its own, .into(partition, ...)", origin)
         return self._write(out, self._by_position(args, kwargs), (OUTPUT,), origin)
+
+    def compile(self, arch: str | None = None) -> None:
+        """Compile the kernel for contiguous tensors of one shape now, for the GPU that is here or for an architecture
+        by its name, as `Kernel.compile` does."""
+        arrays = (ArgumentPattern("array", (0,)),) * len(self.traced.names)
+        compile_ahead(self._kernel(1, arrays), arch, here())
 
     @property
     def cuda(self) -> str:
@@ -194,7 +201,7 @@ class Expression(Generic[_P, _R]):
             output("out", self.traced.dtype, None),
             *self._check_count(args, origin, self.traced.names[len(before) :]),
         ]
-        checked = check_call(self._name, params, (out, *args), self._origin, origin)
+        checked = check_call(self._name, params, (out, *args), self.origin, origin)
 
         def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
             assert layouts[0] is not None
@@ -226,7 +233,7 @@ class Expression(Generic[_P, _R]):
             params,
             kernel_text(traced, rank, patterns),
             twin,
-            self._origin,
+            self.origin,
             in_place=True,
             source_name=traced.place,
         )

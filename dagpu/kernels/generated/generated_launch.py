@@ -13,7 +13,7 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin, describe
+from dagpu.common.origin import Origin, describe, here
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, reshape_handle
 from dagpu.handles.device_handles import LibraryBody
 from dagpu.handles.handle_trees import move_handles
@@ -23,7 +23,7 @@ from dagpu.kernels.declaration import ScalarCheck
 from dagpu.kernels.generated.known_layouts import known_layout
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import FIRST, UNCUT, Cut, Map, Reshape, Then, Value, Zip
-from dagpu.ops.creation import Alloc
+from dagpu.ops.creation import Alloc, Copy
 from dagpu.ops.kernel_spec import HostBody, Indexed, KernelSpec, Param
 from dagpu.ops.launch import Launch
 
@@ -196,6 +196,15 @@ def reshaped(x: Any, layout: Layout, shape: Shape, origin: Origin) -> Any:
     if layout.shape == shape:
         return x
     return Map(x, Reshape(shape), origin) if isinstance(x, DeviceOp) else reshape_handle(x, shape, origin)
+
+
+def contiguous_copy(x: Any, origin: Origin) -> AnyOp:
+    """Return the op that copies an argument that has moved, a handle or an op, to a new tensor."""
+    return Then(x, _copy_now, origin) if isinstance(x, DeviceOp) else Copy(x, None, None, origin)
+
+
+def _copy_now(t: Any) -> AnyOp:
+    return Copy(t, None, None, here())
 
 
 def new_output(shape: Shape, dtype: "np.dtype[Any]", tile: Shape, origin: Origin) -> AnyOp:

@@ -68,7 +68,7 @@ class HandleGuard:
 
     def write(self, text: CallText, value: str) -> None:
         layout, device = text.constant("LAYOUT", self.layout), text.constant("DEVICE", self.device)
-        text.refuse_if(f"type({value}) is not {text.constant('KIND', self.kind)}")
+        text.refuse_if(f"type({value}) is not {text.class_name(self.kind)}")
         state, storage = text.read_handle(
             value, borrows=self.kind is not Tensor and self.kind is not SharedTensor, buffer=self.binding.buffer,
             lock=self.binding.lock, reads=True,
@@ -99,11 +99,7 @@ class NumberGuard:
     def write(self, text: CallText, value: str) -> None:
         text.refuse_if(f"type({value}) is not {self.kind.__name__}")
         for cell, check in self.binding.numbers:
-            number = text.cells[cell] = text.new_name("n")
-            text.lines += [
-                "try:", f"    {number} = {text.constant('CHECK', check)}({value})", "except KernelArgumentError:",
-                "    return MISS",
-            ]  # fmt: skip
+            text.bind_number(cell, value, check)
         text.add_leaf(value)
 
 
@@ -118,7 +114,7 @@ class ArrayGuard:
 
     def write(self, text: CallText, value: str) -> None:
         array, dtype = text.constant("ARRAY", np.ndarray), text.constant("DTYPE", self.dtype)
-        shape, has_dtype = text.constant("SHAPE", self.shape), text.constant("HAS_DTYPE", _has_dtype)
+        shape, has_dtype = text.constant("SHAPE", self.shape), text.function_name(_has_dtype)
         text.refuse_if(f"type({value}) is not {array} or {value}.shape != {shape} or not {has_dtype}({value}, {dtype})")
         for known in text.arrays:
             text.refuse_if(f"{value} is {known}")
@@ -138,12 +134,10 @@ class TokenGuard:
     token: Hashable
 
     def write(self, text: CallText, value: str) -> None:
-        kind, token = text.constant("KIND", self.kind), text.constant("TOKEN", self.token)
+        kind, token = text.class_name(self.kind), text.constant("TOKEN", self.token)
         text.refuse_if(f"type({value}) is not {kind}")
         if type(self.token) is tuple:
-            text.refuse_if(
-                f"{token} is not {value} and {token} != {text.constant('EXACT_TOKEN', exact_token)}({value})"
-            )
+            text.refuse_if(f"{token} is not {value} and {token} != {text.function_name(exact_token)}({value})")
         else:
             text.refuse_if(f"{token} is not {value}")
 
@@ -159,17 +153,19 @@ class ItemsGuard:
     """The tokens of the keys of a dict; None for others."""
 
     def write(self, text: CallText, value: str) -> None:
-        text.refuse_if(f"type({value}) is not {text.constant('KIND', self.kind)}")
+        text.refuse_if(f"type({value}) is not {text.class_name(self.kind)}")
         items = text.new_name("i")
         if self.kind is dict:
-            keys, token = text.constant("KEYS", self.keys), text.constant("EXACT_TOKEN", exact_token)
-            text.refuse_if(f"tuple(map({token}, {value})) != {keys}")
-            text.lines.append(f"{items} = tuple({value}.values())")  # another thread may change it meanwhile
-        elif self.kind is list:
+            keys, token = text.constant("KEYS", self.keys), text.function_name(exact_token)
+            text.lines.append(f"{items} = dict({value})")  # another thread may change it meanwhile
+            text.refuse_if(f"tuple(map({token}, {items})) != {keys}")
+            _write_each(self.items, text, f"{items}.values()")
+            return
+        if self.kind is list:
             text.lines.append(f"{items} = tuple({value})")
         else:
             if self.kind is not tuple:
-                text.refuse_if(f"not {text.constant('IS_TUPLE', is_tuple)}({value})")
+                text.refuse_if(f"not {text.function_name(is_tuple)}({value})")
             items = value
         write_items(self.items, text, items)
 
@@ -177,6 +173,11 @@ class ItemsGuard:
 def write_items(guards: Sequence[ArgumentGuard], text: CallText, items: str) -> None:
     """Write the guards of the items of the tuple with this name."""
     text.refuse_if(f"len({items}) != {len(guards)}")
+    _write_each(guards, text, items)
+
+
+def _write_each(guards: Sequence[ArgumentGuard], text: CallText, items: str) -> None:
+    """Write the guards of as many items as there are."""
     if guards:
         names = [f"a{len(text.lines)}_{index}" for index in range(len(guards))]
         text.lines.append(f"{', '.join(names)}, = {items}")
@@ -190,8 +191,10 @@ class CallGuard:
     """The arguments of one call, as far as plans depend on them. Make it with `guard_call`."""
 
     arguments: tuple[ArgumentGuard, ...]
+    names: tuple[str, ...]
+    """The names of the keyword arguments."""
     named: tuple[ArgumentGuard, ...]
-    """The guards of the keyword arguments, each a pair."""
+    """The guards of the keyword arguments."""
 
     def write(self, text: CallText) -> None:
         """Write the lines that refuse a call with other arguments, and bind those of an accepted one. The arguments are
@@ -201,7 +204,8 @@ class CallGuard:
         """
         write_items(self.arguments, text, "arguments")
         if self.named:
-            write_items(self.named, text, "named")
+            text.refuse_if(f"[name for name, _ in named] != {text.constant('NAMES', list(self.names))}")
+            _write_each(self.named, text, "[value for _, value in named]")
         else:
             text.refuse_if("named")
         text.refuse_aliases()
@@ -216,10 +220,11 @@ def guard_call(
     Return None if it has no guard: an argument that appears twice, or that is deeply nested, is left to the key.
     """
     walk = _Walk(iter(bindings))
-    guards, named_guards = walk.guard_items(arguments, 0), walk.guard_items(named, 0)
+    guards = walk.guard_items(arguments, 0)
+    named_guards = walk.guard_items([value for _, value in named], 0)
     if guards is None or named_guards is None or list(map(id, walk.leaves)) != list(map(id, leaves)):
         return None
-    return CallGuard(guards, named_guards)
+    return CallGuard(guards, tuple([name for name, _ in named]), named_guards)
 
 
 @final

@@ -8,14 +8,18 @@ The text depends on the structure of the plan alone. Layouts, devices and all ot
 function closes over. So plans of one structure share one text.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.handles import Partition
-from dagpu.handles.storage import no_graph
+from dagpu.handles import HANDLES, HandleState, Partition
+from dagpu.handles.storage import Storage, no_graph
 
 MISS: Final = object()
 """Returned for a call that a direct call refuses. The call has had no effect; the general way runs it."""
+
+_KNOWN: Final = frozenset((HandleState, Storage))
+"""The classes beside handles that have their own names in a text."""
 
 _FEW: Final = 3
 """The most memories that are compared in pairs. For more, a set of them is quicker."""
@@ -73,6 +77,19 @@ class CallText:
         self.constants[full] = value
         return full
 
+    def class_name(self, kind: type[Any]) -> str:
+        """Return the name of a class in the text."""
+        if kind in HANDLES or kind in _KNOWN:
+            self.constants[kind.__name__] = kind
+            return kind.__name__
+        return self.constant("KIND", kind)
+
+    def function_name(self, function: Callable[..., object]) -> str:
+        """Return the name of a function of dagpu in the text."""
+        name = function.__name__.strip("_").upper()
+        self.constants[name] = function
+        return name
+
     def refuse_if(self, condition: str) -> None:
         """Write a line that refuses the call if this condition is true."""
         self.lines.append(f"if {condition}: return MISS")
@@ -112,6 +129,14 @@ class CallText:
             self.locks.append((lock_name, lock))
         return state, storage
 
+    def bind_number(self, cell: int, value: str, check: Callable[[float], object]) -> None:
+        """Write the lines that bind the number with this name to a cell, and refuse one that does not fit."""
+        number = self.cells[cell] = self.new_name("n")
+        self.lines += [
+            "try:", f"    {number} = {self.constant('CHECK', check)}({value})", "except KernelArgumentError:",
+            "    return MISS",
+        ]  # fmt: skip
+
     def add_memory(self, storage: str, alias: int) -> None:
         """Add the memory of a handle. `alias` is its number among the memories of the call, in order of appearance."""
         if alias < len(self._distinct):
@@ -132,7 +157,7 @@ class CallText:
         """Let a leaf, which is a handle, move into the run."""
         names = self.handles[index]
         cut = f", {names.value}._cut" if names.kind is Partition else ""
-        self.taken[index] = f"{self.constant('KIND', names.kind)}({names.state}{cut})"
+        self.taken[index] = f"{self.class_name(names.kind)}({names.state}{cut})"
 
     def leaf_in_run(self, index: int) -> str:
         """Return the expression of a leaf once those that move have moved into the run."""

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from dagpu.common.dtypes import SUPPORTED
+from dagpu.common.dtypes import COMPLEX, SUPPORTED
 
 PLAIN: Final = frozenset(
-    {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED}
+    {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED | COMPLEX}
 )
 """The types of immutable values that refer to no other objects."""
 

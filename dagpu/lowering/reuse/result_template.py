@@ -266,10 +266,7 @@ class _NewTensor:
         return Tensor(HandleState(Tensor, storage, self._layout, self._origin))
 
     def expression(self, text: CallText) -> str:
-        tensor, state, storage = (
-            text.constant(name, kind)
-            for name, kind in (("TENSOR", Tensor), ("STATE", HandleState), ("STORAGE", Storage))
-        )
+        tensor, state, storage = map(text.class_name, (Tensor, HandleState, Storage))
         device, nbytes = text.constant("DEVICE", self._device), text.constant("BYTES", self._nbytes)
         layout, origin = text.constant("LAYOUT", self._layout), text.constant("ORIGIN", self._origin)
         return f"{tensor}({state}({tensor}, {storage}({device}, {nbytes}, memory[{self._buffer}]), {layout}, {origin}))"
@@ -314,7 +311,7 @@ class _LeafMemory:
         state = names.state
         if names.layout != self._layout:
             state += f".with_layout({text.constant('LAYOUT', self._layout)})"
-        return f"{text.constant('TENSOR', Tensor)}({state})"
+        return f"{text.class_name(Tensor)}({state})"
 
 
 def _partition_builder(whole: ResultBuilder, cut: Cut) -> ResultBuilder:

@@ -1,14 +1,17 @@
 """The host layer of a feed: what closures compute of host values, compiled to straight Python code.
 
-Each closure is one statement, behind a test of the bits of what it is given:
+Each closure is one statement. Those that are given the same bits follow each other behind one test of the bits, and get
+the values that the block has computed as local variables:
 
     if stale & 5:
-        x = f7(i3.value)
-        if type(x) is not k7: x = other(7, x)
-        i7.value = x
+        v7 = f7(i3.value)
+        if type(v7) is not k7: v7 = other(7, v7)
+        i7.value = v7
+        v8 = f8(v7)
+        ...
 
-So a closure that runs again costs its call and about 100 ns, and one that does not costs 20 ns. An error is traced back
-to its closure by the line of the statement.
+So a closure that runs again costs its call and less than 100 ns, and one that does not costs 20 ns at most. An error is
+traced back to its closure by the line of the statement.
 """
 
 from collections.abc import Callable
@@ -23,7 +26,7 @@ from dagpu.handles import HANDLES
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.lowering.arguments.exact_tokens import PLAIN
 from dagpu.lowering.tracing.user_code import describe_closure
-from dagpu.lowering.updates.compare_values import host_values_equal, same_kind
+from dagpu.lowering.updates.comparing.compare_values import host_values_equal, same_kind
 from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Inspect, Map
@@ -53,6 +56,8 @@ class HostLayer:
         self._live = live
         self._names: dict[str, Any] = {}
         """The names in the code of the function that is being compiled."""
+        self._computed: set[int] = set()
+        """The inputs that the present block of that function has computed, as local variables."""
         self._nodes: dict[tuple[CodeType, int], Map[Any]] = {}
         """The node of each line of the compiled functions."""
         computed = [index for index, made in enumerate(live.inputs) if made.call is not None]
@@ -81,15 +86,24 @@ class HostLayer:
         self._names = {"other": partial(_unlike, self._live), "equal": host_values_equal}
         lines = ["def refresh(stale, mark):"]
         nodes: dict[int, Map[Any]] = {}
+        bits: int | None = None
         for index in indices:
             made = self._live.inputs[index]
             self._names[f"i{index}"] = made
             if made.cutoff is None:
                 assert made.node is not None
-                nodes[len(lines) + 2] = made.node
+                if made.bits != bits:
+                    bits = made.bits
+                    self._computed.clear()
+                    lines.append(f" if stale & {bits}:")
+                nodes[len(lines) + 1] = made.node
                 lines += self._closure(index, made)
+                self._computed.add(index)
             else:
+                bits = None
+                self._computed.clear()
                 lines += self._cutoff(index, made)
+        self._computed.clear()
         lines.append(" return stale")
         scope, self._names = self._names, {}
         exec(compile("\n".join(lines), "<string>", "exec"), scope)
@@ -108,10 +122,9 @@ class HostLayer:
         self._names[f"f{index}"] = self._live.call_of(made.node, call)
         self._names[f"k{index}"] = type(made.value) if type(made.value) in PLAIN else None
         return [
-            f" if stale & {made.bits}:",
-            f"  x = f{index}({self._expression(index, made.argument)})",
-            f"  if type(x) is not k{index}: x = other({index}, x)",
-            f"  i{index}.value = x",
+            f"  v{index} = f{index}({self._expression(index, made.argument)})",
+            f"  if type(v{index}) is not k{index}: v{index} = other({index}, v{index})",
+            f"  i{index}.value = v{index}",
         ]
 
     def _cutoff(self, index: int, made: LiveInput) -> list[str]:
@@ -128,6 +141,8 @@ class HostLayer:
     def _expression(self, index: int, argument: Any) -> str:
         """Return the code for the present value of an argument."""
         found = self._live.index_of(argument)
+        if found in self._computed:
+            return f"v{found}"
         if found is not None:
             self._names[f"i{found}"] = self._live.inputs[found]
             return f"i{found}.value"

@@ -29,6 +29,8 @@ class LeafValues:
         """The memory that the op itself holds: each run that reads it locks it."""
         self._constants: dict[int, Any] = {}
         self._live: dict[int, tuple[LiveInput, NumberUse | None]] = {}
+        self._sizes: dict[int, int] = {}
+        """The number of elements of each source that is a tensor or an array, by its bit, once they are asked for."""
         self._keepers = [
             clone_shared(handle)
             for state, handle in builder.lent.items()
@@ -93,11 +95,14 @@ class LeafValues:
 
     def mostly_changed(self, parts: Mapping[int, Sequence[Box]], share: float) -> bool:
         """Return true if of each of these sources, by their bits, one part is at least this share of all elements."""
-        shapes = {made.own: layout.shape for made, _ in self._live.values() if (layout := _layout(made)) is not None}
-        return all(
-            any(prod([end - begin for begin, end in box]) >= share * prod(shapes.get(bit, ())) for box in boxes)
-            for bit, boxes in parts.items()
-        )
+        if not self._sizes:
+            layouts = {made.own: _layout(made) for made, _ in self._live.values()}
+            self._sizes = {bit: prod(layout.shape) for bit, layout in layouts.items() if layout is not None}
+        for bit, boxes in parts.items():
+            least = share * self._sizes.get(bit, 1)
+            if all(prod([end - begin for begin, end in box]) < least for box in boxes):
+                return False
+        return True
 
     def dirt(self, parts: Mapping[int, Sequence[Box]]) -> dict[int, Dirty]:
         """Return the dirt of the leaves of sources of which only parts have changed, by the sources' bits."""

@@ -24,7 +24,7 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
 from dagpu.lowering.tracing.deferred import Deferred
-from dagpu.lowering.updates.compare_values import host_values_equal
+from dagpu.lowering.updates.comparing.compare_values import host_values_equal
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Cutoff, Map

@@ -18,7 +18,7 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems, SuspendedOp, resolve
 from dagpu.lowering.tracing.user_code import call_closure
-from dagpu.lowering.updates.compare_values import same_objects
+from dagpu.lowering.updates.comparing.compare_values import same_objects
 from dagpu.lowering.updates.live_inputs import LiveInputs
 from dagpu.ops.base import has_op, refuse_op
 from dagpu.ops.compose import BUILT_IN, Map

@@ -34,13 +34,16 @@ class Change(NamedTuple):
     """The targets that hold nothing, or not what they should."""
     given: frozenset[int] = frozenset()
     """The targets that another run has made for the new inputs."""
+    compare: int = 0
+    """The bits of the cutoffs that the update decides: it compares their tensors with those that they let through
+    last."""
 
     def covers(self, other: "Change") -> bool:
         """Return true if an update for this change serves the other one, of which it makes everything and more."""
         return (
             not other.mask & ~self.mask
             and other.lost <= self.lost
-            and (other.wait, other.only, other.given) == (self.wait, self.only, self.given)
+            and (other.wait, other.only, other.given, other.compare) == (self.wait, self.only, self.given, self.compare)
         )
 
 
@@ -121,7 +124,7 @@ class Staleness:
 
     def stale_targets(self, change: Change) -> set[int]:
         """Return the targets that an update makes."""
-        mask, wait, only, lost, given = change
+        mask, wait, only, lost, given, _ = change
         return {
             buffer
             for buffer in self.targets

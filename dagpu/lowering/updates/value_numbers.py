@@ -30,13 +30,19 @@ from dagpu.lowering.updates.staleness import Staleness
 class ValueNumbers:
     """A table of value numbers, for several programs. It keeps alive the objects whose ids are in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: dict[Hashable, int] | None = None) -> None:
+        self._given = {} if given is None else given
         self._numbers: dict[Hashable, int] = {}
         self._alive: list[object] = []
 
+    def extended(self) -> "ValueNumbers":
+        """Return a table that has these numbers too. This one must live as long, and get no new numbers any more."""
+        return ValueNumbers(self._numbers)
+
     def number(self, term: Hashable) -> int:
         """Return the number of a term: the same for equal terms."""
-        return self._numbers.setdefault(term, len(self._numbers))
+        found = self._given.get(term)
+        return self._numbers.setdefault(term, len(self._given) + len(self._numbers)) if found is None else found
 
     def of_leaf(self, value: Any) -> int:
         """Return the number of a value from outside: memory, an array, a number."""

@@ -31,7 +31,7 @@ def live_before(i: Instruction, live: int) -> int:
                 live &= ~(1 << i.into)
             return live | 1 << i.place.slot
         case Build():
-            if i.into is not None and i.into not in i.parts:
+            if i.into is not None:
                 live &= ~(1 << i.into)
             for part in i.parts:
                 live |= 1 << part

@@ -8,12 +8,11 @@ variables (`shape_flow`), so they run after type checking. Their messages use th
 from collections.abc import Callable, Mapping
 from typing import final
 
-from mypy.nodes import CallExpr, Context, Expression, FuncDef, MypyFile, NameExpr
+from mypy.nodes import CallExpr, Context, Expression, NameExpr
 from mypy.plugin import FunctionContext, MethodContext, MethodSigContext
 from mypy.types import FunctionLike, Type
 
-from dagpu.mypy_plugin.shapes import shape_flow
-from dagpu.mypy_plugin.shapes.shape_values import Array, Cut, Extents, Op, Value, as_extents, result_of
+from dagpu.mypy_plugin.shapes.shape_values import Array, Cut, Extents, Op, Value, as_extents, format_extents, result_of
 from dagpu.mypy_plugin.typing import argument_forms, kernel_facts
 
 FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {}
@@ -21,13 +20,10 @@ METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {}
 SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}
 
 
-def check(target: FuncDef | MypyFile, types: Mapping[Expression, Type], report: Callable[[str, Context], None]) -> None:
-    """Report the wrong outputs in a function with its nested functions, or in a module outside its functions."""
-    shape_flow.follow(target, types, _OutputChecker(types, report))
-
-
 @final
-class _OutputChecker:
+class OutputChecker:
+    """Checks tiles and the outputs of kernels."""
+
     def __init__(self, types: Mapping[Expression, Type], report: Callable[[str, Context], None]) -> None:
         self._types = types
         self._report = report
@@ -72,7 +68,7 @@ class _OutputChecker:
         """Report a shape with another rank than CUDA declares for the output."""
         rank = next(iter(kernel_facts.ranks_of(callee, kernel)), None)
         if rank is not None and len(shape) != rank:
-            what = f"new() has the shape {_format_shape(shape)}, so a rank of {len(shape)}"
+            what = f"new() has the shape {format_extents(shape)}, so a rank of {len(shape)}"
             cure = "Give that many extents, or declare that rank in CUDA"
             name = argument_forms.kernel_name(callee)
             self._report(f"{name}: {what}, but the CUDA declaration has rank {rank}. {cure}.", call)
@@ -82,7 +78,7 @@ class _OutputChecker:
         if isinstance(cut, Cut) and rank is not None and len(cut.shape) != rank:
             element = argument_forms.element_of(self._types[place]) if place in self._types else ""
             elements = f" of {element}," if element else " of"
-            what = f"got a Partition{elements} shape {_format_shape(cut.shape)}, so of rank {len(cut.shape)}"
+            what = f"got a Partition{elements} shape {format_extents(cut.shape)}, so of rank {len(cut.shape)}"
             cure = "Reshape it before it is cut with .reshape(shape), or declare that rank in CUDA"
             self._report(
                 f"{_describe_place(call, name)}: {what}, but the CUDA declaration has rank {rank}. {cure}.", place
@@ -114,20 +110,18 @@ def _describe_alias(names: list[str | None], outputs: list[bool], first: int, se
 def _tiling_problem(shape: Extents, tile: Extents, *, exact: bool) -> str:
     """Return the message that `dagpu.common.layout.check_tiling` would raise; empty if no error is certain."""
     if len(tile) != len(shape):
-        problem = f"tile {_format_shape(tile)} has {len(tile)} axes, the tensor {_format_shape(shape)} has {len(shape)}"
+        problem = (
+            f"tile {format_extents(tile)} has {len(tile)} axes, the tensor {format_extents(shape)} has {len(shape)}"
+        )
         return f"{problem}. Give one tile extent for each axis."
     for axis, (extent, step) in enumerate(zip(shape, tile, strict=True)):
         if step is not None and step < 1:
-            problem = f"tile {_format_shape(tile)} has extent {step} along axis {axis} of shape {_format_shape(shape)}"
+            problem = (
+                f"tile {format_extents(tile)} has extent {step} along axis {axis} of shape {format_extents(shape)}"
+            )
             return f"{problem}. A tile has at least 1."
         if exact and step is not None and extent is not None and extent % step:
-            cuts = f"tile {_format_shape(tile)} does not cut shape {_format_shape(shape)}"
+            cuts = f"tile {format_extents(tile)} does not cut shape {format_extents(shape)}"
             cure = "Choose a tile that divides it, or say partial=True to allow smaller tiles at the edge"
             return f"{cuts}: axis {axis} has {extent} elements, which is not a multiple of {step}. {cure}."
     return ""
-
-
-def _format_shape(given: Extents) -> str:
-    """Format a shape for a message, with `?` for an unknown extent: `(8, ?)`."""
-    inside = ", ".join("?" if extent is None else str(extent) for extent in given)
-    return f"({inside},)" if len(given) == 1 else f"({inside})"

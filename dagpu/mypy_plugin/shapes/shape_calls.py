@@ -1,12 +1,26 @@
 """Effects of dagpu's functions and methods on shapes: `zeros((8, 8)).partition((4, 4))` is an `Op` with a `Cut`."""
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from math import prod
+from typing import TypeAlias as Alias
+
+from mypy.nodes import CallExpr, RefExpr, TypeAlias, TypeInfo
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.shapes.shape_values import Array, Cut, Extents, Number, Op, Several, Value, as_extents, result_of
+from dagpu.mypy_plugin.shapes.shape_values import (
+    Array,
+    Cut,
+    Extents,
+    Nothing,
+    Number,
+    Op,
+    Several,
+    Value,
+    as_extents,
+    result_of,
+)
 
-Arguments: TypeAlias = Mapping[str, Value]
+Arguments: Alias = Mapping[str, Value]
 """The known values of the arguments of a call, by parameter name."""
 
 
@@ -23,6 +37,23 @@ def _one_axis(name: str) -> Callable[[Arguments, object], Value]:
         return Op(Array((_whole(given.get(name)),)), source)
 
     return call
+
+
+def _arange(given: Arguments, source: object) -> Value:
+    """The value of `arange(stop)`, `arange(stop, f32)` or `arange(start, stop, step)`, with names or without."""
+    second = source.args[1] if isinstance(source, CallExpr) and len(source.args) > 1 else None
+    has_type = isinstance(second, RefExpr) and isinstance(second.node, TypeInfo | TypeAlias)
+    if not {"start", "step", "third"} & given.keys() and ("second" not in given or has_type):
+        alone = [given[name] for name in ("first", "stop") if name in given]
+        if len(alone) == 1:
+            return Op(Array((_whole(alone[0]),)), source)
+    start, stop = given.get("start", given.get("first")), given.get("stop", given.get("second"))
+    step = given.get("step", given.get("third", Number(1)))
+    match start, stop, step:
+        case Number(first), Number(last), Number(ahead) if ahead:
+            return Op(Array((len(range(first, last, ahead)),)), source)
+        case _:
+            return Op(Array((None,)), source)
 
 
 def _eye(given: Arguments, source: object) -> Value:
@@ -46,7 +77,7 @@ def _whole(value: Value) -> int | None:
 _MEMORY = "dagpu.ops.creation"
 FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, object], Value]]] = {
     **{f"{_MEMORY}.{name}": (("shape",), _shaped) for name in ("empty", "zeros", "ones", "full", "rand", "randn")},
-    f"{_MEMORY}.arange": (("stop",), _one_axis("stop")),
+    f"{_MEMORY}.arange": (("first", "second", "third"), _arange),
     f"{_MEMORY}.linspace": (("start", "stop", "num"), _one_axis("num")),
     f"{_MEMORY}.eye": (("n", "m"), _eye),
     **{f"{_MEMORY}.{name}": (("t",), _copied) for name in ("dup", "convert", "fill")},
@@ -56,8 +87,21 @@ FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, object], Value]
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "partition": ("tile",), "reshape": ("shape",), "view": ("shape",), "new": ("shape", "tile"),
+    "write": ("at", "data"),
 }  # fmt: skip
-"""The parameters of the methods that take shapes."""
+"""The parameters of the methods that take shapes or parts."""
+
+_SLICE: tuple[Value, ...] = (Nothing(), Nothing(), Nothing())
+_ALONG: tuple[Value, ...] = (None, Number(0), Number(0))
+MADE: dict[str, tuple[tuple[str, ...], tuple[Value, ...]]] = {
+    names.SLICE: (("start", "stop", "step"), _SLICE),
+    names.ALONG: (("axis", "before", "after"), _ALONG),
+    names.HERE: ((), ()),
+    names.ROWS: ((), ()),
+    names.COLUMNS: ((), ()),
+    names.KERNEL_DECORATOR: (("sees",), (Nothing(),)),
+}
+"""For the full names of classes, and of the decorator `kernel`: parameters and defaults. A call evaluates to `Made`."""
 
 
 # ---- methods ------------------------------------------------------------------------------------
@@ -81,12 +125,25 @@ def _call_array(shape: Extents, name: str, given: Arguments) -> Value:
         case "share" | "clone" | "try_unwrap" | "borrow" | "borrow_mut":
             return Array(shape)
         case "reshape" | "view":
-            new = as_extents(given.get("shape"))
-            return None if new is None else Array(new)
+            wanted = given.get("shape")
+            new = (-1,) if wanted == Number(-1) else as_extents(wanted)
+            return None if new is None else Array(_with_open_extent(shape, new))
         case "slice":
             return Array((None,) * len(shape))
         case _:
             return None
+
+
+def _with_open_extent(shape: Extents, new: Extents) -> Extents:
+    """Return a new shape with what is left of the elements in the place of its -1, None if that is not known."""
+    if -1 not in new:
+        return new
+    known = [extent for extent in new if extent is not None and extent != -1]
+    sizes = [extent for extent in shape if extent is not None]
+    count, left = prod(known), None
+    if len(known) == len(new) - 1 and len(sizes) == len(shape) and count and not prod(sizes) % count:
+        left = prod(sizes) // count
+    return tuple([left if extent == -1 else extent for extent in new])
 
 
 def _call_op(op: Op, name: str, given: Arguments, source: object) -> Value:

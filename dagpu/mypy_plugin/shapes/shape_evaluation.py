@@ -13,6 +13,7 @@ from mypy.nodes import (
     CallExpr,
     ComparisonExpr,
     ConditionalExpr,
+    Decorator,
     DictExpr,
     DictionaryComprehension,
     Expression,
@@ -30,6 +31,7 @@ from mypy.nodes import (
     SetComprehension,
     SetExpr,
     StarExpr,
+    StrExpr,
     SymbolNode,
     TupleExpr,
     UnaryExpr,
@@ -44,10 +46,13 @@ from dagpu.mypy_plugin.shapes.shape_values import (
     Array,
     Cut,
     Extents,
+    Made,
     NewOutput,
+    Nothing,
     Number,
     Op,
     Several,
+    Table,
     Value,
     as_extents,
     joined,
@@ -58,7 +63,7 @@ from dagpu.mypy_plugin.typing import argument_forms, op_parameters
 
 
 class CallChecker(Protocol):
-    """Receives the calls of `partition` and of kernels that the evaluator comes across, to check them."""
+    """Receives the calls that the evaluator comes across, and the declarations of kernels, to check them."""
 
     def check_partition(self, call: CallExpr, receiver: Value, tile: Value, partial: Expression | None) -> None:
         """Check a call of `partition` on a handle or an op."""
@@ -68,6 +73,12 @@ class CallChecker(Protocol):
 
     def check_new(self, call: CallExpr, callee: Expression, kernel: Type, shape: Extents) -> None:
         """Check the shape of a call of `kernel.new`."""
+
+    def check_write(self, call: CallExpr, callee: MemberExpr, at: Value, data: Value) -> None:
+        """Check a call of a method `write`, with the part and the data."""
+
+    def check_declaration(self, declared: Decorator, place: Expression, sees: Value) -> None:
+        """Check what a kernel declares to see in the decorator at `place`."""
 
 
 @final
@@ -116,7 +127,7 @@ class Evaluator:
 
     def bind_name(self, node: SymbolNode, value: Value) -> None:
         """Assign a value to a variable."""
-        self.known[node] = None if node in self.shared else value
+        self.known[node] = None if node in self.shared or isinstance(value, Nothing) else value
         self.bound.append(node)
         self._bindings[node] = self._bindings.get(node, 0) + 1
 
@@ -187,7 +198,7 @@ class Evaluator:
             case ListExpr() | SetExpr():
                 self.visit_all(expression.items)
             case DictExpr():
-                self.visit_all(part for item in expression.items for part in item)
+                return self._table(expression)
             case ComparisonExpr():
                 self.visit_all(expression.operands)
             case ListComprehension() | SetComprehension():
@@ -207,7 +218,19 @@ class Evaluator:
         for expression in expressions:
             self.visit(expression)
 
+    def _table(self, display: DictExpr) -> Value:
+        """Evaluate a dict display, whose keys and values are evaluated in turn."""
+        items = list[tuple[str, Value]]()
+        for key, part in display.items:
+            self.visit(key)
+            value = self.visit(part)
+            if isinstance(key, StrExpr):
+                items.append((key.value, value))
+        return Table(tuple(items)) if len(items) == len(display.items) else None
+
     def _name(self, name: NameExpr) -> Value:
+        if name.fullname == "builtins.None":
+            return Nothing()
         node = name.node
         value = None if node is None else self.known.get(node)
         type_ = get_proper_type(self._type_of(name)) if value is None else None
@@ -234,6 +257,14 @@ class Evaluator:
         ):
             return base.items[place.value]
         return None
+
+    def declare(self, declared: Decorator) -> None:
+        """Evaluate the decorators of a function, and check what a kernel declares."""
+        for place in declared.decorators:
+            value = self.visit(place)
+            is_kernel = isinstance(value, Made) and value.name == names.KERNEL_DECORATOR
+            if isinstance(value, Made) and is_kernel and self._call_checker is not None and self.checking:
+                self._call_checker.check_declaration(declared, place, value.arguments[0])
 
     def apply(self, lambda_: LambdaExpr, argument: Value) -> Value:
         """Return the value of a call of a lambda with one parameter.
@@ -266,6 +297,11 @@ class Evaluator:
             if name in shape_calls.FUNCTIONS:
                 parameters, function = shape_calls.FUNCTIONS[name]
                 return function(self._arguments(call, parameters), call)
+            if name in shape_calls.MADE:
+                return self._made(call, name)
+            if name == names.AROUND:
+                values = list(map(self.visit, call.args))
+                return Made(name, tuple(values)) if set(call.arg_kinds) <= {ARG_POS} else None
             if name == names.ZIP_OPS:
                 values = list(map(self.visit, call.args))
                 return shape_calls.call_zip_ops(values, call) if set(call.arg_kinds) <= {ARG_POS} else None
@@ -298,6 +334,12 @@ class Evaluator:
                 given[parameters[index]] = value
         return given if _is_plain(call) else {}
 
+    def _made(self, call: CallExpr, name: str) -> Value:
+        """Evaluate a call of a class; None for one with `*args` or `**kwargs`."""
+        parameters, defaults = shape_calls.MADE[name]
+        given = self._arguments(call, parameters if name != names.SLICE or len(call.args) > 1 else ("stop",))
+        return Made(name, tuple(map(given.get, parameters, defaults))) if _is_plain(call) else None
+
     def _call_method(self, call: CallExpr, callee: MemberExpr) -> Value:
         receiver = self.visit(callee.expr)
         if callee.name in ("then", "map") and isinstance(receiver, Op):
@@ -307,6 +349,8 @@ class Evaluator:
             whole = result_of(receiver) if isinstance(receiver, Op) else receiver
             named = dict(zip(call.arg_names, call.args, strict=True))
             self._call_checker.check_partition(call, whole, given.get("tile"), named.get("partial"))
+        if callee.name == "write" and self._call_checker is not None and self.checking:
+            self._call_checker.check_write(call, callee, given.get("at"), given.get("data"))
         value = shape_calls.call_method(receiver, callee.name, given, call)
         return value_of_type(self._type_of(call)) if value is None else value
 

@@ -47,9 +47,12 @@ from dagpu.mypy_plugin.shapes.shape_evaluation import CallChecker, Evaluator
 from dagpu.mypy_plugin.shapes.shape_values import Value, joined, value_of_type
 
 _EXPECTED_ERRORS = frozenset(
-    ("PartitionError", "KernelArgumentError", "ShapeError", "OwnershipError", "DagpuError", "ValueError", "TypeError")
+    (
+        *("PartitionError", "KernelArgumentError", "ShapeError", "OwnershipError", "SourceError"),
+        *("DagpuError", "ValueError", "TypeError"),
+    )
 )
-"""Exceptions raised for a wrong tile or argument. A program that handles one expects such a mistake."""
+"""Exceptions raised for a wrong tile, argument or part. A program that handles one expects such a mistake."""
 
 _ERROR_CONTEXTS = frozenset(("raises", "suppress", "assertRaises", "assertRaisesRegex", "RaisesGroup"))
 """Context managers that expect an exception."""
@@ -136,7 +139,7 @@ class _Flow:
             case DelStmt():
                 self._evaluator.bind(statement.expr, None)
             case Decorator():
-                self._evaluator.visit_all(statement.decorators)
+                self._evaluator.declare(statement)
                 return self._visit_rarer(statement.func)
             case FuncDef() if self._nested:
                 self._evaluator.visit_all(argument.initializer for argument in statement.arguments)

@@ -69,7 +69,31 @@ class NewOutput:
     shape: Extents
 
 
-Value: TypeAlias = Number | Array | Cut | Several | Op | NewOutput | None
+@final
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The object `None`, which is known; the unknown value is None itself."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a call of a class makes, or the decorator `kernel`."""
+
+    name: str
+    """The full name of the class or function."""
+    arguments: "tuple[Value, ...]"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A dict display whose keys are literal texts."""
+
+    items: "tuple[tuple[str, Value], ...]"
+
+
+Value: TypeAlias = Number | Array | Cut | Several | Op | NewOutput | Nothing | Made | Table | None
 
 
 def joined(one: Value, other: Value) -> Value:
@@ -86,6 +110,12 @@ def as_extents(value: Value) -> Extents | None:
     if isinstance(value, Several):
         return tuple([item.value if isinstance(item, Number) else None for item in value.items])
     return None
+
+
+def format_extents(given: Extents) -> str:
+    """Format a shape for a message, with `?` for an unknown extent: `(8, ?)`."""
+    inside = ", ".join("?" if extent is None else str(extent) for extent in given)
+    return f"({inside},)" if len(given) == 1 else f"({inside})"
 
 
 def result_of(value: Value) -> Value:

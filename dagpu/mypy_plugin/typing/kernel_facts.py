@@ -51,10 +51,15 @@ def ranks_of(callee: Expression, kernel: Type) -> Ranks:
     """
     base = argument_forms.base_kernel(callee)
     node = base.node if isinstance(base, RefExpr) else None
+    return ranks_named(node.name, kernel) if isinstance(node, Decorator) else ()
+
+
+def ranks_named(name: str, kernel: Type) -> Ranks:
+    """Return the ranks that the CUDA source declares for the kernel of this name; empty if they are unknown."""
     proper = get_proper_type(kernel)
-    if not isinstance(node, Decorator) or not isinstance(proper, Instance) or not proper.extra_attrs:
+    if not isinstance(proper, Instance) or not proper.extra_attrs:
         return ()
-    fact = proper.extra_attrs.attrs.get(_PREFIX + node.name)
+    fact = proper.extra_attrs.attrs.get(_PREFIX + name)
     if not isinstance(fact, LiteralType) or not isinstance(fact.value, str):
         return ()
     return tuple([int(rank) if rank else None for rank in fact.value.split(",")])

@@ -221,6 +221,10 @@ def cutoff(op: Any, /, equal: Callable[[Any, Any], bool] | None = None) -> Any:
     compared by `equal(old, new)`. The result may have any number of uses, as that of `op.shared()`. A run outside a
     feed is not affected.
 
+    A tensor is compared on its device, on the stream behind the kernels that make it, with the one that was let through
+    last; one flag for each 16 KB, at most 1,024, goes to the host. If no bit differs, the new tensor is dropped and the
+    old one stays where it is. Otherwise a second run makes what comes after.
+
     Raises:
         NotReadyError: in a feed, if the result is a tensor and `equal` is given.
         OwnershipError: in the run, if the result owns handles and is not one bare `Tensor`.

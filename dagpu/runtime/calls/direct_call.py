@@ -11,7 +11,7 @@ The environment variable DAGPU_DIRECT=0 turns direct calls off.
 """
 
 import linecache
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Any, Final, Protocol, final
@@ -19,9 +19,10 @@ from typing import Any, Final, Protocol, final
 from dagpu.backends.protocol import COMPLETED, Bindings, Replay
 from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.origin import Origin
-from dagpu.lowering.arguments.call_guard import CallGuard
+from dagpu.lowering.arguments.call_guard import guard_call
 from dagpu.lowering.arguments.call_text import CallText, HandleNames
 from dagpu.lowering.arguments.exact_tokens import exact_token
+from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.result_template import result_expression
 from dagpu.lowering.tracing.undo_log import TAKEN
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
@@ -33,6 +34,13 @@ _blocking: Final = BlockingWaits()
 
 _FEW_CELLS: Final = 16
 """The most buffers whose list is written out."""
+
+OFTEN: Final = 6
+"""The number of runs of a plan after which the call of a plain op is written: to write it takes as long as ten runs
+save, and most ops run a few times."""
+
+_LONGEST: Final = 400
+"""The most lines of a text. The general way runs calls with more inputs."""
 
 _TEXTS: Final = 256
 """The most texts whose code is kept for further plans of the same structure."""
@@ -60,14 +68,15 @@ class CallInTask(Protocol):
 class DirectCall:
     """The direct call of one plan, for threads and for tasks. It does not refer to the `LoadedPlan`, which holds it."""
 
-    __slots__ = ("_constants", "_in_task", "in_task_text", "now", "text")
+    __slots__ = ("_in_task", "constants", "in_task_text", "now", "text")
 
     def __init__(self, text: str, in_task_text: str, constants: dict[str, object]) -> None:
         self.text = text
         """The text of the function `now`."""
         self.in_task_text = in_task_text
         """The text of the function `in_task`."""
-        self._constants = constants
+        self.constants = constants
+        """The objects that both functions close over, by their names in the texts."""
         self.now: CallNow = _make(text, constants)
         self._in_task: CallInTask | None = None
 
@@ -75,7 +84,7 @@ class DirectCall:
     def in_task(self) -> CallInTask:
         """The call in a task. Its text is compiled at the first use."""
         if self._in_task is None:
-            self._in_task = _make(self.in_task_text, self._constants)
+            self._in_task = _make(self.in_task_text, self.constants)
         return self._in_task
 
 
@@ -94,20 +103,44 @@ def _compiled(text: str) -> CodeType:
     return compile(text, name, "exec")
 
 
-def write_direct_call(guard: CallGuard, loaded: LoadedPlan) -> DirectCall | None:
-    """Return the direct call of a plan for calls that this guard accepts. Return None if the plan needs the general
-    way in each run."""
-    text = CallText()
-    guard.write(text)
+def write_direct_call(loaded: LoadedPlan, arguments: Any, named: Any, inputs: Flattened) -> None:
+    """Give a plan the direct call of its pipeline's calls, unless it has one or can have none. `arguments` and `named`
+    are those of a call that the plan serves, and `inputs` has its leaves."""
     signature = loaded.signature
-    assert signature is not None
-    for index, token in loaded.fixed:
-        exact, fixed = text.constant("EXACT_TOKEN", exact_token), text.constant("FIXED", token)
-        text.refuse_if(f"{exact}({text.leaves[index]}) != {fixed}")
-    if not signature.write_rest(text):
+    if loaded.direct_is_known or signature is None:
+        return
+    guard = guard_call(arguments, named, inputs.leaves, signature.leaf_bindings(len(inputs.leaves)))
+    text = CallText()
+    if guard is not None:
+        guard.write(text)
+        for index, token in loaded.fixed:
+            exact, fixed = text.function_name(exact_token), text.constant("FIXED", token)
+            text.refuse_if(f"{exact}({text.leaves[index]}) != {fixed}")
+        if signature.write_rest(text):
+            loaded.direct = _finished(text, loaded)
+    loaded.direct_is_known = True
+
+
+def write_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
+    """Give a plan the direct call of runs whose leaves fit, unless it has one or can have none: of the same
+    op, or of a graph. The leaves are the arguments of the call. `leaves` are those of one run."""
+    signature = loaded.signature
+    if loaded.again_is_known or signature is None:
+        return
+    text = CallText()
+    text.leaves += [f"a{index}" for index in range(len(leaves))]
+    if leaves:
+        text.lines.append(f"{', '.join(text.leaves)}, = arguments")
+    if signature.write_again(text, leaves):
+        loaded.again = _finished(text, loaded)
+    loaded.again_is_known = True
+
+
+def _finished(text: CallText, loaded: LoadedPlan) -> DirectCall | None:
+    """Return the direct call with these guards; None if its text would be too long."""
+    if len(text.lines) + len(text.locks) > _LONGEST:
         return None
-    memory = [text.cells.get(buffer, "None") for buffer in range(signature.buffers)]
-    body = _Body(text, loaded, memory)
+    body = _Body(text, loaded)
     return DirectCall(body.write(in_task=False), body.write(in_task=True), text.constants)
 
 
@@ -115,9 +148,10 @@ def write_direct_call(guard: CallGuard, loaded: LoadedPlan) -> DirectCall | None
 class _Body:
     """Writes the functions of a direct call around the guards of its text."""
 
-    def __init__(self, text: CallText, loaded: LoadedPlan, memory: list[str]) -> None:
+    def __init__(self, text: CallText, loaded: LoadedPlan) -> None:
         signature = loaded.signature
         assert signature is not None
+        memory = [text.cells.get(buffer, "None") for buffer in range(signature.buffers)]
         self._text = text
         result = result_expression(signature.result, text)
         if result is None:
@@ -133,6 +167,11 @@ class _Body:
             BINDINGS=Bindings, COMPLETED=COMPLETED, END=_end, FINISH=_finish, GATE=BOOKKEEPING, INTERRUPT=INTERRUPT,
             SETTLE=settle, SUBMIT=loaded.prepared.submit, TAKEN=TAKEN,
         )  # fmt: skip
+        self._submit = "SUBMIT(BINDINGS(0, memory), {0}, graph=graph)"
+        launch = loaded.prepared.launch_again
+        if launch is not None:
+            text.constants["LAUNCH"] = launch
+            self._submit = f"LAUNCH(memory, {{0}}, graph) or {self._submit}"
 
     def write(self, *, in_task: bool) -> str:
         """Return the text of a function that makes the functions, with the constants as arguments."""
@@ -141,21 +180,18 @@ class _Body:
 
     def _function(self, in_task: bool) -> list[str]:
         refuse = "return MISS"
-        spin = "loaded.spin if settings.spin is None else settings.spin"
+        spin = ["spin = loaded.spin if settings.spin is None else settings.spin"]
         if in_task:
             head = [
                 "async def call(loaded, arguments, named, settings, origin, waits):",
                 "    if waits.must_end(): await waits.raise_reason()",
             ]
-            seconds, finish = (
-                [f"spin = {spin}", "polls = waits.polls_at_submit"],
-                "await SETTLE(replay, waits, 0.0 if polls else spin)",
-            )
-            submit = "replay = SUBMIT(BINDINGS(0, memory), spin if polls else 0.0, graph=graph)"
+            spin.append("early, late = (spin, 0.0) if waits.polls_at_submit else (0.0, spin)")
+            submit, finish = f"replay = {self._submit.format('early')}", "await SETTLE(replay, waits, late)"
         else:
             head = ["def call(loaded, arguments, named, settings, origin):"]
-            seconds, finish = [], "if replay is not COMPLETED: FINISH(replay)"
-            submit = f"replay = SUBMIT(BINDINGS(0, memory), {spin}, graph=graph)"
+            submit = f"replay = {self._submit.format('spin')}"
+            finish = "if replay is not COMPLETED: FINISH(replay)"
         return [
             *head,
             "    # ---- is it a call of this plan?",
@@ -171,7 +207,7 @@ class _Body:
             "    try:",
             *_indented(self._begin(), 2),
             "        loaded.runs += 1",
-            *_indented([*self._memory, *seconds, submit, finish], 2),
+            *_indented([*self._memory, *spin, submit, finish], 2),
             f"        return {self._result}",
             "    except BaseException:",
             "        if replay is not None: END(replay)",

@@ -57,8 +57,8 @@ class LoadedPlan:
     """
 
     __slots__ = (
-        "direct", "direct_is_known", "fixed", "graph_from", "graph_is_ready", "is_compiled", "launched_at", "prepared",
-        "runs", "settings", "signature", "spin",
+        "again", "again_is_known", "direct", "direct_is_known", "fixed", "graph_from", "graph_is_ready", "is_compiled",
+        "launched_at", "prepared", "runs", "settings", "signature", "spin",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
@@ -69,9 +69,14 @@ class LoadedPlan:
         """Seconds for which a run polls before it sleeps, unless its settings say otherwise."""
         self.prepared = driver.prepare(plan)
         self.direct: Any = None
-        """The `DirectCall` of the pipeline's calls that this plan serves; None if only their keys tell that."""
+        """The `DirectCall` of a pipeline's calls that this plan serves; None if only their keys tell that."""
         self.direct_is_known = False
         """True once `direct` has been made, or cannot be made."""
+        self.again: Any = None
+        """The `DirectCall` of runs whose leaves are known to fit: of the same op, or of a captured graph; None if they
+        need the general way."""
+        self.again_is_known = False
+        """True once `again` has been made, or cannot be made."""
         self.launched_at: Origin = None
         """The place of the launch, if the plan is one launch of a captured graph that may be repeated."""
         self.is_compiled = False

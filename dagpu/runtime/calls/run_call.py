@@ -1,10 +1,9 @@
 """The one way to run a loaded plan: lock, take the handles, submit, wait and raise the failures."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from dagpu.backends.protocol import COMPLETED, Bindings, Failure, Replay
-from dagpu.common.critical import CURRENT_THREAD
+from dagpu.backends.protocol import Bindings, Failure, Replay
 from dagpu.common.origin import Origin
 from dagpu.common.tracebacks import passes_on
 from dagpu.handles.storage import Locks
@@ -12,45 +11,7 @@ from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.graphs.graph_updates import EnqueuedUpdate
-from dagpu.runtime.waiting import BlockingWaits, Waits, drive
-
-_blocking: Final = BlockingWaits()
-
-
-def run_bound_now(loaded: LoadedPlan, bound: BoundArguments, settings: Settings, origin: Origin) -> Any:
-    """Run a plan as `run_bound` does, and block this thread until its result is complete.
-
-    It needs no coroutine if the run is ready, takes over no update, and completes while its backend polls.
-    """
-    graph, hold = loaded.runs + 1 >= loaded.graph_from, CURRENT_THREAD.state.hold
-    interrupted = hold is not None and hold.raised is not None
-    if (
-        interrupted
-        or (bound.graphs and _has_updates(bound))
-        or not (loaded.graph_is_ready if graph else loaded.is_compiled)
-    ):
-        return drive(run_bound(loaded, bound, settings, _blocking, origin))
-    locks, replay = Locks(origin), None
-    try:
-        locks.acquire(bound.locks)
-        if bound.moves:
-            bound.take_leaves(origin)
-        loaded.runs += 1
-        spin = loaded.spin if settings.spin is None else settings.spin
-        replay = loaded.prepared.submit(Bindings(memory=bound.memory), spin, graph=graph)
-        if replay is not COMPLETED:
-            drive(settle(replay, _blocking, 0.0))
-        assert loaded.signature is not None
-        return loaded.signature.result(bound.memory, bound.leaves)
-    except BaseException:
-        if replay is None:
-            bound.return_leaves()
-        else:  # the locks are held until it is over
-            replay.cancel()
-            drive(_blocking.drain_replay(replay))
-        raise
-    finally:
-        locks.release()
+from dagpu.runtime.waiting import Waits
 
 
 async def run_bound(loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin) -> Any:
@@ -129,14 +90,6 @@ async def settle(replay: Replay, waits: Waits, spin: float) -> None:
         failures = replay.failures()
         if failures:
             _raise_failures(failures)
-
-
-def _has_updates(bound: BoundArguments) -> bool:
-    """Return True if a call has to take over updates of the graphs that it launches."""
-    for captured in bound.graphs:  # noqa: SIM110  # `any` of a generator takes twice as long
-        if not captured.updates.idle:
-            return True
-    return False
 
 
 def _take_over_updates(bound: BoundArguments, locks: Locks, updates: EnqueuedUpdate) -> None:

@@ -24,5 +24,7 @@ class Settings:
     """The run of one plan, counted from 1, from which on it is launched as a CUDA graph; None for never."""
     on_plan: Callable[[DeviceOp[Any, Any, Any], Plan], None] | None
     """A function that is called with an op and each new plan for it, before the plan runs; None for no call."""
+    direct: bool
+    """True to run a plan by its direct call, where it has one; see dagpu.runtime.calls.direct_call."""
     spin: float | None
     """Seconds for which a run polls for completion before it sleeps; None for the backend's choice."""

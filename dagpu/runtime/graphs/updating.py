@@ -86,6 +86,7 @@ def _enqueue(op: DeviceOp[Any, Any, Any], captured: Captured, settings: Settings
     if found is None:
         return _enqueue_traced(placed, lookup, captured, settings, origin)
     loaded, bound = found
+    assert bound is not None
     _start_call(captured, loaded, bound, origin)
     return loaded.result(bound)
 

@@ -23,6 +23,7 @@ from dagpu import (
     ones,
     pipeline,
     source,
+    value,
     zip_ops,
 )
 from tests.behaviour.arrays.array_places import cut, steps
@@ -118,6 +119,8 @@ def test_layouts_on_every_device(with_libraries: Any) -> None:
 
 def test_what_a_product_takes(with_libraries: Any) -> None:
     """A tensor moves, a borrow does not; one tensor may be both operands; a refused call moves nothing."""
+    gaps = cut(normal((6, 6)), (slice(None, None, 2), slice(None, None, 2)))  # behind an op
+    check(array.matmul(value(gaps.lent()), ones((3, 2))).to_host().sync(), gaps.array, np.ones((3, 2), f32))
     t = ones((3, 3)).sync()
     with pytest.raises(ShapeError, match="the inner extents 3 and 2 differ"):
         array.matmul(t, ones((2, 2)))

@@ -28,6 +28,7 @@ from tests.simulated.each_device import where as where
 from tests.support.reused_ops import no_plans_yet as no_plans_yet
 from tests.support.reused_ops import traces
 
+anyhow: Any = array
 x = np.random.default_rng(3).standard_normal((6, 500)).astype(f32)
 places = np.array([[0, -1], [5, 2]])
 
@@ -102,16 +103,16 @@ def test_what_the_functions_take(where: Any) -> None:
     """Tensors move, borrows do not, and a refused call moves nothing."""
     t, other = from_host(x).sync(), ones((4, 4)).sync()
     with pytest.raises(ShapeError, match="shape"):
-        array.concatenate((t, other))
+        anyhow.concatenate((t, other))
     with pytest.raises(ShapeError, match="Name each of them"):
-        array.transpose(t, (0, 0))
+        anyhow.transpose(t, (0, 0))
     with pytest.raises(KernelArgumentError, match="i32 or i64"):
-        array.take(t, other)
+        anyhow.take(t, other)
     part = t.slice(slice(1, 4), slice(None, None, -2))
     np.testing.assert_array_equal(array.transpose(part).to_host().sync(), x[1:4, ::-2].T, strict=True)
-    op = array.stack((t, from_host(x)))
+    op = anyhow.stack((t, from_host(x)))
     with pytest.raises(MovedError, match="moved by being passed to stack at"):
-        array.softmax(t)
+        anyhow.softmax(t)
     assert op.to_host().sync().shape == (2, 6, 500)
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 
 import dagpu
-from dagpu import DeviceOp, array, expr, f32, i64, zeros
-from tests.behaviour.errors.argument_sorts import WRONG, tensor
+from dagpu import DeviceOp, array, bool_, expr, f32, i64, zeros
+from tests.behaviour.errors.argument_sorts import SEED, WRONG, tensor
 
 blend = expr(f32, f32)(lambda x, a: a * x)
 loose: Any = expr
@@ -29,6 +29,10 @@ def out() -> Any:
     return zeros((4,)).partition((2,))
 
 
+OTHERS: Final = ("topk", "permutation", "dropout", "fft", "ifft", "rfft", "irfft")
+"""Functions with more parameters than a tensor."""
+
+
 CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "expr, a type": (lambda x: loose(x), ()),
     "expr, a function": (lambda x: loose(f32)(x), ()),
@@ -41,7 +45,7 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     **{
         name: (lambda x, name=name: getattr(anyhow, name)(x), TENSORS)  # type: ignore[misc]  # reason: mypy has no type for a default
         for name in array.__all__
-        if name not in ("where", "clip", "pow", "minimum", "maximum", "matmul", *MOVING)
+        if name not in ("where", "clip", "pow", "minimum", "maximum", "matmul", *MOVING, *OTHERS)
     },
     "transpose": (lambda x: anyhow.transpose(x), TENSORS),
     "axes": (lambda x: anyhow.transpose(tensor(), x), ("None",)),
@@ -60,10 +64,25 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "an axis of cumsum": (lambda x: anyhow.cumsum(tensor(), x), ("None", "negative")),
     "softmax": (lambda x: anyhow.softmax(x), TENSORS),
     "an axis of softmax": (lambda x: anyhow.softmax(tensor(), x), ("negative",)),
-    "into": (lambda x: anyhow.scatter_add(x, indices(), zeros((2,))), ("op", "tensor")),
+    "scatter_add": (lambda x: anyhow.scatter_add(x, indices(), zeros((2,))), ("op", "tensor")),
     "indices of scatter_add": (lambda x: anyhow.scatter_add(zeros((4,)), x, zeros((2,))), ()),
     "values": (lambda x: anyhow.scatter_add(zeros((4,)), zeros((4,), i64), x), TENSORS),
+    "where": (lambda x: anyhow.where(x, tensor(), 1.0), ("true",)),
+    "a choice of where": (lambda x: anyhow.where(zeros((4,), bool_), x, tensor()), (*TENSORS, *REALS)),
+    "pow": (lambda x: anyhow.pow(x, tensor()), (*TENSORS, *REALS)),
+    "minimum": (lambda x: anyhow.minimum(x, tensor()), (*TENSORS, *REALS)),
     "matmul": (lambda x: anyhow.matmul(x, tensor()), TENSORS),
+    "topk": (lambda x: anyhow.topk(x, 2), TENSORS),
+    "a count of topk": (lambda x: anyhow.topk(tensor(), x), ("number",)),
+    "permutation": (lambda x: anyhow.permutation(x, seed=1), ("number",)),
+    "a seed of permutation": (lambda x: anyhow.permutation(3, seed=x), ("None", *SEED)),
+    "dropout": (lambda x: anyhow.dropout(x, 0.5), TENSORS),
+    "a share": (lambda x: anyhow.dropout(tensor(), x), ()),
+    "a seed of dropout": (lambda x: anyhow.dropout(tensor(), 0.5, seed=x), ("None", *SEED)),
+    "fft": (lambda x: anyhow.fft(x), ()),
+    "rfft": (lambda x: anyhow.rfft(x), TENSORS),
+    "irfft": (lambda x: anyhow.irfft(x), ()),
+    "a length": (lambda x: anyhow.rfft(tensor(), x), ("None", "number")),
     "a transpose": (lambda x: anyhow.matmul(tensor(), tensor(), transpose=x), ()),
     "a precision": (lambda x: anyhow.matmul(tensor(), tensor(), precision=x), ()),
     "maximum": (lambda x: anyhow.maximum(x, tensor()), (*TENSORS, *REALS)),
@@ -72,6 +91,11 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "a flag": (lambda x: anyhow.sum(tensor(), keepdims=x), ("true",)),
 }
 """Calls with one argument that varies, and the sorts of values that are right for it."""
+
+
+def test_every_function_is_here() -> None:
+    """Each function of `dagpu.array` has an entry of its name."""
+    assert sorted(set(array.__all__) - CALLS.keys()) == []
 
 
 @pytest.mark.parametrize("name", CALLS)

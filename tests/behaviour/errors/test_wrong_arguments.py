@@ -363,7 +363,7 @@ TABLE: dict[str, Public] = {
     "DeviceOp.partition": Public(
         asked_of("partition"), lambda: {"tile": (2,), "partial": False}, {"partial": ("true",)}
     ),
-    "DeviceOp.reshape": Public(asked_of("reshape"), lambda: {"shape": (2, 2)}),
+    "DeviceOp.reshape": Public(asked_of("reshape"), lambda: {"shape": (2, 2)}, {"shape": ("negative",)}),
     "DeviceOp.on": Public(asked_of("on"), lambda: {"place": "host"}, {"place": ("device", "stream", "policy")}),
     "DeviceOp.schedule": Public(placed, lambda: {"policy": SingleStream()}, {"policy": ("policy",)}, says="schedule"),
     "DeviceOp.sync_on": Public(
@@ -380,12 +380,12 @@ TABLE: dict[str, Public] = {
         asked_of("partition", of=WRITTEN), lambda: {"tile": (2,), "partial": False}, {"partial": ("true",)}
     ),
     **{
-        f"{kind}.reshape": Public(asked_of("reshape", of=of), lambda: {"shape": (2, 2)})
+        f"{kind}.reshape": Public(asked_of("reshape", of=of), lambda: {"shape": (2, 2)}, {"shape": ("negative",)})
         for kind, of in (("Tensor", tensor), ("SharedTensor", SHARED), ("TensorRef", LENT), ("TensorMut", WRITTEN))
     },
     "Tensor.slice": Public(by_place(asked_of("slice", of=tensor)), lambda: {"part": slice(1, 3)}),
     "TensorRef.slice": Public(by_place(asked_of("slice", of=LENT)), lambda: {"part": slice(1, 3)}),
-    "Tensor.view": Public(asked_of("view", of=tensor), lambda: {"shape": (2, 2)}),
+    "Tensor.view": Public(asked_of("view", of=tensor), lambda: {"shape": (2, 2)}, {"shape": ("negative",)}),
     "CudaGraph.scope": Public(
         CudaGraph.scope,
         lambda: {"stream": current_device().stream()},

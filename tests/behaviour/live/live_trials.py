@@ -1,6 +1,6 @@
 """Random ops over sources, and a trial: updates after random changes, each held against a run from scratch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, final
 
@@ -11,6 +11,7 @@ from dagpu import DagpuError, StreamInterpreter, from_host, use_device, zip_ops
 from dagpu.backends.explore import exploring
 from dagpu.common.critical import Section
 from dagpu.common.origin import here
+from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import label
 from dagpu.ops.live.source_op import Source, cutoff, source
 from dagpu.ops.live.versions import Snapshot
@@ -77,12 +78,16 @@ def build(recipe: Recipe, tensors: list[Any], numbers: list[Any]) -> Op:
 class Trial:
     """An op over sources, and the updates of it."""
 
-    def __init__(self, op: Op, sources: list[Source[Any]], memory: int | None = None) -> None:
+    def __init__(
+        self,
+        op: Op,
+        sources: list[Source[Any]],
+        memory: int | None = None,
+        on_plan: Callable[[Any, Plan], None] | None = None,
+    ) -> None:
         self.op = op
         self.sources = sources
-        self.plans: list[list[str]] = []
-        """The labels of the instructions of each plan that an update made."""
-        self.settings = StreamInterpreter(verify=True).settings()
+        self.settings = StreamInterpreter(verify=True, on_plan=on_plan).settings()
         self.run = IncrementalRun(op, self.settings, memory, here())
         self.ran = 0
 

@@ -2,16 +2,21 @@
 poisoned memory, and on a simulated GPU."""
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import PlanError, from_host, ones, zip_ops
+from dagpu import DeviceError, PlanError, SharedTensor, current_device, from_host, ones, share_array, zip_ops
+from dagpu.handles import live_state
+from dagpu.lowering.plan import Execute, Plan
+from dagpu.lowering.program import CopyDtoH
 from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.subprogram import extract
-from dagpu.lowering.verify.verify_update import verify_update
+from dagpu.lowering.verify.verify_update import UpdateVerifier, verify_update
 from dagpu.ops.live.source_op import cutoff, source
 from tests.behaviour.live.live_kernels import array, blended, flipped, gathered
 from tests.behaviour.live.live_trials import (
@@ -75,14 +80,16 @@ def test_every_instruction_of_an_update_is_needed(recipe: Recipe) -> None:
     (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
     staleness, live = stage.staleness, trial.run._live  # noqa: SLF001
     assert live is not None
+    of_all = UpdateVerifier(staleness)
     for mask in range(1, min(1 << len(live.bit_names), 64)):
         update = Change(mask)
         chosen = staleness.instructions_for(staleness.stale_targets(update))
         verify_update(staleness, update, extract(staleness.program, chosen, staleness.targets))
+        of_all.verify(update, extract(staleness.program, chosen, staleness.targets))
         for missing in chosen:
             rest = tuple(index for index in chosen if index != missing)
             with pytest.raises(PlanError, match=r"stale|holds nothing"):
-                verify_update(staleness, update, extract(staleness.program, rest, staleness.targets))
+                of_all.verify(update, extract(staleness.program, rest, staleness.targets))
 
 
 @pytest.mark.parametrize("kind", MACHINES)
@@ -150,6 +157,152 @@ def test_a_cutoff_on_the_device_stops_equal_bits(kind: str) -> None:
             with explored(kind, seed):
                 trial.check()
             assert trial.ran == wanted
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+@settings(max_examples=12)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from((None, 1.0, 2.0)), st.sampled_from((0.0, 1e30)), st.integers(0, 9)), max_size=5
+    )
+)
+def test_what_runs_after_cutoffs_follows_from_the_bits(kind: str, steps: list[tuple[float | None, float, int]]) -> None:
+    """Equal and unequal tensors at random, before two cutoffs, one behind the other: exactly what each lets through
+    runs, and `explain` says which tensor was cut off."""
+    x, amount = source(array(0)), source(0.0)
+
+    def seen(number: float, added: float) -> tuple[bytes, bytes]:
+        first = np.ones(8, np.float32) + array(number) * np.float32(0.25)
+        return first.tobytes(), (first * np.float32(0.5) + first + np.float32(added)).tobytes()
+
+    with machine(kind):
+        first = cutoff(gathered(x.then(from_host).shared()))
+        second = cutoff(blended(first, first, amount))
+        trial = Trial(flipped(second).to_host(), [x, amount])
+        with explored(kind, 0):
+            trial.check()
+        number, before = 0.0, seen(0.0, 0.0)
+        for given_number, added, seed in steps:
+            number, wanted = number if given_number is None else given_number, 0
+            if given_number is not None:
+                x.set(array(number))
+                wanted += 3  # the upload, the output of gather, and gather
+            now, old = seen(number, added), amount.get()
+            amount.set(added)
+            wanted += now[0] != before[0] or added != old
+            wanted += 2 * (now[1] != before[1])
+            with explored(kind, seed):
+                trial.check()
+            assert trial.ran == wanted
+            lines = [line for line in trial.run.explain() if line.startswith("cutoff")]
+            if given_number is not None:
+                assert lines[0].endswith("was let through" if now[0] != before[0] else "was cut off")
+            before = now
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_tensor_that_is_cut_off_keeps_its_address(kind: str) -> None:
+    """The tensor that was let through last is handed out again, and the new one is freed at once."""
+    x = source(array(1, 2))
+    with machine(kind), explored(kind, 0):
+        trial = Trial(cutoff(gathered(x.then(from_host).shared())), [x])
+        handed_out, used = [], []
+        for value in (array(1, 2), array(1, 2), array(1, 2), array(3), array(3)):
+            x.set(value)
+            handed_out.append(trial.update())
+            used.append(current_device().memory_used())
+        memory = [live_state(each).storage.memory for each in handed_out]
+        assert memory[0] is memory[1] is memory[2] is not memory[3] is memory[4]
+        assert used[0] == used[1] == used[2] < used[3] == used[4]  # two values are held in the end, and no third
+        assert [float(each.to_host().sync()[0]) for each in handed_out] == [1.25, 1.25, 1.25, 1.75, 1.75]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.float64])
+def test_a_cutoff_compares_the_elements_of_a_strided_array_alone(dtype: Any) -> None:
+    """A shared array of another library may have gaps; what lies in them does not count."""
+
+    def shared(between: float, last: float) -> SharedTensor[Any]:
+        held = np.full((3, 4, 2), between, dtype)
+        held[..., 0] = 1
+        held[-1, -1, 0] = last
+        return share_array(held[..., 0])
+
+    x: Any = source(shared(5, 1))
+    trial = Trial(cutoff(x).then(lambda t: t.to_host()), [x])
+    trial.check()
+    for between, last, wanted in ((6, 1, 0), (6, 2, 1), (7, 2, 0)):
+        x.set(shared(between, last))
+        trial.check()
+        assert trial.ran == wanted
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_an_update_that_fails_before_a_cutoff_is_decided_is_made_good(step: int) -> None:
+    """A fault at each step of the run that compares, its flags among them: targets alone count as lost."""
+    x = source(array(1))
+    with machine("explore"):
+        trial = Trial(flipped(cutoff(gathered(x.then(from_host).shared()))).to_host(), [x])
+        with explored("explore", 0):
+            trial.check()
+        x.set(array(2))
+        with explored("explore", 1, step), suppress(DeviceError):
+            trial.update()
+        (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
+        assert stage.lost <= stage.staleness.targets
+        with explored("explore", 2):
+            trial.check()
+        assert stage.lost == frozenset()
+        x.set(array(2))
+        with explored("explore", 3):
+            trial.check()
+        assert trial.ran == 3
+
+
+def test_flags_alone_go_to_the_host() -> None:
+    """On a GPU a cutoff is one graph with a comparison, whose flags are copied, and one with the rest if it differs."""
+    copied: list[int] = []
+
+    def on_plan(_: object, plan: Plan) -> None:
+        steps = [step.instruction for step in plan.steps if isinstance(step, Execute)]
+        copied.extend(each.source.layout.nbytes for each in steps if isinstance(each, CopyDtoH))
+
+    with installed(5, gpus=1) as gpus:
+        x = source(array(1))
+        trial = Trial(flipped(cutoff(gathered(x.then(from_host).shared()))).share(), [x], on_plan=on_plan)
+        for number in (1, 1, 1, 2, 3, 4):
+            x.set(array(number))
+            trial.update()
+        assert set(copied) == {4}
+        for number, graphs in ((4, 1), (5, 2), (5, 1)):
+            x.set(array(number))
+            before = gpus.gpus[0].calls.copy()
+            trial.update()
+            made = gpus.gpus[0].calls - before
+            assert (made["cuGraphLaunch"], made["cuMemcpyDtoHAsync"], made["cuLaunchKernelEx"]) == (graphs, 0, 0)
+
+
+@settings(max_examples=30)
+@given(recipe=recipes(cutoffs=True))
+def test_the_checker_notices_a_comparison_of_other_contents(recipe: Recipe) -> None:
+    """Each instruction of an update that decides cutoffs is needed, the comparison and its copy among them; and so is
+    the order: a comparison before what makes the tensor is noticed."""
+    trial = trial_of(recipe)
+    trial.check()
+    (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
+    staleness, comparisons = stage.staleness, stage._comparisons  # noqa: SLF001
+    for cut in stage.cutoffs:
+        update = Change(stage.watched_bits(cut), cut.own, compare=cut.own)
+        chosen = staleness.instructions_for(staleness.stale_targets(update))
+        whole = comparisons.extract(chosen, cut.own, staleness.targets)
+        verify_update(staleness, update, whole, comparisons=comparisons)
+        orders = [tuple(i for i in whole.chosen if i != missing) for missing in whole.chosen]
+        if chosen:
+            orders.append(whole.chosen[-2:] + whole.chosen[:-2])
+        targets = staleness.targets | {each.cell for each in comparisons.of(cut.own)}
+        for order in orders:
+            wrong = extract(comparisons.program, order, targets)
+            with pytest.raises(PlanError, match=r"stale|holds nothing|other contents"):
+                verify_update(staleness, update, wrong, comparisons=comparisons)
 
 
 def test_a_cutoff_of_host_values_stops_equal_ones() -> None:

@@ -210,7 +210,12 @@ def test_a_lost_race_for_one_argument_gives_back_the_others(before: int) -> None
     at: AbstractContextManager[object]
     if before == 1:
         take = BoundArguments.take_leaves
-        at = patch.object(BoundArguments, "take_leaves", lambda *arguments: (move(), take(*arguments)))
+
+        def late(*arguments: Any) -> None:
+            move()
+            take(*arguments)
+
+        at = patch.object(BoundArguments, "take_leaves", late)
     else:
         direct = direct_call(p)
         (line,) = (at for at, found in enumerate(direct.text.splitlines(), 1) if found.strip() == "with GATE:")

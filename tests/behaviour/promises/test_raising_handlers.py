@@ -9,7 +9,8 @@ import pytest
 
 from dagpu import ones, pipeline, zeros
 from dagpu.handles.handle_trees import storage_of
-from dagpu.runtime.calls.run_call import run_bound_now
+from dagpu.ops.base import attached_plans
+from dagpu.runtime.calls.direct_call import OFTEN
 from tests.programs.arithmetic import axpy
 from tests.simulated.cuda import driver, installed
 from tests.simulated.raising import RaisingAt, direct_call, lines_to_try
@@ -22,7 +23,7 @@ def _added(x: Any, y: Any) -> Any:
 
 
 @pytest.mark.parametrize("spin", [0, 1_000_000])
-@pytest.mark.parametrize("way", [direct_call, run_bound_now])
+@pytest.mark.parametrize("way", [direct_call, attached_plans])
 def test_an_exception_at_any_line_of_a_call_leaves_nothing_locked_or_under_way(
     way: Callable[..., Any], spin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,15 +40,21 @@ def test_an_exception_at_any_line_of_a_call_leaves_nothing_locked_or_under_way(
             for _ in range(2):
                 called(zeros(S).sync(), given).sync()
             function = direct_call(called).now
+        again = axpy(zeros(S).partition(S), 1.0, given).first().unpartition()
+        if way is attached_plans:
+            for _ in range(OFTEN + 2):
+                again.sync()
+            ((loaded, _),) = attached_plans(again)
+            function = loaded.again.now
         text, first = inspect.getsourcelines(function)
         end = next((number for number, line in enumerate(text, first) if line.strip() == "finally:"), first + len(text))
         for code, line in lines_to_try(function):
             if line >= end:
                 continue
-            f: Any = _added if way is run_bound_now else pipeline(graph_from=1)(_added)
+            f: Any = pipeline(graph_from=1)(_added)
             for _ in range(3):
                 f(zeros(S).sync(), given).sync()
-            op: Any = f(zeros(S).sync(), given)
+            op: Any = again if way is attached_plans else f(zeros(S).sync(), given)
             launches = machine.gpus[0].calls["cuGraphLaunch"]
             with RaisingAt(code, line) as raising, suppress(TimeoutError):
                 op.sync()

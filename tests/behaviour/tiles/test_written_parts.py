@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dagpu import DeviceError, SharedTensor, Source, batch, from_host, observe, source, zip_ops
+from dagpu import DeviceError, SharedTensor, Source, batch, cutoff, from_host, observe, source, zip_ops
 from dagpu.handles import live_state
 from dagpu.ops.live.parts import MOST_PARTS, Parts
 from tests.behaviour.live.live_trials import MACHINES, Trial, explored, machine
@@ -240,6 +240,25 @@ def test_a_feed_shows_the_tiles_of_its_last_update(kind: str) -> None:
     with machine(kind), explored(kind, 0):
         s = source_of(False)
         trio.run(main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_tensor_that_a_cutoff_let_through_is_not_written_in_place(kind: str) -> None:
+    """Writes of equal and of other elements, made in tiles: after a tensor was cut off, the next one is compared with
+    the one before it, whose memory it may not be in."""
+    with machine(kind), explored(kind, 0):
+        s = source_of(False)
+        trial = Trial(zip_ops(smoothed(cutoff(negated(s))).to_host(), negated(s).share()), [s])
+        corner = (slice(0, 2), slice(0, 2))
+        ran, before = [], START[corner]
+        for shade in (1, 1, 2, 2, 2, 3, 1, 1):
+            now = np.full((2, 2), shade, np.float32)
+            s.write(corner, now)
+            found, _ = trial.update()
+            assert np.array_equal(found, smoothed(negated(s)).to_host().sync())
+            ran.append(trial.ran - (2 if np.array_equal(now, before) else 4))
+            before = now
+        assert ran[1:] == [0] * 7  # the first update makes everything
 
 
 def test_a_number_beside_a_write_runs_all_tiles() -> None:

@@ -2,7 +2,12 @@
 
 from typing import Final
 
-from tests.behaviour.arrays import test_matrix_products
+from tests.behaviour.arrays import (
+    test_fourier_transforms,
+    test_matrix_products,
+    test_movement_calls,
+    test_sorting_calls,
+)
 from tests.behaviour.errors import test_errors
 from tests.behaviour.flows import test_flow_cancellation, test_flow_laws
 from tests.behaviour.graphs import (
@@ -77,7 +82,9 @@ SUITES: Final = (
     Suite(test_flow_cancellation),
     Suite(test_flow_laws),
     Suite(test_graph_inputs),
+    Suite(test_fourier_transforms),
     Suite(test_matrix_products),
+    Suite(test_sorting_calls),
     Suite(test_graph_launches),
     Suite(test_graph_machine),
     Suite(test_graph_ownership),
@@ -88,6 +95,7 @@ SUITES: Final = (
     Suite(test_handle_names),
     Suite(test_handle_shapes),
     Suite(test_laws),
+    Suite(test_movement_calls),
     Suite(test_named_dags),
     Suite(test_once, fixtures=MARKED),
     Suite(test_once_concurrently, fixtures=MARKED),

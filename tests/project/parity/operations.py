@@ -11,9 +11,11 @@ from dagpu import (
     TensorMut,
     TensorRef,
     arange,
+    array,
     dup,
     empty,
     full,
+    i64,
     memcpy,
     ones,
     plan_of,
@@ -51,6 +53,24 @@ def _() -> None:
 @row(OPS, "`.reshape()`, `.to_host_vec()`: extension methods on ops", "`.reshape()`, `.to_host()`")
 def _() -> None:
     assert arange(6).reshape((2, 3)).to_host().sync().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@row(
+    OPS,
+    "functions of whole tensors, as a sum or a transpose: kernels that the user writes",
+    "`dagpu.array`: `sum`, `amax`, `norm`, `argmax`, `cumsum`, `softmax`, `transpose`, `concatenate`, `stack`, `take`, "
+    "`one_hot`, `scatter_add`, `where`, `exp`, ...: functions that give an op",
+)
+def _() -> None:
+    x = arange(6).reshape((2, -1)).sync().share()
+    places = arange(2, i64).sync().share()
+    assert numbers(array.sum(x, 0)).tolist() == numbers(array.cumsum(x, 0)).tolist()[1] == [3, 5, 7]
+    assert numbers(array.argmax(x, 1)).tolist() == [2, 2]
+    assert numbers(array.transpose(x)).tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert numbers(array.concatenate((x, x))).tolist() == numbers(array.stack((x, x)).reshape((4, 3))).tolist()
+    assert (numbers(array.softmax(x)).sum(1) - 1 < 1e-6).all()
+    assert numbers(array.scatter_add(array.take(x, places), places, x)).tolist() == (numbers(array.abs(x)) * 2).tolist()
+    assert numbers(array.one_hot(places, 2)).tolist() == [[1, 0], [0, 1]]
 
 
 @row(OPS, "a kernel call takes tensors, scalars and lazy ops alike", "the same, checked when it is called")

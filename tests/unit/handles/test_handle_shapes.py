@@ -79,13 +79,31 @@ def test_what_cannot_be_sliced_or_reshaped() -> None:
         (lambda: t.slice(1), "range 1 of axis 0 is not a slice. Write slice(start, stop)."),  # type: ignore[arg-type]  # reason: refused
         (lambda: t.slice(slice(None, None, 0)), "slice step cannot be zero"),
         (lambda: t.slice(slice(None), slice(0, 2)).reshape((8,)), "Make them so with dup(...) first."),
-        (lambda: t.view((-1,)), "shape (-1,) leaves an extent open. Write the number itself: (24,)."),
-        (lambda: t.view((5, -1)), "shape (5, -1) has a negative extent"),
-        (lambda: t.view((-1, -1)), "shape (-1, -1) has a negative extent"),
+        (lambda: t.view((5, -1)), "cannot reshape (4, 6) (24 elements) to (5, -1): no one number in the place of -1"),
+        (lambda: t.view((0, -1)), "no one number in the place of -1 gives as many elements. Write extents whose"),
+        (lambda: t.view((-1, -1)), "shape (-1, -1) leaves several extents open. Write -1 for one of them at most."),
+        (lambda: t.view((-2, -1)), "shape (-2,) has a negative extent"),
     ]
     for wrong, message in wrongs:
         with pytest.raises(ShapeError, match=re.escape(message)):
             wrong()
+
+
+@given(shape=shapes, open_at=st.integers(0, 3), extents=shapes)
+def test_one_extent_may_be_left_open(shape: tuple[int, ...], open_at: int, extents: tuple[int, ...]) -> None:
+    """It is what NumPy makes of it, for handles of every kind and for ops; -1 alone is (-1,)."""
+    wanted: Any = (*extents[:open_at], -1, *extents[open_at:])
+    array = np.zeros(shape, np.int8)
+    t = from_host(array).sync()
+    try:
+        expected = array.reshape(wanted).shape
+    except ValueError:
+        with pytest.raises(ShapeError, match="gives as many elements"):
+            t.reshape(wanted)
+        return
+    assert t.view(wanted).shape == t.borrow().reshape(wanted).shape == expected
+    assert from_host(array).reshape(wanted).sync().shape == expected
+    assert t.reshape(-1).share().reshape(wanted).shape == expected
 
 
 # ---- metadata

@@ -89,6 +89,31 @@ def test_arange_is_numpys(stop: int, dtype: Any) -> None:
     same(contents(arange(stop, dtype)), np.arange(stop).astype(dtype))
 
 
+@given(*[st.integers(-50, 50)] * 2, st.integers(-9, 9).filter(bool), st.sampled_from((f64, i8, i64)))
+def test_arange_from_a_start_is_numpys(start: int, stop: int, step: int, dtype: Any) -> None:
+    """Whole numbers, by position and by name, forwards and backwards; nothing where the stop lies behind the start."""
+    wanted = np.arange(start, stop, step).astype(dtype)
+    same(contents(arange(start, stop, step, dtype)), wanted)
+    same(contents(arange(start=start, stop=stop, step=step, dtype=dtype)), wanted)
+    same(contents(arange(start, stop, dtype=dtype)), np.arange(start, stop).astype(dtype))
+
+
+@given(*[st.floats(-9, 9)] * 2, st.floats(0.01, 3), st.sampled_from((1, -1)))
+def test_arange_of_fractions_has_numpys_length(start: float, stop: float, step: float, sign: int) -> None:
+    """And its elements, but for the rounding of its steps."""
+    wanted = np.arange(start, stop, sign * step)
+    found = contents(arange(start, stop, sign * step, f64))
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("wrong", [(0, 4, 0), (0, float("inf")), (float("nan"), 4)])
+def test_arange_without_a_length_is_refused(wrong: Any) -> None:
+    """The message has the numbers and the cure."""
+    with pytest.raises(ShapeError, match=r"arange\(.*its length is not a finite number. Give finite numbers"):
+        arange(*wrong)
+
+
 @given(start=st.floats(-100, 100), stop=st.floats(-100, 100), num=st.integers(0, 30))
 def test_linspace_is_numpys(start: float, stop: float, num: int) -> None:
     """Both ends included; to the bit in f64, rounded once in f32."""
@@ -193,8 +218,8 @@ def test_from_host_reads_the_array_when_it_runs() -> None:
     [
         ([1.0, 2.0], "array is [1.0, 2.0], but a NumPy array is wanted. Make one of it: np.asarray(x)."),
         (
-            np.zeros(2, np.complex64),
-            "array has elements of complex64, which no tensor has. Copy its parts by themselves",
+            np.zeros(2, np.clongdouble),
+            "array has elements of complex256, which no tensor has. Round it: array.astype(np.complex128)",
         ),
         (np.zeros(2, object), "array has elements of object, which no tensor has. Convert it"),
         (np.zeros(2, ">f4"), "array has elements of >f4, which no tensor has. Its bytes are in the order of"),
@@ -308,7 +333,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: arange(-1), "shape (-1,) has a negative extent"),
     (lambda: linspace(0, 1, -1), "shape (-1,) has a negative extent"),
     (lambda: eye(-1), "has a negative extent"),
-    (lambda: ones((2,), np.complex64), "is not an element type of a tensor. Use one of f16 bf16 f32"),
+    (lambda: ones((2,), np.clongdouble), "is not an element type of a tensor. Use one of f16 bf16 f32"),
     (lambda: empty((2,), str), "is not an element type of a tensor"),  # type: ignore[type-var]  # reason: refused
     *(
         (lambda text=text: ones((2,), text), f"{text!r} is not an element type of a tensor")

@@ -62,7 +62,7 @@ class Relocations:
 class LaunchParameters:
     """The kernel parameters of all launches of a plan, written for certain bases and numbers."""
 
-    __slots__ = ("_columns", "_number_columns", "_words", "bases", "numbers", "relocations", "texts")
+    __slots__ = ("_cells", "_columns", "_number_columns", "_words", "bases", "numbers", "relocations", "texts")
 
     def __init__(
         self, texts: Sequence[Bytes], relocations: Relocations, words: NDArray[np.int64] | None = None
@@ -82,6 +82,8 @@ class LaunchParameters:
         """The packed parameters of each launch. Their addresses do not change."""
         self.bases = [NOWHERE] * len(relocations.addresses)
         self.numbers = [_NO_NUMBER] * len(relocations.numbers)
+        self._cells = [(cell, index, places) for index, (cell, places) in enumerate(relocations.numbers.items())]
+        """For each number its cell, its index in `numbers`, and its places."""
 
     def relocate(self, bases: Sequence[int], memory: Sequence[object]) -> list[int]:
         """Write the parameters for these bases, and for the numbers in the cells of this memory.
@@ -99,20 +101,20 @@ class LaunchParameters:
                         for launch, at, distance in places:
                             _write_address(texts[launch], at, base + distance)
                     mine[source] = base  # last: an interrupt must not leave a base that looks written and is not
-        if self.numbers:
-            for index, (cell, relocations) in enumerate(self.relocations.numbers.items()):
-                number = memory[cell]
-                if number is not self.numbers[index]:  # not by value: 0.0 equals -0.0
-                    many = self._words is not None and len(relocations) >= MANY
-                    if not many or not self._write_number_column(cell, number):
-                        before: object = None
-                        text = b""
-                        for launch, at, convert in relocations:
-                            if convert is not before:  # the launches of one kernel share it
-                                before, text = convert, convert(number)
-                            texts[launch][at : at + len(text)] = text
-                    changed.append(len(mine) + index)
-                    self.numbers[index] = number
+        numbers = self.numbers
+        for cell, index, relocations in self._cells:
+            number = memory[cell]
+            if number is not numbers[index]:  # not by value: 0.0 equals -0.0
+                many = self._words is not None and len(relocations) >= MANY
+                if not many or not self._write_number_column(cell, number):
+                    before: object = None
+                    text = b""
+                    for launch, at, convert in relocations:
+                        if convert is not before:  # the launches of one kernel share it
+                            before, text = convert, convert(number)
+                        texts[launch][at : at + len(text)] = text
+                changed.append(len(mine) + index)
+                numbers[index] = number
         return changed
 
     def copy(self) -> "LaunchParameters":

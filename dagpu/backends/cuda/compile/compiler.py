@@ -279,8 +279,8 @@ class Compiler:
 
 
 _NO_COMPILER = (
-    "kernel {!r}, CUDA source at {}: no CUDA compiler was found. Install NVRTC (pip install cuda-bindings "
-    "nvidia-cuda-nvrtc nvidia-cuda-runtime) or the CUDA toolkit, and set CUDA_HOME if its nvcc is not on the PATH."
+    "kernel {!r}, CUDA source at {}: no CUDA compiler was found. Install NVRTC (pip install "
+    "'dagpu[nvrtc]') or the CUDA toolkit, and set CUDA_HOME if its nvcc is not on the PATH."
 )
 
 

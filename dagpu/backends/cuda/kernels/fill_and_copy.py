@@ -211,6 +211,8 @@ def copy(out: Layout, source: Layout, *, rows: bool = True) -> BuiltinWork | Mem
         raise ShapeError(f"cannot copy {source.shape} to {out.shape}. Give both the same shape.")
     if out.size == 0:
         return Memcpy(0, out.offset, source.offset)
+    if out.dtype.kind == "c":
+        return copy(_parts(out), _parts(source), rows=rows)
     walk = reduce_loop(out.shape, Start(out.offset, source.offset), out.strides, source.strides)
     types = _c_type(out.dtype), _c_type(source.dtype)
     dense = walk.dense(out.dtype.itemsize, source.dtype.itemsize)
@@ -242,9 +244,13 @@ def _fill(_exact: str, recipe: Recipe, layout: Layout) -> BuiltinWork | Memset:
         bits, dense = _bits(recipe, layout.dtype), walk.dense(itemsize, itemsize)
         if dense and itemsize < 8:
             return Memset(itemsize, bits, walk.size, walk.start.out)
-        if dense and bits >> 32 == bits & 0xFFFFFFFF:
-            return Memset(4, bits >> 32, 2 * walk.size, walk.start.out)
-        formula = _Formula(f"Constant<{_UNSIGNED[itemsize]}>", 16 // itemsize, pack("<Q", bits))
+        words = {bits >> 32 * k & 0xFFFFFFFF for k in range(itemsize // 4)}
+        if dense and itemsize >= 8 and len(words) == 1:
+            return Memset(4, words.pop(), itemsize // 4 * walk.size, walk.start.out)
+        if itemsize == 16:
+            formula = _Formula("ConstantWide", 1, pack("<QQ", bits % _MODULUS, bits >> 64))
+        else:
+            formula = _Formula(f"Constant<{_UNSIGNED[itemsize]}>", 16 // itemsize, pack("<Q", bits))
     else:
         dense = walk.dense(itemsize, 1)
         formula = _formula(recipe, layout)
@@ -326,6 +332,12 @@ def _c_type(dtype: _DType) -> str:
     if dtype.kind in "iu":
         return (_SIGNED if dtype.kind == "i" else _UNSIGNED)[dtype.itemsize]
     return _OTHERS[dtype.name]
+
+
+def _parts(layout: Layout) -> Layout:
+    """Return complex elements as real ones, with another axis for the two parts of each."""
+    size = layout.dtype.itemsize // 2
+    return Layout(np.dtype(f"f{size}"), (*layout.shape, 2), (*layout.strides, size), layout.offset)
 
 
 def _same_bits(out: _DType, source: _DType) -> bool:

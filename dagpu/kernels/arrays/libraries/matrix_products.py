@@ -24,6 +24,7 @@ from dagpu.kernels.expressions.traced_expression import trace_expression
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,
+    contiguous_copy,
     first_output,
     library_kernel,
     move_arguments,
@@ -35,7 +36,7 @@ from dagpu.kernels.generated.generated_launch import (
 )
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import FIRST, UNCUT, Map
-from dagpu.ops.creation import Alloc, Copy
+from dagpu.ops.creation import Alloc
 from dagpu.ops.initializers import Constant
 from dagpu.ops.kernel_spec import KernelSpec
 
@@ -159,7 +160,7 @@ def _operand(arg: Any, layout: Layout, shape: Shape, transposed: bool, batch: Sh
     if layout.shape == shape and gemm_operand(layout, transposed, batch) is not None:
         return arg
     if not layout.contiguous:
-        arg, layout = Copy(arg, None, None, origin), contiguous_layout(layout.shape, layout.dtype)
+        arg, layout = contiguous_copy(arg, origin), contiguous_layout(layout.shape, layout.dtype)
     arg, layout = reshaped(arg, layout, shape, origin), reshape_layout(layout, shape)
     if gemm_operand(layout, transposed, batch) is not None:
         return arg

@@ -29,7 +29,7 @@ class AxisGroups(NamedTuple):
 
     @property
     def pattern(self) -> "GroupPattern":
-        """What the text of a kernel depends on."""
+        """The part of the groups on which the text of a kernel depends."""
         return GroupPattern(self.groups, len(self.extents))
 
 

@@ -136,7 +136,7 @@ def one_hot(
 ) -> DeviceOp[Tensor[_E], Any]:
     """Return a tensor with one more axis, of extent `n`: 1 at the place that the index says, 0 elsewhere.
 
-    An index that is negative, or `n` or more, is none of the places: all its elements are 0.
+    An index below 0 or above `n - 1` names none of the places, and all its elements are 0.
 
     Args:
         indices: a tensor of i32 or i64, of any shape.
@@ -155,7 +155,7 @@ def one_hot(
         raise refused_call("one_hot", origin, what, "Pass an element type, one_hot(indices, n, f32), say")
 
     def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
-        places = checked_indices("one_hot", layouts[0], origin)
+        places: Layout = checked_indices("one_hot", layouts[0], origin)
         listed = group_axes(places, (len(places.shape),))
         (given,) = move_arguments("one_hot", arguments, origin)
         shape = (prod(places.shape), count)

@@ -47,7 +47,7 @@ def softmax(x: In[_F], axis: int = -1) -> DeviceOp[Tensor[_F], Any]:
         axis: one axis; a negative number counts from the last one.
 
     Raises:
-        KernelArgumentError: the elements are no floats.
+        KernelArgumentError: the elements are not floats.
         ShapeError: `x` has no such axis.
     """
     origin = here()

@@ -26,11 +26,13 @@ RUN: Final = 16
 BLOCK: Final = 4096
 """The elements of a block: `RUN` for each thread."""
 THREADS: Final = BLOCK // RUN
+LARGE: Final = RUN * RUN
+"""The elements of a run of runs."""
 
 
 @final
 class ScanShape(NamedTuple):
-    """The part of a tensor (before, along, after) that a block scans: 16, 256 or 4,096 elements along the axis, of
+    """The part of a tensor (before, along, after) that a block scans: 16, 32, ... or 4,096 elements along the axis, of
     several rows that lie before or after it. Their product is `BLOCK`."""
 
     span: int
@@ -150,10 +152,11 @@ def prefix_kernel(
     if continued:
         end += "    if (c < most_outer && b < most_inner)\n"
         end += f"        before = earlier(outer + c, first / {form.span}, inner + b);\n"
-    if form.span == BLOCK:
-        end += BEFORE.format(number=name, place=f"/ {RUN}", of="larger", begin="0", add=add)
+    if form.span > LARGE:
+        begin = f"thread / {RUN} - run / {RUN}"
+        end += BEFORE.format(number=name, place=f"/ {RUN}", of="larger", begin=begin, add=add)
     if form.span > RUN:
-        end += BEFORE.format(number=name, place=f"% {RUN}", of="totals", begin=f"thread / {RUN} * {RUN}", add=add)
+        end += BEFORE.format(number=name, place=f"% {RUN}", of="totals", begin=f"thread - run % {RUN}", add=add)
     shifted = _add(number, "before", "own[k - 1]"), _add(number, "before", "own[k]")
     if exclusive:
         end += f"    for (int k = {RUN} - 1; k > 0; --k) own[k] = {shifted[0]};\n    own[0] = before;\n"
@@ -192,9 +195,9 @@ def _text(
     number = register_dtype(dtype)
     add, name = operation_text("add", number, ("own[k - 1]", "own[k]")), register_type(number)
     shared = f"    __shared__ {name} totals[{THREADS}];\n" if form.span > RUN else ""
-    shared += f"    __shared__ {name} larger[{RUN}];\n" if form.span == BLOCK else ""
+    shared += f"    __shared__ {name} larger[{RUN}];\n" if form.span > LARGE else ""
     sums = TOTALS.format(run=RUN, span=form.span) if form.span > RUN else ""
-    if form.span == BLOCK:
+    if form.span > LARGE:
         sums += LARGER.format(run=RUN, number=name, add_total=_add(number, "sum", f"totals[thread * {RUN} + k]"))
     return SUMS.format(
         helpers=helper_texts(set(add.helpers)),
@@ -240,18 +243,22 @@ def _prefix_twin(number: "np.dtype[Any]", source: GroupPattern, span: int, exclu
 def _levels(rows: NDArray[Any], span: int) -> list[NDArray[Any]]:
     """Return the running sums inside of runs, of elements and then of the sums of runs, up to those of a span.
 
-    Each level has the shape (before, runs, 16, after). Rows are filled up to a multiple of the span with what changes
-    no sum.
+    Each level has the shape (before, runs, 16, after), or fewer than 16. Rows are filled up to a multiple of the span
+    with what changes no sum.
     """
     before, length, after = rows.shape
     full = np.full((before, -(-length // span) * span, after), identity("add", rows.dtype))
     full[:, :length] = rows
     levels: list[NDArray[Any]] = []
     while span > 1:
-        runs = full.reshape(before, full.shape[1] // RUN, RUN, after)
-        levels.append(np.add.accumulate(runs, axis=2, dtype=rows.dtype))
-        full = levels[-1][:, :, -1]
-        span //= RUN
+        width = min(RUN, span)
+        runs = full.reshape(before, full.shape[1] // width, width, after)
+        sums = runs.copy() if levels else runs
+        for k in range(1, width):  # one addition for all runs: four times as fast as NumPy's `accumulate`
+            np.add(sums[:, :, k - 1], runs[:, :, k], out=sums[:, :, k])
+        levels.append(sums)
+        full = sums[:, :, -1]
+        span //= width
     return levels
 
 

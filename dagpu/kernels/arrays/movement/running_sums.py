@@ -1,16 +1,15 @@
 """`cumsum`: running sums along an axis.
 
-The order of additions follows from the length of a row alone. A row is cut into runs of 16 elements, and the sums of
-runs into runs of 16 again, and so on. Within a run, sums are added one after the other from its first element. What
-comes before a run is what comes before the run of runs that it is in, and to that is added the sum of the runs before
-it there. The result for an element is what comes before its run, and to that is added the running sum inside of the
-run.
+The order of additions follows from the length of a row alone. A row is cut into runs of 16 elements. The sums of these
+runs are a shorter row, which is cut into runs of 16 again, and so on, until one run is left. Within a run, sums are
+added one after the other from its first item. Each item has a number before it: that of its run, to which the running
+sum of the items before it in the run is added. A run has the number that its sum has in the shorter row, and the last
+run has none. The result for an element is the number before its run, plus the running sum up to it inside of the run.
 
-A block computes `BLOCK` elements. Where a row is longer, a first launch writes the sums of its spans, and what comes
+A block computes `BLOCK` elements. Where a row is longer, a first launch writes the sums of its spans, and the number
 before each span is computed of these by the same rule.
 """
 
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -97,12 +96,11 @@ def _scan(x: Any, dtype: "np.dtype[Any]", source: AxisGroups, origin: Origin, *,
     return first_output(spec, (target, x, *earlier), origin)
 
 
-@cache
 def scan_shape(extents: Shape) -> ScanShape:
     """Return how a block walks over rows of this shape: the span of a row, and the rows before and after the axis."""
     _, length, after = extents
     span = RUN
     while span < length and span < (BLOCK if after == 1 else BLOCK // RUN):
-        span *= RUN
+        span *= 2
     rows = BLOCK // span
     return ScanShape(span, 1 if after > 1 else rows, rows if after > 1 else 1)

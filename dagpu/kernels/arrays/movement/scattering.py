@@ -140,9 +140,9 @@ def scatter_add(
     A negative index counts from the end. An index beyond `into` is a `KernelBoundsError` with the line of this call:
     always on the host, and on a GPU if DAGPU_CHECKED is 1; without it the GPU leaves the value out.
 
-    Cost: one launch. Each of its blocks, of up to 4,096 elements of `into` and at least 256 of them for large tensors,
-    reads all indices, and each value is read once. An element that gets most of the values takes as long as they do one
-    after the other.
+    Cost: one launch. Each of its blocks owns a tile of `into`, of up to 4,096 elements, and of fewer while there are
+    less than 256 blocks. It reads all indices, and each value of its own rows once. An element that gets many values
+    takes as long as they take one after the other.
 
     Args:
         into: an owned tensor with one axis at least, or an op whose result is one.
@@ -193,6 +193,10 @@ def _checked_layouts(into: Any, layouts: tuple[Layout | None, ...], origin: Orig
     if not target.shape:
         raise ShapeError(
             f"{name} at {describe(origin)}: into has no axes, so it has no rows. Reshape it: into.reshape((1,))."
+        )
+    if not target.shape[0] and 0 not in places.shape:
+        raise ShapeError(
+            f"{name} at {describe(origin)}: into has no rows, but indices has {places.size} elements. Give no indices."
         )
     wanted = (*places.shape, *target.shape[1:])
     if added.shape != wanted:

@@ -245,12 +245,12 @@ def _twin(step: str, number: "np.dtype[Any]", source: GroupPattern, order: Softm
         length = rows.shape[1]
         numbers = [each.view(np.ndarray) for each in known]
         with np.errstate(all="ignore"):
-            largest = _largest_of(numbers[0], order) if known else _spans_of(_largest_of, rows, order)
+            largest = _largest_of(numbers[0], order) if known else _spans_of(_largest_of, rows, -np.inf, order)
             if step == "largest":
                 out.view(np.ndarray)[...] = largest
                 return
             powers = exp(rows - largest)
-            total = _total_of(numbers[1], order) if len(known) > 1 else _spans_of(_total_of, powers, order)
+            total = _total_of(numbers[1], order) if len(known) > 1 else _spans_of(_total_of, powers, 0, order)
             np.copyto(out.view(np.ndarray), total if step == "total" else powers / total, casting="unsafe")
             assert powers.shape[1] == length
 
@@ -258,14 +258,22 @@ def _twin(step: str, number: "np.dtype[Any]", source: GroupPattern, order: Softm
 
 
 def _spans_of(
-    combine: Callable[[NDArray[Any], SoftmaxOrder], NDArray[Any]], rows: NDArray[Any], order: SoftmaxOrder
+    combine: Callable[[NDArray[Any], SoftmaxOrder], NDArray[Any]],
+    rows: NDArray[Any],
+    nothing: float,
+    order: SoftmaxOrder,
 ) -> NDArray[Any]:
-    """Return the number of each span: (before, along, after) becomes (before, spans, after)."""
-    length = rows.shape[1]
-    if length <= order.span:
+    """Return the number of each span: (before, along, after) becomes (before, spans, after).
+
+    Rows are filled up to a multiple of the span with `nothing`, which changes no number.
+    """
+    before, length, after = rows.shape
+    spans = -(-length // order.span)
+    if spans <= 1:
         return combine(rows, order)
-    found = [combine(rows[:, begin : begin + order.span], order) for begin in range(0, length, order.span)]
-    return np.concatenate(found, axis=1)
+    full = np.full((before, spans * order.span, after), nothing, rows.dtype)
+    full[:, :length] = rows
+    return combine(full.reshape(before * spans, order.span, after), order).reshape(before, spans, after)
 
 
 def _largest_of(numbers: NDArray[Any], _: SoftmaxOrder) -> NDArray[Any]:

@@ -6,6 +6,7 @@ box of tiles, exactly. All of this is arithmetic of a few whole numbers, because
 
 from collections.abc import Sequence
 from itertools import starmap
+from math import prod
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 MOST_BOXES: Final = 256
 """The most boxes of one array. A change in more places counts as one of everything."""
+
+_FEW_TILES: Final = 128
+"""The most tiles that are numbered one by one: NumPy's calls take as long as about this many numbers."""
 
 
 @final
@@ -94,6 +98,14 @@ def tiles_that_see(box: Box, sight: Sight, tiles: Tiles) -> Box | None:
 
 def numbers_of(boxes: Sequence[Box], grid: Shape) -> "NDArray[np.int32]":
     """Return the numbers of the tiles in these boxes, in C order over the grid, each once."""
+    if sum([_volume(box) for box in boxes]) <= _FEW_TILES:
+        found: set[int] = set()
+        for box in boxes:
+            row = [0]
+            for (first, end), count in zip(box, grid, strict=True):
+                row = [number * count + place for number in row for place in range(first, end)]
+            found.update(row)
+        return np.array(sorted(found), np.int32)
     if len(boxes) > 1:
         inside = np.zeros(grid, np.bool_)
         for box in boxes:
@@ -103,6 +115,10 @@ def numbers_of(boxes: Sequence[Box], grid: Shape) -> "NDArray[np.int32]":
     for (first, end), count in zip(boxes[0], grid, strict=True):
         numbers = np.add.outer(numbers * np.int32(count), np.arange(first, end, dtype=np.int32))
     return numbers.ravel()
+
+
+def _volume(box: Box) -> int:
+    return prod([end - first for first, end in box])
 
 
 def _outermost(boxes: Sequence[Box]) -> tuple[Box, ...]:

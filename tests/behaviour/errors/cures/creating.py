@@ -109,10 +109,10 @@ case(
     ),
 )
 case(
-    lambda: from_host(of_elements("complex64")),
+    lambda: from_host(of_elements("clongdouble")),
     (
-        "zip_ops(from_host(array.real), from_host(array.imag))",
-        lambda: zip_ops(from_host((a := of_elements("complex64")).real), from_host(a.imag)).sync(),
+        "Round it: array.astype(np.complex128)",
+        lambda: from_host(of_elements("clongdouble").astype(np.complex128)).sync(),
     ),
 )
 case(
@@ -153,8 +153,16 @@ case(
     ("Put it together first: .unpartition()", lambda: dup(out().sync().unpartition())),
 )
 case(
-    lambda: new().reshape((2, -1)),
-    ("Write the number itself: (2, 4)", lambda: new().reshape((2, 4))),
+    lambda: new().reshape((3, -1)),
+    ("Write extents whose product divides that number", lambda: new().reshape((2, -1))),
+)
+case(
+    lambda: new().reshape((-1, -1)),
+    ("Write -1 for one of them at most", lambda: new().reshape((-1,))),
+)
+case(
+    lambda: arange(5, 0, 0),
+    ("Give finite numbers, and a step that is not 0", lambda: arange(5, 0, -1).sync()),
 )
 case(lambda: from_host(anything(ones((2,)))), ("leave from_host out", lambda: ones((2,)).sync()))
 case(lambda: from_host(new()), ("It is on a device already: leave from_host out", new))

@@ -144,7 +144,7 @@ def cumsum_by_the_rule(x: Array, axis: int | None) -> Array:
 
 
 def _scanned(row: list[Any]) -> tuple[list[Any], list[Any]]:
-    """What comes before each item of a row (None for nothing), and its running sums."""
+    """The number before each item of a row, None where there are no items before it, and the running sums."""
     runs: list[list[Any]] = []
     for n, item in enumerate(row):
         if n % 16:

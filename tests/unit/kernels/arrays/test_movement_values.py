@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared_folder(tmp_path_factory)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(cases())
 def test_values_are_those_of_numpy_or_of_the_rule(case: Case) -> None:
     """Of any shape, element type, axis and layout, to the bit: NumPy's, and for sums those of the order of the rule."""
@@ -34,7 +34,7 @@ def test_values_are_those_of_numpy_or_of_the_rule(case: Case) -> None:
     assert same_bits(found, case.expected), (case.name, found, case.expected)
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(cases(("softmax",)))
 def test_softmax_is_the_formula(case: Case) -> None:
     """Within a few ulp of the element type."""

@@ -21,6 +21,17 @@ template <class T> struct Constant {
     DAGPU_INLINE T at(u64) const { return static_cast<T>(bits); }
 };
 
+// The same for elements of 16 bytes.
+struct Wide {
+    u64 low, high;
+};
+struct ConstantWide {
+    DAGPU_ONE_BY_ONE(Wide)
+    u64 low, high;
+
+    DAGPU_INLINE Wide at(u64) const { return Wide{low, high}; }
+};
+
 // start + i * step in f64, two roundings, landed; element `last` is `stop`.
 template <class T> struct Line {
     DAGPU_ONE_BY_ONE(T)

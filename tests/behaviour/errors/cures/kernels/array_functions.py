@@ -3,9 +3,10 @@
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
-from dagpu import array, convert, device, expr, f32, f64, i32, ones, zeros
+from dagpu import array, c64, convert, device, expr, f32, f64, from_host, full, i32, ones, zeros
 from tests.behaviour.errors.cures.catalogue import Catalogue
 
 CATALOGUE = Catalogue()
@@ -89,4 +90,96 @@ case(
 case(
     lambda: anyhow.matmul(zeros((3, 8)), zeros((8, 3)), transpose="A"),
     ('Write "", "a", "b" or "ab"', lambda: array.matmul(zeros((8, 3)), zeros((8, 3)), transpose="a").sync()),
+)
+
+
+# ---- sorting, permutations, dropout
+case(
+    lambda: array.sort(zeros(())),
+    ("Reshape it: x.reshape((1,)), say", lambda: array.sort(zeros(()).reshape((1,))).sync()),
+)
+case(
+    lambda: anyhow.argsort(2.0),
+    ("Pass a tensor: full((1,), x), say", lambda: array.argsort(full((1,), 2.0)).sync()),
+)
+case(
+    lambda: array.topk(zeros((2, 3)), 4),
+    ("Give a whole number from 0 to that", lambda: array.topk(zeros((2, 3)), 3).sync()),
+)
+case(
+    lambda: array.permutation(-1, seed=1),
+    ("Give a whole number of 0 or more", lambda: array.permutation(0, seed=1).sync()),
+)
+case(
+    lambda: anyhow.dropout(2.0, 0.5),
+    ("Pass a tensor: full((1,), x), say", lambda: array.dropout(full((1,), 2.0), 0.5).sync()),
+)
+case(
+    lambda: array.dropout(zeros((3,)), 1.5),
+    ("Give a probability, from 0 to 1", lambda: array.dropout(zeros((3,)), 0.5).sync()),
+)
+case(
+    lambda: anyhow.dropout(zeros((3,)), ones((3,))),
+    ("Give a probability, from 0 to 1", lambda: array.dropout(zeros((3,)), 0.5).sync()),
+)
+case(
+    lambda: anyhow.dropout(zeros((3,), i32), 0.5),
+    (
+        "Convert the tensor before: convert(t, f32), say",
+        lambda: array.dropout(zeros((3,), i32).then(lambda t: convert(t, f32)), 0.5).sync(),
+    ),
+)
+
+
+# ---- complex elements, Fourier transforms
+def without_cufft() -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "nvmath.bindings.cufft", None)
+        return array.rfft(ones((4,))).sync()
+
+
+case(
+    without_cufft,
+    ('On the host it needs nothing: op.on("host")', lambda: array.rfft(ones((4,))).on("host").sync()),
+    simulated=True,
+)
+case(
+    lambda: array.rfft(zeros((4,)), 0),
+    ("Give a whole number of 1 or more, or leave it out", lambda: array.rfft(zeros((4,)), 3).sync()),
+)
+case(
+    lambda: array.irfft(zeros((1,), c64)),
+    ("Give n, or longer rows", lambda: array.irfft(zeros((1,), c64), 1).sync()),
+)
+case(
+    lambda: array.rfft(zeros(())),
+    ("Reshape it: x.reshape((1,)), say", lambda: array.rfft(zeros(()).reshape((1,))).sync()),
+)
+case(
+    lambda: anyhow.fft(zeros((4,))),
+    ("Use rfft for real numbers", lambda: array.rfft(zeros((4,))).sync()),
+)
+case(
+    lambda: anyhow.rfft(zeros((4,), i32)),
+    ("Convert the tensor before", lambda: array.rfft(zeros((4,), i32).then(lambda t: convert(t, f32))).sync()),
+)
+case(
+    lambda: anyhow.ifft(2.0),
+    ("Pass a tensor: full((1,), x), say", lambda: array.ifft(full((1,), 2.0, c64)).sync()),
+)
+case(
+    lambda: anyhow.sort(zeros((4,), c64)),
+    ("Sort by one part of them", lambda: array.sort(from_host(np.zeros(4, np.complex64).real)).sync()),
+)
+case(
+    lambda: convert(zeros((4,), c64).sync(), f32),
+    ("from_host(array.real)", lambda: from_host(np.zeros(4, np.complex64).real).sync()),
+    ("from_host(array.astype(np.complex64))", lambda: from_host(np.zeros(4).astype(np.complex64)).sync()),
+)
+case(
+    lambda: anyhow.sum(zeros((4,), c64).then(lambda t: expr(f32)(lambda x: x + 1)(t))).sync(),  # type: ignore[arg-type]  # reason: the mistake
+    (
+        "Kernels take real elements: pass one part of the numbers",
+        lambda: expr(f32)(lambda x: x + 1)(from_host(np.zeros(4, np.complex64).real)).sync(),
+    ),
 )

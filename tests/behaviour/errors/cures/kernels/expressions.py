@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dagpu import Elem, array, bool_, convert, expr, f32, f64, from_host, full, i32, ones, zeros
+from dagpu import Elem, array, bool_, convert, dup, expr, f32, f64, from_host, full, i32, i64, ones, zeros
 from tests.behaviour.errors.cures.catalogue import Catalogue
 
 CATALOGUE = Catalogue()
@@ -193,4 +193,101 @@ case(
         "Convert the tensor before: convert(t, f32), say",
         lambda: array.sum(ones((4,), bool_).then(lambda t: convert(t, i32))).sync(),
     ),
+)
+
+
+# ---- moving elements
+
+
+case(
+    lambda: array.transpose(zeros((3, 4)), (0, 0)),
+    ("Name each of them once, (0, 1) in another order", lambda: array.transpose(zeros((3, 4)), (1, 0)).sync()),
+    ("or leave axes out", lambda: array.transpose(zeros((3, 4))).sync()),
+)
+case(
+    lambda: array.cumsum(zeros((3, 4)), 2),
+    ("Give one of them, -2 to 1", lambda: array.cumsum(zeros((3, 4)), 1).sync()),
+)
+case(
+    lambda: array.softmax(zeros(())),
+    ("Reshape it to one axis: x.reshape((-1,))", lambda: array.softmax(zeros(()).reshape((-1,))).sync()),
+)
+case(
+    lambda: anyhow.concatenate(fresh()),
+    ("Write concatenate((a, b))", lambda: array.concatenate((fresh(), fresh())).sync()),
+)
+case(
+    lambda: array.concatenate(()),
+    ("Pass one at least: (x,), say", lambda: array.concatenate((fresh(),)).sync()),
+)
+case(
+    lambda: array.concatenate((zeros((3, 4)), zeros((3,)))),
+    (
+        "Give all parts one shape but for axis 0: reshape one, x.reshape((n, 1)), say",
+        lambda: array.concatenate((zeros((3, 4)), zeros((4,)).reshape((1, 4)))).sync(),
+    ),
+)
+case(
+    lambda: array.stack((zeros((3, 4)), zeros((3,)))),
+    ("Give all parts one shape: reshape one", lambda: array.stack((zeros((3, 1)), zeros((3,)).reshape((3, 1)))).sync()),
+)
+case(
+    lambda: anyhow.stack((zeros((4,)), zeros((4,), f64))),
+    (
+        "Convert one: convert(t, f32), say",
+        lambda: array.stack((zeros((4,)), zeros((4,), f64).then(lambda t: convert(t, f32)))).sync(),
+    ),
+)
+case(
+    lambda: anyhow.take(fresh(), fresh()),
+    (
+        "Convert it before: convert(t, i64)",
+        lambda: array.take(fresh(), zeros((4,)).then(lambda t: convert(t, i64))).sync(),
+    ),
+)
+case(
+    lambda: array.take(fresh(), full((1,), 4, i64)).sync(),
+    ("Give indices from -4 to 3", lambda: array.take(fresh(), full((1,), 3, i64)).sync()),
+)
+case(
+    lambda: array.take(zeros((0,)), full((1,), 0, i64)).sync(),
+    ("Give no indices", lambda: array.take(zeros((0,)), zeros((0,), i64)).sync()),
+)
+case(
+    lambda: anyhow.one_hot(zeros((4,), i64), 3, "f32"),
+    ("Pass an element type, one_hot(indices, n, f32), say", lambda: array.one_hot(zeros((4,), i64), 3, f32).sync()),
+)
+case(
+    lambda: array.one_hot(zeros((4,), i64), 0),
+    ("Write n=4, say", lambda: array.one_hot(zeros((4,), i64), n=4).sync()),
+)
+case(
+    lambda: anyhow.scatter_add(fresh().share(), zeros((1,), i64), zeros((1,))),
+    ("Pass an owned Tensor", lambda: array.scatter_add(fresh(), zeros((1,), i64), zeros((1,))).sync()),
+    ("or a copy: dup(t)", lambda: array.scatter_add(dup(fresh()), zeros((1,), i64), zeros((1,))).sync()),
+)
+case(
+    lambda: anyhow.scatter_add(fresh(), zeros((1,), i64), zeros((1,), f64)),
+    (
+        "Convert one: convert(t, f32), say",
+        lambda: array.scatter_add(fresh(), zeros((1,), i64), zeros((1,), f64).then(lambda t: convert(t, f32))).sync(),
+    ),
+)
+case(
+    lambda: array.scatter_add(zeros(()), zeros((1,), i64), zeros((1,))),
+    (
+        "Reshape it: into.reshape((1,))",
+        lambda: array.scatter_add(zeros(()).reshape((1,)), zeros((1,), i64), zeros((1,))).sync(),
+    ),
+)
+case(
+    lambda: array.scatter_add(fresh(), zeros((2,), i64), zeros((2, 1))),
+    (
+        "Give it that shape: values.reshape((2,)), say",
+        lambda: array.scatter_add(fresh(), zeros((2,), i64), zeros((2, 1)).reshape((2,))).sync(),
+    ),
+)
+case(
+    lambda: array.scatter_add(zeros((0,)), zeros((2,), i64), zeros((2,))),
+    ("Give no indices", lambda: array.scatter_add(zeros((0,)), zeros((0,), i64), zeros((0,))).sync()),
 )

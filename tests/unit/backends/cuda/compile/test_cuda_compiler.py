@@ -165,7 +165,9 @@ def test_nvcc_alone_will_do(tmp_path: Path) -> None:
 
 
 def test_without_a_compiler_the_error_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"'saxpy', CUDA source at /home/me/saxpy.py:12: .*pip install cuda-bindings"):
+    with pytest.raises(
+        DeviceError, match=r"'saxpy', CUDA source at /home/me/saxpy.py:12: .*pip install 'dagpu\[nvrtc\]'"
+    ):
         Compiler(None, "", tmp_path).compile(unit())
 
 
@@ -189,7 +191,7 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Compiler:
     if request.param == "nvrtc":
         nvrtc = load_nvrtc()
         if nvrtc is None:
-            pytest.skip("NVRTC is not installed: pip install cuda-bindings nvidia-cuda-nvrtc")
+            pytest.skip("NVRTC is not installed: pip install 'dagpu[nvrtc]'")
         return Compiler(nvrtc, None, tmp_path / "cache")
     if find_nvcc() is None:
         pytest.skip("nvcc is not installed")

@@ -136,6 +136,15 @@ def test_a_missing_library_is_named_with_its_cure(machine: Machine, monkeypatch:
     np.testing.assert_allclose(op.on("host").sync(), A @ B, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["cufftCreate", "make_plan_many64", "cufftExec"])
+def test_a_transform_that_fails(lt: SimulatedCublasLt, name: str) -> None:
+    """The error names it; the next try works."""
+    lt.failing[name] = 1
+    with pytest.raises(DeviceError, match=r"rfft.* at \S+test_library_calls.py:\d+.*EXECUTION_FAILED"):
+        array.rfft(from_host(A)).to_host().sync()
+    np.testing.assert_allclose(array.rfft(from_host(A)).to_host().sync(), np.fft.rfft(A), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["create", "matmul_algo_get_heuristic"])
 def test_a_library_that_cannot_begin_fails_the_op(lt: SimulatedCublasLt, name: str) -> None:
     """The error names the product; the next try works."""

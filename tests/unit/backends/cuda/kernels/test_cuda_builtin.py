@@ -19,7 +19,7 @@ from dagpu.backends.common import philox
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.cuda.kernels import fill_and_copy
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset, copy, fill
-from dagpu.common.dtypes import FLOATING, SUPPORTED, bf16
+from dagpu.common.dtypes import COMPLEX, FLOATING, SUPPORTED, bf16
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout, contiguous_layout, slice_layout
 from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform
@@ -28,6 +28,7 @@ from tests.emulation import Emulation, emulation, shared_folder
 DType: TypeAlias = np.dtype[Any]
 Work: TypeAlias = BuiltinWork | Memset | Memcpy | Memcpy2D
 TYPES = sorted(SUPPORTED, key=str)
+COMPLEX_TYPES = sorted(COMPLEX, key=str)
 CONVERTED = [np.dtype(t) for t in ("?", "i1", "u2", "i4", "i8", "u8", "f2", bf16, "f4", "f8")]
 """One element type of each size and kind that conversions tell apart."""
 F32 = np.dtype(np.float32)
@@ -48,6 +49,8 @@ def all_sources() -> list[str]:
     for dtype in TYPES:
         usable = recipes if dtype in FLOATING else recipes[:4]
         works += [fill(recipe, grid_of(dtype)) for recipe in usable]
+    works += [fill(Constant(1), grid_of(dtype)) for dtype in COMPLEX_TYPES]
+    works += [copy(grid_of(out), grid_of(source)) for out in COMPLEX_TYPES for source in COMPLEX_TYPES]
     works += [copy(grid_of(out), grid_of(source)) for out in CONVERTED for source in CONVERTED]
     return list(dict.fromkeys(work.source for work in works if isinstance(work, BuiltinWork)))
 
@@ -320,6 +323,24 @@ def test_copies_convert_as_the_host_does(device: Device, out: DType, data: st.Da
     assert_array_equal(found, expected)
 
 
+@settings(max_examples=40)
+@given(data=st.data())
+def test_complex_elements_are_filled_and_copied(device: Device, data: st.DataObject) -> None:
+    """With constants, and between the two types, in layouts of any kind: both parts of each element."""
+    out, source = data.draw(st.sampled_from(COMPLEX_TYPES)), data.draw(st.sampled_from(COMPLEX_TYPES))
+    shape, number = data.draw(shapes), data.draw(st.sampled_from((0, 1, 1 - 2j, 3 + 3j, complex(-0.0, 0.0))))
+    to, origin = data.draw(layouts(out, shape)), data.draw(layouts(source, shape))
+    expected, found, given = memory_for(to), memory_for(to), memory_for(origin)
+    write(Constant(number), array_of(expected, to))
+    device.run(fill(Constant(number), to), found, shape=data.draw(GRIDS))
+    assert_array_equal(found, expected)
+    elements = array_of(given, origin)
+    elements[...] = np.random.default_rng(len(shape)).standard_normal((*shape, 2)) @ [1, 1j]
+    array_of(expected, to)[...] = elements
+    device.run(copy(to, origin), found, given, data.draw(GRIDS))
+    assert_array_equal(found, expected)
+
+
 def converted(device: Device, values: NDArray[Any], out: DType) -> NDArray[Any]:
     to, origin = contiguous_layout(values.shape, out), contiguous_layout(values.shape, values.dtype)
     given, found = memory_for(origin), memory_for(to)
@@ -434,7 +455,7 @@ def nvcc() -> str:
 
 def test_the_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
     """nvcc compiles them without a warning: every fill of three element types, and conversions of every kind."""
-    chosen = ("<float>", "<dagpu::float16>", "<bool>", "Uniform<double>", "Constant<")
+    chosen = ("<float>", "<dagpu::float16>", "<bool>", "Uniform<double>", "Constant<", "ConstantWide")
     pairs = ("<float, dagpu::float16>", "<dagpu::float16, double>", "<dagpu::bfloat16, long long>", "<bool, double>")
     sources = [
         source

@@ -1,0 +1,78 @@
+"""`python -m dagpu compile FILE...`: compile every kernel that the files declare, without a GPU."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module, util
+from pathlib import Path
+from types import ModuleType
+
+from dagpu.backends.cuda import declared_kernels, find_compiler
+from dagpu.backends.cuda.compile.offline import Declared
+from dagpu.common.errors import CompileError, DeviceError, KernelArgumentError
+from dagpu.common.origin import describe
+from dagpu.kernels.decorator import Kernel
+
+
+def compile_files(files: Sequence[str], arch: str) -> int:
+    """Import the files, compile their kernels, and print a line for each. Return the exit status.
+
+    It is 0 if all compile, 1 if one is refused, and 2 if a file cannot be imported or there is no compiler.
+    """
+    compiler = find_compiler()
+    if compiler is None:
+        print("dagpu: no CUDA compiler was found. Install NVRTC: pip install 'dagpu[nvrtc]'", file=sys.stderr)
+        return 2
+    refused = count = 0
+    for file in files:
+        if not Path(file).is_file():
+            print(f"dagpu: there is no file {file}", file=sys.stderr)
+            return 2
+        try:
+            kernels = declared_kernels(_imported(Path(file).resolve()))
+        except Exception as error:  # the user's module may raise anything
+            print(f"dagpu: {file} cannot be imported: {type(error).__name__}: {error}", file=sys.stderr)
+            return 2
+        for kernel in kernels:
+            count += 1
+            name, place = _told(kernel)
+            try:
+                kernel.compile(arch)
+            except (CompileError, DeviceError) as error:
+                refused += 1
+                print(f"{place}: {name}: refused\n{_indented(str(error))}")
+            except KernelArgumentError as error:  # the name of the architecture
+                print(f"dagpu: {error}", file=sys.stderr)
+                return 2
+            else:
+                print(f"{place}: {name}: compiles for {arch}")
+    print(f"{count - refused} of {count} kernels compile for {arch} with {compiler}")
+    return 1 if refused else 0
+
+
+def _told(kernel: Declared) -> tuple[str, str]:
+    if isinstance(kernel, Kernel):
+        return kernel.spec.name, describe(kernel.spec.origin)
+    return kernel.traced.name, describe(kernel.origin)
+
+
+def _indented(text: str) -> str:
+    return "\n".join([f"  {line}" for line in text.splitlines()])
+
+
+def _imported(path: Path) -> ModuleType:
+    """Import a file: by its full name if it is in a package, else as a module of its own. It is no main program."""
+    root, names = path.parent, [] if path.stem == "__init__" else [path.stem]
+    while (root / "__init__.py").is_file():
+        names.insert(0, root.name)
+        root = root.parent
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    if len(names) > 1 or path.stem == "__init__":
+        return import_module(".".join(names))
+    name = f"dagpu_compiled_{path.stem}"
+    found = util.spec_from_file_location(name, path)
+    assert found is not None
+    assert found.loader is not None
+    module = sys.modules[name] = util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module

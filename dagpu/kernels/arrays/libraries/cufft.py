@@ -1,0 +1,106 @@
+"""Fourier transforms along contiguous rows by cuFFT, by address. One plan is made for each shape and kept.
+
+A plan holds a stream and a work area. Both are set at each call, under a lock, so one plan serves all lanes: what a
+call has enqueued refers to the stream and the work area of that call.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+from dagpu.common.layout import Layout
+from dagpu.handles.device_handles import Enqueue
+from dagpu.kernels.arrays.libraries.nvmath_bindings import import_bindings, library_error, open_handle
+
+# cufft.h: the types of transforms, by the element types of the input and of the output, and the directions.
+_TYPES: Final = {
+    ("float32", "complex64"): (42, "exec_r2c"), ("complex64", "float32"): (44, "exec_c2r"),
+    ("complex64", "complex64"): (41, "exec_c2c"), ("float64", "complex128"): (106, "exec_d2z"),
+    ("complex128", "float64"): (108, "exec_z2d"), ("complex128", "complex128"): (105, "exec_z2z"),
+}  # fmt: skip
+_DIRECTIONS: Final = {False: -1, True: 1}
+
+
+@final
+class CufftRows:
+    """The device body of a transform of each row: its operands are the result and the input, of shape (rows, elements).
+
+    The inverse is not scaled. A transform from complex to real elements overwrites its input. Implements `LibraryBody`.
+    """
+
+    def __init__(self, inverse: bool) -> None:
+        self._inverse = inverse
+
+    def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
+        return self._plan(operands, device).scratch
+
+    def bind(self, operands: Sequence[Layout], device: int) -> Enqueue:
+        return self._plan(operands, device).enqueue
+
+    def _plan(self, operands: Sequence[Layout], device: int) -> "TransformPlan":
+        out, x = operands
+        return PLANS.find(device, out, x, self._inverse)
+
+
+@final
+class TransformPlan:
+    """A plan of cuFFT. It lives as long as the process."""
+
+    __slots__ = ("_bindings", "_call", "_direction", "_lock", "_plan", "scratch")
+
+    def __init__(self, bindings: Any, plan: int, out: Layout, x: Layout, inverse: bool) -> None:
+        self._bindings = bindings
+        self._plan = plan
+        self._lock = threading.Lock()
+        kind, call = _TYPES[x.dtype.name, out.dtype.name]
+        self._call: Any = getattr(bindings, call)
+        self._direction = (_DIRECTIONS[inverse],) if x.dtype.kind == out.dtype.kind else ()
+        rows, given = x.shape
+        made = out.shape[1]
+        count = max(given, made)  # the real side has the elements of the transform
+        try:
+            bindings.set_auto_allocation(plan, 0)
+            size = bindings.make_plan_many64(plan, 1, [count], [given], 1, given, [made], 1, made, kind, rows)
+        except Exception as error:
+            raise library_error("cufftMakePlanMany64", error) from error
+        self.scratch = int(size)
+        """Bytes of the work area."""
+
+    def enqueue(self, stream: int, addresses: Sequence[int], scratch: int) -> None:
+        """Enqueue the transforms of all rows. `addresses` are those of the result and of the input.
+
+        Raises:
+            DeviceError: the library refuses it.
+        """
+        out, x = addresses
+        try:
+            with self._lock:
+                self._bindings.set_stream(self._plan, stream)
+                if scratch:
+                    self._bindings.set_work_area(self._plan, scratch)
+                self._call(self._plan, x, out, *self._direction)
+        except Exception as error:
+            raise library_error("cufftExec", error) from error
+
+
+@final
+class TransformPlans:
+    """The plans that have been made."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[tuple[object, ...], TransformPlan] = {}
+
+    def find(self, device: int, out: Layout, x: Layout, inverse: bool) -> TransformPlan:
+        """Return the plan of a transform. The context of the device must be current."""
+        key = device, out.dtype, out.shape, x.dtype, x.shape, inverse
+        with self._lock:
+            found = self._made.get(key)
+            if found is None:
+                bindings = import_bindings("cufft", "cuFFT")
+                plan = open_handle(bindings, "cuFFT")
+                found = self._made[key] = TransformPlan(bindings, plan, out, x, inverse)
+        return found
+
+
+PLANS: Final = TransformPlans()

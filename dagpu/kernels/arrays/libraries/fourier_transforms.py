@@ -1,0 +1,191 @@
+"""`fft`, `ifft`, `rfft` and `irfft` along the last axis, by cuFFT on a GPU and by NumPy on the host."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypeVar
+
+from dagpu.common.dtypes import Shape, c64, c128, f32, f64
+from dagpu.common.errors import ShapeError
+from dagpu.common.layout import Layout, contiguous_layout
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.wrong_arguments import as_whole_number, format_value
+from dagpu.handles import Tensor
+from dagpu.kernels.annotations import In
+from dagpu.kernels.arrays.libraries.cufft import CufftRows
+from dagpu.kernels.arrays.libraries.row_kernels import resize_kernel, scale_kernel
+from dagpu.kernels.expressions.broadcasting import tile_of
+from dagpu.kernels.expressions.element_operations import type_name
+from dagpu.kernels.expressions.expression import TILE
+from dagpu.kernels.generated.generated_launch import (
+    AnyOp,
+    array_call,
+    contiguous_copy,
+    first_output,
+    library_kernel,
+    move_arguments,
+    new_output,
+    output,
+    refused_call,
+    reshaped,
+    tensor_input,
+)
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import Cut, Map
+from dagpu.ops.creation import Alloc
+from dagpu.ops.kernel_spec import KernelSpec
+
+# Constrained, not bounded: handles are covariant.
+_C = TypeVar("_C", c64, c128)
+
+_RESULTS: Final[dict[str, dict[str, type[np.generic]]]] = {
+    "fft": {"complex64": c64, "complex128": c128},
+    "ifft": {"complex64": c64, "complex128": c128},
+    "rfft": {"float32": c64, "float64": c128},
+    "irfft": {"complex64": f32, "complex128": f64},
+}
+"""For each transform the element types that it takes, and those of its result."""
+
+
+def fft(x: In[_C], n: int | None = None) -> DeviceOp[Tensor[_C], Any]:
+    """Return the discrete Fourier transform of each row, along the last axis.
+
+    On a GPU it is a call of cuFFT (extra `math`) on scratch memory of the plan, in streams and in graphs; on the host
+    it is `numpy.fft`. The two round differently: the error of both is about `eps * log2(n)` times the norm of a row.
+
+    Args:
+        x: a tensor of c64 or c128, or an op whose result is one.
+        n: the elements of a row that are transformed; the row is cut, or zeros are added. None for all.
+
+    Raises:
+        KernelArgumentError: x has other elements.
+        ShapeError: x has no axis, n is not a whole number of 1 or more, or there is nothing to transform.
+        DeviceError: the run raises it if cuFFT is missing or refuses.
+    """
+    return _transform("fft", x, n)
+
+
+def ifft(x: In[_C], n: int | None = None) -> DeviceOp[Tensor[_C], Any]:
+    """Return the inverse of `fft` along the last axis, divided by n. Arguments and errors are those of `fft`."""
+    return _transform("ifft", x, n)
+
+
+@overload
+def rfft(x: In[f32], n: int | None = None) -> DeviceOp[Tensor[c64], Any]: ...  # type: ignore[overload-overlap]  # reason: no handle has elements of both types
+@overload
+def rfft(x: In[f64], n: int | None = None) -> DeviceOp[Tensor[c128], Any]: ...
+def rfft(x: Any, n: int | None = None) -> Any:
+    """Return the first `n // 2 + 1` elements of the Fourier transform of each row of real numbers; the others are their
+    conjugates. Arguments and errors are those of `fft`, but x has elements of f32 or f64."""
+    return _transform("rfft", x, n)
+
+
+@overload
+def irfft(x: In[c64], n: int | None = None) -> DeviceOp[Tensor[f32], Any]: ...  # type: ignore[overload-overlap]  # reason: no handle has elements of both types
+@overload
+def irfft(x: In[c128], n: int | None = None) -> DeviceOp[Tensor[f64], Any]: ...
+def irfft(x: Any, n: int | None = None) -> Any:
+    """Return the inverse of `rfft`: n real numbers of the first `n // 2 + 1` elements of each row.
+
+    The imaginary parts of the first element, and for an even n of the last one, do not count. Without n it is twice
+    the last extent less two, so an odd n must be said. Arguments and errors are those of `fft`.
+    """
+    return _transform("irfft", x, n)
+
+
+def _transform(name: str, x: Any, n: object) -> AnyOp:
+    origin = here()
+    asked = None if n is None else as_whole_number(n)
+    if n is not None and (asked is None or asked < 1):
+        raise ShapeError(
+            f"{name} at {describe(origin)}: n is {format_value(n)}, but it counts elements. Give a whole number of 1 "
+            "or more, or leave it out."
+        )
+
+    def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
+        layout, result = _checked(name, layouts[0], origin)
+        count = asked if asked is not None else _count(name, layout.shape[-1])
+        if count < 1 or not layout.shape[-1]:
+            raise ShapeError(
+                f"{name} at {describe(origin)}: a row of {layout.shape} gives {max(count, 0)} elements, so there is "
+                "nothing to transform. Give n, or longer rows."
+            )
+        (moved,) = move_arguments(name, arguments, origin)
+        return _rows(name, moved, layout, result, count, origin)
+
+    return array_call(name, ("x",), (x,), build, origin)
+
+
+def _count(name: str, extent: int) -> int:
+    return 2 * (extent - 1) if name == "irfft" else extent
+
+
+def _checked(name: str, layout: Layout | None, origin: Origin) -> tuple[Layout, "np.dtype[Any]"]:
+    """Return the layout of the input, and the element type of the result."""
+    if layout is None:
+        raise refused_call(name, origin, "x is a number", "Pass a tensor: full((1,), x), say")
+    result = _RESULTS[name].get(layout.dtype.name)
+    if result is None:
+        wanted = " or ".join([type_name(np.dtype(each)) for each in _RESULTS[name]])
+        what = f"it takes elements of {wanted}, not of {type_name(layout.dtype)}"
+        cure = (
+            "Use rfft for real numbers" if layout.dtype.kind == "f" and name == "fft" else "Convert the tensor before"
+        )
+        raise refused_call(name, origin, what, cure)
+    if not layout.shape:
+        raise ShapeError(
+            f"{name} at {describe(origin)}: x has no axis, so it has no rows. Reshape it: x.reshape((1,)), say."
+        )
+    return layout, np.dtype(result)
+
+
+def _rows(name: str, x: Any, layout: Layout, result: "np.dtype[Any]", count: int, origin: Origin) -> AnyOp:
+    """Return the op of the transforms of all rows of an argument that has moved."""
+    given = count // 2 + 1 if name == "irfft" else count
+    made = count // 2 + 1 if name == "rfft" else count
+    shape: Shape = (*layout.shape[:-1], made)
+    if 0 in shape:
+        return Alloc(shape, result, None, origin)
+    length, dtype = layout.shape[-1], layout.dtype
+    rows = layout.size // length
+    fresh = not layout.contiguous or layout.offset % 16 != 0  # cuFFT wants elements at multiples of their size
+    if fresh:
+        x, layout = contiguous_copy(x, origin), contiguous_layout(layout.shape, dtype)
+    x = reshaped(x, layout, (rows, length), origin)
+    if length != given or (name == "irfft" and not fresh):  # the library overwrites the input of irfft
+        tile = tile_of((rows, given), TILE)
+        x = first_output(resize_kernel(dtype), (new_output((rows, given), dtype, tile, origin), x), origin)
+    if name == "irfft":
+        x = Map(x, Cut((rows, given), True), origin)
+    target = new_output((rows, made), result, (rows, made), origin)
+    found = first_output(_kernel(name, dtype, result), (target, x), origin)
+    if name in ("ifft", "irfft"):
+        tile = tile_of((rows, made), TILE)
+        scaled = new_output((rows, made), result, tile, origin)
+        found = first_output(scale_kernel(result), (scaled, found, 1 / count), origin)
+    whole: AnyOp = reshaped(found, contiguous_layout((rows, made), result), shape, origin)
+    return whole
+
+
+@cache
+def _kernel(name: str, dtype: "np.dtype[Any]", result: "np.dtype[Any]") -> KernelSpec:
+    source = output("x", dtype, 2) if name == "irfft" else tensor_input("x", dtype, 2)
+    inverse = name in ("ifft", "irfft")
+    place = (_kernel.__wrapped__.__code__, 0)
+    return library_kernel(name, [output("y", result, 2), source], CufftRows(inverse), _twin(name), place)
+
+
+def _twin(name: str) -> Callable[..., None]:
+    """Return the host body of a transform. The inverse is not scaled, as that of the library."""
+    transform: Any = getattr(np.fft, name)
+
+    def body(y: NDArray[Any], x: NDArray[Any]) -> None:
+        options = {"n": y.shape[1], "norm": "forward"} if name == "irfft" else {}
+        if name == "ifft":
+            options = {"norm": "forward"}
+        y[...] = transform(x.view(np.ndarray), axis=1, **options).astype(y.dtype, copy=False)
+
+    return body

@@ -1,0 +1,78 @@
+"""Generated kernels of rows of real or complex elements: with another length, and multiplied by a number."""
+
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.kernels.expressions.cuda_operations import memory_type
+from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
+from dagpu.ops.kernel_spec import KernelSpec
+
+_COMPLEX: Final = """\
+struct alignas({size}) Element {{
+    {part} real, imaginary;
+}};
+__device__ __forceinline__ Element times(Element x, {part} factor) {{
+    return Element{{x.real * factor, x.imaginary * factor}};
+}}
+__device__ __forceinline__ Element zero() {{ return Element{{0, 0}}; }}
+"""
+_REAL: Final = """\
+typedef {part} Element;
+__device__ __forceinline__ Element times(Element x, {part} factor) {{ return x * factor; }}
+__device__ __forceinline__ Element zero() {{ return 0; }}
+"""
+_RESIZE: Final = """\
+
+__global__ void resize_rows(Tile<Element, 2> out, View<const Element, 2> x) {{
+    for (auto i : out) {{
+        const dagpu::index_t row = i[0], at = i[1];
+        out[i] = at < x.extent(1) ? x(row, at) : zero();
+    }}
+}}
+"""
+_SCALE: Final = """\
+
+__global__ void scale_rows(Tile<Element, 2> out, View<const Element, 2> x, {part} factor) {{
+    for (auto i : out) out[i] = times(x[i], factor);
+}}
+"""
+
+
+def part_type(dtype: "np.dtype[Any]") -> "np.dtype[Any]":
+    """Return the type of the real part of an element."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def _text(dtype: "np.dtype[Any]", kernel: str) -> str:
+    part = memory_type(part_type(dtype))
+    return ((_COMPLEX if dtype.kind == "c" else _REAL) + kernel).format(part=part, size=dtype.itemsize)
+
+
+@cache
+def resize_kernel(dtype: "np.dtype[Any]") -> KernelSpec:
+    """Return the kernel that cuts rows off, or adds zeros at their ends."""
+
+    def body(out: NDArray[Any], x: NDArray[Any]) -> None:
+        length = min(out.shape[1], x.shape[1])
+        out[:, :length] = x[:, :length]
+        out[:, length:] = 0
+
+    params = [output("out", dtype, 2), tensor_input("x", dtype, 2)]
+    place = (resize_kernel.__wrapped__.__code__, 0)
+    return generated_kernel("resize_rows", params, _text(dtype, _RESIZE), body, place)
+
+
+@cache
+def scale_kernel(dtype: "np.dtype[Any]") -> KernelSpec:
+    """Return the kernel that multiplies each element by a real number, which rounds each part once."""
+    part = part_type(dtype)
+
+    def body(out: NDArray[Any], x: NDArray[Any], factor: Any) -> None:
+        np.multiply(np.asarray(x).view(part), part.type(factor), out=np.asarray(out).view(part))
+
+    params = [output("out", dtype, 2), tensor_input("x", dtype, 2), number_input("factor", part, "scale_rows")]
+    place = (scale_kernel.__wrapped__.__code__, 0)
+    return generated_kernel("scale_rows", params, _text(dtype, _SCALE), body, place, in_place=True)

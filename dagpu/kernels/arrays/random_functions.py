@@ -1,0 +1,104 @@
+"""`permutation` and `dropout`: functions with random numbers by Philox, the same on every device."""
+
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.dtypes import bf16, f16, f32, f64, i64
+from dagpu.common.errors import ShapeError
+from dagpu.common.layout import Layout
+from dagpu.common.origin import describe, here
+from dagpu.common.wrong_arguments import as_whole_number, format_value
+from dagpu.handles import Tensor
+from dagpu.handles.symbolic import SymbolicNumber
+from dagpu.kernels.annotations import In
+from dagpu.kernels.arrays.element_functions import where
+from dagpu.kernels.arrays.sorting.sorted_rows import argsort
+from dagpu.kernels.expressions.element import Elem
+from dagpu.kernels.expressions.element_operations import DOMAINS, type_name
+from dagpu.kernels.expressions.expression import Expression
+from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.traced_expression import trace_expression
+from dagpu.kernels.generated.generated_launch import AnyOp, array_call, refused_call
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.creation import Alloc, check_seed, rand
+from dagpu.ops.initializers import Uniform
+
+# Constrained, not bounded: handles are covariant, so a bound would join f32 and f64 to np.generic.
+_F = TypeVar("_F", f16, bf16, f32, f64)
+
+_F32: Final = np.dtype(np.float32)
+
+
+def permutation(n: int, *, seed: int) -> DeviceOp[Tensor[i64], Any]:
+    """Return the numbers from 0 to n - 1 in random order, as i64 of shape (n,).
+
+    They are sorted by `rand((n,), f64, seed=seed)`: the same on every device and in every run. Two of these keys are
+    equal with a probability of about `n ** 2 / 2 ** 54`; then the smaller number comes first.
+
+    Args:
+        n: the count.
+        seed: as for `rand`. An argument of a pipeline varies it without another plan.
+
+    Raises:
+        ShapeError: n is negative, or the seed is not a whole number.
+    """
+    count = as_whole_number(n)
+    if count is None or count < 0:
+        raise ShapeError(
+            f"permutation at {describe(here())}: n is {format_value(n)}, but it counts elements. Give a whole number "
+            "of 0 or more."
+        )
+    return argsort(rand((count,), f64, seed=seed))
+
+
+def dropout(x: In[_F], p: float, *, seed: int | None = None) -> DeviceOp[Tensor[_F], Any]:
+    """Return x with a share p of its elements set to 0, and the others divided by 1 - p, of its shape and type.
+
+    Element i is set to 0 if element i of `rand(x.shape, f32, seed=seed)` is below p. So one seed drops the same
+    elements on every device and in every run, and the bits are the same everywhere. f16 and bf16 are divided in f32.
+
+    Args:
+        x: a tensor, or an op whose result is one.
+        p: the probability, from 0 to 1. An argument of a pipeline varies it without another plan.
+        seed: as for `rand`: without one, each run drops other elements.
+
+    Raises:
+        KernelArgumentError: x is not a tensor of floats, or p is not such a number.
+        ShapeError: the seed is not a whole number.
+    """
+    origin = here()
+    recipe = Uniform(check_seed(seed, "dropout"))
+    # To compare an argument of a pipeline would fix its value in the plan.
+    given: Any = p
+    if type(given) is not SymbolicNumber and isinstance(given, float | int | np.floating) and not 0 <= given <= 1:
+        raise refused_call("dropout", origin, f"p is {format_value(p)}", "Give a probability, from 0 to 1")
+
+    def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
+        layout = layouts[0]
+        if layout is None:
+            raise refused_call("dropout", origin, "x is a number", "Pass a tensor: full((1,), x), say")
+        if layouts[1] is not None:
+            raise refused_call("dropout", origin, "p is a tensor", "Give a probability, from 0 to 1")
+        if layout.dtype not in DOMAINS["float"]:
+            what = f"it does not take elements of {type_name(layout.dtype)}"
+            raise refused_call("dropout", origin, what, "Convert the tensor before: convert(t, f32), say")
+        chances: AnyOp = Alloc(layout.shape, _F32, recipe, origin)
+        return _kept(layout.dtype).build((arguments[0], chances, arguments[1]), origin)
+
+    return array_call("dropout", ("x", "p"), (x, p), build, origin)
+
+
+@cache
+def _kept(dtype: "np.dtype[Any]") -> Expression[..., Any]:
+    """Return the expression of the elements that are kept, of this type."""
+    wide = register_dtype(dtype)
+
+    def kept(x: Elem[Any], chance: Elem[Any], p: Elem[Any]) -> Elem[Any]:
+        divided = x.to(wide.type) / (1 - p)
+        return where(chance.to(wide.type) >= p, divided, 0.0).to(dtype.type)
+
+    traced = trace_expression(kept, (dtype, _F32, wide))
+    return Expression(traced._replace(name="dropout"), (dropout.__code__, 0))

@@ -1,0 +1,1 @@
+"""Updates of feeds on the GPU: of tiles, and behind cutoffs."""

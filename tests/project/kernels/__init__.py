@@ -1,0 +1,1 @@
+"""Every kernel of the project, compiled where NVRTC is installed. No GPU is needed."""
