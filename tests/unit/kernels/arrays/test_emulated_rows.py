@@ -66,13 +66,12 @@ def test_the_cuda_text_gives_the_bits_of_the_host(folder: Path) -> None:
         launches = [node for node in nodes_of(ran(name, from_host(x), k)) if isinstance(node, Launch)][::-1]
         found.append((name, x, k, launches))
     specs = list({id(launch.kernel): launch.kernel for *_, launches in found for launch in launches}.values())
-    dtype: Any = np.dtype(c64)
-    resize, scale = resize_kernel(dtype), scale_kernel(dtype)
+    resize, scale = resize_kernel(np.dtype(c64)), scale_kernel(np.dtype(c64))
     device = EmulatedKernels([*specs, resize, scale], folder, blocks=True)
     for name, x, k, launches in found:
         for made, right in zip(emulated(device, launches, x), expected(name, x, k), strict=True):
             assert same_bits(made.reshape(right.shape), right), launches[-1].kernel.cuda
-    rows = (np.random.default_rng(4).standard_normal((3, 10, 2)) @ [1, 1j]).astype(dtype)
+    rows = (np.random.default_rng(4).standard_normal((3, 10, 2)) @ [1, 1j]).astype(c64)
     for length in (1, 7, 10, 25):
         assert same(device, resize, length, [rows])
     assert same(device, scale, 10, [rows, 1 / 7])
