@@ -88,6 +88,13 @@ class Pipeline(Generic[_P, _T_co]):
         """Return the statistics: runs that found a plan, calls of the function, and the most and present plans."""
         return self.plans.info()
 
+    @property
+    def source(self) -> str:
+        """The text of the function that makes further calls with the plan of the last call, from the guards to the
+        result. Empty before the second call, and if only the cache can tell which plan serves a call."""
+        latest = self.plans.latest
+        return "" if latest is None else str(latest.direct.text)
+
     def cache_clear(self) -> None:
         """Remove all plans from the cache. Runs under way are not affected."""
         self.plans.clear()

@@ -166,8 +166,8 @@ def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
 
 def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None":
     """Return the plans and the arguments of the pipeline of which this op is a call; None if it is another op."""
-    if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
-        return op.f.plans, op.source.content
+    if type(op) is Then and isinstance(f := op.f, Pure) and type(source := op.source) is Value:
+        return f.plans, source.content
     return None
 
 
@@ -177,10 +177,10 @@ def direct_call(op: DeviceOp[Any, Any, Any]) -> "tuple[LoadedPlan, Any, Any, Any
     The parts are the plan, its `DirectCall`, the arguments and the keyword arguments for that, and the cache that
     counts the hit.
     """
-    if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
-        cache = op.f.plans
+    if type(op) is Then and isinstance(f := op.f, Pure) and type(source := op.source) is Value:
+        cache = f.plans
         loaded = cache.latest  # one read: another thread may clear the cache
-        return None if loaded is None else (loaded, loaded.direct, *op.source.content, cache)
+        return None if loaded is None else (loaded, loaded.direct, *source.content, cache)
     if type(op) is GraphLaunch:
         cache = op.captured.plans
         loaded = cache.latest

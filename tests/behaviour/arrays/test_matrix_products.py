@@ -64,7 +64,7 @@ SHAPES = [
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64])
 def test_products_are_numpys(with_libraries: Any, dtype: Any) -> None:
     """Of all shapes that NumPy multiplies, with operands that are transposed or not."""
-    for left, right, transpose in SHAPES:
+    for left, right, transpose in SHAPES if dtype is f32 else SHAPES[4:9]:
         a, b = normal(left, dtype), normal(right, dtype, 1)
         flags: Any = transpose
         check(array.matmul(from_host(a), from_host(b), transpose=flags).to_host().sync(), a, b, transpose)
@@ -77,7 +77,7 @@ def test_nothing_adds_up_to_0(with_libraries: Any) -> None:
         np.testing.assert_array_equal(found, np.matmul(normal(left), normal(right)), strict=True)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data())
 def test_operands_of_any_layout(data: st.DataObject) -> None:
     """With gaps, backwards, broadcast batches of any form, transposed or not, of which none is changed."""

@@ -38,7 +38,7 @@ def test_sorts_of_several_passes(where: Any) -> None:
     np.testing.assert_array_equal(array.argsort(t).to_host().sync(), np.argsort(x, kind="stable"), strict=True)
 
 
-@pytest.mark.parametrize("k", [0, 1, 5, 2500, 5000])
+@pytest.mark.parametrize("k", [0, 5, 2500])
 def test_the_largest_of_each_row(where: Any, k: int) -> None:
     """The largest first, a NaN before any number, and the first of equals first."""
     values, places = array.topk(from_host(x), k).sync()

@@ -80,6 +80,7 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "a share": (lambda x: anyhow.dropout(tensor(), x), ()),
     "a seed of dropout": (lambda x: anyhow.dropout(tensor(), 0.5, seed=x), ("None", *SEED)),
     "fft": (lambda x: anyhow.fft(x), ()),
+    "ifft": (lambda x: anyhow.ifft(x), ()),
     "rfft": (lambda x: anyhow.rfft(x), TENSORS),
     "irfft": (lambda x: anyhow.irfft(x), ()),
     "a length": (lambda x: anyhow.rfft(tensor(), x), ("None", "number")),

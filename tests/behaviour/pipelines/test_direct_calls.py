@@ -179,6 +179,23 @@ def test_a_direct_call_is_no_different(form: str, way: str, trouble: str, spin: 
         gc.unfreeze()
 
 
+def test_a_pipeline_shows_the_text_of_its_direct_call() -> None:
+    """From the second call on, which finds the plan; not after the cache has been cleared."""
+
+    @pipeline
+    def f(x: Any) -> Any:
+        return scale(empty(S).partition(S), 2.0, x).first().unpartition()
+
+    x = full_shared(1)
+    f(x).sync()
+    assert f.source == ""
+    f(x).sync()
+    assert "type(" in f.source
+    assert "return MISS" in f.source
+    f.cache_clear()
+    assert f.source == ""
+
+
 @pytest.mark.parametrize("way", sorted(WAYS))
 @pytest.mark.parametrize("form", sorted(SCENES))
 def test_each_form_has_a_direct_call(form: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def test_a_thread_that_takes_the_idle_graph_first_does_no_harm(machine: Machine)
         assert len(set(graphs.idle)) == len(graphs.idle) == graphs.instances
 
 
-@pytest.mark.parametrize("launch", ["launch_idle_graph", "launch_captured"])
+@pytest.mark.parametrize("launch", ["launch_idle_graph", "launch_idle_graph with results", "launch_captured"])
 def test_an_exception_at_any_line_of_a_launch_gives_nothing_back_twice(
     launch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,14 +156,22 @@ def test_an_exception_at_any_line_of_a_launch_gives_nothing_back_twice(
         _raise_at_each_line(launch)
 
 
+def axpy_pipeline(allocates: bool) -> Any:
+    """A pipeline of one launch in the memory that it is given, or in memory that each run allocates."""
+    return pipeline(graph_from=1)(
+        lambda x, a, y: axpy((zeros(S) if allocates else x).partition(S), a, y).first().unpartition()
+    )
+
+
 def _raise_at_each_line(launch: str) -> None:
     given, hit = ones(S).share().sync(), 0
-    for code, line in lines_to_try(getattr(graph_launches, launch)):
-        f = pipeline(graph_from=1)(lambda x, y: axpy(x.partition(S), 1.0, y).first().unpartition())
+    allocates = launch.endswith("results")
+    for code, line in lines_to_try(getattr(graph_launches, launch.split(maxsplit=1)[0])):
+        f = axpy_pipeline(allocates)
         graph = axpy(zeros(S).sync().partition(S), 1.0, given).graph()
 
         def op(f: Any = f, graph: Any = graph) -> Any:
-            return graph.launch() if launch == "launch_captured" else f(zeros(S).sync(), given)
+            return graph.launch() if launch == "launch_captured" else f(zeros(S).sync(), 1.0, given)
 
         for _ in range(3):
             op().sync()
@@ -190,16 +198,16 @@ FAULTS: Final = (
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(FAULTS), st.integers(1, 5), st.sampled_from([1, 2, 700]), st.integers(0, 2**16), st.booleans(),
-    st.booleans(),
+    st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_any_call_of_a_polled_run_may_fail(
-    call: str, nth: int, code: int, seed: int, captured: bool, pressed: bool
+    call: str, nth: int, code: int, seed: int, captured: bool, pressed: bool, allocates: bool
 ) -> None:
     """A pipeline's call or a graph's launch gives the right result or an error of ours; nothing stays locked, and
     graphs, streams and events come back. So it does while the pools are empty."""
     with installed(seed) as machine:
         axpy.compile()
-        f = pipeline(graph_from=1)(lambda x, a, y: axpy(x.partition(S), a, y).first().unpartition())
+        f = axpy_pipeline(allocates)
         given, held = ones(S).share().sync(), zeros(S).sync()
         graph: CudaGraph[Any] = axpy(held.borrow_mut().partition(S), 1.0, given).graph()
         for a in (1.0, 2.0):
