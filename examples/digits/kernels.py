@@ -80,7 +80,7 @@ def relu_backward(d: Elem[f32], y: Elem[f32]) -> Elem[f32]:
 
 @expr
 def cross_entropy(p: Elem[f32], hot: Elem[f32]) -> Elem[f32]:
-    """Return the part of a probability in the loss: only that of the label, which is hot, has one."""
+    """Return the loss of an image at its label, which is hot, and 0 elsewhere."""
     return -hot * array.log(array.maximum(p, 1e-30))
 
 

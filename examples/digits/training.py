@@ -147,7 +147,9 @@ def descend(weights: Op, velocity: Tensor[f32], gradient: Op, rate: float) -> tu
 
 
 def step(model: Model, images: Tensor[f32], labels: Tensor[i32], rate: float) -> DeviceOp[tuple[Model, Floats]]:
-    """Return the next model, and the loss (n,) of each image. Consumes all handles that it gets.
+    """Return the next model, and losses (n, 10): that of an image is at its label, beside zeros.
+
+    Consumes all handles that it gets.
 
     A kernel returns its inputs: `w1` goes into the forward gemm and comes out of it, so it has been read before
     `descend` overwrites it. Tensors that several kernels read (`h`, `d`, `dz`) go through them in the same way. That
@@ -162,7 +164,6 @@ def step(model: Model, images: Tensor[f32], labels: Tensor[i32], rate: float) ->
     logits, b2_read = biased.update(product, b2).unzip()
     p, hot = array.softmax(logits.unpartition()), array.one_hot(labels, CLASSES)
     gradient, p_read, hot_read, _ = logit_gradient.into(blank(rows, CLASSES), p, hot, 1 / rows).unzip()
-    losses = array.sum(cross_entropy(p_read, hot_read), 1)
     dh, d, w2_free, *_ = gemm(blank(rows, hidden), gradient.unpartition(), w2_read, False, True).unzip()
     dz_cut, h_read = relu_backward.update(dh, h).unzip()
     w2_sum, _, d_read, *_ = gemm(blank(hidden, CLASSES), h_read, d, True, False).unzip()
@@ -175,15 +176,15 @@ def step(model: Model, images: Tensor[f32], labels: Tensor[i32], rate: float) ->
         zip_ops(new_w1, new_b1, new_w1_speed, new_b1_speed),
         zip_ops(new_w2, new_b2, new_w2_speed, new_b2_speed),
     )
-    return zip_ops(new_model, losses.to_host())
+    return zip_ops(new_model, cross_entropy(p_read, hot_read).to_host())
 
 
 @pipeline
 def train_step(model: Model, images: Floats, labels: Ints, rate: float) -> DeviceOp[tuple[Model, Floats]]:
     """Copy a batch (n, 64) and its labels (n,) to the device, and train on it.
 
-    Returns the next model, in the memory of `model`, and the loss (n,) of each image, on the host. The function itself
-    is called for the first batch; later batches run by the plan of the first one.
+    Returns the next model, in the memory of `model`, and on the host the losses (n, 10): that of an image is at its
+    label, beside zeros. The function itself is called for the first batch; later batches run by the plan of the first.
     """
     batch = zip_ops(from_host(images), from_host(labels))
     return batch.then(lambda uploaded: step(model, *uploaded, rate))
@@ -285,7 +286,7 @@ def train(digits: Digits, options: Options, progress: Progress) -> Trained:
     reused = train_step.cache_info().hits
     with closing(epochs_ahead(digits, options)) as ahead:
         for epoch in range(options.epochs):
-            losses = np.zeros((in_epoch, options.batch), np.float32)
+            losses = np.zeros(in_epoch)
             asked = time.perf_counter()
             images, labels = next(ahead)
             waited += time.perf_counter() - asked
@@ -294,9 +295,10 @@ def train(digits: Digits, options: Options, progress: Progress) -> Trained:
                 begun = time.perf_counter()
                 op = train_step(model, images[place], labels[place], rate)
                 plan = plan or plan_of(op)
-                # The array of the losses is not kept, so that the next step copies to the same page-locked memory.
-                model, losses[place] = op.sync()
+                model, loss = op.sync()
                 seconds.append(time.perf_counter() - begun)
+                losses[place] = loss.sum() / options.batch
+                del loss  # its page-locked memory is free for the next step, whose copy then has the same address
             test = accuracy(model, held_out, digits.test_labels)
             progress.update(bar, advance=in_epoch, loss=float(losses.mean()), test=test)
     assert plan is not None, "there is at least one step"

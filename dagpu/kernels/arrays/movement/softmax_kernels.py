@@ -286,6 +286,9 @@ def _largest_of(numbers: NDArray[Any], _: SoftmaxOrder) -> NDArray[Any]:
 def _total_of(numbers: NDArray[Any], order: SoftmaxOrder) -> NDArray[Any]:
     """Return the sum of all lanes: (before, any, after) becomes (before, 1, after)."""
     width = order.width
+    if width == 1:
+        one: NDArray[Any] = np.add.accumulate(numbers, axis=1)  # one after the other, unlike a sum
+        return one[:, -1:]
     found = np.zeros((numbers.shape[0], width, numbers.shape[2]), numbers.dtype)
     for begin in range(0, numbers.shape[1], width):
         part = numbers[:, begin : begin + width]
