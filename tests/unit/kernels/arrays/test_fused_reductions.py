@@ -65,7 +65,7 @@ def test_the_bits_are_those_of_the_two_ops(case: Any) -> None:
     assert same_bits(fused, plain)
 
 
-@settings(max_examples=3, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=2, phases=(Phase.explicit, Phase.generate))
 @given(st.lists(cases(), min_size=6, max_size=6))
 def test_the_cuda_text_gives_the_same_bits(folder: Path, drawn: Any) -> None:
     """The first pass, with the threads of a block in two orders."""
