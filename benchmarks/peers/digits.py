@@ -70,9 +70,9 @@ def by_dagpu(options: Options) -> TorchStep:
     model: list[Model] = [fresh_model(options.hidden, options.seed).sync()]
 
     def step(images: NDArray[np.float32], labels: NDArray[np.int32], rate: float) -> float:
-        trained, stats = train_step(model.pop(), images, labels, rate).sync()
+        trained, losses = train_step(model.pop(), images, labels, rate).sync()
         model.append(trained)
-        return float(stats[:, 0].sum()) / len(stats)
+        return float(losses.sum()) / len(losses)
 
     return step
 
@@ -82,7 +82,7 @@ def by_numpy(options: Options) -> TorchStep:
     model = fresh_on_host(options)
 
     def step(images: NDArray[np.float32], labels: NDArray[np.int32], rate: float) -> float:
-        return float(train_in_numpy(model, images, labels, (rate, MOMENTUM, DECAY))[:, 0].sum()) / len(images)
+        return float(train_in_numpy(model, images, labels, (rate, MOMENTUM, DECAY)).sum()) / len(images)
 
     return step
 

@@ -35,6 +35,7 @@ from dagpu import (
     DeviceOp,
     Partition,
     Tensor,
+    array,
     empty,
     f32,
     from_host,
@@ -47,15 +48,13 @@ from dagpu import (
 )
 from dagpu.lowering.plan import Plan
 from examples.digits.kernels import (
-    bias_relu,
-    column_sum,
+    biased,
+    biased_relu,
     cross_entropy,
     gemm,
-    gemm_nt,
-    gemm_tn,
+    logit_gradient,
     relu_backward,
     sgd,
-    softmax,
 )
 from examples.digits.numpy_training import HostModel, train_in_numpy
 from examples.digits.report import accuracy_table, picture, plan_table
@@ -119,9 +118,9 @@ class Trained:
 # ---- the pipeline ------------------------------------------------------------------------------------
 
 
-def blank(rows: int, columns: int, tile: tuple[int, int] = TILE) -> DeviceOp[Partition[Tensor[f32]]]:
+def blank(rows: int, columns: int) -> DeviceOp[Partition[Tensor[f32]]]:
     """Return an op for an output that a kernel fully overwrites."""
-    return empty((rows, columns), f32).partition(tile, partial=True)
+    return empty((rows, columns), f32).partition(TILE, partial=True)
 
 
 def fresh_layer(inputs: int, outputs: int, seed: int) -> DeviceOp[Layer]:
@@ -148,7 +147,7 @@ def descend(weights: Op, velocity: Tensor[f32], gradient: Op, rate: float) -> tu
 
 
 def step(model: Model, images: Tensor[f32], labels: Tensor[i32], rate: float) -> DeviceOp[tuple[Model, Floats]]:
-    """Return the next model, and (n, 2) of loss and hit for each image. Consumes all handles that it gets.
+    """Return the next model, and the loss (n,) of each image. Consumes all handles that it gets.
 
     A kernel returns its inputs: `w1` goes into the forward gemm and comes out of it, so it has been read before
     `descend` overwrites it. Tensors that several kernels read (`h`, `d`, `dz`) go through them in the same way. That
@@ -157,36 +156,34 @@ def step(model: Model, images: Tensor[f32], labels: Tensor[i32], rate: float) ->
     """
     (w1, b1, w1_speed, b1_speed), (w2, b2, w2_speed, b2_speed) = model
     rows, hidden = images.shape[0], w1.shape[1]
-    z, pixels, w1_read = gemm(blank(rows, hidden), images, w1).unzip()
-    relu, b1_read = bias_relu(z, b1).unzip()
-    logits, h, w2_read = gemm(blank(rows, CLASSES, (16, CLASSES)), relu.unpartition(), w2).unzip()
-    p, b2_read = softmax(logits, b2).unzip()
-    gradient, stats, *_ = cross_entropy(p, blank(rows, 2, (16, 2)), labels, 1 / rows).unzip()
-    dh, d, w2_free = gemm_nt(blank(rows, hidden), gradient.unpartition(), w2_read).unzip()
-    dz_cut, h_read = relu_backward(dh, h).unzip()
-    w2_sum, _, d_read = gemm_tn(blank(hidden, CLASSES), h_read, d).unzip()
-    w2_gradient = w2_sum.unpartition()
-    b2_gradient = column_sum.new((1, CLASSES), TILE, partial=True)(d_read)
-    w1_sum, _, dz = gemm_tn(blank(SIDE * SIDE, hidden), pixels, dz_cut.unpartition()).unzip()
-    w1_gradient = w1_sum.unpartition()
-    b1_gradient = column_sum.new((1, hidden), TILE, partial=True)(dz)
-    new_w1, new_w1_speed = descend(w1_read, w1_speed, w1_gradient, rate)
-    new_b1, new_b1_speed = descend(b1_read, b1_speed, b1_gradient, rate)
-    new_w2, new_w2_speed = descend(w2_free, w2_speed, w2_gradient, rate)
-    new_b2, new_b2_speed = descend(b2_read, b2_speed, b2_gradient, rate)
+    z, pixels, w1_read, *_ = gemm(blank(rows, hidden), images, w1, False, False).unzip()
+    relu, b1_read = biased_relu.update(z, b1).unzip()
+    product, h, w2_read, *_ = gemm(blank(rows, CLASSES), relu.unpartition(), w2, False, False).unzip()
+    logits, b2_read = biased.update(product, b2).unzip()
+    p, hot = array.softmax(logits.unpartition()), array.one_hot(labels, CLASSES)
+    gradient, p_read, hot_read, _ = logit_gradient.into(blank(rows, CLASSES), p, hot, 1 / rows).unzip()
+    losses = array.sum(cross_entropy(p_read, hot_read), 1)
+    dh, d, w2_free, *_ = gemm(blank(rows, hidden), gradient.unpartition(), w2_read, False, True).unzip()
+    dz_cut, h_read = relu_backward.update(dh, h).unzip()
+    w2_sum, _, d_read, *_ = gemm(blank(hidden, CLASSES), h_read, d, True, False).unzip()
+    w1_sum, _, dz, *_ = gemm(blank(SIDE * SIDE, hidden), pixels, dz_cut.unpartition(), True, False).unzip()
+    new_w1, new_w1_speed = descend(w1_read, w1_speed, w1_sum.unpartition(), rate)
+    new_b1, new_b1_speed = descend(b1_read, b1_speed, array.sum(dz, 0, keepdims=True), rate)
+    new_w2, new_w2_speed = descend(w2_free, w2_speed, w2_sum.unpartition(), rate)
+    new_b2, new_b2_speed = descend(b2_read, b2_speed, array.sum(d_read, 0, keepdims=True), rate)
     new_model = zip_ops(
         zip_ops(new_w1, new_b1, new_w1_speed, new_b1_speed),
         zip_ops(new_w2, new_b2, new_w2_speed, new_b2_speed),
     )
-    return zip_ops(new_model, stats.unpartition().to_host())
+    return zip_ops(new_model, losses.to_host())
 
 
 @pipeline
 def train_step(model: Model, images: Floats, labels: Ints, rate: float) -> DeviceOp[tuple[Model, Floats]]:
     """Copy a batch (n, 64) and its labels (n,) to the device, and train on it.
 
-    Returns the next model, in the memory of `model`, and (n, 2) of loss and hit for each image, on the host. The
-    function itself is called for the first batch; later batches run by the plan of the first one.
+    Returns the next model, in the memory of `model`, and the loss (n,) of each image, on the host. The function itself
+    is called for the first batch; later batches run by the plan of the first one.
     """
     batch = zip_ops(from_host(images), from_host(labels))
     return batch.then(lambda uploaded: step(model, *uploaded, rate))
@@ -201,10 +198,10 @@ def probabilities(model: Model, images: Floats) -> DeviceOp[Floats, Borrowed]:
     """Return probabilities (n, 10) for normalised images (n, 64). Borrows the model for the length of the run."""
     (w1, b1, *_), (w2, b2, *_) = model
     rows, hidden = images.shape[0], w1.shape[1]
-    z = gemm(blank(rows, hidden), from_host(images), w1.borrow()).first()
-    h = bias_relu(z, b1.borrow()).first().unpartition()
-    logits = gemm(blank(rows, CLASSES, (16, CLASSES)), h, w2.borrow()).first()
-    return softmax(logits, b2.borrow()).first().unpartition().to_host()
+    z = gemm.new((rows, hidden), TILE, partial=True)(from_host(images), w1.borrow(), False, False)
+    h = biased_relu(z, b1.borrow())
+    product = gemm.new((rows, CLASSES), TILE, partial=True)(h, w2.borrow(), False, False)
+    return array.softmax(biased(product, b2.borrow())).to_host()
 
 
 # ---- batches, on the host ----------------------------------------------------------------------------
@@ -297,10 +294,9 @@ def train(digits: Digits, options: Options, progress: Progress) -> Trained:
                 begun = time.perf_counter()
                 op = train_step(model, images[place], labels[place], rate)
                 plan = plan or plan_of(op)
-                model, stats = op.sync()
+                # The array of the losses is not kept, so that the next step copies to the same page-locked memory.
+                model, losses[place] = op.sync()
                 seconds.append(time.perf_counter() - begun)
-                losses[place] = stats[:, 0]
-                del stats  # its page-locked memory is free for the next step, whose copy then has the same address
             test = accuracy(model, held_out, digits.test_labels)
             progress.update(bar, advance=in_epoch, loss=float(losses.mean()), test=test)
     assert plan is not None, "there is at least one step"

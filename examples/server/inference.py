@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from dagpu import DeviceOp, SharedTensor, batching, current_device, f32, from_host, zip_ops
-from examples.digits.kernels import bias_relu, gemm, softmax
-from examples.digits.training import Digits, Options, blank, load, train
+from dagpu import DeviceOp, SharedTensor, array, batching, current_device, f32, from_host, zip_ops
+from examples.digits.kernels import biased, biased_relu, gemm
+from examples.digits.training import TILE, Digits, Options, load, train
 from examples.server.service import ANSWER_BYTES, CLASSES, Floats, Forward, padded, read_exactly, serve
 
 Weights: TypeAlias = tuple[SharedTensor[f32], SharedTensor[f32], SharedTensor[f32], SharedTensor[f32]]
@@ -44,11 +44,9 @@ def forward(weights: Weights, images: Floats) -> DeviceOp[Floats]:
     """Return the probability of each digit, (n, 10), for images (n, 64) in [0, 1]."""
     w1, b1, w2, b2 = weights
     rows = len(images)
-    z = gemm(blank(rows, w1.shape[1]), from_host(images), w1).first()
-    h = bias_relu(z, b1).first().unpartition()
-    logits = gemm(blank(rows, CLASSES, (16, CLASSES)), h, w2).first()
-    result: DeviceOp[Floats] = softmax(logits, b2).first().unpartition().to_host()
-    return result
+    z = gemm.new((rows, w1.shape[1]), TILE, partial=True)(from_host(images), w1, False, False)
+    product = gemm.new((rows, CLASSES), TILE, partial=True)(biased_relu(z, b1), w2, False, False)
+    return array.softmax(biased(product, b2)).to_host()
 
 
 async def trained(digits: Digits, epochs: int) -> list[Floats]:

@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dagpu import device
 from tests.support.paths import ROOT, first_in
 
 EXAMPLES = ROOT / "examples"
@@ -15,6 +17,8 @@ SCRIPTS = sorted([*EXAMPLES.glob("[!_]*.py"), *(main.parent for main in EXAMPLES
 """The scripts of all examples. A file is run by its path, a folder as a module."""
 LONG = {"cholesky", "digits", "flash_attention", "life", "photo", "server"}
 """Examples that take too long for a test. The suite runs their short forms."""
+ON_LIBRARIES = {"spectrum"}
+"""Examples that on a GPU call NVIDIA's libraries, which the extra `math` installs."""
 DEADLINE_S = 120
 """Seconds after which a run counts as hung. Every example takes far less."""
 
@@ -26,6 +30,11 @@ def example(name: str) -> Any:
     Tests import only the modules that they need, because some take long to import.
     """
     return importlib.import_module(f"examples.{name}")
+
+
+def lacks_libraries(script: Path) -> bool:
+    """True for an example that needs NVIDIA's libraries on the default device, where they are not installed."""
+    return script.stem in ON_LIBRARIES and device().kind == "cuda" and find_spec("nvmath") is None
 
 
 def main_of(script: Path) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
+from math import prod
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, final
 
@@ -158,7 +159,7 @@ def rows_of(x: NDArray[Any], reduced: tuple[bool, ...]) -> NDArray[Any]:
     kept = [axis for axis, kind in enumerate(reduced) if not kind]
     axes = [axis for axis, kind in enumerate(reduced) if kind]
     turned = x.transpose([*axes, *kept])
-    length, count = (int(np.prod([x.shape[axis] for axis in each], dtype=int)) for each in (axes, kept))
+    length, count = (prod([x.shape[axis] for axis in each]) for each in (axes, kept))
     return turned.reshape(length, count)
 
 

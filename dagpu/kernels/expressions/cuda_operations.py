@@ -30,7 +30,7 @@ def register_type(dtype: "np.dtype[Any]") -> str:
 
 def is_half(dtype: "np.dtype[Any]") -> bool:
     """True for f16 and bf16."""
-    return dtype.name in ("float16", "bfloat16")
+    return dtype.itemsize == 2 and dtype.kind not in "iu"
 
 
 # ---- memory and registers

@@ -4,6 +4,7 @@ It works on parts of about `PART` elements, so that what lies between two operat
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Any, Final
@@ -43,6 +44,9 @@ def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern]
             else:
                 operands.append(_aligned(next(given).view(np.ndarray), pattern.axes, target.ndim))
         with np.errstate(all="ignore"):
+            if target.size <= PART:
+                evaluate(operands, target)
+                return
             for part in parts(target.shape):
                 evaluate([_cut(each, part) for each in operands], target[(*part, ...)])
 
@@ -109,12 +113,29 @@ def parts(shape: Shape) -> Iterator[tuple[slice, ...]]:
 
 def _aligned(x: NDArray[Any], axes: tuple[int, ...], rank: int) -> NDArray[Any]:
     """Return an argument with one axis for each of the output's, of extent 1 where it has none."""
-    shape = [1] * rank
-    strides = [0] * rank
-    for extent, stride, axis in zip(x.shape, x.strides, axes, strict=True):
-        if axis >= 0:
-            shape[axis], strides[axis] = extent, stride
-    return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=False)
+    index = _index(axes, rank)
+    return x if index is None else x[index]
+
+
+@cache
+def _index(axes: tuple[int, ...], rank: int) -> tuple[Any, ...] | None:
+    """Return the index that puts the axes of an argument in the places of the output's; None if they are there.
+
+    `axes` ascend. An axis of -1 has the extent 1, and the output has none for it.
+    """
+    if axes == tuple(range(rank)):
+        return None
+    own: list[Any] = [0 if axis < 0 else slice(None) for axis in axes]
+    found: list[Any] = []
+    done = 0
+    for axis in range(rank):
+        if axis in axes:
+            until = axes.index(axis) + 1
+            found += own[done:until]
+            done = until
+        else:
+            found.append(None)
+    return (*found, *own[done:], ...)
 
 
 def _cut(x: Any, part: tuple[slice, ...]) -> Any:

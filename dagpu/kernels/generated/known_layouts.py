@@ -8,7 +8,7 @@ from dagpu.common.errors import PartitionError, ShapeError
 from dagpu.common.layout import Layout, contiguous_layout, reshape_layout
 from dagpu.handles import HANDLES, Partition, find_live_state
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Cut, Inspect, Item, Map, On, Reshape, Share, Shared, Uncut, Value, Zip
+from dagpu.ops.compose import Cut, Inspect, Item, Map, On, Reshape, Share, Shared, Split, Uncut, Unzip, Value, Zip
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.launch import Launch
 
@@ -23,7 +23,11 @@ def known_layout(x: Any) -> Layout | None:
         match x:
             case Map(source=Launch() as launch, f=Item(index=index)):
                 x = launch.args[index]
+            case Unzip(split=Split(source=Launch() as launch), index=index):
+                x = launch.args[index]
             case Map(source=Zip(sources=sources), f=Item(index=index)):
+                x = sources[index]
+            case Unzip(split=Split(source=Zip(sources=sources)), index=index):
                 x = sources[index]
             case Map(source=source, f=Reshape() as change):
                 changes.append(change)

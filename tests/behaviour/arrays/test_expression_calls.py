@@ -172,6 +172,19 @@ def test_update_changes_a_partition_in_place(where: Any) -> None:
     np.testing.assert_array_equal(w.to_host().sync(), expected, strict=True)
 
 
+def test_the_parts_of_an_unzip_have_known_layouts(where: Any) -> None:
+    """Those of a launch and of `zip_ops`: a call with them is checked at once, and its own parts can be counted."""
+    x, y = from_host(numbers(6, 4)).sync(), from_host(numbers(6, 4, seed=1)).sync()
+    out, _, gradient = axpy.update(x.partition((4, 4), partial=True), 0.5, y).unzip()
+    with pytest.raises(ShapeError, match="to the output's"):
+        axpy.update(zeros((5,)).partition((5,)), 0.5, zip_ops(ones((6, 4)), ones((1,))).unzip()[0])
+    again, _, read = axpy.update(out, 2.0, gradient).unzip()
+    found, same = zip_ops(again.unpartition().to_host(), read.to_host()).sync()
+    expected = numbers(6, 4) + f32(0.5) * numbers(6, 4, seed=1)
+    np.testing.assert_array_equal(found, expected + f32(2.0) * numbers(6, 4, seed=1), strict=True)
+    np.testing.assert_array_equal(same, numbers(6, 4, seed=1), strict=True)
+
+
 # ---- plans, pipelines, graphs
 
 

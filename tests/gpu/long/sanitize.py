@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from tests.support.example_scripts import SCRIPTS, texts
+from tests.support.example_scripts import SCRIPTS, lacks_libraries, texts
 from tests.support.paths import ROOT
 
 FOUND = 86
@@ -47,9 +47,11 @@ class Outcome:
 
 
 def programs(dags: int) -> dict[str, list[str]]:
-    """Return the programs: the name and the command line of each."""
+    """Return the programs: the name and the command line of each. Examples whose libraries are missing are left out."""
     found = {"random DAGs": ["-m", "tests.gpu.support.dags", str(dags)]}
     for script in SCRIPTS:
+        if lacks_libraries(script):
+            continue
         program = ["-m", f"examples.{script.name}"] if script.is_dir() else [str(script)]
         found[script.stem] = [*program, *(["--quick"] if "--quick" in texts(script) else [])]
     return found

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulated.cuda import installed
+from tests.simulated.libraries import libraries
 from tests.support.example_scripts import SCRIPTS, main_of
 
 ARGUMENTS = {
@@ -26,3 +27,11 @@ def test_an_example_runs_on_a_gpu_unchanged(
     with installed(seed=11):
         script.main(ARGUMENTS[name])
     assert "on cuda:0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["kmeans", "pagerank", "spectrum", "top_five"])
+def test_an_example_of_arrays_runs_on_a_gpu_unchanged(name: str) -> None:
+    """All its assertions hold there too, nothing is read before it is written; the transforms are calls of cuFFT."""
+    (script,) = (main_of(script) for script in SCRIPTS if script.stem == name)
+    with installed(seed=11) as machine, libraries(machine):
+        script.main()

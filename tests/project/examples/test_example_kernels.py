@@ -18,7 +18,16 @@ from tests.emulation import HERE, Emulation, emulation, shared_folder
 from tests.support.example_scripts import example
 from tests.unit.backends.cuda.kernels.emulated_prelude import in_namespace, nvcc, packed
 
-MODULES = ("cholesky.kernels", "dashboard", "flash_attention.kernels", "life", "photo.kernels", "slider", "video")
+MODULES = (
+    "cholesky.kernels",
+    "dashboard",
+    "digits.kernels",
+    "flash_attention.kernels",
+    "life",
+    "photo.kernels",
+    "slider",
+    "video",
+)
 
 Array: TypeAlias = NDArray[Any]
 
@@ -203,6 +212,24 @@ def test_the_life_kernels_agree_to_the_bit(
     np.testing.assert_array_equal(*both(device, kernels["live"], Cut(np.zeros(board.shape, u8), tile), board))
     large = np.zeros((rows * zoom, columns * zoom), u8)
     np.testing.assert_array_equal(*both(device, kernels["paint"], Cut(large, tile), board, zoom))
+
+
+# ---- digits ---------------------------------------------------------------------------------------------
+
+
+@few
+@given(
+    extents=st.tuples(*[st.integers(1, 40)] * 3), turn_a=st.booleans(), turn_b=st.booleans(), seed=st.integers(0, 99)
+)
+def test_the_digits_product_agrees(
+    device: Emulation, kernels: Kernels, extents: tuple[int, int, int], turn_a: bool, turn_b: bool, seed: int
+) -> None:
+    """Operands as they are and turned; inner extents that are no multiple of the loop's unrolling too."""
+    n, k, m = extents
+    random = np.random.default_rng(seed)
+    a, b = (random.random(shape, dtype=f32) for shape in ((k, n) if turn_a else (n, k), (m, k) if turn_b else (k, m)))
+    host, cuda = both(device, kernels["gemm"], Cut(np.zeros((n, m), f32), (16, 16)), a, b, turn_a, turn_b)
+    np.testing.assert_allclose(cuda, host, rtol=1e-5)
 
 
 # ---- cholesky -------------------------------------------------------------------------------------------

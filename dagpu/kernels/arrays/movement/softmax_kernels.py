@@ -18,7 +18,7 @@ from dagpu.kernels.arrays.movement.axis_groups import (
     grouped_array,
     power_of_two,
 )
-from dagpu.kernels.arrays.reduction_steps import identity, identity_text
+from dagpu.kernels.arrays.reduction_steps import identity_text
 from dagpu.kernels.expressions.cuda_operations import (
     helper_texts,
     load_text,
@@ -245,42 +245,52 @@ def _twin(step: str, number: "np.dtype[Any]", source: GroupPattern, order: Softm
         length = rows.shape[1]
         numbers = [each.view(np.ndarray) for each in known]
         with np.errstate(all="ignore"):
-            largest = _lanes_of("maximum", numbers[0], order) if known else _spans_of("maximum", rows, order)
+            largest = _largest_of(numbers[0], order) if known else _spans_of(_largest_of, rows, -np.inf, order)
             if step == "largest":
                 out.view(np.ndarray)[...] = largest
                 return
             powers = exp(rows - largest)
-            total = _lanes_of("add", numbers[1], order) if len(known) > 1 else _spans_of("add", powers, order)
+            total = _total_of(numbers[1], order) if len(known) > 1 else _spans_of(_total_of, powers, 0, order)
             np.copyto(out.view(np.ndarray), total if step == "total" else powers / total, casting="unsafe")
             assert powers.shape[1] == length
 
     return body
 
 
-def _spans_of(operation: str, rows: NDArray[Any], order: SoftmaxOrder) -> NDArray[Any]:
+def _spans_of(
+    combine: Callable[[NDArray[Any], SoftmaxOrder], NDArray[Any]],
+    rows: NDArray[Any],
+    nothing: float,
+    order: SoftmaxOrder,
+) -> NDArray[Any]:
     """Return the number of each span: (before, along, after) becomes (before, spans, after).
 
-    Rows are filled up to a multiple of the span with what changes no number.
+    Rows are filled up to a multiple of the span with `nothing`, which changes no number.
     """
     before, length, after = rows.shape
     spans = -(-length // order.span)
     if spans <= 1:
-        return _lanes_of(operation, rows, order)
-    full = np.full((before, spans * order.span, after), identity(operation, rows.dtype))
+        return combine(rows, order)
+    full = np.full((before, spans * order.span, after), nothing, rows.dtype)
     full[:, :length] = rows
-    return _lanes_of(operation, full.reshape(before * spans, order.span, after), order).reshape(before, spans, after)
+    return combine(full.reshape(before * spans, order.span, after), order).reshape(before, spans, after)
 
 
-def _lanes_of(operation: str, numbers: NDArray[Any], order: SoftmaxOrder) -> NDArray[Any]:
-    """Return the number of all lanes: (before, any, after) becomes (before, 1, after)."""
-    combine = numpy_function(operation, numbers.dtype, numbers.dtype)
+def _largest_of(numbers: NDArray[Any], _: SoftmaxOrder) -> NDArray[Any]:
+    """Return the largest number of all lanes: (before, any, after) becomes (before, 1, after). It has no order, and
+    the exponential of a difference does not tell the two zeros apart."""
+    found: NDArray[Any] = numbers.max(axis=1, keepdims=True)
+    return found
+
+
+def _total_of(numbers: NDArray[Any], order: SoftmaxOrder) -> NDArray[Any]:
+    """Return the sum of all lanes: (before, any, after) becomes (before, 1, after)."""
     width = order.width
-    found = np.full((numbers.shape[0], width, numbers.shape[2]), identity(operation, numbers.dtype))
+    found = np.zeros((numbers.shape[0], width, numbers.shape[2]), numbers.dtype)
     for begin in range(0, numbers.shape[1], width):
         part = numbers[:, begin : begin + width]
-        count = part.shape[1]
-        found[:, :count] = combine(found[:, :count], part)
+        found[:, : part.shape[1]] += part
     while width > 1:
         width //= 2
-        found = combine(found[:, :width], found[:, width : 2 * width])
-    return found[:, :1]
+        found = found[:, :width] + found[:, width : 2 * width]
+    return found
