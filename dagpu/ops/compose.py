@@ -85,6 +85,8 @@ class Split:
     """Remembers the list of components. A component that is taken is replaced by a `Taken`."""
     takers: "list[weakref.ref[Unzip[Any]]]"
     """Weak references to the ops that may take a component. An op that is dead never takes one."""
+    in_each_run: bool = False
+    """True if every run evaluates the source for itself, and no component stays for another run."""
 
 
 @final
@@ -423,6 +425,16 @@ def _produces_one_value(op: DeviceOp[Any, Any, Any]) -> bool:
             return True  # an op that makes a tensor, or the launch of a graph, whose result is None
 
 
+def components_of(op: DeviceOp[Any, Any, Any], origin: Origin) -> tuple[Unzip[Any], ...]:
+    """Build an op of each component of a tuple, for one op that is built of them all.
+
+    Unlike those of `op.unzip()`, they are no results of their own: each run of the op evaluates `op`.
+    """
+    count = arity(op)
+    assert count is not None
+    return _split(op, count, origin, in_each_run=True)
+
+
 def unzip(op: DeviceOp[Any, Any, Any], n: int | None, origin: Origin) -> tuple[Unzip[Any], ...]:
     """Build the ops that `op.unzip(n)` returns."""
     seen = arity(op)
@@ -447,8 +459,14 @@ def unzip(op: DeviceOp[Any, Any, Any], n: int | None, origin: Origin) -> tuple[U
         )
     total = seen if n is None else n
     assert total is not None
-    split = Split(op, total, Once(), [])
-    parts: tuple[Unzip[Any], ...] = tuple(Unzip(split, index, origin) for index in range(total))
+    return _split(op, total, origin)
+
+
+def _split(
+    op: DeviceOp[Any, Any, Any], count: int, origin: Origin, *, in_each_run: bool = False
+) -> tuple[Unzip[Any], ...]:
+    split = Split(op, count, Once(), [], in_each_run)
+    parts: tuple[Unzip[Any], ...] = tuple(Unzip(split, index, origin) for index in range(count))
     split.takers.extend(map(weakref.ref, parts))
     return parts
 

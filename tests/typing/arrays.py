@@ -148,6 +148,17 @@ def given(f: Expression[[Any], f32]) -> None:
     assert_type(f(full((3,), 1.0)), DeviceOp[Tensor[f32], Any])
 
 
+def reduced_expressions(own: Tensor[f32], lazy: DeviceOp[Tensor[f32]]) -> None:
+    """A reduction of an expression takes its arguments, and gives its element type, or bool."""
+    assert_type(gelu.sum(0)(own), DeviceOp[Tensor[f32], Any])
+    assert_type(blend.mean(keepdims=True)(lazy, 2.0), DeviceOp[Tensor[f32], Any])
+    assert_type(blend.amax((0, 1))(own, lazy), DeviceOp[Tensor[f32], Any])
+    assert_type(gelu.any(1)(own), DeviceOp[Tensor[bool_], Any])
+    gelu.sum(0)(own, own)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    gelu.sum(0)(zeros((3,), i32))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    positive.sum()  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def refused_updates(out: Partition[Tensor[bool_]], x: SharedTensor[f64]) -> None:
     """The output of `update` has the type of the first parameter."""
     positive.update(out, x)  # pyright: ignore[reportAttributeAccessIssue]

@@ -4,6 +4,7 @@ Each call builds an op. Its result is a new tensor, which depends on the shapes 
 on the device, the schedule or the run. Owned tensors move into the op; lend or share them to use them again.
 """
 
+from dagpu.kernels.arrays import fused_reductions as fused_reductions
 from dagpu.kernels.arrays.arg_reductions import argmax, argmin
 from dagpu.kernels.arrays.element_functions import (
     abs,

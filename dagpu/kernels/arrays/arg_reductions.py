@@ -36,7 +36,7 @@ from dagpu.kernels.generated.generated_launch import (
     tensor_input,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, unzip
+from dagpu.ops.compose import UNCUT, Map, components_of
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
@@ -118,7 +118,7 @@ def _passes(name: str, x: Any, dtype: "np.dtype[Any]", axes: ReducedAxes, origin
         if spans == 1:
             return first_output(spec, (places, x, *before), origin)
         best = new_output((rows, spans), register_dtype(dtype), (order.rows, 1), origin)
-        parts = unzip(Launch(spec, (places, best, x, *before), origin), None, origin)
+        parts = components_of(Launch(spec, (places, best, x, *before), origin), origin)
         before, x = [Map(parts[0], UNCUT, origin)], Map(parts[1], UNCUT, origin)
         axes = ReducedAxes((rows, spans), (False, True))
 

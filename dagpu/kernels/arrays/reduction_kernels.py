@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
 from math import prod
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from dagpu.kernels.expressions.cuda_operations import (
 )
 from dagpu.kernels.expressions.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec, Param
 
 PART: Final = 1 << 18
 """The number of elements that the NumPy twin reduces at a time."""
@@ -48,6 +49,19 @@ __global__ void {name}(Tile<{out}, 2> out{formals}) {{
 SQUARE: Final = "template <class T> __device__ __forceinline__ T square(T x) { return x * x; }\n"
 
 
+@final
+class Elements(NamedTuple):
+    """What a pass reads: the type of an element, the arrays that it is computed from, the formal parameters for these,
+    the text of an element of those that it makes of values in registers, and the device functions that this calls."""
+
+    dtype: "np.dtype[Any]"
+    operands: tuple[Operand, ...]
+    formals: str
+    value: Callable[[Sequence[str]], str] = itemgetter(0)
+    functions: str = ""
+    helpers: frozenset[str] = frozenset()
+
+
 @cache
 def reduction_kernel(
     name: str, dtype: "np.dtype[Any]", reduced: tuple[bool, ...], order: ReductionOrder, first: bool, last: bool
@@ -60,30 +74,37 @@ def reduction_kernel(
     number = number_type(name, dtype)
     source = dtype if first else number
     target = result_type(name, dtype) if last else number
-    counted = last and STEPS[name].finish == "mean"
-    params = [output("out", target, 2), tensor_input("x", source, len(reduced))]
-    if counted:
-        params.append(number_input("count", number, name))
-    text = _text(name, source, number, target, reduced, order, (first, last))
-    twin = _twin(name, number, reduced, order, (first, last))
+    params = [output("out", target, 2), tensor_input("x", source, len(reduced)), *count_params(name, number, last)]
+    operand = Operand("x", source, tuple(range(len(reduced))))
+    elements = Elements(source, (operand,), f", View<const {memory_type(source)}, {len(reduced)}> x")
+    text = pass_text(name, name, elements, (number, target), reduced, order, (first, last))
+    twin = pass_twin(name, number, reduced, order, (first, last))
     place = (reduction_kernel.__wrapped__.__code__, 0)
     return generated_kernel(name, params, text, twin, place, block=(THREADS,), early_reads=None if first else ())
 
 
+def count_params(name: str, number: "np.dtype[Any]", last: bool) -> list[Param]:
+    """Return the parameter for the number of elements of a row, which the last pass of a mean has."""
+    return [number_input("count", number, name)] if last and STEPS[name].finish == "mean" else []
+
+
 # ---- CUDA
-def _text(
+def pass_text(
+    kernel: str,
     name: str,
-    source: "np.dtype[Any]",
-    number: "np.dtype[Any]",
-    target: "np.dtype[Any]",
+    elements: Elements,
+    types: "tuple[np.dtype[Any], np.dtype[Any]]",
     reduced: tuple[bool, ...],
     order: ReductionOrder,
     ends: tuple[bool, bool],
 ) -> str:
-    step, register = STEPS[name], register_type(number)
-    walk = RowWalk(order, reduced, (Operand("x", source, tuple(range(len(reduced)))),))
+    """Return the text of a pass of the reduction `name`, as a kernel of the name `kernel`. `types` are those in which
+    numbers are combined and of the output; `ends` says whether this is the first pass, and the last."""
+    (number, target), step = types, STEPS[name]
+    register = register_type(number)
+    walk = RowWalk(order, reduced, elements.operands)
     start, finish = step.start if ends[0] else "itself", step.finish if ends[1] else "itself"
-    helpers: set[str] = set()
+    helpers: set[str] = set(elements.helpers)
 
     def combined(a: str, b: str) -> str:
         text = operation_text(step.operation, number, (a, b))
@@ -91,9 +112,9 @@ def _text(
         return text.text
 
     def visit(values: Sequence[str], _: str) -> list[str]:
-        started = start_text(start, "element")
+        started = start_text(start, "next")
         return [
-            f"const {register_type(source)} element = {values[0]};",
+            f"const {register_type(elements.dtype)} next = {elements.value(values)};",
             f"found[n] = {combined('found[n]', f'({started})' if start == 'test' else started)};",
         ]
 
@@ -106,11 +127,11 @@ def _text(
         result = store_text(target, finish_text(finish, f"all_found[threadIdx.x + {n * THREADS}]", number))
         guard = f"if (row + {n} < out.tile_extent(0)) " if order.across else ""
         results.append(f"        {guard}out(out.origin(0) + row + {n}, out.origin(1)) = {result};\n")
-    formals = f", View<const {memory_type(source)}, {len(reduced)}> x"
-    return f"{helper_texts(helpers)}{SIDE}{SQUARE if start == 'square' else ''}" + TEXT.format(
-        name=name,
+    square = SQUARE if start == "square" else ""
+    return f"{helper_texts(helpers)}{SIDE}{square}{elements.functions}" + TEXT.format(
+        name=kernel,
         out=memory_type(target),
-        formals=f"{formals}, {register} count" if finish == "mean" else formals,
+        formals=f"{elements.formals}, {register} count" if finish == "mean" else elements.formals,
         early=early_text(*ends),
         head=walk.head(),
         number=register,
@@ -142,9 +163,10 @@ def rows_of(x: NDArray[Any], reduced: tuple[bool, ...]) -> NDArray[Any]:
     return turned.reshape(length, count)
 
 
-def _twin(
+def pass_twin(
     name: str, number: "np.dtype[Any]", reduced: tuple[bool, ...], order: ReductionOrder, ends: tuple[bool, bool]
 ) -> Callable[..., None]:
+    """Return the NumPy twin of a pass: `body(out, x, count=None)`."""
     step = STEPS[name]
     combine, nothing = combine_function(step.operation, number), identity(step.operation, number)
     start = start_function(step.start if ends[0] else "itself")

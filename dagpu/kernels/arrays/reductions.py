@@ -166,19 +166,27 @@ def _reduce(name: str, x: Any, axis: object, keepdims: bool) -> AnyOp:
             layout.shape, tuple([a in axes for a in range(len(layout.shape))]), contiguous=layout.contiguous
         )
         if not merged.length:
-            nothing = _of_nothing(name, layout.dtype, shape, origin)
+            nothing = of_nothing(name, layout.dtype, shape, origin)
             move_arguments(name, arguments, origin)
             return nothing
         (moved,) = move_arguments(name, arguments, origin)
         found = _passes(name, reshaped(moved, layout, merged.shape, origin), layout.dtype, merged, origin)
-        return _with_shape(found, result_type(name, layout.dtype), (merged.rows, 1), shape, origin)
+        return with_shape(found, result_type(name, layout.dtype), (merged.rows, 1), shape, origin)
 
     return array_call(name, ("x",), (x,), build, origin)
 
 
 def _passes(name: str, x: Any, dtype: "np.dtype[Any]", axes: ReducedAxes, origin: Origin) -> AnyOp:
     """Return the op of all passes over the rows of `x`. Its result has the shape (rows, 1)."""
-    count, rows, first = axes.length, axes.rows, True
+    return later_passes(name, x, dtype, axes, axes.length, origin, first=True)
+
+
+def later_passes(
+    name: str, x: Any, dtype: "np.dtype[Any]", axes: ReducedAxes, count: int, origin: Origin, *, first: bool = False
+) -> AnyOp:
+    """Return the op of the passes over the rows of `x`, which are numbers of an earlier pass, or with `first` elements
+    of `dtype`. `count` is the number of elements of a whole row. The result has the shape (rows, 1)."""
+    rows = axes.rows
     while True:
         order = reduction_order(axes.length, axes.neighbours)
         spans = -(-axes.length // order.span)
@@ -193,12 +201,13 @@ def _passes(name: str, x: Any, dtype: "np.dtype[Any]", axes: ReducedAxes, origin
         axes, first = ReducedAxes((rows, spans), (False, True)), False
 
 
-def _with_shape(op: AnyOp, dtype: "np.dtype[Any]", before: Shape, shape: Shape, origin: Origin) -> AnyOp:
+def with_shape(op: AnyOp, dtype: "np.dtype[Any]", before: Shape, shape: Shape, origin: Origin) -> AnyOp:
+    """Return an op whose result has the shape `before` with another shape."""
     result: AnyOp = reshaped(op, Layout(dtype, before, (), 0), shape, origin)
     return result
 
 
-def _of_nothing(name: str, dtype: "np.dtype[Any]", shape: Shape, origin: Origin) -> AnyOp:
+def of_nothing(name: str, dtype: "np.dtype[Any]", shape: Shape, origin: Origin) -> AnyOp:
     """Return the op of a reduction over no elements.
 
     Raises:

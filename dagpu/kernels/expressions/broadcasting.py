@@ -45,13 +45,18 @@ def merged_walk(out: Shape, shapes: "list[Shape]") -> Walk:
     Neighbouring axes become one where each array either follows both or neither. Axes of extent 1 vanish. So a call
     with equal shapes has one axis.
     """
+    return merged_walk_of_kinds(out, shapes, (False,) * len(out))[0]
+
+
+def merged_walk_of_kinds(out: Shape, shapes: "list[Shape]", kinds: tuple[bool, ...]) -> tuple[Walk, tuple[bool, ...]]:
+    """Return the merged walk in which axes of different kinds stay apart, and the kinds of its axes."""
     direct = direct_walk(out, shapes)
     groups: list[list[int]] = []
     before: tuple[bool, ...] | None = None
     for axis, extent in enumerate(out):
         if extent == 1:
             continue
-        follows = tuple([axis in axes for axes in direct.axes])
+        follows = (kinds[axis], *[axis in axes for axes in direct.axes])
         if follows == before:
             groups[-1].append(axis)
         else:
@@ -59,7 +64,8 @@ def merged_walk(out: Shape, shapes: "list[Shape]") -> Walk:
         before = follows
     extents = tuple([prod([out[axis] for axis in group]) for group in groups])
     kept = [tuple([n for n, group in enumerate(groups) if group[0] in axes]) for axes in direct.axes]
-    return Walk(extents, tuple([tuple([extents[n] for n in each]) for each in kept]), tuple(kept))
+    walk = Walk(extents, tuple([tuple([extents[n] for n in each]) for each in kept]), tuple(kept))
+    return walk, tuple([kinds[group[0]] for group in groups])
 
 
 def tile_of(shape: Shape, most: int) -> Shape:

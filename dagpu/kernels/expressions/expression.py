@@ -6,7 +6,7 @@ from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, cast, 
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import Shape
+from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.errors import KernelArgumentError, ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
@@ -17,6 +17,7 @@ from dagpu.kernels.expressions.broadcasting import Walk, broadcast_shape, direct
 from dagpu.kernels.expressions.element_operations import type_name
 from dagpu.kernels.expressions.expression_text import ArgumentPattern, kernel_text, parameter_names, safe_name
 from dagpu.kernels.expressions.numpy_twin import numpy_twin
+from dagpu.kernels.expressions.reduced_expression import ReducedExpression
 from dagpu.kernels.expressions.traced_expression import TracedExpression
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
@@ -39,6 +40,9 @@ from dagpu.ops.launch import KernelOp, Launch
 _P = ParamSpec("_P")
 _Q = ParamSpec("_Q")
 _R = TypeVar("_R", bound=np.generic)
+# Constrained, as for `array.sum` and `array.mean`.
+_N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
+_F = TypeVar("_F", f16, bf16, f32, f64)
 
 TILE: Final = 1024
 """The number of elements of a block's tile: four for each of its 256 threads."""
@@ -62,7 +66,7 @@ class Expression(Generic[_P, _R]):
     def __init__(self, traced: TracedExpression, origin: Origin) -> None:
         self.traced = traced
         self.origin = origin
-        self._kernels: dict[tuple[int, tuple[ArgumentPattern, ...]], KernelSpec] = {}
+        self._kernels: dict[object, KernelSpec] = {}
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[Tensor[_R], Any]:
         """Return an op whose result is a new tensor. Owned tensors among the arguments move into it.
@@ -75,15 +79,19 @@ class Expression(Generic[_P, _R]):
             MovedError: a handle has been moved before.
             ShapeError: the shapes do not broadcast.
         """
-        return self.build(self._by_position(args, kwargs), here())
+        return self.build(self.by_position(args, kwargs), here())
 
     def build(self, args: tuple[Any, ...], origin: Origin) -> AnyOp:
         """Return the op of a call, as `__call__` does. `origin` is the place of the call in the user's code."""
+        checked = self.check(args, origin)
+        return with_layouts(self._name, checked, lambda a, layouts: self._build_new(a, layouts, origin), origin)
+
+    def check(self, args: tuple[Any, ...], origin: Origin) -> tuple[Any, ...]:
+        """Check the arguments of a call, and return them with numbers as the kernel takes them. Moves nothing."""
         params = self._check_count(args, origin, self.traced.names)
         if all(param.form == "scalar" for param in params):
             self._refuse("all arguments are numbers", "Make one of them a tensor: full((1,), x), say", origin)
-        checked = check_call(self._name, params, args, self.origin, origin)
-        return with_layouts(self._name, checked, lambda a, layouts: self._build_new(a, layouts, origin), origin)
+        return check_call(self._name, params, args, self.origin, origin)
 
     def into(self, out: Out[_R], /, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
         """Return an op that writes to a partition. Its result is the tuple of the partition and the arguments.
@@ -93,7 +101,7 @@ class Expression(Generic[_P, _R]):
             MovedError: a handle has been moved before.
             ShapeError: the arguments do not broadcast to the shape of the output.
         """
-        return self._write(out, self._by_position(args, kwargs), (), here())
+        return self._write(out, self.by_position(args, kwargs), (), here())
 
     def update(
         self: "Expression[Concatenate[In[_R] | float, _Q], _R]", out: Out[_R], /, *args: _Q.args, **kwargs: _Q.kwargs
@@ -112,7 +120,64 @@ class Expression(Generic[_P, _R]):
         if traced.dtypes[0] != traced.dtype:
             what = f"its result is of {type_name(traced.dtype)}, its first parameter of {type_name(traced.dtypes[0])}"
             self._refuse(what, "Write to memory of its own, .into(partition, ...)", origin)
-        return self._write(out, self._by_position(args, kwargs), (OUTPUT,), origin)
+        return self._write(out, self.by_position(args, kwargs), (OUTPUT,), origin)
+
+    # ---- reductions
+
+    def sum(
+        self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _N]:
+        """Return the function of the same arguments that adds the elements over some axes, as `array.sum` does.
+
+        `expr(f32)(lambda x: x * x).sum(1)(x)` has the bits of `array.sum(square(x), 1)`. The elements are computed in
+        the kernel that adds them, so no memory holds them.
+
+        Args:
+            axis: the axes of the broadcast arguments that are reduced; None for all.
+            keepdims: True keeps them, with extent 1.
+
+        Raises:
+            KernelArgumentError: the elements have no sum: they are bools.
+        """
+        return ReducedExpression(self, "sum", axis, keepdims, here())
+
+    def prod(
+        self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _N]:
+        """As `sum`: the products of the elements, as `array.prod`."""
+        return ReducedExpression(self, "prod", axis, keepdims, here())
+
+    def mean(
+        self: "Expression[_P, _F]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _F]:
+        """As `sum`: the means of the elements, which are floats, as `array.mean`."""
+        return ReducedExpression(self, "mean", axis, keepdims, here())
+
+    def norm(
+        self: "Expression[_P, _F]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _F]:
+        """As `sum`: the Euclidean norms of the elements, which are floats, as `array.norm`."""
+        return ReducedExpression(self, "norm", axis, keepdims, here())
+
+    def amin(
+        self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _N]:
+        """As `sum`: the smallest elements, as `array.amin`."""
+        return ReducedExpression(self, "amin", axis, keepdims, here())
+
+    def amax(
+        self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _N]:
+        """As `sum`: the largest elements, as `array.amax`."""
+        return ReducedExpression(self, "amax", axis, keepdims, here())
+
+    def any(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> ReducedExpression[_P, bool_]:
+        """As `sum`: whether an element is not 0, as `array.any`."""
+        return ReducedExpression(self, "any", axis, keepdims, here())
+
+    def all(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> ReducedExpression[_P, bool_]:
+        """As `sum`: whether no element is 0, as `array.all`."""
+        return ReducedExpression(self, "all", axis, keepdims, here())
 
     def compile(self, arch: str | None = None) -> None:
         """Compile the kernel for contiguous tensors of one shape now, for the GPU that is here or for an architecture
@@ -137,7 +202,7 @@ class Expression(Generic[_P, _R]):
     def _name(self) -> str:
         return self.traced.name
 
-    def _by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return the arguments of a call. Refuse those by name, as type checkers do."""
         if kwargs:
             self._refuse(f"got {', '.join(kwargs)} by name", "Pass each argument by its position", here())
@@ -160,7 +225,7 @@ class Expression(Generic[_P, _R]):
             f"{cure}."
         )
 
-    def _broadcast(self, out: Shape | None, layouts: Sequence[Layout | None], origin: Origin) -> Shape:
+    def broadcast(self, out: Shape | None, layouts: Sequence[Layout | None], origin: Origin) -> Shape:
         """Return the shape of the output.
 
         Raises:
@@ -180,11 +245,11 @@ class Expression(Generic[_P, _R]):
 
     def _build_new(self, arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...], origin: Origin) -> AnyOp:
         """Return the op of a call with known shapes. Moves the handles among the arguments."""
-        shape = self._broadcast(None, layouts, origin)
+        shape = self.broadcast(None, layouts, origin)
         known = [layout for layout in layouts if layout is not None]
         shapes = [layout.shape for layout in known]
         walk = (merged_walk if all(layout.contiguous for layout in known) else direct_walk)(shape, shapes)
-        spec = self._kernel(len(walk.shape), _patterns(layouts, walk))
+        spec = self._kernel(len(walk.shape), patterns_of(layouts, walk))
         given, moved = iter(walk.arrays), move_arguments(self._name, arguments, origin)
         passed = [
             arg if layout is None else reshaped(arg, layout, next(given), origin)
@@ -205,18 +270,22 @@ class Expression(Generic[_P, _R]):
 
         def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
             assert layouts[0] is not None
-            shape = self._broadcast(layouts[0].shape, layouts[1:], origin)
+            shape = self.broadcast(layouts[0].shape, layouts[1:], origin)
             walk = direct_walk(shape, [layout.shape for layout in layouts[1:] if layout is not None])
-            spec = self._kernel(len(shape), (*before, *_patterns(layouts[1:], walk)))
+            spec = self._kernel(len(shape), (*before, *patterns_of(layouts[1:], walk)))
             return Launch(spec, move_arguments(self._name, arguments, origin), origin)
 
         return cast(KernelOp, with_layouts(self._name, checked, build, origin))
 
     def _kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
         """Return the kernel for an output of this rank and arguments of these patterns, made once."""
-        found = self._kernels.get((rank, patterns))
+        return self.kernel_for((rank, patterns), lambda: self._new_kernel(rank, patterns))
+
+    def kernel_for(self, key: object, make: Callable[[], KernelSpec]) -> KernelSpec:
+        """Return the kernel of this expression for a key, made once."""
+        found = self._kernels.get(key)
         if found is None:
-            found = self._kernels.setdefault((rank, patterns), self._new_kernel(rank, patterns))
+            found = self._kernels.setdefault(key, make())
         return found
 
     def _new_kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
@@ -239,7 +308,7 @@ class Expression(Generic[_P, _R]):
         )
 
 
-def _patterns(layouts: Sequence[Layout | None], walk: Walk) -> tuple[ArgumentPattern, ...]:
+def patterns_of(layouts: Sequence[Layout | None], walk: Walk) -> tuple[ArgumentPattern, ...]:
     """Return the patterns of arguments: a number has no layout."""
     axes = iter(walk.axes)
     return tuple([NUMBER if layout is None else ArgumentPattern("array", next(axes)) for layout in layouts])

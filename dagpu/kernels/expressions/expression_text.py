@@ -56,8 +56,14 @@ def parameter_names(expression: TracedExpression) -> tuple[str, ...]:
     return tuple(names)
 
 
-def element_text(expression: TracedExpression, function: str = "element") -> str:
+def element_text(expression: TracedExpression) -> str:
     """Return the text of the device function that computes one element, and of the helper functions that it calls."""
+    text, helpers = element_function(expression)
+    return helper_texts(helpers) + text
+
+
+def element_function(expression: TracedExpression) -> tuple[str, set[str]]:
+    """Return the text of the device function `element`, and the names of the helper functions that it calls."""
     names = parameter_names(expression)
     texts: list[str] = []
     lines: list[str] = []
@@ -86,8 +92,8 @@ def element_text(expression: TracedExpression, function: str = "element") -> str
     formals = ", ".join(
         f"const {register_type(dtype)} {name}" for dtype, name in zip(expression.dtypes, names, strict=True)
     )
-    head = f"__device__ __forceinline__ {register_type(expression.dtype)} {function}({formals}) {{\n"
-    return f"{helper_texts(helpers)}{head}{''.join(lines)}    return {texts[-1]};\n}}\n"
+    head = f"__device__ __forceinline__ {register_type(expression.dtype)} element({formals}) {{\n"
+    return f"{head}{''.join(lines)}    return {texts[-1]};\n}}\n", helpers
 
 
 def kernel_text(expression: TracedExpression, rank: int, patterns: tuple[ArgumentPattern, ...]) -> str:

@@ -64,7 +64,7 @@ from dagpu.ops.initializers import Constant, Normal, Recipe, Uniform
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot
-from dagpu.ops.single_flight import NOTHING
+from dagpu.ops.single_flight import NOTHING, Once
 
 NAMED: Final = (type, Enum, Device, np.dtype)
 """The classes of values that are in a key by their identity."""
@@ -114,12 +114,15 @@ class _Reader(Flattened):
         self._unreadable: str | None = None
         self._numbers: dict[int, int] = {}
         self._storages: dict[Storage, int] = {}
+        self._splits: dict[Once, int] = {}
+        """The number of each source whose components every run takes itself."""
 
     def finish(self) -> None:
         """Make the key, and drop what only the walk needs. The run must not keep memory that it moves elsewhere."""
         self.key = CacheKey(tuple(self._tokens))
         self._tokens.clear()
         self._storages.clear()
+        self._splits.clear()
 
     # ---- values
 
@@ -363,6 +366,11 @@ class _Reader(Flattened):
                 todo += sources
             case Shared():
                 return self._add_remembered(op, op.source, todo)
+            case Unzip(split=split) if split.in_each_run:
+                if split.once not in self._splits:
+                    self._splits[split.once] = len(self._splits)
+                    todo.append(split.source)
+                self._tokens += (self._splits[split.once], op.index)
             case Unzip():
                 return self._add_remembered(op, op.split.source, todo)
             case _:

@@ -460,6 +460,9 @@ class Evaluation:
     def _visit_remembered(self, node: Remembering, source: AnyOp) -> None:
         """Use the remembered value of a `Shared` or `Unzip`, evaluate it, or wait for the run that is evaluating it."""
         once = node.once
+        if type(node) is Unzip and node.split.in_each_run:
+            self._visit_private(node, source)
+            return
         in_key = self.leaves.reach_remembered(once)
         if self._sources.is_private(node):
             self._visit_private(node, source)

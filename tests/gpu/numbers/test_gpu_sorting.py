@@ -42,7 +42,7 @@ def test_permutations_and_dropout_have_the_bits_of_the_host(cuda: Device) -> Non
     """By the same Philox numbers."""
 
     def results() -> list[bytes]:
-        x = from_host(rows((20, 999), f32)).sync().share()
+        x = from_host(np.nan_to_num(rows((20, 999), f32))).sync().share()  # a division makes a NaN of its own bits
         found = [array.permutation(100_000, seed=3), array.dropout(x, 0.3, seed=4)]
         return [op.to_host().sync().tobytes() for op in found]
 

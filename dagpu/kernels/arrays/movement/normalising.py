@@ -28,7 +28,7 @@ from dagpu.kernels.generated.generated_launch import (
     reshaped,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, unzip
+from dagpu.ops.compose import UNCUT, Map, components_of
 from dagpu.ops.launch import Launch
 
 _F = TypeVar("_F", f16, bf16, f32, f64)
@@ -77,6 +77,6 @@ def _normalise(x: Any, dtype: "np.dtype[Any]", source: AxisGroups, origin: Origi
     for step in ("largest", "total"):
         part = new_output((before, spans, after), number, (order.outer, 1, order.inner), origin)
         launch = Launch(softmax_kernel(step, dtype, source.pattern, order), (part, x, *known), origin)
-        made, x, *again = unzip(launch, None, origin)
+        made, x, *again = components_of(launch, origin)
         known = [*again, Map(made, UNCUT, origin)]
     return first_output(softmax_kernel("quotient", dtype, source.pattern, order), (target, x, *known), origin)

@@ -33,7 +33,7 @@ from dagpu.kernels.generated.generated_launch import (
     reshaped,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, unzip
+from dagpu.ops.compose import UNCUT, Map, components_of
 from dagpu.ops.launch import Launch
 
 # Constrained, not bounded: handles are covariant, and a bound would accept bool.
@@ -84,7 +84,7 @@ def _scan(x: Any, dtype: "np.dtype[Any]", source: AxisGroups, origin: Origin, *,
         number = register_dtype(dtype)
         totals = new_output((before, spans, after), number, (form.outer, 1, form.inner), origin)
         launch = Launch(total_kernel(dtype, source.pattern, form), (totals, x), origin)
-        summed, x = unzip(launch, None, origin)
+        summed, x = components_of(launch, origin)
         extents = (before, spans, after)
         earlier = [
             _scan(

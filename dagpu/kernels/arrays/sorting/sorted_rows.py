@@ -26,7 +26,7 @@ from dagpu.kernels.generated.generated_launch import (
     reshaped,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, Zip, unzip
+from dagpu.ops.compose import UNCUT, Map, Zip, components_of
 from dagpu.ops.creation import Alloc
 from dagpu.ops.launch import Launch
 
@@ -141,6 +141,6 @@ def _passes(
             if out is not None
         ]
         numbers = [each.run, each.made] if each.run else []
-        parts = unzip(Launch(spec, (*targets, *before, *numbers), origin), None, origin)
+        parts = components_of(Launch(spec, (*targets, *before, *numbers), origin), origin)
         before = [Map(part, UNCUT, origin) for part in parts[: len(targets)]]
     return before

@@ -12,6 +12,7 @@ case = CATALOGUE.add
 
 scaled = expr(f32, f32)(lambda x, a: a * x)
 positive = expr(f32)(lambda x: x > 0)
+anyhow_positive: Any = positive
 loose: Any = expr
 anyhow: Any = array
 KEPT: list[Elem[Any]] = []
@@ -290,4 +291,13 @@ case(
 case(
     lambda: array.scatter_add(zeros((0,)), zeros((2,), i64), zeros((2,))),
     ("Give no indices", lambda: array.scatter_add(zeros((0,)), zeros((0,), i64), zeros((0,))).sync()),
+)
+
+
+case(
+    lambda: anyhow_positive.sum(),
+    (
+        "Convert the result of the expression: .to(f32)",
+        lambda: expr(f32)(lambda x: (x > 0).to(f32)).sum()(ones((4,))).sync(),
+    ),
 )

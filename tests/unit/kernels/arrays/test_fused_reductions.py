@@ -1,0 +1,118 @@
+"""Reductions of expressions: the bits of the two ops, on the host and in the CUDA text."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dagpu import ShapeError, array, expr, f16, f32, from_host, i32, ones, pipeline, zeros
+from dagpu.ops.compose import nodes_of
+from dagpu.ops.launch import Launch
+from tests.behaviour.arrays.array_places import steps
+from tests.emulation import shared_folder
+from tests.emulation.emulated_kernels import EmulatedKernels, same_bits
+from tests.simulated.each_device import where as where
+from tests.unit.kernels.expressions.element_trees import samples
+
+EXPRESSIONS = {
+    f32: expr(f32, f32, f32)(lambda x, y, a: array.maximum(a * x, y) + x),
+    f16: expr(f16, f16, f16)(lambda x, y, a: array.where(x > y, a * x, x - y)),
+    i32: expr(i32, i32, i32)(lambda x, y, a: x * a + (y >> 1)),
+}
+TESTED = expr(f32, f32, f32)(lambda x, y, a: (x > y) & (x < a))
+NAMES = ("sum", "prod", "mean", "norm", "amin", "amax", "any", "all")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_folder(tmp_path_factory)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Any:
+    """A reduction, an expression with two arrays and a number, arrays that broadcast, axes, keepdims, and slices."""
+    dtype = draw(st.sampled_from(list(EXPRESSIONS)))
+    name = draw(st.sampled_from([n for n in NAMES if dtype is not i32 or n not in ("mean", "norm")]))
+    expression = TESTED if dtype is f32 and name in ("any", "all") else EXPRESSIONS[dtype]
+    extents = st.sampled_from((1, 2, 3, 4, 17, 40, 300, 5000))
+    shape = draw(st.lists(extents, min_size=1, max_size=3).filter(lambda shape: np.prod(shape) <= 30_000))
+    other = [draw(st.sampled_from((n, n, 1))) for n in shape][draw(st.integers(0, len(shape) - 1)) :]
+    seed = draw(st.integers(0, 99))
+    x, y = (samples(dtype, int(np.prod(s)), seed + n).reshape(s) for n, s in enumerate((shape, other)))
+    axes = tuple(draw(st.permutations(range(len(shape))))[: draw(st.integers(0, len(shape)))])
+    ranges = draw(st.one_of(st.none(), st.tuples(steps, steps, steps)))
+    return name, expression, x, y, draw(st.sampled_from((None, axes))), draw(st.booleans()), ranges
+
+
+@settings(max_examples=60)
+@given(cases())
+def test_the_bits_are_those_of_the_two_ops(case: Any) -> None:
+    """Over broadcast arguments, of inputs with gaps and of reversed ones too."""
+    name, expression, x, y, axis, keepdims, ranges = case
+
+    t = from_host(x).sync()
+    cut = (slice(None),) * x.ndim if ranges is None else ranges[: x.ndim]
+    part = x[cut]
+    extents = zip(y.shape[::-1], part.shape[::-1], strict=False)
+    if 0 in part.shape or any(a not in (b, 1) and b != 1 for a, b in extents):
+        return
+    taken = t.slice(*cut)
+    fused = getattr(expression, name)(axis, keepdims=keepdims)(taken, from_host(y), 2).to_host().sync()
+    plain = getattr(array, name)(expression(taken, from_host(y), 2), axis, keepdims=keepdims).to_host().sync()
+    assert same_bits(fused, plain)
+
+
+@settings(max_examples=2, phases=(Phase.explicit, Phase.generate))
+@given(st.lists(cases(), min_size=6, max_size=6))
+def test_the_cuda_text_gives_the_same_bits(folder: Path, drawn: Any) -> None:
+    """The first pass, with the threads of a block in two orders."""
+    firsts = []
+    for name, expression, x, y, axis, keepdims, _ in drawn:
+        op = getattr(expression, name)(axis, keepdims=keepdims)(from_host(x), from_host(y), 2)
+        (launch, *_) = [node for node in nodes_of(op) if isinstance(node, Launch)][::-1]
+        firsts.append((launch, x, y))
+    device = EmulatedKernels([launch.kernel for launch, *_ in firsts], folder, blocks=True)
+    for launch, x, y in firsts:
+        target: Any = launch.args[0]
+        out, wanted = (np.zeros(target.source.shape, target.source.dtype) for _ in range(2))
+        shapes: list[Any] = [getattr(getattr(arg, "f", None), "shape", None) for arg in launch.args[1:3]]
+        given = [each.reshape(each.shape if s is None else s) for each, s in zip((x, y), shapes, strict=True)]
+        host: Any = launch.kernel.host.function
+        host(wanted, *given, *launch.args[3:])
+        device.launch(launch.kernel, [out, *given, *launch.args[3:]], [target.f.tile])
+        assert same_bits(out, wanted), launch.kernel.cuda
+
+
+def test_one_kernel_computes_and_reduces(where: Any) -> None:
+    """On every device, in a pipeline with one plan; its elements are never in memory."""
+    distance = expr(f32, f32)(lambda x, y: (x - y) * (x - y)).sum(1)
+    x = np.random.default_rng(5).standard_normal((40, 300)).astype(f32)
+
+    @pipeline
+    def nearest(t: Any, centre: Any) -> Any:
+        return distance(t, centre).to_host()
+
+    for row in range(3):
+        centre = x[row].copy()
+        found = nearest(from_host(x).sync(), from_host(centre).sync()).sync()
+        np.testing.assert_allclose(found, ((x - centre) ** 2).sum(1), rtol=1e-4)
+        assert found[row] == 0
+    assert nearest.cache_info()[:2] == (2, 1)
+    launches = [node for node in nodes_of(distance(ones((4, 8)), ones((8,)))) if isinstance(node, Launch)]
+    assert [launch.kernel.name for launch in launches] == ["expression_sum"]
+
+
+def test_what_has_no_elements_and_what_is_refused() -> None:
+    """As for the functions of tensors, with the user's line."""
+    square = expr(f32)(lambda x: x * x)
+    assert square.sum()(zeros((0,))).to_host().sync() == 0
+    with pytest.raises(ShapeError, match="no elements along the axis"):
+        square.amax(0)(zeros((0, 3)))
+    t = ones((3, 3)).sync()
+    with pytest.raises(ShapeError, match=r"sum of expression 'expression' at .*_reductions.py:\d+: axis is 2"):
+        square.sum(2)(t)
+    assert square.norm()(t).to_host().sync() == 3
+    assert "sum over 2 of <expression" in repr(square.sum(2))
