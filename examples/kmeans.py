@@ -1,11 +1,12 @@
 """Clusters of handwritten digits by k-means, compared with scikit-learn from the same first centres.
 
-    images --+--> distances --> sum --> argmin --> labels --> one_hot --+--> scatter_add --> mean --> centres
-    centres -'        `--- images, centres                   `--- sum --'
+    images --+--> distances --> argmin --> labels --> one_hot --+--> scatter_add --> mean --> centres
+    centres -'                                     `--- sum --'
 
-No kernel is written by hand: the distance of a pixel is an expression that broadcasts, and all else are functions of
-`dagpu.array`. An iteration is one call of a pipeline: all but the first run by the plan of the first one. Elements are
-combined in an order that follows from the shapes alone, so every run finds the same clusters, on the host and on a GPU.
+No kernel is written by hand: a distance is an expression that broadcasts and is added up, and all else are functions
+of `dagpu.array`. An iteration is one call of a pipeline: all but the first run by the plan of the first one. Elements
+are combined in an order that follows from the shapes alone, so every run finds the same clusters, on the host and on a
+GPU.
 """
 
 from typing import Any, TypeAlias
@@ -26,6 +27,10 @@ def squared_difference(x: Elem[f32], centre: Elem[f32]) -> Elem[f32]:
     return (x - centre) ** 2
 
 
+distance = squared_difference.sum(axis=2)
+"""The squares of distances, added in the kernel that computes them: the pixels of all pairs are never in memory."""
+
+
 @expr
 def mean(total: Elem[f32], count: Elem[f32], before: Elem[f32]) -> Elem[f32]:
     """Return the mean of a cluster, which stays where it was if nothing belongs to it."""
@@ -35,8 +40,7 @@ def mean(total: Elem[f32], count: Elem[f32], before: Elem[f32]) -> Elem[f32]:
 def nearest(images: SharedTensor[f32], centres: SharedTensor[f32]) -> DeviceOp[Tensor[i64]]:
     """Return the number (n,) of the centre that is nearest to each image, for images (n, m) and centres (k, m)."""
     (n, m), k = images.shape, centres.shape[0]
-    differences = squared_difference(images.reshape((n, 1, m)), centres.reshape((1, k, m)))
-    return array.argmin(array.sum(differences, axis=2), axis=1)
+    return array.argmin(distance(images.reshape((n, 1, m)), centres.reshape((1, k, m))), axis=1)
 
 
 @pipeline

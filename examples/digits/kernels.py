@@ -13,16 +13,22 @@ from numpy.typing import NDArray
 from dagpu import Elem, In, Out, Tile, array, expr, f32, kernel
 
 GEMM_CU = """
+template <bool TURN_A, bool TURN_B>
+__device__ float dot(View<const float, 2> a, View<const float, 2> b, int row, int column) {
+    float sum = 0.0f;
+    #pragma unroll 16
+    for (int k = 0; k < a.extent(TURN_A ? 0 : 1); ++k)
+        sum += (TURN_A ? a(k, row) : a(row, k)) * (TURN_B ? b(column, k) : b(k, column));
+    return sum;
+}
+
 __global__ void gemm(
     Tile<float, 2> c, View<const float, 2> a, View<const float, 2> b, bool turn_a, bool turn_b
 ) {
-    const int inner = a.extent(turn_a ? 0 : 1);
     for (auto i : c) {
-        float sum = 0.0f;
-        #pragma unroll 16
-        for (int k = 0; k < inner; ++k)
-            sum += (turn_a ? a(k, i[0]) : a(i[0], k)) * (turn_b ? b(i[1], k) : b(k, i[1]));
-        c[i] = sum;
+        const int row = i[0], column = i[1];
+        if (turn_a) c[i] = turn_b ? dot<true, true>(a, b, row, column) : dot<true, false>(a, b, row, column);
+        else c[i] = turn_b ? dot<false, true>(a, b, row, column) : dot<false, false>(a, b, row, column);
     }
 }
 """
@@ -79,9 +85,13 @@ def relu_backward(d: Elem[f32], y: Elem[f32]) -> Elem[f32]:
 
 
 @expr
-def cross_entropy(p: Elem[f32], hot: Elem[f32]) -> Elem[f32]:
+def surprise(p: Elem[f32], hot: Elem[f32]) -> Elem[f32]:
     """Return the loss of an image at its label, which is hot, and 0 elsewhere."""
     return -hot * array.log(array.maximum(p, 1e-30))
+
+
+cross_entropy = surprise.sum(1)
+"""The loss (n,) of each image, in one kernel."""
 
 
 @expr

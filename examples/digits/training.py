@@ -147,9 +147,7 @@ def descend(weights: Op, velocity: Tensor[f32], gradient: Op, rate: float) -> tu
 
 
 def step(model: Model, images: Tensor[f32], labels: Tensor[i32], rate: float) -> DeviceOp[tuple[Model, Floats]]:
-    """Return the next model, and losses (n, 10): that of an image is at its label, beside zeros.
-
-    Consumes all handles that it gets.
+    """Return the next model, and the loss (n,) of each image. Consumes all handles that it gets.
 
     A kernel returns its inputs: `w1` goes into the forward gemm and comes out of it, so it has been read before
     `descend` overwrites it. Tensors that several kernels read (`h`, `d`, `dz`) go through them in the same way. That
@@ -183,8 +181,8 @@ def step(model: Model, images: Tensor[f32], labels: Tensor[i32], rate: float) ->
 def train_step(model: Model, images: Floats, labels: Ints, rate: float) -> DeviceOp[tuple[Model, Floats]]:
     """Copy a batch (n, 64) and its labels (n,) to the device, and train on it.
 
-    Returns the next model, in the memory of `model`, and on the host the losses (n, 10): that of an image is at its
-    label, beside zeros. The function itself is called for the first batch; later batches run by the plan of the first.
+    Returns the next model, in the memory of `model`, and the loss (n,) of each image, on the host. The function itself
+    is called for the first batch; later batches run by the plan of the first one.
     """
     batch = zip_ops(from_host(images), from_host(labels))
     return batch.then(lambda uploaded: step(model, *uploaded, rate))
@@ -297,7 +295,7 @@ def train(digits: Digits, options: Options, progress: Progress) -> Trained:
                 plan = plan or plan_of(op)
                 model, loss = op.sync()
                 seconds.append(time.perf_counter() - begun)
-                losses[place] = loss.sum() / options.batch
+                losses[place] = loss.mean()
                 del loss  # its page-locked memory is free for the next step, whose copy then has the same address
             test = accuracy(model, held_out, digits.test_labels)
             progress.update(bar, advance=in_epoch, loss=float(losses.mean()), test=test)
