@@ -83,9 +83,10 @@ class DirectCall:
     @property
     def in_task(self) -> CallInTask:
         """The call in a task. Its text is compiled at the first use."""
-        if self._in_task is None:
-            self._in_task = _make(self.in_task_text, self.constants)
-        return self._in_task
+        found = self._in_task
+        if found is None:
+            found = self._in_task = _make(self.in_task_text, self.constants)
+        return found
 
 
 def _make(text: str, constants: dict[str, object]) -> Any:
