@@ -89,6 +89,12 @@ def _absolute_path(text: str) -> Path:
     return path
 
 
+def _library(text: str) -> str:
+    if text not in ("torch", "cupy", "numba", "raw"):
+        raise ValueError(text)
+    return text
+
+
 def _microseconds(text: str) -> float:
     number = float(text)
     if not 0 <= number < math.inf:
@@ -108,6 +114,8 @@ DIRECT: Final = Variable("DAGPU_DIRECT", "0 or 1", "1", _switch, True)
 """True runs a plan by the function that is written for it, where it has one."""
 EXPLORE_SEED: Final = Variable("DAGPU_EXPLORE_SEED", "a whole number", "17", int, 0)
 """The seed of the execution order on explore devices."""
+FOREIGN: Final = Variable[str | None]("DAGPU_FOREIGN", "torch, cupy, numba or raw", "cupy", _library, None)
+"""The body of foreign ops that runs on a GPU, where an op has one of this kind; None for the first that can run."""
 HOST_DEVICES: Final = Variable("DAGPU_HOST_DEVICES", "a whole number, 1 or more", "8", _whole_from(1), 8)
 """The number of host devices."""
 MAX_CLOSURES: Final = Variable("DAGPU_MAX_CLOSURES", "a whole number, 1 or more", "100000", _whole_from(1), 100_000)
@@ -128,6 +136,7 @@ raw_value: Final[Callable[[Any], Any]] = _variables.get
 
 
 VARIABLES: Final[tuple[Variable[object], ...]] = (
-    CACHE_DIR, CHECKED, DEVICE, DIRECT, EXPLORE_SEED, HOST_DEVICES, MAX_CLOSURES, PINNED_BYTES, SPIN_US, VERIFY,
+    CACHE_DIR, CHECKED, DEVICE, DIRECT, EXPLORE_SEED, FOREIGN, HOST_DEVICES, MAX_CLOSURES, PINNED_BYTES, SPIN_US,
+    VERIFY,
 )  # fmt: skip
 """All environment variables that dagpu reads."""

@@ -69,6 +69,10 @@ class ExportError(DagpuError, BufferError):
     """A handle cannot be given to another library as it is."""
 
 
+class ForeignError(DagpuError):
+    """A foreign op is declared wrongly, has no body that can run, or its body does not keep to its declaration."""
+
+
 class SourceError(DagpuError):
     """A source was given a value that it cannot hold, or was set where it may not change."""
 

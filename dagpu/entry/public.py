@@ -9,6 +9,7 @@ from dagpu.common.errors import (
     DeviceError,
     DeviceLostError,
     ExportError,
+    ForeignError,
     InteropError,
     KernelArgumentError,
     KernelBoundsError,
@@ -29,6 +30,7 @@ from dagpu.common.origin import record_origins
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.interop.foreign_arrays import stream_of
+from dagpu.interop.foreign_ops.foreign_declaration import Foreign, ForeignFunction, foreign
 from dagpu.interop.incoming import adopt, from_array, lend, lend_mut, share_array
 from dagpu.interop.outgoing import Lent, lent_out, unversioned
 from dagpu.kernels import arrays as array
@@ -80,16 +82,17 @@ from dagpu.runtime.timeline import Trace, trace
 __all__ = [
     "Along", "Around", "Ask", "BorrowError", "Borrowed", "CaptureError", "Columns", "CompileError", "CostModel",
     "CudaGraph", "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "Elem", "ExportError",
-    "Expression", "Feed", "Flow", "Here", "In", "InteropError", "Interpreter", "Kernel", "KernelArgumentError",
-    "KernelBoundsError", "KernelOp", "Lazy", "Lent", "ListSchedule", "MayAlloc", "Module", "MovedError",
-    "NestedRunError", "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError",
-    "OwnershipError", "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "Rows",
-    "SchedulingPolicy", "Scope", "Shape", "ShapeError", "SharedTensor", "SingleStream", "Source", "SourceError",
-    "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace",
-    "UpdateError", "adopt", "arange", "array", "batch", "batching", "bf16", "bool_", "c64", "c128", "convert",
-    "current_device", "cutoff", "device", "devices", "dup", "empty", "every", "expr", "eye", "f16", "f32", "f64",
-    "fill", "flow", "from_array", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "lend", "lend_mut",
-    "lent_out", "linspace", "memcpy", "merge", "observe", "ones", "pipeline", "plan_of", "rand", "randn",
-    "record_origins", "share_array", "source", "spawn", "stream_of", "trace", "u8", "u16", "u32", "u64",
-    "unversioned", "use_device", "use_interpreter", "value", "watch", "zeros", "zip_flows", "zip_ops",
+    "Expression", "Feed", "Flow", "Foreign", "ForeignError", "ForeignFunction", "Here", "In", "InteropError",
+    "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Lazy", "Lent", "ListSchedule",
+    "MayAlloc", "Module", "MovedError", "NestedRunError", "NoAlloc", "NoDeviceError", "NotReadyError",
+    "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError", "Partition", "PartitionError", "Pending",
+    "Pipeline", "PlanError", "RoundRobin", "Rows", "SchedulingPolicy", "Scope", "Shape", "ShapeError",
+    "SharedTensor", "SingleStream", "Source", "SourceError", "Static", "Stats", "Stream", "StreamInterpreter",
+    "Tensor", "TensorMut", "TensorRef", "Tile", "Trace", "UpdateError", "adopt", "arange", "array", "batch",
+    "batching", "bf16", "bool_", "c64", "c128", "convert", "current_device", "cutoff", "device", "devices", "dup",
+    "empty", "every", "expr", "eye", "f16", "f32", "f64", "fill", "flow", "foreign", "from_array", "from_host",
+    "full", "i8", "i16", "i32", "i64", "kernel", "lend", "lend_mut", "lent_out", "linspace", "memcpy", "merge",
+    "observe", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "share_array", "source", "spawn",
+    "stream_of", "trace", "u8", "u16", "u32", "u64", "unversioned", "use_device", "use_interpreter", "value",
+    "watch", "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip

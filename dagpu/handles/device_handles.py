@@ -3,16 +3,18 @@
 dagpu.runtime.device_lookup finds devices (`device("host:1")`, `use_device`); dagpu.backends implements them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
-from typing import Final, Literal, Protocol, TypeAlias, final
+from typing import Any, Final, Literal, Protocol, TypeAlias, final
 
 from dagpu.common.critical import Section
 from dagpu.common.layout import Layout
 
-Enqueue: TypeAlias = Callable[[int, Sequence[int], int], object]
-"""Enqueues the work: `f(stream, addresses, scratch)`. `stream` is a CUstream, `addresses` are those of the first
-elements of the tensor arguments, `scratch` is that of the scratch memory, 0 if the work needs none.
+Enqueue: TypeAlias = Callable[..., object]
+"""Enqueues the work: `f(stream, addresses, scratch, *numbers)`. `stream` is a CUstream, `addresses` are those of the
+first elements of the tensor arguments, `scratch` is that of the scratch memory, 0 if the work needs none, and `numbers`
+are the scalar arguments.
 
 Any thread may call it, also several at once. It does not wait for the device. It may be called while the stream is
 captured into a graph."""
@@ -39,6 +41,75 @@ class LibraryBody(Protocol):
     def bind(self, operands: Sequence[Layout], device: int) -> Enqueue:
         """Return the function that enqueues the work."""
         ...
+
+
+class TemporaryMemory(Protocol):
+    """Device memory for the temporaries of a user's body. Its bytes serve one stream, in order."""
+
+    def take(self, nbytes: int) -> "TemporaryBlock":
+        """Return memory. It may serve the next call of `take` from when it is dropped on.
+
+        Raises:
+            DeviceError: there is too little memory.
+        """
+        ...
+
+
+class TemporaryBlock(Protocol):
+    """Memory of `TemporaryMemory.take`, until it is dropped."""
+
+    @property
+    def address(self) -> int: ...
+
+
+class UserBody(ABC):
+    """A `LibraryBody` that is Python code of the user's, for arrays of a library: the body of a foreign op.
+
+    It may take long, and raise anything. So it is not called by a thread that may not wait, and an error of it fails
+    the outputs of its op alone. In a graph it runs once for each capture, and may refuse to be captured.
+    """
+
+    capture: Literal["auto", "never", "required"]
+    """Whether its work becomes part of CUDA graphs: if it can, never, or else the run raises a `CaptureError`."""
+    refused: str | None = None
+    """The reason why its work could not be captured when that was tried last; None if no capture has failed."""
+
+    @abstractmethod
+    def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
+        """See `LibraryBody`."""
+
+    @abstractmethod
+    def bind(self, operands: Sequence[Layout], device: int) -> "UserCall":
+        """See `LibraryBody`."""
+
+
+class UserCall(Protocol):
+    """An `Enqueue` of a `UserBody`."""
+
+    def __call__(
+        self,
+        stream: int,
+        addresses: Sequence[int],
+        scratch: int,
+        /,
+        *numbers: Any,
+        memory: TemporaryMemory,
+        capturing: "Capturing | None" = None,
+    ) -> object:
+        """Call the body. Its temporaries are in `memory`, or in memory that `capturing` keeps."""
+        ...
+
+
+@final
+class Capturing:
+    """A place in one CUDA graph where the work of a body is captured, perhaps several times. It keeps what the captured
+    work needs, as long as the graph lives."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self) -> None:
+        self.kept: dict[str, object] = {}
+        """Objects of the body's library, by its name."""
 
 
 class Exchange(Protocol):

@@ -3,25 +3,43 @@
 `dagpu` exports its functions. It imports none of the other libraries.
 """
 
-from dagpu.common.errors import ExportError, InteropError
+from dagpu.common.errors import ExportError, ForeignError, InteropError
 from dagpu.interop.foreign_arrays import ForeignArray, StreamLike, SupportsCudaArray, SupportsCudaStream, SupportsDLPack
+from dagpu.interop.foreign_ops.bodies import Body
+from dagpu.interop.foreign_ops.foreign_declaration import Foreign, ForeignFunction, foreign
+from dagpu.interop.foreign_ops.lane_views import BodyLane as Lane
+from dagpu.interop.foreign_ops.lane_views import OperandView as View
+from dagpu.interop.foreign_ops.lane_views import current_lane
+from dagpu.interop.foreign_ops.shape_rules import extent, new, require, reserve
 from dagpu.interop.incoming import adopt, from_array, lend, lend_mut, share_array
 from dagpu.interop.outgoing import Lent, lent_out, unversioned
 
 __all__ = [
+    "Body",
     "ExportError",
+    "Foreign",
     "ForeignArray",
+    "ForeignError",
+    "ForeignFunction",
     "InteropError",
+    "Lane",
     "Lent",
     "StreamLike",
     "SupportsCudaArray",
     "SupportsCudaStream",
     "SupportsDLPack",
+    "View",
     "adopt",
+    "current_lane",
+    "extent",
+    "foreign",
     "from_array",
     "lend",
     "lend_mut",
     "lent_out",
+    "new",
+    "require",
+    "reserve",
     "share_array",
     "unversioned",
 ]

@@ -94,7 +94,7 @@ class Kernel(Generic[_P]):
         """
         origin = here()
         if kwargs or len(args) != self._arity:
-            return self._launch(self._bind(args, kwargs, origin), origin)
+            return self._launch(bind_arguments(self.spec, self._signature, args, kwargs, origin), origin)
         # Most calls pass ops and fitting numbers, which need no other checks.
         for i in self._tensors:
             if not isinstance(args[i], DeviceOp):
@@ -113,33 +113,6 @@ class Kernel(Generic[_P]):
                 given[i] = check(given[i])
         # Each handle is live here, and no two share memory that one of them owns.
         return Launch(self.spec, move_handles(tuple(given), "being passed to a kernel", origin), origin)
-
-    def _bind(self, args: Sequence[object], kwargs: dict[str, Any], origin: Origin) -> list[Any]:
-        """Return the arguments in the order of the parameters, with defaults.
-
-        Raises:
-            KernelArgumentError: the arguments do not match the parameters.
-        """
-        spec, signature = self.spec, self._signature
-        names = signature.names
-        takes = f"it takes ({', '.join(names)})"
-        if len(args) > signature.positional:
-            many = f"{len(args)} arguments by position, but at most {signature.positional} are wanted: {takes}"
-            refuse_call(spec, origin, many, "Leave the rest out, or pass it by name")
-        bound = dict(zip(names, args, strict=False))
-        for name, value in kwargs.items():
-            if name not in signature.keywords:
-                how = "by name, but it goes by position" if name in names else "which it does not have"
-                refuse_call(spec, origin, f"got argument {name!r} {how}: {takes}", "Match the call to the declaration")
-            if name in bound:
-                refuse_call(spec, origin, f"got argument {name!r} twice, by position and by name", "Pass it once")
-            bound[name] = value
-        missing = [repr(name) for name in names if name not in bound and name not in signature.defaults]
-        if missing:
-            plural = "s" * (len(missing) > 1)
-            what = f"lacks argument{plural} {', '.join(missing)}: {takes}"
-            refuse_call(spec, origin, what, "Pass an argument for every parameter without a default")
-        return [bound[name] if name in bound else signature.defaults[name] for name in names]
 
     # A method for kernels whose first parameter is an output. mypy infers its element type from a callable alone.
     def new(  # type: ignore[misc]  # reason: a callable is no supertype of the class, but every kernel is one
@@ -417,6 +390,35 @@ def kernel(
         return made
 
     return decorate
+
+
+def bind_arguments(
+    spec: KernelSpec, signature: PySignature, args: Sequence[object], kwargs: dict[str, Any], origin: Origin
+) -> list[Any]:
+    """Return the arguments of a call in the order of the parameters, with defaults.
+
+    Raises:
+        KernelArgumentError: the arguments do not match the parameters.
+    """
+    names = signature.names
+    takes = f"it takes ({', '.join(names)})"
+    if len(args) > signature.positional:
+        many = f"{len(args)} arguments by position, but at most {signature.positional} are wanted: {takes}"
+        refuse_call(spec, origin, many, "Leave the rest out, or pass it by name")
+    bound = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in signature.keywords:
+            how = "by name, but it goes by position" if name in names else "which it does not have"
+            refuse_call(spec, origin, f"got argument {name!r} {how}: {takes}", "Match the call to the declaration")
+        if name in bound:
+            refuse_call(spec, origin, f"got argument {name!r} twice, by position and by name", "Pass it once")
+        bound[name] = value
+    missing = [repr(name) for name in names if name not in bound and name not in signature.defaults]
+    if missing:
+        plural = "s" * (len(missing) > 1)
+        what = f"lacks argument{plural} {', '.join(missing)}: {takes}"
+        refuse_call(spec, origin, what, "Pass an argument for every parameter without a default")
+    return [bound[name] if name in bound else signature.defaults[name] for name in names]
 
 
 def _check_settings(name: str, place: str, abi: Any, options: Any, **flags: Any) -> None:

@@ -41,6 +41,10 @@ PENDING: Final = "dagpu.runtime.spawning.Pending"
 CUDA_GRAPH: Final = "dagpu.ops.graph.CudaGraph"
 SCOPE: Final = "dagpu.ops.graph.Scope"
 MODULE: Final = "dagpu.ops.graph.Module"
+FOREIGN_CALLS: Final = frozenset(
+    f"dagpu.interop.foreign_ops.foreign_declaration.{name}.__call__" for name in ("Foreign", "ForeignFunction")
+)
+"""Calls of foreign ops."""
 PIPELINE: Final = "dagpu.runtime.pipelines.Pipeline"
 PIPELINE_CALL: Final = f"{PIPELINE}.__call__"
 PIPELINE_DECORATOR: Final = "dagpu.runtime.pipelines.pipeline"
@@ -87,9 +91,11 @@ READS_ONLY: Final = frozenset(
     {
         *(f"builtins.{name}" for name in ("zip", "enumerate", "reversed", "iter", "len", "any", "all", "sum")),
         *("weakref.ref", "weakref.ReferenceType", "weakref.finalize"),
+        *(f"dagpu.interop.foreign_ops.shape_rules.{name}" for name in ("extent", "new")),
     }
 )
-"""Generic functions that only read their arguments: the handles in an iterable stay with their owner."""
+"""Functions that only read their arguments: the handles in an iterable stay with their owner, and the declaration of a
+foreign op reads shapes."""
 
 ADDS_TO_SELF: Final = frozenset(
     {

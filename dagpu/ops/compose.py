@@ -230,6 +230,17 @@ class Item:
 
 @final
 @plain
+class Outputs:
+    """The function that returns the outputs of a launch, its arguments from number `first` on, as whole tensors."""
+
+    first: int
+
+    def apply(self, x: Any, where: Origin) -> Any:
+        return tuple([unpartition_handle(each, where) for each in x[self.first :]])
+
+
+@final
+@plain
 class Inspect:
     """The function that calls the user's `f` with a value, and returns that value."""
 
@@ -263,7 +274,7 @@ UNKNOWN_RESULTS: set[type[Any]] = set()
 """Further types of ops whose structure does not show their result. Modules that are imported later add them."""
 
 FIRST, LAST, UNCUT, SHARE = Item(0), Item(-1), Uncut(), Share()
-BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item))
+BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item, Outputs))
 
 
 # ---- building
@@ -512,11 +523,16 @@ def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
         place = place_of(op.origin)
         where = "" if place is None else f"\n{place[0].rsplit('/', 1)[-1]}:{place[1]}"
         # What only hands a tensor to a launch or takes it back is a line of text, not a box of the launch's size.
-        plain = "shape=plaintext, height=0, " if isinstance(op, Map) and isinstance(op.f, Cut | Uncut | Item) else ""
+        plain = "shape=plaintext, height=0, " if _hands_on(op) else ""
         told = label_of(op) if plain else label_of(op) + where
         lines.append(f'  n{number} [{plain}label="{told.translate(_IN_DOT)}"];')
         lines += [f"  n{numbers[source]} -> n{number};" for source in sources_of(op)]
     return "\n".join([*lines, "}"])
+
+
+def _hands_on(op: DeviceOp[Any, Any, Any]) -> bool:
+    """Return True for an op that only hands a tensor to a launch or takes it back."""
+    return isinstance(op, Map) and isinstance(op.f, Cut | Uncut | Item | Outputs)
 
 
 def label_of(op: DeviceOp[Any, Any, Any]) -> str:
@@ -530,6 +546,8 @@ def label_of(op: DeviceOp[Any, Any, Any]) -> str:
             return {Uncut: "unpartition", Share: "share", Reshape: "reshape"}[type(change)]
         case Map(f=Item(index=index)):
             return "first" if index == 0 else "last"
+        case Map(f=Outputs()):
+            return "outputs"
         case Unzip():
             return f"Unzip [{op.index}]"
         case _:

@@ -104,8 +104,8 @@ class KernelSpec:
     indexed: Indexed | None = None
     """The input with indices of another tensor, if an index may be beyond it."""
     library: LibraryBody | None = None
-    """The functions of a library that do the work on a CUDA device, in place of CUDA source text. Such a kernel has no
-    scalar parameters, and it writes whole outputs."""
+    """The functions of a library that do the work on a CUDA device, in place of CUDA source text. Such a kernel writes
+    whole outputs."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)

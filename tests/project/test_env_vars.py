@@ -12,6 +12,7 @@ from dagpu.backends.cuda.resources.cuda_device import pinned_room
 from dagpu.backends.host import HostBackend
 from dagpu.common import env_vars
 from dagpu.common.env_vars import VARIABLES
+from dagpu.interop.foreign_ops.bodies import BodyList
 from tests.support.paths import ROOT
 
 
@@ -29,12 +30,19 @@ def explored() -> object:
         return ones((1,)).to_host().sync()
 
 
+def chosen_body() -> str:
+    bodies = BodyList("op", None, (), 0)
+    bodies.add("raw", lambda lane: None, on_host=False)
+    return bodies.choose()[0].kind
+
+
 READERS: dict[str, Callable[[], object]] = {
     "DAGPU_CACHE_DIR": default_cache_dir,
     "DAGPU_CHECKED": declare,
     "DAGPU_DEVICE": current_device,
     "DAGPU_DIRECT": lambda: value(0).map(str).sync(),
     "DAGPU_EXPLORE_SEED": explored,
+    "DAGPU_FOREIGN": chosen_body,
     "DAGPU_HOST_DEVICES": lambda: HostBackend().device(5),
     "DAGPU_MAX_CLOSURES": lambda: value(0).map(str).sync(),
     "DAGPU_PINNED_BYTES": pinned_room,
@@ -49,6 +57,7 @@ WRONG = {
     "DAGPU_DEVICE": ["tpu", "host:x", "host:99"],
     "DAGPU_DIRECT": ["never"],
     "DAGPU_EXPLORE_SEED": ["x", "1.5"],
+    "DAGPU_FOREIGN": ["jax", "TORCH"],
     "DAGPU_HOST_DEVICES": ["many", "0", "-1"],
     "DAGPU_MAX_CLOSURES": ["0", "all"],
     "DAGPU_PINNED_BYTES": ["1G", "-1", "1e9"],

@@ -183,7 +183,7 @@ class SimulatedGpu:
         with self.call("cuStreamBeginCapture"):
             self.machine.capturing[threading.get_ident()] = stream
         try:
-            node.enqueue(stream.handle, node.addresses, node.scratch)
+            node.enqueue(stream.handle, node.addresses, node.scratch, *node.numbers)
         finally:
             del self.machine.capturing[threading.get_ident()]
         with self.call("cuStreamEndCapture"):

@@ -8,7 +8,10 @@ from numpy.typing import NDArray
 
 from dagpu import (
     DeviceOp,
+    In,
+    KernelOp,
     Lent,
+    Out,
     SharedTensor,
     Stream,
     Tensor,
@@ -16,7 +19,9 @@ from dagpu import (
     TensorRef,
     adopt,
     f32,
+    foreign,
     from_array,
+    i64,
     lend,
     lend_mut,
     lent_out,
@@ -25,7 +30,7 @@ from dagpu import (
     unversioned,
     zeros,
 )
-from dagpu.interop import ForeignArray, SupportsDLPack
+from dagpu.interop import ForeignArray, Lane, SupportsDLPack, View, current_lane, extent, new, require, reserve
 
 array: NDArray[np.float32] = np.zeros(4, np.float32)
 speaks: SupportsDLPack = array  # NumPy fits the protocol
@@ -80,3 +85,50 @@ assert_type(stream_of(1, "cuda:0").__cuda_stream__(), tuple[int, int])
 from_array(3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 lent_out(zeros((4,)).sync())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 unversioned(zeros((4,)).sync())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# ---- foreign ops
+@foreign
+def product(a: In[f32], b: In[f32], by: float = 1.0) -> Tensor[f32]:
+    require(extent(a, 1) == extent(b, 0), "the inner extents differ")
+    assert_type(new(a), Tensor[np.float32])
+    return new((extent(a, 0), extent(b, 1)), f32)
+
+
+@foreign(capture="never")
+def halves(x: In[f32]) -> tuple[Tensor[f32], Tensor[i64]]:
+    return new(x), new((1,), i64)
+
+
+@foreign
+def written(y: Out[f32], x: In[f32]) -> None:
+    reserve(1 << 20)
+
+
+@product.on("torch", host=True)
+def _(a: TorchLike, b: TorchLike, by: float, out: TorchLike) -> None: ...
+
+
+@product.raw
+def _(lane: Lane, a: View[f32], b: View[f32], by: float, out: View[f32]) -> None:
+    assert_type(lane.handle, int)
+    assert_type(out.address, int)
+    assert_type(from_array(out, f32), DeviceOp[Tensor[f32]])
+
+
+@product.host
+def _(a: NDArray[np.float32], b: NDArray[np.float32], by: float, out: NDArray[np.float32]) -> None:
+    out[...] = a @ b * by
+
+
+ones4 = zeros((4, 4))
+assert_type(product(zeros((4, 4)), zeros((4, 4)), by=2.0), DeviceOp[Tensor[f32], Any])
+assert_type(product(zeros((4, 4)), zeros((4, 4))).sync(), Tensor[f32])
+assert_type(halves(ones4), DeviceOp[tuple[Tensor[f32], Tensor[i64]], Any])
+op: KernelOp = written(zeros((4,)).partition((4,)), zeros((4,)))
+assert_type(current_lane(), Lane)
+
+product(zeros((4, 4))).sync()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+product(zeros((4, 4), i64), zeros((4, 4))).sync()  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+product.on("jax")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+foreign(capture="maybe")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]

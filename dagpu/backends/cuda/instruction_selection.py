@@ -16,7 +16,7 @@ from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcp
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.layout import Layout, contiguous_layout
-from dagpu.handles.device_handles import LibraryBody
+from dagpu.handles.device_handles import LibraryBody, UserBody
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import (
     HOST,
@@ -76,6 +76,7 @@ class _Selector:
         self._copies_in: list[CopyIn] = []
         self._copies_out: list[CopyOut] = []
         self._blocking = False
+        self._calls_user = False
         for buffer, offset in enumerate(plan.offsets):
             if offset >= 0:
                 self._places[buffer] = BaseOffset(plan.buffers[buffer].device, offset)
@@ -107,6 +108,7 @@ class _Selector:
             allocates=bool(arenas or self._outputs or self._gathers or self._reports),
             copies_host=bool(self._copies_in or self._copies_out),
             blocking=self._blocking,
+            calls_user=self._calls_user,
         )
 
     def instruction(self, instruction: Instruction) -> Sequence[Selected]:
@@ -154,14 +156,18 @@ class _Selector:
     def _library_call(self, launch: Launch, body: LibraryBody, device: CudaDevice) -> Sequence[Selected]:
         if 0 in launch.grid:
             return ()
-        views = [arg.view if type(arg) is Tiles else arg for arg in launch.args]
+        tensors = [launch.args[index] for index, _ in launch.kernel.tensors]
+        numbers = [arg for arg, param in zip(launch.args, launch.kernel.params, strict=True) if param.form == "scalar"]
+        views = [arg.view if type(arg) is Tiles else arg for arg in tensors]
         layouts = [view.layout for view in views]
         with device.gpu.current():
             enqueue = body.bind(layouts, device.gpu.index)
         operands = [_beyond(self._place(view.buffer), view.layout.offset) for view in views]
         scratch = None if launch.scratch is None else self._place(launch.scratch.buffer)
         used = layouts if launch.scratch is None else [*layouts, launch.scratch.layout]
-        call = LibraryCall(launch, enqueue, operands, scratch, max([layout.nbytes for layout in used]))
+        nbytes = max([layout.nbytes for layout in used])
+        self._calls_user |= isinstance(body, UserBody)
+        call = LibraryCall(launch, enqueue, operands, scratch, nbytes, tuple(numbers))
         return (_command(launch, call),)
 
     def _fill(self, instruction: Fill, device: CudaDevice) -> Selected:

@@ -4,7 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple, final
 
-from dagpu.lowering.plan import Plan
+from dagpu.common.origin import describe
+from dagpu.handles.device_handles import UserBody
+from dagpu.lowering.plan import Execute, Plan
+from dagpu.lowering.program import Launch
 from dagpu.lowering.report.memory_bound import least_bytes
 from dagpu.lowering.report.missed_overlap import MOST_BRANCHES, Branch, Branches, branches_apart
 from dagpu.lowering.report.prediction import PredictedStep, Prediction, forecast
@@ -29,6 +32,7 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
       the place in the user's code that built it. At most `rows` instructions are shown.
     - The critical path; the makespan compared with the lower bound max(critical path, work / lanes); the peak of memory
       beyond the inputs compared with the bytes that every execution of the plan holds at once.
+    - Each foreign op that keeps the plan from being a CUDA graph, with the reason.
     - If a kernel is launched more than once: for each kernel its launches, the bytes that they read and write, their
       time, and its share of the time of all instructions; those with the largest share first.
     - Each pair of independent branches that is predicted not to overlap, with the reason. At most `pairs` pairs are
@@ -38,7 +42,7 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
     parts = [_count(len(found.pieces), "instruction"), _count(len(found.lanes), "lane"), _count(plan.events, "event")]
     lines = [f"Plan: {', '.join(parts)}, devices: {', '.join(plan.devices) or 'none'}"]
     if found.pieces:
-        lines += [*_instructions(found, rows), "", *_time(found), _memory(plan), "", *_kernels(found)]
+        lines += [*_instructions(found, rows), "", *_time(found), _memory(plan), *_graph(plan), "", *_kernels(found)]
         lines += _overlap(found, pairs)
     return "\n".join(lines)
 
@@ -120,6 +124,21 @@ def _memory(plan: Plan) -> str:
         f"Memory beyond the inputs: {plan.peak_bytes:,} bytes, {_ratio(plan.peak_bytes, least)} the lower bound "
         f"{least:,} (what every execution of this plan holds at once)"
     )
+
+
+def _graph(plan: Plan) -> list[str]:
+    """Return a line for each foreign op whose work is no part of a CUDA graph; none for a plan that can be one."""
+    lines: dict[str, None] = {}
+    for step in plan.steps:
+        instruction = step.instruction if isinstance(step, Execute) else None
+        body = instruction.kernel.library if isinstance(instruction, Launch) else None
+        if not (isinstance(instruction, Launch) and isinstance(body, UserBody)):
+            continue
+        why = 'it is declared with capture="never"' if body.capture == "never" else body.refused
+        if why is not None:
+            named = f"{instruction.kernel.name} at {describe(instruction.origin)}"
+            lines[f"No CUDA graph, every run goes through streams: the body of {named} is not captured: {why}"] = None
+    return list(lines)
 
 
 def _overlap(found: Prediction, most: int) -> list[str]:

@@ -80,6 +80,8 @@ def describe_call(callee: Callee) -> str:
     """Name the cause of a move of the arguments, in the words of the run-time error."""
     if callee.name in (names.KERNEL_CALL, names.NEW_OUTPUT_CALL):
         return "being passed to a kernel"
+    if callee.name in names.FOREIGN_CALLS:
+        return "being passed to a foreign op"
     if callee.name == names.PIPELINE_CALL:
         return "being passed to a pipeline"
     called = callee.name.rpartition(".")[2] or (callee.closure.node.name if callee.closure else "")
@@ -92,6 +94,8 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
     Record in `callee` the arguments that it runs, and those that it borrows for later.
     """
     if callee.name in (names.KERNEL_CALL, names.NEW_OUTPUT_CALL, names.PIPELINE_CALL, names.ZIP_OPS):
+        return [True] * len(e.args)
+    if callee.name in names.FOREIGN_CALLS:
         return [True] * len(e.args)
     if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
         return _flags_of_later_call(b, e, callee)

@@ -30,6 +30,14 @@ steps = st.sampled_from((slice(None), slice(None), slice(None, None, 2), slice(1
 ARRAY_CALLS: Final = {
     **dict.fromkeys(("expr", "Elem.to", "Expression.__call__"), "test_wrong_array_arguments tries them"),
     **dict.fromkeys(("Expression.into", "Expression.update"), "test_wrong_array_arguments tries them"),
-    "Expression.build": "functions of dagpu.array call it",
+    **dict.fromkeys(
+        ("Expression.build", "Expression.broadcast", "Expression.by_position", "Expression.check"),
+        "functions of dagpu.array call it",
+    ),
+    **dict.fromkeys(
+        [f"Expression.{name}" for name in ("sum", "prod", "mean", "norm", "amin", "amax", "any", "all")],
+        "tests/unit/kernels/arrays/test_fused_reductions.py",
+    ),
+    **dict.fromkeys(("Expression.compile", "Expression.kernel_for"), "tests/unit/backends/cuda/compile"),
 }
 """Public calls of expressions, which have a table of their own for wrong arguments."""

@@ -74,6 +74,15 @@ def tensor() -> Tensor[f32]:
 ELSEWHERE = {
     "Pipeline.__call__": "its arguments are those of the user's function",
     **ARRAY_CALLS,
+    **dict.fromkeys(
+        ("adopt", "share_array", "from_array", "lend", "lend_mut", "lent_out", "unversioned", "stream_of"),
+        "tests/behaviour/errors/cures/interop.py has each refusal",
+    ),
+    **dict.fromkeys(
+        ("foreign", "Foreign.__call__", "ForeignFunction.__call__"), "tests/behaviour/errors/cures/ has each refusal"
+    ),
+    "Kernel.compile": "it needs a compiler: tests/unit/backends/cuda/compile",
+    "Kernel.new": "tests/unit/kernels/test_new_outputs.py",
     "KernelOp": "kernels make them",
     "SharedTensor.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
     "TensorRef.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",

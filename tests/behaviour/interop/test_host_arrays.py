@@ -287,7 +287,7 @@ def test_wrong_arrays_are_refused_with_their_place() -> None:
         with pytest.raises(InteropError, match="dagpu's already"):
             adopt(zeros((2,)).sync())
         with pytest.raises(InteropError, match="no tensor has"):
-            share_array(np.zeros(3, np.complex128))
+            share_array(np.zeros(3, np.clongdouble))
         with pytest.raises(OwnershipError, match="a borrow is wanted"):
             lent_out(zeros((2,)).sync())  # type: ignore[arg-type]
         with pytest.raises(OwnershipError, match="a SharedTensor is wanted"):

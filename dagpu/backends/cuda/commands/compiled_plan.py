@@ -45,3 +45,6 @@ class CompiledPlan:
     """True if runs copy from or to the host."""
     blocking: bool
     """True if the submission of a run may take long for any inputs. Worker threads submit such a run."""
+    calls_user: bool = False
+    """True if the submission calls bodies of foreign ops. One thread that may wait submits such a run, in the plan's
+    order: the current stream of a library belongs to a thread."""

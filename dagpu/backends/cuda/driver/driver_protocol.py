@@ -189,11 +189,12 @@ class FillNode:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CapturedNode:
-    """Work of a library in a graph: a child graph of what `enqueue` enqueues for these addresses."""
+    """Work of a library in a graph: a child graph of what `enqueue` enqueues for these addresses and numbers."""
 
     enqueue: Enqueue
     addresses: tuple[int, ...]
     scratch: int
+    numbers: tuple[Any, ...] = ()
 
 
 GraphNode: TypeAlias = KernelLaunch | CopyNode | FillNode | CapturedNode

@@ -48,7 +48,7 @@ class StreamCapture:
         mode = bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         self._checked("cuStreamBeginCapture", bindings.cuStreamBeginCapture(stream.cu, mode))
         try:
-            node.enqueue(stream.handle, node.addresses, node.scratch)
+            node.enqueue(stream.handle, node.addresses, node.scratch, *node.numbers)
         except BaseException:
             ended = bindings.cuStreamEndCapture(stream.cu)
             if not ended[0]:

@@ -16,7 +16,7 @@ from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.staging import array_over
 from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import RawStream
-from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
+from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances, cannot_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.errors import CaptureError
 from dagpu.common.origin import describe
@@ -92,10 +92,7 @@ def capture(compiled: CompiledPlan, encoded: Encoded, graphs: GraphInstances, bo
         CaptureError: the plan cannot be a CUDA graph.
     """
     if graphs.obstacle is not None:
-        instruction, why = graphs.obstacle
-        where = f" at {describe(instruction.origin)}" if instruction is not None else ""
-        what = f"{type(instruction).__name__}{where}" if instruction is not None else "the op"
-        raise CaptureError(f"{what} cannot be part of a CUDA graph: {why}.")
+        raise cannot_capture(*graphs.obstacle)
     device = compiled.devices[0]
     device.refuse_if_lost()
     with device.gpu.current():

@@ -17,12 +17,14 @@ from typing import Final, NamedTuple, final
 
 from dagpu.backends.cuda.commands.command_list import Encoded
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.commands.library_calls import LibraryCall, refused_capture
 from dagpu.backends.cuda.driver.driver_protocol import (
     OUT_OF_MEMORY,
     CapturedNode,
     CopyNode,
     FillNode,
     GraphNode,
+    KernelLaunch,
     KernelUpdates,
     RawGraph,
 )
@@ -35,9 +37,11 @@ from dagpu.backends.cuda.graphs.topology import (
     build_topology,
 )
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.common.errors import DagpuError, DeviceError, DeviceLostError
+from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError
+from dagpu.common.origin import describe
+from dagpu.handles.device_handles import Enqueue, UserBody
 from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import GraphLaunch, HostCall, Instruction
+from dagpu.lowering.program import GraphLaunch, HostCall, Instruction, Launch
 
 INSTANCES: Final = 4
 """The most executable graphs of one plan. Further concurrent runs go through streams. A few graphs are enough to keep a
@@ -71,6 +75,7 @@ class GraphExec:
 
     __slots__ = (
         "__weakref__",
+        "_calls",
         "_device",
         "_retired",
         "_topology",
@@ -84,6 +89,8 @@ class GraphExec:
     def __init__(self, device: CudaDevice, topology: GraphTopology) -> None:
         self._device = device
         self._topology = topology
+        self._calls: dict[LibraryCall, Enqueue] = {}
+        """The functions that enqueue the work of libraries into this graph, with the memory that the work needs."""
         self.parameters = topology.parameters.copy()
         """The parameters of the kernels' nodes, with the bases and numbers for which all nodes are written."""
         self._updates: dict[tuple[int, ...], _Updates] = {}
@@ -104,7 +111,7 @@ class GraphExec:
         topology, raw = self._topology, self.raw
         changed = self.parameters.relocate(bases, memory)
         if raw is None:
-            self.raw = self._retired.resource = raw = self._instantiated(lambda command: command.node(bases))
+            self.raw = self._retired.resource = raw = self._instantiated(lambda each: self._node(each, bases, memory))
             return raw
         if not changed:
             return raw
@@ -113,13 +120,13 @@ class GraphExec:
         try:
             for number, node in others:
                 current = number
-                made = node.command.node(bases)
+                made = self._node(node.command, bases, memory)
                 if type(made) is CopyNode:
                     raw.update_copy(number, made)
                 elif type(made) is FillNode:
                     raw.update_fill(number, made)
-                elif not raw.update_captured(number, made):
-                    return self._made_again(raw, bases)
+                elif type(made) is CapturedNode and not self._captured(raw, number, made):
+                    return self._made_again(raw, bases, memory)
             current = None  # the kernels' nodes say themselves which of them was refused
             kernels.apply()
         except BaseException:
@@ -128,9 +135,37 @@ class GraphExec:
             raise
         return raw
 
-    def _made_again(self, before: RawGraph, bases: Sequence[int]) -> RawGraph:
+    def _node(self, command: GraphCommand, bases: Sequence[int], memory: Sequence[object]) -> GraphNode:
+        """Return the node of a command for these bases, and for the numbers in the cells of this memory."""
+        if not isinstance(command, LibraryCall):
+            return command.node(bases)
+        enqueue = self._calls.get(command)
+        if enqueue is None:
+            enqueue = self._calls[command] = command.for_graph(self._device)
+        return command.node(bases, memory, enqueue)
+
+    def _captured(self, raw: RawGraph, number: int, made: CapturedNode) -> bool:
+        """Put a new capture of a library's work in the place of a node. Return False if the driver refuses.
+
+        Raises:
+            CaptureError: a user's body cannot be captured.
+        """
+        try:
+            return raw.update_captured(number, made)
+        except DeviceError as error:
+            self._blame_bodies([self._topology.nodes[number]], error)
+            raise
+
+    def _blame_bodies(self, nodes: Sequence[Node], error: DeviceError) -> None:
+        """Raise a `CaptureError` if the error can come from a user's body that is captured for one of these nodes."""
+        commands = [node.command for node in nodes if not isinstance(node, LaunchTemplate)]
+        bodies = [each for each in commands if isinstance(each, LibraryCall) and each.body is not None]
+        if bodies and not isinstance(error, DeviceLostError) and error.code != OUT_OF_MEMORY:
+            raise refused_capture(bodies, str(error).rstrip(".")) from error
+
+    def _made_again(self, before: RawGraph, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
         """Return a new graph for these bases in the place of `before`, which cannot be updated."""
-        raw = self._instantiated(lambda command: command.node(bases))
+        raw = self._instantiated(lambda command: self._node(command, bases, memory))
         self.raw = self._retired.resource = raw
         self._updates.clear()
         before.destroy()
@@ -162,7 +197,7 @@ class GraphExec:
         here, there = device.memory.take(max(sizes, default=0)), device.pinned.take(max(sizes, default=0))
 
         def placeholder(command: GraphCommand) -> GraphNode:
-            return _moved(command.node(self.parameters.bases), here.address, there.address)
+            return _moved(self._node(command, self.parameters.bases, ()), here.address, there.address)
 
         self.raw = self._retired.resource = self._instantiated(placeholder)
         idle = device.streams.take_exclusive()
@@ -179,7 +214,11 @@ class GraphExec:
                 return node.node(texts[node.launch])
             return with_addresses(node.command)
 
-        return self._device.gpu.make_graph(list(zip(map(made, topology.nodes), topology.needs, strict=True)))
+        try:
+            return self._device.gpu.make_graph(list(zip(map(made, topology.nodes), topology.needs, strict=True)))
+        except DeviceError as error:
+            self._blame_bodies(topology.nodes, error)
+            raise
 
     def changed_bases(self, bases: Sequence[int]) -> list[int]:
         """Return the numbers of these bases that differ from the nodes' bases. A base of 0 is not known yet, and does
@@ -188,8 +227,9 @@ class GraphExec:
         return [number for number, (base, mine) in enumerate(pairs) if base != mine and base != 0]
 
 
-def _moved(node: CopyNode | FillNode | CapturedNode, device: int, host: int) -> GraphNode:
+def _moved(node: GraphNode, device: int, host: int) -> GraphNode:
     """Return the same node at these addresses of device memory and of page-locked memory."""
+    assert not isinstance(node, KernelLaunch)
     if isinstance(node, CapturedNode):
         return replace(node, addresses=(device,) * len(node.addresses), scratch=device)
     if isinstance(node, FillNode):
@@ -208,6 +248,9 @@ def obstacle(plan: Plan) -> tuple[Instruction | None, str] | None:
                 return instruction, "it calls a function of the host. Take the host_map out of the captured op"
             if isinstance(instruction, GraphLaunch):
                 return instruction, "it launches a graph itself. Launch both, one after the other"
+            body = body_of(instruction)
+            if body is not None and body.capture == "never":
+                return instruction, 'it is declared with capture="never". Declare it with @foreign(capture="auto")'
             if len(plan.devices) > 1 and plan.lanes[step.lane].device:
                 here, there = plan.devices[0], plan.devices[plan.lanes[step.lane].device]
                 return instruction, f"it is on {there}, and others are on {here}. Use one device"
@@ -216,6 +259,19 @@ def obstacle(plan: Plan) -> tuple[Instruction | None, str] | None:
     if len({lane.key for lane in plan.lanes if not isinstance(lane.key, int)}) > 1:
         return None, "it is on several streams of your own, and a graph is launched on one stream. Use only one of them"
     return None
+
+
+def cannot_capture(instruction: Instruction | None, why: str) -> CaptureError:
+    """Return the error for a plan that cannot be one graph. The arguments are those that `obstacle` returns."""
+    where = f" at {describe(instruction.origin)}" if instruction is not None else ""
+    what = f"{type(instruction).__name__}{where}" if instruction is not None else "the op"
+    return CaptureError(f"{what} cannot be part of a CUDA graph: {why}.")
+
+
+def body_of(instruction: Instruction) -> UserBody | None:
+    """Return the user's body that an instruction calls; None if it calls none."""
+    body = instruction.kernel.library if isinstance(instruction, Launch) else None
+    return body if isinstance(body, UserBody) else None
 
 
 @final
@@ -251,10 +307,31 @@ class GraphInstances:
         """The reason why the plan cannot be one graph; see the function `obstacle`."""
         return obstacle(self._plan)
 
+    @cached_property
+    def bodies(self) -> frozenset[UserBody]:
+        """The user's bodies that the plan calls."""
+        found = [body_of(step.instruction) for step in self._plan.steps if isinstance(step, Execute)]
+        return frozenset([body for body in found if body is not None])
+
+    @cached_property
+    def is_required(self) -> bool:
+        """True if the plan calls a body whose work must become part of a graph."""
+        return any(body.capture == "required" for body in self.bodies)
+
+    def check_required(self) -> None:
+        """Check that the plan can be one graph if a body of it must become part of one.
+
+        Raises:
+            CaptureError: it cannot.
+        """
+        if self.is_required and self.obstacle is not None:
+            raise cannot_capture(*self.obstacle)
+
     @property
     def first_is_slow(self) -> bool:
-        """True if the next run would have to instantiate the first graph, and that takes long."""
-        if self._count or self._prepared_first or self.refused or self.obstacle:
+        """True if the next run would have to instantiate the first graph, and that takes long. A graph with bodies of
+        the user's is not made ahead of its run: they are called with the arguments of a run alone."""
+        if self._count or self._prepared_first or self.refused or self.obstacle or self.bodies:
             return False
         return sum(isinstance(step, Execute) for step in self._plan.steps) > PROMPT_NODES
 
@@ -372,8 +449,15 @@ class GraphInstances:
             return False
         return True
 
+    def refuse_capture(self, instance: GraphExec, error: CaptureError) -> None:
+        """Take back a graph for whose run a user's body could not be captured. The plan goes through streams from now
+        on, unless the body must become part of a graph: then this raises the error."""
+        instance.broken = True
+        self.give_back(instance)
+        self._refuse(error)
+
     def _refuse(self, error: DagpuError) -> None:
-        if isinstance(error, DeviceLostError):
+        if isinstance(error, DeviceLostError) or (isinstance(error, CaptureError) and self.is_required):
             raise error
         self._failed = True
         if not (isinstance(error, DeviceError) and error.code == OUT_OF_MEMORY):

@@ -77,6 +77,11 @@ def build_topology(compiled: CompiledPlan, encoded: Encoded) -> GraphTopology:
     return drawing.finished()
 
 
+def _library_cells(encoded: Encoded) -> list[int]:
+    """Return the cells with numbers that libraries are called with."""
+    return [cell for action in encoded.actions if isinstance(action.a, LibraryCall) for cell in action.a.cells]
+
+
 @final
 class _TopologyBuilder:
     """Builds the topology of one plan's graph."""
@@ -87,7 +92,8 @@ class _TopologyBuilder:
         parameters = encoded.parameters
         self._texts = list(parameters.copy().texts)
         before = parameters.relocations
-        self._relocations = Relocations([list(places) for places in before.addresses], before.numbers)
+        numbers = before.numbers | {cell: [] for cell in _library_cells(encoded) if cell not in before.numbers}
+        self._relocations = Relocations([list(places) for places in before.addresses], numbers)
         self._nodes: list[Node] = []
         self._needs: list[tuple[int, ...]] = []
         self._tails: list[frozenset[int]] = [frozenset()] * len(compiled.plan.lanes)
@@ -134,11 +140,15 @@ class _TopologyBuilder:
     def finished(self) -> GraphTopology:
         """Return the topology. All commands must have been added."""
         node_of = {node.launch: number for number, node in enumerate(self._nodes) if isinstance(node, LaunchTemplate)}
+        sources = {cell: len(self._relocations.addresses) + n for n, cell in enumerate(self._relocations.numbers)}
         dependents = [{node_of[launch] for launch in launches} for launches in self._relocations.launches()]
         for number, node in enumerate(self._nodes):
             if isinstance(node, CommandNode):
                 for base in node.command.bases:
                     dependents[base].add(number)
+                if isinstance(node.command, LibraryCall):
+                    for cell in node.command.cells:
+                        dependents[sources[cell]].add(number)
         return GraphTopology(
             self._nodes,
             self._needs,

@@ -19,7 +19,7 @@ from dagpu.backends.cuda.replay.graph_replay import GraphReplay
 from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, Replay
-from dagpu.common.errors import DagpuError, DeviceLostError
+from dagpu.common.errors import CaptureError, DagpuError, DeviceLostError
 
 
 def launch_idle_graph(
@@ -64,6 +64,10 @@ def launch_idle_graph(
             if graph is None or stream is None:
                 _give_up(compiled, graphs, graph, error)
                 raise
+            if isinstance(error, CaptureError):
+                streams.give_back_exclusive(stream)
+                graphs.refuse_capture(graph, error)
+                return None
             run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
             followed = run.follow(None if launched else error)
             if launched and not followed.mark_lost(error, required=True):
@@ -189,6 +193,11 @@ def launch_graph(
     run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
     try:
         graph.update_nodes(buffers.bases, memory).launch(stream.raw)
+    except CaptureError as refused:
+        if own is None:
+            streams.give_back_exclusive(stream)
+        graphs.refuse_capture(graph, refused)
+        return None
     except BaseException as error:
         return run.follow(error)
     if own is not None or compiled.reports:  # other work may follow in the stream, or reports have to be read
@@ -211,7 +220,7 @@ def _is_ready(graph: GraphExec, graphs: GraphInstances, buffers: RunMemory) -> b
         return graph.raw is not None or graphs.instantiated(
             graph, lambda new: new.update_nodes(buffers.bases, buffers.bound)
         )
-    except DeviceLostError:
+    except (CaptureError, DeviceLostError):
         raise
     except DagpuError:
         return False

@@ -39,13 +39,15 @@ def start(
     with devices[0].gpu.current():
         if devices[0].retired.gone:
             devices[0].destroy_retired()
+        if graph and graphs.bodies:
+            graphs.check_required()
         if graph and (graphs.idle or graphs.can_lend) and not any(device.exchange.arrivals for device in devices):
             launched = launch_graph(compiled, command_lists, graphs, bindings.memory, spin)
             if launched is not None:
                 return launched
         buffers = RunMemory(compiled, bindings.memory)
         run = CudaReplay(compiled, buffers, command_lists.give_back, graphs.give_back)
-        _submit(run, command_lists)
+        _submit(run, command_lists, may_wait=spin > 0)
         if spin and run.submitted:
             try:
                 run.poll_in_context(spin)
@@ -56,8 +58,8 @@ def start(
     return run
 
 
-def _submit(run: CudaReplay, command_lists: CommandListPool) -> None:
-    """Submit a run as a command list."""
+def _submit(run: CudaReplay, command_lists: CommandListPool, may_wait: bool) -> None:
+    """Submit a run as a command list. With `may_wait`, this thread waits for the run anyway, and runs no event loop."""
     try:
         _take_streams(run)
         _take_command_list(run, command_lists)
@@ -75,7 +77,7 @@ def _submit(run: CudaReplay, command_lists: CommandListPool) -> None:
         device.live.add(run)
     if run.compiled.blocking or not run.buffers.submits_quickly():
         run.submit_elsewhere(submit_on_threads)
-    elif congested:
+    elif congested or (run.compiled.calls_user and not may_wait):
         run.submit_elsewhere(partial(submit_rest_on_thread, begin=0))
     else:
         submit_commands(run, 0)

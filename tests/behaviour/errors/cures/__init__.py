@@ -18,7 +18,13 @@ from tests.behaviour.errors.cures import (
     running,
 )
 from tests.behaviour.errors.cures.catalogue import KEPT, LEFT_OUT, Case, Program
-from tests.behaviour.errors.cures.kernels import array_functions, expressions, kernel_calls, kernel_declarations
+from tests.behaviour.errors.cures.kernels import (
+    array_functions,
+    expressions,
+    foreign_ops,
+    kernel_calls,
+    kernel_declarations,
+)
 from tests.behaviour.errors.cures.reactive import flows, sources, tiles
 
 __all__ = ["CASES", "KEPT", "LEFT_OUT", "Case", "Program"]
@@ -42,6 +48,7 @@ CASES: Final[list[Case]] = [
         sources,
         tiles,
         interop,
+        foreign_ops,
     )
     for case in module.CATALOGUE.cases
 ]

@@ -209,6 +209,8 @@ def kernel_texts() -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
                 continue
+            if "@kernel" in node.value:  # a program
+                continue
             if "__global__" in node.value and "for (auto i :" in node.value and not NOT_WHOLE.search(node.value):
                 yield node.value
     yield from re.findall(r'cuda="""(.*?)"""', (ROOT / "README.md").read_text(), re.DOTALL)

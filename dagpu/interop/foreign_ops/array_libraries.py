@@ -1,0 +1,202 @@
+"""What dagpu knows of each library: its arrays over an address, its current stream, its temporaries.
+
+A library is imported when a body for it is first prepared for a device, never by `import dagpu`.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final, Literal, Protocol, TypeAlias, final
+
+import numpy as np
+
+from dagpu.handles.device_handles import Capturing, TemporaryMemory
+from dagpu.interop.capsules import CPU, ArrayMemory, make_capsule
+from dagpu.interop.foreign_ops.lane_views import BodyLane, OperandView
+
+LibraryName: TypeAlias = Literal["torch", "cupy", "numba"]
+"""A library whose arrays a body of a foreign op can take."""
+
+
+class ArrayLibrary(Protocol):
+    """A library of arrays."""
+
+    @property
+    def module(self) -> Any:
+        """The imported module."""
+        ...
+
+    def array(self, view: OperandView[Any], /) -> Any:
+        """Return an array over an operand, without a copy."""
+        ...
+
+    def again(self, array: Any, /) -> Any:
+        """Return an object of its own for an array, so that a body cannot change the shape of a later one."""
+        ...
+
+    def entered(
+        self, lane: BodyLane, memory: TemporaryMemory, capturing: Capturing | None, /
+    ) -> AbstractContextManager[object]:
+        """Return a context in which the library's current stream is the lane, and its temporaries live long enough."""
+        ...
+
+    def host_array(self, array: "np.ndarray[Any, Any]", /) -> Any:
+        """Return an array on the CPU over a NumPy array, without a copy."""
+        ...
+
+    def entered_on_host(self) -> AbstractContextManager[object]:
+        """Return a context for a body on such arrays."""
+        ...
+
+
+@final
+class Torch:
+    """PyTorch. Its allocator knows streams: memory that a body drops serves the same stream again."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self._streams: dict[tuple[int, int], Any] = {}
+
+    def array(self, view: OperandView[Any]) -> Any:
+        return self.module.from_dlpack(view.__dlpack__())
+
+    def again(self, array: Any) -> Any:
+        return array.detach()
+
+    def entered(
+        self, lane: BodyLane, memory: TemporaryMemory, capturing: Capturing | None
+    ) -> AbstractContextManager[object]:
+        key = lane.device, lane.handle
+        stream = self._streams.get(key)
+        if stream is None:
+            device = self.module.device("cuda", lane.device)
+            stream = self._streams[key] = self.module.cuda.ExternalStream(lane.handle, device=device)
+        return self._entered(stream, capturing)
+
+    @contextmanager
+    def _entered(self, stream: Any, capturing: Capturing | None) -> Iterator[None]:
+        torch = self.module
+        with torch.no_grad(), torch.cuda.stream(stream):
+            if capturing is None:
+                yield
+                return
+            pool = capturing.kept.get("torch")
+            if pool is None:  # PyTorch knows nothing of the capture, and would give its memory to others afterwards
+                pool = capturing.kept["torch"] = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(pool):
+                self._clear_workspaces()
+                try:
+                    yield
+                finally:
+                    self._clear_workspaces()
+
+    def _clear_workspaces(self) -> None:
+        """Make PyTorch take another workspace for cuBLAS, which it keeps for each stream. Each captured body needs one
+        of its own, out of its own pool: graphs that are captured on one stream may run at once."""
+        self.module._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  # PyTorch's own graphs do so, and no public name
+
+    def host_array(self, array: "np.ndarray[Any, Any]") -> Any:
+        memory = ArrayMemory(
+            array.__array_interface__["data"][0], array.shape, array.strides, array.dtype, (CPU, 0), False, array
+        )
+        return self.module.from_dlpack(make_capsule(memory, versioned=False))
+
+    def entered_on_host(self) -> AbstractContextManager[object]:
+        found: AbstractContextManager[object] = self.module.no_grad()
+        return found
+
+
+@final
+class CuPy:
+    """CuPy. Its pool does not know when a stream that it has not made is over, so temporaries come from dagpu's."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self._streams: dict[tuple[int, int], Any] = {}
+
+    def array(self, view: OperandView[Any]) -> Any:
+        cuda = self.module.cuda
+        memory = cuda.UnownedMemory(view.address, view.nbytes, view, view.device)
+        return self.module.ndarray(view.shape, view.dtype, cuda.MemoryPointer(memory, 0), view.strides)
+
+    def again(self, array: Any) -> Any:
+        return array.view()
+
+    def entered(
+        self, lane: BodyLane, memory: TemporaryMemory, capturing: Capturing | None
+    ) -> AbstractContextManager[object]:
+        cuda, key = self.module.cuda, (lane.device, lane.handle)
+        stream = self._streams.get(key)
+        if stream is None:
+            if hasattr(cuda.Stream, "from_external"):  # from version 14 on
+                stream = cuda.Stream.from_external(lane)
+            else:
+                stream = cuda.ExternalStream(lane.handle, lane.device)
+            self._streams[key] = stream
+
+        def allocate(nbytes: int) -> Any:
+            block = memory.take(nbytes)
+            return cuda.MemoryPointer(cuda.UnownedMemory(block.address, nbytes, block, lane.device), 0)
+
+        return self._entered(lane.device, stream, allocate)
+
+    @contextmanager
+    def _entered(self, device: int, stream: Any, allocate: Callable[[int], Any]) -> Iterator[None]:
+        cuda = self.module.cuda
+        with cuda.Device(device), stream, cuda.using_allocator(allocate):
+            yield
+
+    def host_array(self, array: "np.ndarray[Any, Any]") -> Any:
+        return array
+
+    def entered_on_host(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+@final
+class Numba:
+    """numba-cuda. It has no current stream: a body names it, `cuda.external_stream(current_lane().handle)`."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def array(self, view: OperandView[Any]) -> Any:
+        return self.module.as_cuda_array(view, sync=False)
+
+    def again(self, array: Any) -> Any:
+        return array.view(array.dtype)
+
+    def entered(
+        self, lane: BodyLane, memory: TemporaryMemory, capturing: Capturing | None
+    ) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def host_array(self, array: "np.ndarray[Any, Any]") -> Any:
+        return array
+
+    def entered_on_host(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+_MODULES: Final[dict[str, tuple[str, Callable[[Any], ArrayLibrary]]]] = {
+    "torch": ("torch", Torch),
+    "cupy": ("cupy", CuPy),
+    "numba": ("numba.cuda", Numba),
+}
+"""For each library the module that is imported, and what dagpu knows of it."""
+
+_found: Final[dict[str, ArrayLibrary]] = {}
+
+
+def find_library(name: str) -> ArrayLibrary:
+    """Return a library. It is imported by the first call.
+
+    Raises:
+        ImportError: it cannot be imported.
+    """
+    module_name, make = _MODULES[name]
+    module = importlib.import_module(module_name)
+    library = _found.get(name)
+    if library is None or library.module is not module:
+        library = _found[name] = make(module)
+    return library

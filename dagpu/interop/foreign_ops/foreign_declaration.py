@@ -1,0 +1,273 @@
+"""`foreign`: an op whose work another library does, as a typed declaration that gives shapes, and bodies."""
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, cast, final, get_args, get_origin, overload
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.errors import ForeignError
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.wrong_arguments import format_value
+from dagpu.handles import Tensor
+from dagpu.interop.foreign_ops.bodies import BodyDecorators, BodyList
+from dagpu.interop.foreign_ops.shape_rules import Declared, DeclaredOperand, run_declaration
+from dagpu.interop.foreign_ops.user_bodies import DeclaredBody
+from dagpu.kernels.annotations import Annotation, PySignature, declared_at, read_signature
+from dagpu.kernels.decorator import bind_arguments
+from dagpu.kernels.generated.generated_launch import (
+    AnyOp,
+    check_call,
+    move_arguments,
+    new_output,
+    number_input,
+    output,
+    tensor_input,
+    with_layouts,
+)
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import UNCUT, Item, Map, Outputs
+from dagpu.ops.kernel_spec import KernelSpec, Param
+from dagpu.ops.launch import KernelOp, Launch
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T", bound=Tensor[Any] | tuple[Tensor[Any], ...])
+_T_co = TypeVar("_T_co", bound=Tensor[Any] | tuple[Tensor[Any], ...], covariant=True)
+
+Capture = Literal["auto", "never", "required"]
+_CAPTURES: Final = ("auto", "never", "required")
+_NUMBERS: Final = {"int": np.dtype(np.int64), "float": np.dtype(np.float64), "bool": np.dtype(np.bool_)}
+
+
+@final
+class _Declaration:
+    """A declaration: its parameters, its bodies, and the kernels that calls of it launch."""
+
+    def __init__(
+        self, function: Callable[..., object], signature: PySignature, results: int | None, capture: Capture
+    ) -> None:
+        self.name = function.__name__
+        self.origin: Origin = (function.__code__, 0)
+        self.bodies = BodyList(self.name, self.origin, signature.names, results)
+        self.params = tuple(
+            [_param(name, a, self.name) for name, a in zip(signature.names, signature.annotations, strict=True)]
+        )
+        self._function = function
+        self._signature = signature
+        self._capture: Capture = capture
+        self._specs: dict[tuple[int, int], KernelSpec] = {}
+        """The kernels, by the number of new tensors and the bytes of scratch memory."""
+        self._checked = self._spec(0, 0)
+
+    def build(
+        self,
+        args: Sequence[object],
+        kwargs: dict[str, Any],
+        origin: Origin,
+        make: Callable[[tuple[Any, ...], Declared], AnyOp],
+    ) -> AnyOp:
+        """Return the op that `make` makes of the moved arguments and of what the declaration gives for them."""
+        given = bind_arguments(self._checked, self._signature, args, kwargs, origin)
+        checked = check_call(self.name, self.params, given, self.origin, origin)
+
+        def built(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
+            declared = self._declared(arguments, layouts, origin)
+            return make(move_arguments(self.name, arguments, origin), declared)
+
+        return with_layouts(self.name, checked, built, origin)
+
+    def kernel(self, declared: Declared) -> KernelSpec:
+        """Return the kernel that does the work."""
+        return self._spec(len(declared.results), declared.scratch)
+
+    def _declared(self, arguments: Sequence[Any], layouts: Sequence[Layout | None], origin: Origin) -> Declared:
+        operands = [
+            arg if layout is None else DeclaredOperand(layout, param.name)
+            for param, arg, layout in zip(self.params, arguments, layouts, strict=True)
+        ]
+        return run_declaration(self._function, self.name, operands, self.origin, origin)
+
+    def _spec(self, results: int, scratch: int) -> KernelSpec:
+        found = self._specs.get((results, scratch))
+        if found is None:
+            made = [output(f"result{number}", cast(Any, None), None) for number in range(results)]
+            params = (*self.params, *made)
+            body = DeclaredBody(self.bodies, [param.form for param in params], scratch, self._capture)
+            spec = KernelSpec(
+                name=self.name, params=params, cuda="", source_name="", abi="views", block=None, options=(),
+                checked=False, origin=self.origin, host=self.bodies.host, grid=(1,), library=body,
+            )  # fmt: skip
+            found = self._specs.setdefault((results, scratch), spec)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<foreign op {self.name}({', '.join(self._signature.names)}) declared at {describe(self.origin)}>"
+
+
+def _param(name: str, annotation: Annotation, op: str) -> Param:
+    if annotation.form == "scalar":
+        assert annotation.scalar is not None
+        return number_input(name, annotation.dtype or _NUMBERS[annotation.scalar], op)
+    make = output if annotation.form == "out" else tensor_input
+    return make(name, cast(Any, annotation.dtype), None)
+
+
+@final
+class Foreign(BodyDecorators, Generic[_P]):
+    """A foreign op whose outputs are partitions, as a kernel's. A call yields a tuple of all arguments."""
+
+    def __init__(self, declaration: _Declaration) -> None:
+        self._declaration = declaration
+        self._bodies = declaration.bodies
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
+        """Return the op of a call. Handles among the arguments move into it. The body gets whole tensors, whatever the
+        tiles of the partitions are.
+
+        Raises:
+            KernelArgumentError: an argument is missing, has a wrong form, element type or range, or shares memory with
+                an output. No handle has been moved.
+            ShapeError: the declaration requires something that does not hold.
+            MovedError: a handle has been moved before.
+        """
+        origin, declaration = here(), self._declaration
+
+        def make(arguments: tuple[Any, ...], declared: Declared) -> AnyOp:
+            return Launch(declaration.kernel(declared), arguments, origin)
+
+        return cast(KernelOp, declaration.build(args, kwargs, origin, make))
+
+    def __repr__(self) -> str:
+        return repr(self._declaration)
+
+
+@final
+class ForeignFunction(BodyDecorators, Generic[_P, _T_co]):
+    """A foreign op whose outputs are new tensors, those that its declaration makes. A call yields what it returned."""
+
+    def __init__(self, declaration: _Declaration) -> None:
+        self._declaration = declaration
+        self._bodies = declaration.bodies
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co, Any]:
+        """Return an op whose result is the new tensor, or a tuple of them. Handles among the arguments move into it.
+
+        Raises:
+            KernelArgumentError: an argument is missing, or has a wrong form, element type or range. No handle has been
+                moved.
+            ShapeError: the declaration requires something that does not hold.
+            MovedError: a handle has been moved before.
+        """
+        origin, declaration = here(), self._declaration
+
+        def make(arguments: tuple[Any, ...], declared: Declared) -> AnyOp:
+            made = [
+                new_output(layout.shape, layout.dtype, tuple([max(n, 1) for n in layout.shape]), origin)
+                for layout in declared.results
+            ]
+            launch = Launch(declaration.kernel(declared), (*arguments, *made), origin)
+            if declared.single:
+                return Map(Map(launch, Item(len(arguments)), origin), UNCUT, origin)
+            return Map(launch, Outputs(len(arguments)), origin)
+
+        return declaration.build(args, kwargs, origin, make)
+
+    def __repr__(self) -> str:
+        return repr(self._declaration)
+
+
+class _Declare(Protocol):
+    """`foreign` with options."""
+
+    @overload
+    def __call__(self, declaration: Callable[_P, None], /) -> Foreign[_P]: ...
+    @overload
+    def __call__(self, declaration: Callable[_P, _T], /) -> ForeignFunction[_P, _T]: ...
+
+
+@overload
+def foreign(declaration: Callable[_P, None], /) -> Foreign[_P]: ...
+@overload
+def foreign(declaration: Callable[_P, _T], /) -> ForeignFunction[_P, _T]: ...
+@overload
+def foreign(*, capture: Capture = ...) -> _Declare: ...
+def foreign(declaration: Callable[..., Any] | None = None, /, *, capture: Capture = "auto") -> Any:
+    """Declare an op whose work another library does: PyTorch, CuPy, Numba, or one that takes addresses.
+
+    The decorated function has the parameters of a kernel: `In`, `Out` and numbers. Its body runs at each call, on
+    operands that know their shape and element type alone; it calls `extent`, `require`, `reserve` and `new`. With
+    `-> None` the outputs are its `Out` parameters, and a call yields all arguments, as a kernel's. With
+    `-> Tensor[...]`, or a tuple of these, the outputs are new tensors: it returns what `new` gives. Bodies are added to
+    it: `.on("torch")`, `.on("cupy")`, `.on("numba")`, `.raw` and `.host`.
+
+    A plan sees one instruction with exact reads and writes. An exception in a body fails the outputs of its op alone.
+
+    Args:
+        declaration: the function.
+        capture: "auto" makes the work a part of CUDA graphs, and lets a plan whose body cannot be captured go through
+            streams; `op.explain()` says why. "never" does not try. "required" raises a `CaptureError` if it cannot.
+
+    Raises:
+        ForeignError: the declaration has no output, or `capture` is none of these.
+        KernelArgumentError: a parameter is neither an input, an output nor a number.
+    """
+    where = here()
+    if type(capture) is not str or capture not in _CAPTURES:
+        raise ForeignError(
+            f"foreign at {describe(where)}: capture is {format_value(capture)}. "
+            'Write capture="auto", "never" or "required".'
+        )
+    scope = sys._getframe(1).f_locals
+
+    def declare(function: Callable[..., Any]) -> Any:
+        return _declare(function, capture, scope, where)
+
+    return declare if declaration is None else declare(declaration)
+
+
+def _declare(function: Callable[..., Any], capture: Capture, scope: dict[str, Any], where: Origin) -> Any:
+    if not inspect.isfunction(function):
+        raise ForeignError(
+            f"foreign at {describe(where)} is applied to {format_value(function)}, which is not a plain function. "
+            "Decorate a def that names and types the parameters."
+        )
+    name, place = function.__name__, declared_at(function)
+    signature = read_signature(function, scope)
+    returned = function.__annotations__.get("return", inspect.Parameter.empty)
+    if returned is inspect.Parameter.empty:
+        raise ForeignError(
+            f"{name}, declared at {place}: it does not say what it returns. Annotate it -> None if its outputs are Out "
+            "parameters, -> Tensor[f32] if they are new tensors."
+        )
+    into_partitions = returned is None or returned == "None"
+    outs = [n for n, a in zip(signature.names, signature.annotations, strict=True) if a.form == "out"]
+    lazy = [n for n, a in zip(signature.names, signature.annotations, strict=True) if a.lazy]
+    if lazy:
+        raise ForeignError(
+            f"{name}, declared at {place}: parameter {lazy[0]!r} is Lazy, and a declaration needs the number. Annotate "
+            "it float, and call the op inside .then(...) on the number."
+        )
+    if into_partitions and not outs:
+        raise ForeignError(
+            f"{name}, declared at {place}: it has no output. Annotate a parameter Out[f32], or annotate the function "
+            "-> Tensor[f32] and return new(...)."
+        )
+    if not into_partitions and outs:
+        raise ForeignError(
+            f"{name}, declared at {place}: it has the Out parameter {outs[0]!r} and returns new tensors. Annotate it "
+            "-> None, or make that output a new tensor too."
+        )
+    declaration = _Declaration(function, signature, 0 if into_partitions else _results_of(returned), capture)
+    return Foreign(declaration) if into_partitions else ForeignFunction(declaration)
+
+
+def _results_of(returned: object) -> int | None:
+    """Return the number of tensors that a return annotation names; None if it is text, or a tuple of any length."""
+    kind = get_origin(returned) or returned
+    if kind is Tensor:
+        return 1
+    arguments = get_args(returned)
+    return len(arguments) if kind is tuple and Ellipsis not in arguments else None

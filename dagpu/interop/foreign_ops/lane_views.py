@@ -1,0 +1,159 @@
+"""What a body sees of a run: the stream that it enqueues to, and its operands by address."""
+
+import threading
+from typing import Any, Final, Generic, final
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.dtypes import Shape
+from dagpu.common.errors import ForeignError
+from dagpu.common.layout import Layout
+from dagpu.common.origin import describe, here
+from dagpu.interop.capsules import CUDA, ArrayMemory, make_capsule
+
+_D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
+
+
+@final
+class BodyLane:
+    """The stream that a body of a foreign op enqueues to, during its call. It speaks `__cuda_stream__`."""
+
+    __slots__ = ("_capturing", "_device", "_handle")
+
+    def __init__(self, handle: int, device: int, capturing: bool) -> None:
+        self._handle = handle
+        self._device = device
+        self._capturing = capturing
+
+    @property
+    def handle(self) -> int:
+        """The CUstream."""
+        return self._handle
+
+    @property
+    def device(self) -> int:
+        """The index of the CUDA device."""
+        return self._device
+
+    @property
+    def capturing(self) -> bool:
+        """True if the stream is being captured: what the body enqueues becomes a part of a CUDA graph."""
+        return self._capturing
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the version of the protocol, 0, and the CUstream."""
+        return 0, self._handle
+
+    def __repr__(self) -> str:
+        return f"<Lane {self._handle:#x} on cuda:{self._device}>"
+
+
+@final
+class OperandView(Generic[_D_co]):
+    """An operand of a `raw` body, during its call: an address with a shape.
+
+    It speaks the CUDA array interface and DLPack. Neither names a stream: the plan orders the work, so no consumer
+    waits.
+    """
+
+    __slots__ = ("_address", "_device", "_layout", "_read_only")
+
+    def __init__(self, address: int, layout: Layout, device: int, read_only: bool) -> None:
+        self._address = address
+        self._layout = layout
+        self._device = device
+        self._read_only = read_only
+
+    @property
+    def address(self) -> int:
+        """The address of the first element."""
+        return self._address
+
+    @property
+    def shape(self) -> Shape:
+        """The extents in elements, one for each axis."""
+        return self._layout.shape
+
+    @property
+    def strides(self) -> Shape:
+        """The distances between neighbours along each axis, in bytes."""
+        return self._layout.strides
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        """The element type."""
+        return self._layout.dtype
+
+    @property
+    def device(self) -> int:
+        """The index of the CUDA device."""
+        return self._device
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes from the first element to the end of the last."""
+        layout = self._layout
+        if 0 in layout.shape:
+            return 0
+        steps = [(n - 1) * stride for n, stride in zip(layout.shape, layout.strides, strict=True)]
+        return sum(steps) + layout.dtype.itemsize
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The CUDA array interface, version 3, without a stream."""
+        layout = self._layout
+        return {
+            "shape": layout.shape,
+            "typestr": layout.dtype.str,
+            "data": (self._address, self._read_only),
+            "strides": None if layout.contiguous else layout.strides,
+            "version": 3,
+            "stream": None,
+        }
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Return a capsule of the memory. A capsule below DLPack 1.0 cannot say that an input is read-only."""
+        layout = self._layout
+        memory = ArrayMemory(
+            self._address, layout.shape, layout.strides, layout.dtype, self.__dlpack_device__(), self._read_only, None
+        )
+        return make_capsule(memory, versioned=max_version is not None and max_version[0] >= 1)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the type of the device in DLPack's numbers, and its index."""
+        return CUDA, self._device
+
+    def __repr__(self) -> str:
+        return f"<View {self._layout.dtype.name}, {self._layout.shape}, cuda:{self._device}>"
+
+
+class _Lanes(threading.local):
+    """The lane of the body that this thread calls."""
+
+    current: BodyLane | None = None
+
+
+LANES: Final = _Lanes()
+
+
+def current_lane() -> BodyLane:
+    """Return the stream of the body that runs, for libraries that have no current stream: Numba's
+    `kernel[grid, block, cuda.external_stream(current_lane().handle)]`.
+
+    Raises:
+        ForeignError: no body of a foreign op runs in this thread on a CUDA device.
+    """
+    if LANES.current is None:
+        raise ForeignError(
+            f"current_lane() at {describe(here())}: no body of a foreign op runs on a CUDA device in this thread. Call "
+            "it in the body, on the thread that calls the body."
+        )
+    return LANES.current
