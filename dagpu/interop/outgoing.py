@@ -81,9 +81,9 @@ class HandleExports:
             _check_readers_version(described, max_version)
             owner = clone_shared(handle)  # one more handle: `try_unwrap()` counts it
             _know(state.storage, state.layout, where, writable=False)
-        else:
+        _hand_over(state.storage, stream)  # it may fail: the tensor has not moved then
+        if not isinstance(handle, SharedTensor):
             _take_out(handle, where)
-        _hand_over(state.storage, stream)
         read_only = isinstance(handle, SharedTensor)
         return make_capsule(_memory_of(state.storage, state.layout, owner, read_only=read_only), versioned=versioned)
 
