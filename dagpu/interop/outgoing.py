@@ -36,7 +36,7 @@ from dagpu.handles import (
 from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.storage import Locks, Storage, release_returned_loans, watch_loan
 from dagpu.interop.capsules import CUDA, ArrayMemory, make_capsule
-from dagpu.interop.foreign_arrays import LEGACY, StreamLike, stream_handle
+from dagpu.interop.foreign_arrays import LEGACY, StreamLike, extent_of, stream_handle
 from dagpu.interop.known_memory import add_memory, forget_memory
 
 _D = TypeVar("_D", bound=np.generic)
@@ -158,8 +158,7 @@ def _memory_of(storage: Storage, layout: Layout, owner: object, *, read_only: bo
 
 def _know(storage: Storage, layout: Layout, where: Origin, *, writable: bool) -> None:
     """Enter memory that is given out, so that it cannot come back as a second handle."""
-    start = driver_of(storage.device).exchange.address_of(storage.memory) + layout.offset
-    stop = start + (layout.nbytes if layout.contiguous else storage.nbytes - layout.offset)
+    start, stop = extent_of(_memory_of(storage, layout, None, read_only=not writable))
     add_memory(storage.device, start, stop, storage, "__dlpack__", where, writable=writable)
 
 
@@ -236,9 +235,9 @@ class Lent(Generic[_D_co]):
             ExportError: the block of `lent_out` has ended, or the consumer wants what only a copy could give.
         """
         owner = self._live_owner()
-        _check_request(self._storage.device, self._describe(), dl_device, copy)
+        _check_request(self._storage.device, repr(self), dl_device, copy)
         if self._read_only and self._versioned:
-            _check_readers_version(self._describe(), max_version)
+            _check_readers_version(repr(self), max_version)
         consumer = _hand_over(self._storage, stream)
         if consumer is not None and consumer >= 0:
             self._streams[consumer] = None
@@ -258,9 +257,6 @@ class Lent(Generic[_D_co]):
 
     def __repr__(self) -> str:
         return f"<Lent {self._layout.dtype.name}, {self._layout.shape}, {self._storage.device.name}>"
-
-    def _describe(self) -> str:
-        return repr(self)
 
     def _live_owner(self) -> object:
         if self._owner is None:

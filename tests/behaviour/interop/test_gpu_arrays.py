@@ -1,6 +1,7 @@
 """Arrays of another library on simulated GPUs: late producers, late consumers, and memory that is used again."""
 
 import gc
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from dagpu import (
     use_device,
     zeros,
 )
+from dagpu.backends.cuda.resources.pools import Pool
 from tests.simulated.cuda import driver, installed
 from tests.simulated.foreign_arrays import Library
 
@@ -219,3 +221,31 @@ def test_what_the_interface_does_not_say_is_asked_for() -> None:
         shared = zeros((2,)).sync().share()
         interface = shared.__cuda_array_interface__
         assert (interface["shape"], interface["data"][1], interface["version"]) == ((2,), True, 3)
+
+
+def test_a_block_that_is_parked_amid_the_wait_stays_parked() -> None:
+    """Work on it may be newer than the wait for the device. The blocks that were parked before are idle then, and a
+    wait that fails makes none idle."""
+    addresses = count(1 << 20, 1 << 20)
+    pool = Pool(lambda _: next(addresses), lambda _: None)
+    early, late = pool.take(512), [pool.take(512)]
+    first, second = early.address, late[0].address
+    pool.visited |= {first, second}
+    del early
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        pool.unpark(fail)
+    assert pool.take(512).address not in (first, second)
+
+    def synchronize() -> None:
+        late.clear()
+        assert pool.used == 0  # the other thread's call finds the dropped block
+
+    pool.unpark(synchronize)
+    taken = [pool.take(512) for _ in range(4)]
+    assert first in {each.address for each in taken}
+    assert second not in {each.address for each in taken}
+    assert pool.parked_bytes == 512

@@ -112,13 +112,12 @@ class CudaDevice:
 
     def reclaim(self) -> None:
         """Wait for the runs under way, so that their memory goes back to the pool, and free the pool's idle memory."""
-        self.gpu.synchronize()
+        self.memory.unpark(self.gpu.synchronize)
         for run in list(self.live):
             if not run.done() and run.finishing:
                 run.wait()  # another thread is returning its memory
         self.destroy_retired()
         self.exchange.release_owners()
-        self.memory.unpark()
         self.memory.trim()
 
     def out_of_memory(self, plan: Plan, number: int, nbytes: int, purpose: str) -> OutOfMemoryError:

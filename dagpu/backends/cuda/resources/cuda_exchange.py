@@ -178,8 +178,7 @@ class CudaExchange:
         if not self._limit:
             self._limit = max(1, self._gpu.memory_info()[1] // PARKED_SHARE)
         if self._pool.parked_bytes > self._limit:
-            self._gpu.synchronize()
-            self._pool.unpark()
+            self._pool.unpark(self._gpu.synchronize)
 
 
 def _nothing() -> None:

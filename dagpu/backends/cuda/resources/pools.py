@@ -165,11 +165,23 @@ class Pool:
             at = bisect_left(self._sizes, size)
             return at < len(self._sizes) and self._sizes[at] - size <= size // WASTE
 
-    def unpark(self) -> None:
-        """Make the parked blocks idle. The device must have done all of its work since they were parked."""
+    def unpark(self, synchronize: Callable[[], None]) -> None:
+        """Call `synchronize`, which waits until the device is idle, and make the blocks idle that were parked before.
+
+        A block that another thread parks meanwhile stays parked: work that uses it may be newer than the wait.
+        """
         with self._lock:
-            parked, self._parked, self.parked_bytes = self._parked, [], 0
+            self._sort_in()
+            parked, self._parked = self._parked, []
+        try:
+            synchronize()
+        except BaseException:
+            with self._lock:
+                self._parked += parked
+            raise
+        with self._lock:
             for address, size in parked:
+                self.parked_bytes -= size
                 self._make_idle(address, size)
 
     def trim(self) -> None:
