@@ -12,6 +12,7 @@ from numpy.testing import assert_array_equal
 
 from dagpu import (
     BorrowError,
+    DeviceError,
     InteropError,
     adopt,
     current_device,
@@ -249,3 +250,14 @@ def test_a_block_that_is_parked_amid_the_wait_stays_parked() -> None:
     assert first in {each.address for each in taken}
     assert second not in {each.address for each in taken}
     assert pool.parked_bytes == 512
+
+
+def test_a_call_that_a_capture_forbids_loses_no_device() -> None:
+    """Another library's capture may refuse a call of ours (CUresult 900). Only that run fails."""
+    with installed() as machine:
+        ones((4,)).sync()
+        machine.gpus[0].fail("cuMemsetD32Async", 900)
+        with pytest.raises(DeviceError) as caught:
+            full((4,), 2.0).sync()
+        assert type(caught.value) is DeviceError
+        assert_array_equal(full((4,), 2.0).to_host().sync(), np.full(4, 2, f32))

@@ -28,11 +28,11 @@ NOT_READY: Final = 600
 PEER_ACCESS_ALREADY_ENABLED: Final = 704
 NOT_SUPPORTED: Final = 801
 
-STICKY: Final = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 900, 999))
+STICKY: Final = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
 """CUresults after which a context cannot be used again: uncorrectable ECC and NVLink errors, illegal address, launch
 timeout, destroyed context, assert, hardware stack, illegal instruction, misaligned address, invalid address space,
-invalid program counter, launch failure, contained error, unknown (cuda.h: the results whose text says that the process
-must be terminated and relaunched)."""
+invalid program counter, launch failure, contained error, leak of tensor memory, unknown (cuda.h: the results whose text
+says that the process must be terminated and relaunched)."""
 
 CURES: Final = {
     1: "It is a defect in dagpu, or in arguments that the driver alone can check",
