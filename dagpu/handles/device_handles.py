@@ -153,12 +153,9 @@ class Exchange(Protocol):
         """Make the arrival stream wait for all work that is in `stream` now."""
         ...
 
-    def await_producer(self, memory: object) -> None:
-        """Make every run that uses `memory` from now on wait for all work that is in the arrival stream now."""
-        ...
-
-    def await_visitor(self, memory: object, stream: int) -> None:
-        """Make every run that uses `memory` from now on wait for all work that is in `stream` now."""
+    def await_work(self, memory: object, stream: int | None) -> None:
+        """Make every run that uses `memory` from now on wait for all work that is in `stream` now; None for the arrival
+        stream."""
         ...
 
     def delay_consumer(self, memory: object, stream: int) -> None:

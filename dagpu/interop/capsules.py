@@ -1,6 +1,6 @@
 """DLPack capsules: memory of dagpu for other libraries, and memory of other libraries for dagpu.
 
-The structures are those of dlpack.h, version 1.0 (https://dmlc.github.io/dlpack/latest/c_api.html), in ctypes.
+The structures are those of dlpack.h, version 1.0 (https://dmlc.github.io/dlpack/latest/c_api.html).
 Two rules make an exchange safe on any thread and at any time:
 
 - The deleter of an exported capsule only removes an entry of a table. It takes no lock and calls no driver.
@@ -9,6 +9,8 @@ Two rules make an exchange safe on any thread and at any time:
 """
 
 import ctypes
+import struct
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -25,47 +27,23 @@ READ_ONLY: Final = 1
 
 _VERSIONED: Final = b"dltensor_versioned"
 _UNVERSIONED: Final = b"dltensor"
-_MAJOR: Final = 1
+LEGACY: Final = 1
+"""The CUstream of the legacy default stream, in DLPack's numbers as in the driver's."""
+
+MAJOR: Final = 1
+"""The major version of DLPack that is spoken here."""
 
 _CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 """The type codes of DLPack, by NumPy's kind of element type."""
 _BFLOAT: Final = 4
 
 
-class _Version(ctypes.Structure):
-    _fields_ = (("major", ctypes.c_uint32), ("minor", ctypes.c_uint32))
-
-
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class VersionedTensor(ctypes.Structure):
-    """DLManagedTensorVersioned."""
-
-    _fields_ = (
-        ("version", _Version),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
-    )
-
-
-class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
+_VERSIONED_HEAD: Final = struct.Struct("=IIQQQ")
+"""The first fields of DLManagedTensorVersioned: major and minor version, context, deleter, flags."""
+_TENSOR: Final = struct.Struct("=QiiiBBHQQQ")
+"""DLTensor: data, type and index of the device, rank, type code, bits and lanes of elements, shape, strides, offset."""
+_MANAGED_TAIL: Final = struct.Struct("=QQ")
+"""The last fields of DLManagedTensor, behind its DLTensor: context, deleter."""
 
 # Functions of their own: other modules may set the argument types of those of `ctypes.pythonapi`. The last two take the
 # capsule as a plain pointer, because a destructor must not create a reference to it.
@@ -79,8 +57,8 @@ _pointer_of: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
-_exported: Final[dict[int, tuple[object, object, object]]] = {}
-"""What each exported capsule keeps alive, by the address of its structure: the owner of the memory, and the structures.
+_exported: Final[dict[int, tuple[object, object]]] = {}
+"""What each exported capsule keeps alive, by the address of its structure: the owner of the memory, and the structure.
 
 Removing an entry is atomic. An interpreter that exits leaves it as it is: consumers may live longer."""
 
@@ -127,26 +105,19 @@ def make_capsule(array: ArrayMemory, *, versioned: bool) -> object:
         versioned: true for a consumer that knows DLPack 1.0, which can be told that the memory is read-only.
     """
     rank, itemsize = len(array.shape), array.dtype.itemsize
-    extents = (ctypes.c_int64 * (2 * rank))(*array.shape, *(stride // itemsize for stride in array.strides))
-    start = ctypes.addressof(extents)
-    pointer = ctypes.POINTER(ctypes.c_int64)
-    made: VersionedTensor | _Managed = VersionedTensor() if versioned else _Managed()
-    made.tensor = _Tensor(
-        array.address,
-        *array.device,
-        rank,
-        _BFLOAT if array.dtype == bf16 else _CODES[array.dtype.kind],
-        itemsize * 8,
-        1,
-        ctypes.cast(start, pointer),
-        ctypes.cast(start + 8 * rank, pointer),
-        0,
-    )
-    made.deleter = _DELETER
-    if isinstance(made, VersionedTensor):
-        made.version, made.flags = _Version(_MAJOR, 0), READ_ONLY if array.read_only else 0
-    address = ctypes.addressof(made)
-    _exported[address] = array.owner, made, extents
+    head = _VERSIONED_HEAD.size if versioned else 0
+    extents = head + _TENSOR.size + (0 if versioned else _MANAGED_TAIL.size)
+    block = (ctypes.c_int64 * (extents // 8 + 2 * rank))()
+    address = ctypes.addressof(block)
+    code, bits = _type_code(array.dtype)
+    shape, strides = address + extents, address + extents + 8 * rank
+    _TENSOR.pack_into(block, head, array.address, *array.device, rank, code, bits, 1, shape, strides, 0)
+    if versioned:
+        _VERSIONED_HEAD.pack_into(block, 0, MAJOR, 0, 0, _DELETER, READ_ONLY if array.read_only else 0)
+    else:
+        _MANAGED_TAIL.pack_into(block, _TENSOR.size, 0, _DELETER)
+    block[extents // 8 :] = [*array.shape, *[stride // itemsize for stride in array.strides]]
+    _exported[address] = array.owner, block
     return _new_capsule(address, _VERSIONED if versioned else _UNVERSIONED, _DESTRUCTOR)
 
 
@@ -159,28 +130,49 @@ def read_capsule(capsule: object) -> ArrayMemory | None:
         BufferError: it is no capsule of DLPack that this module can read.
     """
     place = id(capsule)
-    flags = 0
     if _is_capsule(place, _VERSIONED):
-        versioned = VersionedTensor.from_address(_pointer_of(place, _VERSIONED))
-        if versioned.version.major != _MAJOR:
-            raise BufferError(f"the capsule is of DLPack {versioned.version.major}, and dagpu reads version {_MAJOR}")
-        flags, tensor = versioned.flags, versioned.tensor
-    elif _is_capsule(place, _UNVERSIONED):
-        tensor = _Managed.from_address(_pointer_of(place, _UNVERSIONED)).tensor
-    else:
+        return read_versioned(_pointer_of(place, _VERSIONED), capsule)
+    if not _is_capsule(place, _UNVERSIONED):
         raise BufferError(f"{type(capsule).__name__} is not a capsule of DLPack, or another consumer has taken it")
-    dtype = _element_type(tensor.code, tensor.bits, tensor.lanes)
+    return _read_tensor(_pointer_of(place, _UNVERSIONED), capsule, read_only=False)
+
+
+def read_versioned(address: int, owner: object) -> ArrayMemory | None:
+    """Return the memory that a DLManagedTensorVersioned describes, which `owner` keeps alive; None as `read_capsule`.
+
+    Raises:
+        BufferError: it has another major version.
+    """
+    major, _, _, _, flags = _VERSIONED_HEAD.unpack(ctypes.string_at(address, _VERSIONED_HEAD.size))
+    if major != MAJOR:
+        raise BufferError(f"the capsule is of DLPack {major}, and dagpu reads version {MAJOR}")
+    return _read_tensor(address + _VERSIONED_HEAD.size, owner, read_only=bool(flags & READ_ONLY))
+
+
+def _read_tensor(place: int, owner: object, *, read_only: bool) -> ArrayMemory | None:
+    data, kind, index, rank, code, bits, lanes, extents, steps, offset = _TENSOR.unpack(
+        ctypes.string_at(place, _TENSOR.size)
+    )
+    dtype = _element_type(code, bits, lanes)
     if dtype is None:
         return None
-    shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-    strides = strides_of(shape, dtype.itemsize)
-    if tensor.strides:
-        strides = tuple(tensor.strides[axis] * dtype.itemsize for axis in range(tensor.ndim))
-    address = (tensor.data or 0) + tensor.byte_offset
-    device = tensor.device_type, tensor.device_id
-    return ArrayMemory(address, shape, strides, dtype, device, bool(flags & READ_ONLY), capsule)
+    shape = _integers(extents, rank)
+    itemsize = dtype.itemsize
+    strides = tuple([step * itemsize for step in _integers(steps, rank)]) if steps else strides_of(shape, itemsize)
+    return ArrayMemory(data + offset, shape, strides, dtype, (kind, index), read_only, owner)
 
 
+def _integers(address: int, count: int) -> tuple[int, ...]:
+    return struct.unpack(f"={count}q", ctypes.string_at(address, 8 * count)) if count else ()
+
+
+@lru_cache
+def _type_code(dtype: "np.dtype[Any]") -> tuple[int, int]:
+    """Return the type code and the bits of an element of this type in DLPack."""
+    return _BFLOAT if dtype == bf16 else _CODES[dtype.kind], dtype.itemsize * 8
+
+
+@lru_cache
 def _element_type(code: int, bits: int, lanes: int) -> "np.dtype[Any] | None":
     if lanes != 1 or bits % 8:
         return None

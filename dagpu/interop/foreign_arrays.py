@@ -5,7 +5,7 @@ consumers in CuPy and Numba block the host on one.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import HANDLES
 from dagpu.handles.device_handles import Device, Stream, driver_of
+from dagpu.interop.c_exchange import read_by_table
 from dagpu.interop.capsules import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, ArrayMemory, read_capsule
 from dagpu.runtime.device_lookup import current_device, find_device
 
@@ -43,9 +44,6 @@ class SupportsCudaStream(Protocol):
 ForeignArray: TypeAlias = SupportsDLPack | SupportsCudaArray
 StreamLike: TypeAlias = SupportsCudaStream | int
 """A stream of another library, or its CUstream as an integer: 1 is the legacy default stream, 2 the thread's own."""
-
-LEGACY: Final = 1
-"""The CUstream of the legacy default stream."""
 
 _NAMES: Final = {CPU: "the host", CUDA: "cuda", CUDA_HOST: "page-locked host memory", CUDA_MANAGED: "managed memory"}
 
@@ -95,11 +93,18 @@ def stream_of(x: StreamLike, place: str | Device | None = None) -> Stream:
     return Stream(device, driver_of(device).exchange.open_stream(handle, x))
 
 
-def read_array(x: object, call: str, where: Origin, stream: StreamLike | None = None) -> tuple[ArrayMemory, Device]:
-    """Return the memory of an array of another library, and dagpu's device that has it. Nothing is copied.
+@final
+class Arrival(NamedTuple):
+    """An array of another library that dagpu is given."""
 
-    The work that its library has enqueued for it so far comes before the work that is enqueued in the device's arrival
-    stream from now on.
+    array: ArrayMemory
+    device: Device
+    stream: int | None
+    """The CUstream whose work so far has to happen before the array is used; None for the device's arrival stream."""
+
+
+def read_array(x: object, call: str, where: Origin, stream: StreamLike | None = None) -> Arrival:
+    """Return the memory of an array of another library, and dagpu's device that has it. Nothing is copied.
 
     Args:
         x: the array.
@@ -113,7 +118,11 @@ def read_array(x: object, call: str, where: Origin, stream: StreamLike | None = 
     if type(x) in HANDLES:
         raise InteropError(f"{call} at {describe(where)}: {x!r} is dagpu's already. Pass it on as it is.")
     known = stream_handle(stream, call, where)
-    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+    producer = None
+    read = read_by_table(x) if known is None else None
+    if read is not None:
+        array, producer = read
+    elif hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         array = _by_dlpack(x, call, where)
     elif hasattr(x, "__cuda_array_interface__"):
         array, said = _by_interface(x, call, where, known)
@@ -127,7 +136,7 @@ def read_array(x: object, call: str, where: Origin, stream: StreamLike | None = 
     device = _device_of(array, call, where)
     if known is not None and array.device[0] == CUDA:
         driver_of(device).exchange.follow(known)
-    return array, device
+    return Arrival(array, device, producer)
 
 
 def read_host_array(x: Any, call: str, where: Origin) -> "np.ndarray[Any, Any] | None":
@@ -150,11 +159,15 @@ def read_host_array(x: Any, call: str, where: Origin) -> "np.ndarray[Any, Any] |
 
 def extent_of(array: ArrayMemory) -> tuple[int, int]:
     """Return the address of the first byte of an array's elements, and the address after the last one."""
-    if 0 in array.shape:
-        return 0, 0
-    spans = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)]
-    low = array.address + sum(span for span in spans if span < 0)
-    return low, array.address + sum(span for span in spans if span > 0) + array.dtype.itemsize
+    low = high = array.address
+    for extent, stride in zip(array.shape, array.strides, strict=True):
+        if not extent:
+            return 0, 0
+        if stride > 0:
+            high += (extent - 1) * stride
+        else:
+            low += (extent - 1) * stride
+    return low, high + array.dtype.itemsize
 
 
 def _by_dlpack(x: Any, call: str, where: Origin) -> ArrayMemory:

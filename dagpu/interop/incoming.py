@@ -33,10 +33,10 @@ from dagpu.handles import (
     live_state,
     take_state,
 )
-from dagpu.handles.device_handles import Device, driver_of
+from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage
 from dagpu.interop.capsules import ArrayMemory
-from dagpu.interop.foreign_arrays import ForeignArray, StreamLike, extent_of, read_array, read_host_array
+from dagpu.interop.foreign_arrays import Arrival, ForeignArray, StreamLike, extent_of, read_array, read_host_array
 from dagpu.interop.known_memory import add_memory, forget_memory
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import value
@@ -74,8 +74,7 @@ def from_array(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -
     if on_host is not None:
         _check_type(on_host.dtype, dtype, "from_array", where)
         return from_host(on_host)
-    array, _ = read_array(x, "from_array", where, stream)
-    _check_type(array.dtype, dtype, "from_array", where)
+    _check_type(read_array(x, "from_array", where, stream).array.dtype, dtype, "from_array", where)
     return value(_Unread(x, dtype, stream, where)).then(_copy_now)
 
 
@@ -199,14 +198,15 @@ def lend_mut(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -> 
 
 
 def _own(x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin) -> Tensor[Any]:
-    array, device = read_array(x, call, where, stream)
+    arrival = read_array(x, call, where, stream)
+    array = arrival.array
     _check_type(array.dtype, dtype, call, where)
     if array.read_only:
         raise InteropError(
             f"{call} at {describe(where)}: the array is read-only. Share it, share_array(x), lend it for reading, "
             "lend(x), or copy it: from_array(x)."
         )
-    storage, layout = _wrap(array, device)
+    storage, layout = _wrap(arrival)
     if not layout.contiguous:
         raise InteropError(
             f"{call} at {describe(where)}: the array of shape {layout.shape} has strides {layout.strides}, and what "
@@ -219,9 +219,10 @@ def _own(x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin
 def _share(
     x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin, *, known: bool = True
 ) -> SharedTensor[Any]:
-    array, device = read_array(x, call, where, stream)
+    arrival = read_array(x, call, where, stream)
+    array = arrival.array
     _check_type(array.dtype, dtype, call, where)
-    storage, layout = _wrap(array, device)
+    storage, layout = _wrap(arrival)
     if known:
         _enter(storage, array, call, where, writable=False)
     return SharedTensor(HandleState(SharedTensor, storage, layout, where, holders=Holders()))
@@ -229,9 +230,10 @@ def _share(
 
 @contextmanager
 def _lending(x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin) -> Iterator[TensorRef[Any]]:
-    array, device = read_array(x, call, where, stream)
+    arrival = read_array(x, call, where, stream)
+    array = arrival.array
     _check_type(array.dtype, dtype, call, where)
-    storage, layout = _wrap(array, device)
+    storage, layout = _wrap(arrival)
     _enter(storage, array, call, where, writable=False)
     lender: Tensor[Any] = Tensor(HandleState(Tensor, storage, layout, where))
     try:
@@ -269,15 +271,16 @@ def _end_loan(lender: Tensor[Any], storage: Storage, call: str, where: Origin) -
         )
 
 
-def _wrap(array: ArrayMemory, device: Device) -> tuple[Storage, Layout]:
+def _wrap(arrival: Arrival) -> tuple[Storage, Layout]:
     """Return a storage for the memory of an array, and the array's layout in it."""
+    array, device, stream = arrival
     found = element_type(array.dtype)
     assert found is not None
     low, high = extent_of(array)
     exchange = driver_of(device).exchange
     start = low - low % exchange.alignment
     memory = exchange.wrap(start, high - start, array.owner)
-    exchange.await_producer(memory)
+    exchange.await_work(memory, stream)
     layout = Layout(found, array.shape, array.strides, array.address - start if high > low else 0)
     return Storage(device, high - start, memory), layout
 

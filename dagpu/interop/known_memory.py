@@ -25,8 +25,31 @@ class _Range(NamedTuple):
     where: Origin
 
 
-_ranges: dict[Device, dict[int, _Range]] = {}
-"""For each device the ranges, by the identity of their storages. A range whose storage is gone is removed later."""
+@final
+class _Table:
+    """The ranges of one device, by the identity of their storages. One whose storage is gone is removed later."""
+
+    __slots__ = ("limit", "readers", "writers")
+
+    def __init__(self) -> None:
+        self.readers: dict[int, _Range] = {}
+        self.writers: dict[int, _Range] = {}
+        """The ranges that one side may write: nothing else overlaps with them."""
+        self.limit = 64
+        """The number of readers at which those that are gone are removed."""
+
+    def restore(self, key: int, before: _Range | None) -> None:
+        """Put back what was known of a storage."""
+        self.forget(key)
+        if before is not None:
+            (self.writers if before.writable else self.readers)[key] = before
+
+    def forget(self, key: int) -> None:
+        self.readers.pop(key, None)
+        self.writers.pop(key, None)
+
+
+tables: dict[Device, _Table] = {}
 
 
 def add_memory(
@@ -37,26 +60,40 @@ def add_memory(
     Raises:
         InteropError: it overlaps with memory in the table, and one of the two may be written.
     """
-    known = _ranges.setdefault(device, {})
+    table = tables.get(device)
+    if table is None:
+        table = tables.setdefault(device, _Table())
     key = id(storage)
-    before = known.get(key)
-    known[key] = _Range(start, stop, writable, weakref.ref(storage), where)
-    for other_key, other in tuple(known.items()):
+    before = table.readers.get(key) or table.writers.get(key)
+    new = _Range(start, stop, writable, weakref.ref(storage), where)
+    (table.writers if writable else table.readers)[key] = new
+    if before is not None and before.writable != writable:
+        (table.writers if before.writable else table.readers).pop(key, None)
+    _refuse_overlap(table, table.writers, key, new, before, call)
+    if writable or len(table.readers) > table.limit:
+        _refuse_overlap(table, table.readers, key, new, before, call)
+        table.limit = max(64, 2 * len(table.readers))
+
+
+def _refuse_overlap(
+    table: _Table, known: dict[int, _Range], key: int, new: _Range, before: _Range | None, call: str
+) -> None:
+    for other_key, other in tuple(known.items()) if known else ():
         if other_key == key:
             continue
         if other.storage() is None:
             known.pop(other_key, None)
-        elif other.start < stop and start < other.stop and (writable or other.writable):
-            if before is None:
-                known.pop(key, None)
-            else:
-                known[key] = before
+        elif (new.writable or other.writable) and other.start < new.stop and new.start < other.stop:
+            table.restore(key, before)
             raise InteropError(
-                f"{call} at {describe(where)}: the memory is known to dagpu already, since {describe(other.where)}, "
-                "and one of the two handles could write it. Use that handle, or copy the array: from_array(x)."
+                f"{call} at {describe(new.where)}: the memory is known to dagpu already, since "
+                f"{describe(other.where)}, and one of the two handles could write it. Use that handle, or copy the "
+                "array: from_array(x)."
             )
 
 
 def forget_memory(storage: Storage) -> None:
     """Remove the memory of a storage whose handle has been taken away from dagpu."""
-    _ranges.get(storage.device, {}).pop(id(storage), None)
+    table = tables.get(storage.device)
+    if table is not None:
+        table.forget(id(storage))

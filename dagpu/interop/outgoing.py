@@ -12,7 +12,7 @@ that is itself still arriving makes the consumer's stream wait.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Generic, final
+from typing import Any, Generic, cast, final
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -33,10 +33,10 @@ from dagpu.handles import (
     origin_of,
     take_state,
 )
-from dagpu.handles.device_handles import Device, driver_of
+from dagpu.handles.device_handles import Device, Exchange, driver_of
 from dagpu.handles.storage import Locks, Storage, release_returned_loans, watch_loan
-from dagpu.interop.capsules import CUDA, ArrayMemory, make_capsule
-from dagpu.interop.foreign_arrays import LEGACY, StreamLike, extent_of, stream_handle
+from dagpu.interop.capsules import CUDA, LEGACY, ArrayMemory, make_capsule
+from dagpu.interop.foreign_arrays import StreamLike, extent_of, stream_handle
 from dagpu.interop.known_memory import add_memory, forget_memory
 
 _D = TypeVar("_D", bound=np.generic)
@@ -68,24 +68,26 @@ class HandleExports:
         """
         where = here()
         state = live_state(handle)
-        described = f"{handle!r} made at {describe(origin_of(handle))}"
-        if isinstance(handle, TensorRef | TensorMut):
+        storage = state.storage
+        shared = isinstance(handle, SharedTensor)
+        if not shared and isinstance(handle, TensorRef | TensorMut):
             raise ExportError(
-                f"{described} is lent, and DLPack knows no end of a loan. Lend it to the other library for a block: "
-                "with lent_out(t) as x: ..."
+                f"{_described(handle)} is lent, and DLPack knows no end of a loan. Lend it to the other library for a "
+                "block: with lent_out(t) as x: ..."
             )
-        _check_request(state.storage.device, described, dl_device, copy)
-        versioned = max_version is not None and max_version[0] >= 1
-        owner: object = state.storage
+        exchange = driver_of(storage.device).exchange
+        _check_request(exchange, handle, dl_device, copy)
         if isinstance(handle, SharedTensor):
-            _check_readers_version(described, max_version)
-            owner = clone_shared(handle)  # one more handle: `try_unwrap()` counts it
-            _know(state.storage, state.layout, where, writable=False)
-        _hand_over(state.storage, stream)  # it may fail: the tensor has not moved then
-        if not isinstance(handle, SharedTensor):
+            _check_readers_version(handle, max_version)
+            owner: object = clone_shared(handle)  # one more handle: `try_unwrap()` counts it
+            array = _memory_of(exchange, storage, state.layout, owner, read_only=True)
+            _know(storage, array, where, writable=False)
+        else:
+            array = _memory_of(exchange, storage, state.layout, storage, read_only=False)
+        _hand_over(exchange, storage, stream)  # it may fail: the tensor has not moved then
+        if not shared:
             _take_out(handle, where)
-        read_only = isinstance(handle, SharedTensor)
-        return make_capsule(_memory_of(state.storage, state.layout, owner, read_only=read_only), versioned=versioned)
+        return make_capsule(array, versioned=max_version is not None and max_version[0] >= 1)
 
     def interface(self, handle: HandleBase) -> dict[str, Any]:
         """Return the CUDA array interface, version 3, of a `SharedTensor` on a GPU: read-only, and without a stream.
@@ -115,32 +117,36 @@ def _take_out(handle: HandleBase, where: Origin) -> None:
         held.release()
 
 
-def _check_request(device: Device, described: str, dl_device: tuple[int, int] | None, copy: bool | None) -> None:
-    mine = driver_of(device).exchange.dlpack_device
-    if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != mine:
+def _described(x: object) -> str:
+    """Return the words for a handle, or for a `Lent`, in messages."""
+    return f"{x!r} made at {describe(origin_of(x))}" if isinstance(x, HandleBase) else repr(x)
+
+
+def _check_request(exchange: Exchange, x: object, dl_device: tuple[int, int] | None, copy: bool | None) -> None:
+    if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != exchange.dlpack_device:
+        place = live_state(x).storage.device if isinstance(x, HandleBase) else cast("Lent[Any]", x).device
         raise ExportError(
-            f"{described} is on {device.name}, and the consumer wants it on device {tuple(map(int, dl_device))} of "
+            f"{_described(x)} is on {place.name}, and the consumer wants it on device {tuple(map(int, dl_device))} of "
             "DLPack. That would be a copy, and a hidden wait. Copy it first: t.to_host().sync() is a NumPy array."
         )
     if copy:
         raise ExportError(
-            f"{described}: the consumer wants a copy, and DLPack gives the memory itself. Copy it first: "
+            f"{_described(x)}: the consumer wants a copy, and DLPack gives the memory itself. Copy it first: "
             "dup(t.borrow()).sync()."
         )
 
 
-def _check_readers_version(described: str, max_version: tuple[int, int] | None) -> None:
+def _check_readers_version(x: object, max_version: tuple[int, int] | None) -> None:
     if max_version is None or max_version[0] < 1:
         raise ExportError(
-            f"{described} is read-only, which a capsule of DLPack before version 1.0 cannot say. To a consumer that "
-            "never writes (JAX) pass unversioned(t), to another one a copy: dup(t).sync()."
+            f"{_described(x)} is read-only, which a capsule of DLPack before version 1.0 cannot say. To a consumer "
+            "that never writes (JAX) pass unversioned(t), to another one a copy: dup(t).sync()."
         )
 
 
-def _hand_over(storage: Storage, stream: int | None) -> int | None:
+def _hand_over(exchange: Exchange, storage: Storage, stream: int | None) -> int | None:
     """Prepare memory for work of another library, whose work will be in `stream`. Return that stream; None on the
     host."""
-    exchange = driver_of(storage.device).exchange
     if exchange.dlpack_device[0] != CUDA:
         return None
     consumer = LEGACY if stream is None else int(stream)
@@ -150,26 +156,26 @@ def _hand_over(storage: Storage, stream: int | None) -> int | None:
     return consumer
 
 
-def _memory_of(storage: Storage, layout: Layout, owner: object, *, read_only: bool) -> ArrayMemory:
-    exchange = driver_of(storage.device).exchange
+def _memory_of(exchange: Exchange, storage: Storage, layout: Layout, owner: object, *, read_only: bool) -> ArrayMemory:
     address = exchange.address_of(storage.memory) + layout.offset
     return ArrayMemory(address, layout.shape, layout.strides, layout.dtype, exchange.dlpack_device, read_only, owner)
 
 
-def _know(storage: Storage, layout: Layout, where: Origin, *, writable: bool) -> None:
+def _know(storage: Storage, array: ArrayMemory, where: Origin, *, writable: bool) -> None:
     """Enter memory that is given out, so that it cannot come back as a second handle."""
-    start, stop = extent_of(_memory_of(storage, layout, None, read_only=not writable))
+    start, stop = extent_of(array)
     add_memory(storage.device, start, stop, storage, "__dlpack__", where, writable=writable)
 
 
 def _interface(storage: Storage, layout: Layout, kind: str, *, read_only: bool) -> dict[str, Any]:
     if storage.device.kind != "cuda":
         raise AttributeError(f"{kind!r} object has no attribute '__cuda_array_interface__'")
-    _hand_over(storage, LEGACY)
+    exchange = driver_of(storage.device).exchange
+    _hand_over(exchange, storage, LEGACY)
     return {
         "shape": layout.shape,
         "typestr": layout.dtype.str,
-        "data": (driver_of(storage.device).exchange.address_of(storage.memory) + layout.offset, read_only),
+        "data": (exchange.address_of(storage.memory) + layout.offset, read_only),
         "strides": None if layout.contiguous else layout.strides,
         "version": 3,
         "stream": None,
@@ -221,6 +227,11 @@ class Lent(Generic[_D_co]):
         """The element type."""
         return self._layout.dtype
 
+    @property
+    def device(self) -> Device:
+        """The device that has the memory."""
+        return self._storage.device
+
     def __dlpack__(
         self,
         *,
@@ -235,13 +246,14 @@ class Lent(Generic[_D_co]):
             ExportError: the block of `lent_out` has ended, or the consumer wants what only a copy could give.
         """
         owner = self._live_owner()
-        _check_request(self._storage.device, repr(self), dl_device, copy)
+        exchange = driver_of(self._storage.device).exchange
+        _check_request(exchange, self, dl_device, copy)
         if self._read_only and self._versioned:
-            _check_readers_version(repr(self), max_version)
-        consumer = _hand_over(self._storage, stream)
+            _check_readers_version(self, max_version)
+        consumer = _hand_over(exchange, self._storage, stream)
         if consumer is not None and consumer >= 0:
             self._streams[consumer] = None
-        array = _memory_of(self._storage, self._layout, owner, read_only=self._read_only)
+        array = _memory_of(exchange, self._storage, self._layout, owner, read_only=self._read_only)
         return make_capsule(array, versioned=self._versioned and max_version is not None and max_version[0] >= 1)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -270,7 +282,7 @@ class Lent(Generic[_D_co]):
         self._owner = None
         exchange = driver_of(self._storage.device).exchange
         for stream in self._streams:
-            exchange.await_visitor(self._storage.memory, stream)
+            exchange.await_work(self._storage.memory, stream)
 
 
 def lent_out(t: TensorRef[_D] | TensorMut[_D], *, stream: StreamLike | None = None) -> AbstractContextManager[Lent[_D]]:
@@ -308,7 +320,8 @@ def _lending_out(t: TensorRef[_D] | TensorMut[_D], stream: int | None, where: Or
     visit = _Visit(storage)
     watch_loan(visit, locks)
     lent: Lent[_D] = Lent(t, visit, read_only=not writes, versioned=True)
-    _know(storage, state.layout, where, writable=writes)
+    exchange = driver_of(storage.device).exchange
+    _know(storage, _memory_of(exchange, storage, state.layout, None, read_only=not writes), where, writable=writes)
     if stream is not None:
         lent._streams[stream] = None  # noqa: SLF001  # the two are one mechanism
     try:

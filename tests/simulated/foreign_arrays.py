@@ -1,7 +1,9 @@
 """Arrays of another library on a simulated GPU, with its own memory and its own stream."""
 
+import ctypes
+import struct
 from collections.abc import Callable
-from typing import Any, cast, final
+from typing import Any, ClassVar, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +76,10 @@ class LibraryArray:
         )
         return make_capsule(array, versioned=max_version is not None)
 
+    def with_table(self) -> "WithTable":
+        """Return the same array for consumers that read it by DLPack's C functions."""
+        return WithTable(self)
+
     def interface(self, **changed: Any) -> "WithInterface":
         """Return the same array for consumers of the CUDA array interface."""
         return WithInterface(self, changed)
@@ -109,6 +115,67 @@ class WithInterface:
             "stream": array.library.stream.handle,
             **self._changed,
         }
+
+
+@final
+class WithTable:
+    """An array of the library that is read by DLPack's C functions, which order nothing. As PyTorch's, it has an
+    `__dlpack__` too, with checks that the C functions lack."""
+
+    __dlpack_c_exchange_api__: ClassVar[object]
+    made: ClassVar[dict[int, object]] = {}
+    """The capsules that the structures belong to, by their addresses."""
+    current: ClassVar[list[Library]] = []
+    """The library whose stream is current: the last one that gave out an array."""
+
+    def __init__(self, array: LibraryArray) -> None:
+        self.array = array
+        self.requires_grad = False
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None) -> Any:
+        if self.requires_grad:
+            raise BufferError("it requires grad")
+        return self.array.__dlpack__(stream=stream, max_version=max_version)
+
+
+def _from_object(x: Any, out: Any) -> int:
+    WithTable.current[:] = [x.array.library]
+    capsule = x.array.__dlpack__(stream=x.array.library.stream.handle, max_version=(1, 3))
+    point = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )
+    address = point(capsule, b"dltensor_versioned")
+    # Whoever reads the structure calls this deleter; the capsule's own is never called, as for one that is used up.
+    struct.pack_into("=Q", (ctypes.c_char * 24).from_address(address), 16, ctypes.cast(_DELETE, ctypes.c_void_p).value)
+    WithTable.made[address] = capsule
+    out[0] = address
+    return 0
+
+
+def _current_stream(kind: int, index: int, out: Any) -> int:
+    (library,) = WithTable.current
+    assert (kind, index) == (CUDA, library.gpu.index)
+    out[0] = library.stream.handle
+    return 0
+
+
+_OUT = ctypes.POINTER(ctypes.c_void_p)
+_DELETE = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(lambda address: WithTable.made.pop(address) and None)
+_FUNCTIONS = (
+    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, _OUT)(_from_object),
+    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, _OUT)(_current_stream),
+)
+_ADDRESSES = [ctypes.cast(each, ctypes.c_void_p).value or 0 for each in _FUNCTIONS]
+_NEW = ctypes.create_string_buffer(struct.pack("=IIQ5Q", 1, 3, 0, 0, _ADDRESSES[0], 0, 0, _ADDRESSES[1]))
+_NEWEST = ctypes.create_string_buffer(struct.pack("=IIQ5Q", 2, 0, ctypes.addressof(_NEW), *[0] * 5))
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+_NAME = ctypes.c_char_p(b"dlpack_exchange_api")
+WithTable.__dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_NEWEST), _NAME, None)
 
 
 @final

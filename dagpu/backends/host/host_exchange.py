@@ -45,10 +45,7 @@ class HostExchange:
     def follow(self, stream: int) -> None:
         """Do nothing: the host has no streams."""
 
-    def await_producer(self, memory: object) -> None:
-        """Do nothing: arrays of the host are complete."""
-
-    def await_visitor(self, memory: object, stream: int) -> None:
+    def await_work(self, memory: object, stream: int | None) -> None:
         """Do nothing: arrays of the host are complete."""
 
     def delay_consumer(self, memory: object, stream: int) -> None:

@@ -33,8 +33,9 @@ from dagpu import (
     zeros,
 )
 from dagpu.backends.cuda.resources.pools import Pool
+from dagpu.interop.known_memory import tables
 from tests.simulated.cuda import driver, installed
-from tests.simulated.foreign_arrays import Library
+from tests.simulated.foreign_arrays import Library, WithTable
 
 SEEDS = st.integers(0, 10_000)
 
@@ -48,16 +49,20 @@ CONTENTS = np.arange(12, dtype=f32).reshape(3, 4)
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=SEEDS, verb=st.sampled_from(["adopt", "share", "lend", "copy"]), interface=st.booleans())
-def test_a_run_waits_on_the_device_for_a_late_producer(seed: int, verb: str, interface: bool) -> None:
+@given(
+    seed=SEEDS,
+    verb=st.sampled_from(["adopt", "share", "lend", "copy"]),
+    protocol=st.sampled_from(["DLPack", "C functions", "interface"]),
+)
+def test_a_run_waits_on_the_device_for_a_late_producer(seed: int, verb: str, protocol: str) -> None:
     """However late the producer is, a run reads what it wrote; to import an array, no thread waits."""
     with installed(seed=seed) as machine:
         library = Library(machine)
         plus_one(zeros((3, 4))).sync()  # compiled
         gpu = library.gpu
         array: Any = library.array(CONTENTS)
-        if interface:
-            array = array.interface()
+        if protocol != "DLPack":
+            array = array.interface() if protocol == "interface" else array.with_table()
         waits = gpu.calls["cuEventSynchronize"] + gpu.calls["cuStreamSynchronize"] + gpu.calls["cuCtxSynchronize"]
         if verb == "copy":
             assert_array_equal(from_array(array, f32).to_host().sync(), CONTENTS)
@@ -188,6 +193,43 @@ def test_each_deleter_runs_once() -> None:
         gc.collect()
         driver().exchange.release_owners()
         assert library.freed == 3
+
+
+def test_c_functions_give_the_memory_and_take_it_back() -> None:
+    """They are asked first; what the library's Python refuses, or a stream of the caller's, goes by `__dlpack__`."""
+    with installed() as machine:
+        library = Library(machine)
+        array = library.array(CONTENTS).with_table()
+        shared = share_array(array, f32)
+        assert len(WithTable.made) == 1
+        assert_array_equal(plus_one(shared).to_host().sync(), CONTENTS + 1)
+        del shared
+        gc.collect()
+        driver().exchange.release_owners()
+        assert not WithTable.made
+        array.requires_grad = True
+        with pytest.raises(InteropError, match="it requires grad"):
+            share_array(array, f32)
+        array.requires_grad = False
+        named = share_array(array, f32, stream=library.stream.handle)
+        assert not WithTable.made
+        assert_array_equal(plus_one(named).to_host().sync(), CONTENTS + 1)
+
+
+def test_many_tensors_are_shared_at_once() -> None:
+    """Readers are compared with writers alone, whoever is gone is forgotten, and a writer overlaps with no reader."""
+    with installed() as machine:
+        library = Library(machine)
+        arrays = [library.array(CONTENTS) for _ in range(70)]
+        kept = [share_array(array, f32) for array in arrays]
+        for _ in range(200):
+            share_array(library.array(CONTENTS), f32)
+        table = tables[current_device()]
+        assert len(kept) <= len(table.readers) < 250
+        with pytest.raises(InteropError, match="known to dagpu already"):
+            adopt(arrays[0], f32)
+        assert len(table.readers) < 250
+        assert not table.writers
 
 
 def test_work_on_a_foreign_stream_is_in_its_order() -> None:

@@ -110,20 +110,15 @@ class CudaExchange:
             arriving.wait_for_event(event)
             self._keep_until_done(None, event)
 
-    def await_producer(self, memory: object) -> None:
-        """Make every run that uses `memory` from now on wait for all work that is in the arrival stream now."""
-        self._await(memory, self._arriving())
-
-    def await_visitor(self, memory: object, stream: int) -> None:
-        """Make every run that uses `memory` from now on wait for all work that is in `stream` now."""
-        self._await(memory, self._gpu.foreign_stream(stream))
-
-    def _await(self, memory: object, stream: "RawStream") -> None:
+    def await_work(self, memory: object, stream: int | None) -> None:
+        """Make every run that uses `memory` from now on wait for all work that is in `stream` now; None for the arrival
+        stream."""
         assert isinstance(memory, MemoryBlock)
+        ordered = self._arriving() if stream is None else self._gpu.foreign_stream(stream)
         self._refuse_if_lost()
         with self._gpu.current():
             event = self._streams.take_event()
-            event.record(stream)
+            event.record(ordered)
             if event.query():
                 self._streams.give_back(event)
             else:

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,7 @@ from dagpu import (
     use_device,
     zeros,
 )
-from dagpu.interop.capsules import ArrayMemory, VersionedTensor, make_capsule
+from dagpu.interop.capsules import ArrayMemory, make_capsule
 from tests.behaviour.errors.cures.catalogue import Catalogue
 from tests.simulated.cuda import driver
 from tests.simulated.foreign_arrays import Library
@@ -73,8 +74,9 @@ def capsule(*, device: tuple[int, int] = (1, 0), lanes: int = 1, major: int = 1)
     point = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
         ("PyCapsule_GetPointer", ctypes.pythonapi)
     )
-    found = VersionedTensor.from_address(point(made, b"dltensor_versioned"))
-    found.tensor.lanes, found.version.major = lanes, major
+    start = point(made, b"dltensor_versioned")
+    struct.pack_into("=I", (ctypes.c_char * 80).from_address(start), 0, major)
+    struct.pack_into("=H", (ctypes.c_char * 80).from_address(start), 54, lanes)
     return made
 
 
