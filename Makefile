@@ -80,4 +80,4 @@ gpu:
 check: test lint types kernels
 
 clean:
-	rm -rf "$(VENV)" docs/_build docs/_static/generated docs/benchmarks.md docs/parity.md .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf "$(VENV)" docs/_build docs/_static/generated docs/benchmarks.md docs/benchmarks docs/parity.md .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

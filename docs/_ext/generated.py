@@ -1,40 +1,19 @@
 """Pages and pictures that are made from the project itself, so that they cannot fall behind it.
 
-- `benchmarks.md` from benchmarks/results/*.md, with the machine that each was measured on;
+- `benchmarks.md` and `benchmarks/` from benchmarks/results;
 - `parity.md` from tests/project/parity, whose rows are also tests;
 - the pictures under `_static/generated/`, which the code of a page writes with `save_svg` (see
   `tests/support/doc_pages.py`).
 """
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from tests.project.docs import benchmark_pages
 from tests.support.doc_pages import DOCS, GENERATED, draw, pages, pictures
 
 ROOT = DOCS.parent
-RESULTS = ROOT / "benchmarks" / "results"
-
-
-def benchmarks() -> str:
-    """The page of all result tables: each under its own title, the machine first."""
-    parts = [
-        "# Benchmarks\n",
-        "Each table was measured in one run, its peers and the floor beside it. Medians and ratios count; the machine",
-        "is named with each. Run them again with the modules of the same names: `python -m benchmarks.launch`.\n",
-        *map(_section, sorted(RESULTS.glob("*.md"))),
-    ]
-    return "\n".join(parts)
-
-
-def _section(file: Path) -> str:
-    title, _, rest = file.read_text(encoding="utf-8").partition("\n")
-    body = re.sub(r"^#", "##", rest, flags=re.MULTILINE)
-    machine = re.match(r"\s*((?:- .*\n)+)", body)
-    if machine is None:
-        return f"\n#{title}\n{body}"
-    return f"\n#{title}\n\n{machine[1]}{body[machine.end() :]}"
 
 
 def write_pictures() -> None:
@@ -76,7 +55,9 @@ def _cell(text: str) -> str:
 def write_all(_app: Any = None) -> None:
     """Write what has changed; Sphinx builds anew what is newer."""
     sys.path.insert(0, str(ROOT))
-    _write(DOCS / "benchmarks.md", benchmarks())
+    _write(DOCS / "benchmarks.md", benchmark_pages.summary())
+    for name, page in benchmark_pages.details().items():
+        _write(DOCS / "benchmarks" / name, page)
     _write(DOCS / "parity.md", parity())
     write_pictures()
 
