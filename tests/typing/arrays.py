@@ -154,6 +154,8 @@ def reduced_expressions(own: Tensor[f32], lazy: DeviceOp[Tensor[f32]]) -> None:
     assert_type(blend.mean(keepdims=True)(lazy, 2.0), DeviceOp[Tensor[f32], Any])
     assert_type(blend.amax((0, 1))(own, lazy), DeviceOp[Tensor[f32], Any])
     assert_type(gelu.any(1)(own), DeviceOp[Tensor[bool_], Any])
+    assert_type(blend.softmax(0)(own, 2.0), DeviceOp[Tensor[f32], Any])
+    assert_type(gelu.softmax().cuda, str)
     gelu.sum(0)(own, own)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     gelu.sum(0)(zeros((3,), i32))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     positive.sum()  # pyright: ignore[reportAttributeAccessIssue]

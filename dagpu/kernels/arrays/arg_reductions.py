@@ -21,7 +21,7 @@ from dagpu.kernels.arrays.reduction_kernels import early_text, rows_of
 from dagpu.kernels.arrays.reduction_order import THREADS, ReducedAxes, ReductionOrder, merge_axes, reduction_order
 from dagpu.kernels.arrays.reduction_steps import identity_text
 from dagpu.kernels.arrays.reductions import checked_input, kept_shape, no_elements, normal_axes
-from dagpu.kernels.arrays.row_walk import SIDE, Operand, RowWalk
+from dagpu.kernels.arrays.row_walk import SIDE, RowWalk
 from dagpu.kernels.expressions.cuda_operations import memory_type, register_type
 from dagpu.kernels.expressions.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import (
@@ -35,6 +35,7 @@ from dagpu.kernels.generated.generated_launch import (
     reshaped,
     tensor_input,
 )
+from dagpu.kernels.generated.row_elements import array_elements
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import UNCUT, Map, components_of
 from dagpu.ops.creation import Alloc
@@ -139,7 +140,7 @@ def _kernel(
     params.append(tensor_input("x", source, len(reduced)))
     if not first:
         params.append(tensor_input("before", _I64, 2))
-    walk = RowWalk(order, reduced, (Operand("x", source, tuple(range(len(reduced)))),))
+    walk = RowWalk(order, reduced, array_elements("x", source, len(reduced)).operands)
     rows = range(order.beside if order.across else 1)
     results = []
     for n in rows:

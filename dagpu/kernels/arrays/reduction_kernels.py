@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
 from math import prod
-from operator import itemgetter
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from dagpu.kernels.arrays.reduction_steps import (
     start_function,
     start_text,
 )
-from dagpu.kernels.arrays.row_walk import SIDE, Operand, RowWalk
+from dagpu.kernels.arrays.row_walk import SIDE, RowWalk
 from dagpu.kernels.expressions.cuda_operations import (
     helper_texts,
     memory_type,
@@ -32,6 +31,7 @@ from dagpu.kernels.expressions.cuda_operations import (
 )
 from dagpu.kernels.expressions.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
+from dagpu.kernels.generated.row_elements import Elements, array_elements
 from dagpu.ops.kernel_spec import KernelSpec, Param
 
 PART: Final = 1 << 18
@@ -49,19 +49,6 @@ __global__ void {name}(Tile<{out}, 2> out{formals}) {{
 SQUARE: Final = "template <class T> __device__ __forceinline__ T square(T x) { return x * x; }\n"
 
 
-@final
-class Elements(NamedTuple):
-    """What a pass reads: the type of an element, the arrays that it is computed from, the formal parameters for these,
-    the text of an element of those that it makes of values in registers, and the device functions that this calls."""
-
-    dtype: "np.dtype[Any]"
-    operands: tuple[Operand, ...]
-    formals: str
-    value: Callable[[Sequence[str]], str] = itemgetter(0)
-    functions: str = ""
-    helpers: frozenset[str] = frozenset()
-
-
 @cache
 def reduction_kernel(
     name: str, dtype: "np.dtype[Any]", reduced: tuple[bool, ...], order: ReductionOrder, first: bool, last: bool
@@ -75,9 +62,9 @@ def reduction_kernel(
     source = dtype if first else number
     target = result_type(name, dtype) if last else number
     params = [output("out", target, 2), tensor_input("x", source, len(reduced)), *count_params(name, number, last)]
-    operand = Operand("x", source, tuple(range(len(reduced))))
-    elements = Elements(source, (operand,), f", View<const {memory_type(source)}, {len(reduced)}> x")
-    text = pass_text(name, name, elements, (number, target), reduced, order, (first, last))
+    text = pass_text(
+        name, name, array_elements("x", source, len(reduced)), (number, target), reduced, order, (first, last)
+    )
     twin = pass_twin(name, number, reduced, order, (first, last))
     place = (reduction_kernel.__wrapped__.__code__, 0)
     return generated_kernel(name, params, text, twin, place, block=(THREADS,), early_reads=None if first else ())

@@ -6,12 +6,11 @@ their size, one instruction reads them. Each is combined with a number of its ow
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, final
-
-import numpy as np
+from typing import NamedTuple, TypeAlias, final
 
 from dagpu.kernels.arrays.reduction_order import THREADS, ReductionOrder
 from dagpu.kernels.expressions.cuda_operations import load_text, memory_type
+from dagpu.kernels.generated.row_elements import Operand, coordinate_texts, extent_along
 
 SIDE = """\
 // Elements that lie side by side, read by one instruction.
@@ -75,22 +74,6 @@ Join: TypeAlias = Callable[[Sequence[str], str, str], str]
 
 
 @final
-class Operand(NamedTuple):
-    """An array that a pass reads: its name in CUDA, its element type, and the axis of the rows that each axis follows.
-
-    An axis of -1 has extent 1 and follows none.
-    """
-
-    name: str
-    dtype: "np.dtype[Any]"
-    axes: tuple[int, ...]
-
-    def at(self, places: Sequence[str]) -> str:
-        """Return the text of an element in memory, of the coordinate along each axis of the rows."""
-        return f"{self.name}({', '.join(['0' if axis < 0 else places[axis] for axis in self.axes])})"
-
-
-@final
 class RowWalk(NamedTuple):
     """A walk through rows: the order, the kinds of the rows' axes, and the arrays that are read."""
 
@@ -131,22 +114,11 @@ class RowWalk(NamedTuple):
         )
 
     def _extent(self, axis: int) -> str:
-        """Return the text of the rows' extent along an axis: that of an operand which follows it."""
-        found = next(operand for operand in self.operands if axis in operand.axes)
-        return f"{found.name}.extent({found.axes.index(axis)})"
+        return extent_along(self.operands, axis)
 
     def _places(self) -> list[str]:
         """Return the text of each coordinate of an element: of row `of`, at position `at` in the row."""
-        texts = [""] * len(self.reduced)
-        for wanted, name in ((False, "of"), (True, "at")):
-            axes = [axis for axis, kind in enumerate(self.reduced) if kind is wanted]
-            below = ""
-            for axis in reversed(axes):
-                divisor = f"({below})" if "*" in below else below
-                text = f"{name}{f' / {divisor}' if below else ''}"
-                texts[axis] = text if axis == axes[0] else f"{text} % {self._extent(axis)}"
-                below = f"{below} * {self._extent(axis)}" if below else self._extent(axis)
-        return texts
+        return coordinate_texts([int(kind) for kind in self.reduced], ("of", "at"), self._extent)
 
     def _sides(self, places: Sequence[str]) -> tuple[str, list[str], list[str]]:
         """Return the texts of a step that reads neighbours at once: where that is possible, its reads, and its

@@ -1,9 +1,11 @@
 """Broadcasting by NumPy's rules, and the fewest axes with which a kernel computes a call."""
 
 from math import prod
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeVar, final
 
 from dagpu.common.dtypes import Shape
+
+_K = TypeVar("_K", bool, int)
 
 
 @final
@@ -39,20 +41,15 @@ def direct_walk(out: Shape, shapes: "list[Shape]") -> Walk:
     return Walk(out, tuple(shapes), tuple(axes))
 
 
-def merged_walk(out: Shape, shapes: "list[Shape]") -> Walk:
-    """Return the walk with as few axes as possible, for arrays that are contiguous.
+def merged_walk_of_kinds(out: Shape, shapes: "list[Shape]", kinds: tuple[_K, ...]) -> tuple[Walk, tuple[_K, ...]]:
+    """Return the walk with as few axes as possible, for arrays that are contiguous, and the kinds of its axes.
 
-    Neighbouring axes become one where each array either follows both or neither. Axes of extent 1 vanish. So a call
-    with equal shapes has one axis.
+    Neighbouring axes of one kind become one where each array either follows both or neither. Axes of extent 1 vanish.
+    So a call with equal shapes has one axis of each kind.
     """
-    return merged_walk_of_kinds(out, shapes, (False,) * len(out))[0]
-
-
-def merged_walk_of_kinds(out: Shape, shapes: "list[Shape]", kinds: tuple[bool, ...]) -> tuple[Walk, tuple[bool, ...]]:
-    """Return the merged walk in which axes of different kinds stay apart, and the kinds of its axes."""
     direct = direct_walk(out, shapes)
     groups: list[list[int]] = []
-    before: tuple[bool, ...] | None = None
+    before: tuple[object, ...] | None = None
     for axis, extent in enumerate(out):
         if extent == 1:
             continue

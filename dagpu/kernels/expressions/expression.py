@@ -13,7 +13,7 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Out
 from dagpu.kernels.decorator import compile_ahead
-from dagpu.kernels.expressions.broadcasting import Walk, broadcast_shape, direct_walk, merged_walk, tile_of
+from dagpu.kernels.expressions.broadcasting import Walk, broadcast_shape, direct_walk, merged_walk_of_kinds, tile_of
 from dagpu.kernels.expressions.element_operations import type_name
 from dagpu.kernels.expressions.expression_text import ArgumentPattern, kernel_text, parameter_names, safe_name
 from dagpu.kernels.expressions.numpy_twin import numpy_twin
@@ -43,6 +43,7 @@ _R = TypeVar("_R", bound=np.generic)
 # Constrained, as for `array.sum` and `array.mean`.
 _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
 _F = TypeVar("_F", f16, bf16, f32, f64)
+_K = TypeVar("_K", bool, int)
 
 TILE: Final = 1024
 """The number of elements of a block's tile: four for each of its 256 threads."""
@@ -179,6 +180,21 @@ class Expression(Generic[_P, _R]):
         """As `sum`: whether no element is 0, as `array.all`."""
         return ReducedExpression(self, "all", axis, keepdims, here())
 
+    def softmax(self: "Expression[_P, _F]", axis: int = -1) -> ReducedExpression[_P, _F]:
+        """Return the function of the same arguments that gives the softmax of the elements, as `array.softmax` does.
+
+        `expr(f32, f32)(lambda x, mask: x / 8 + mask).softmax()(x, mask)` has the bits of `array.softmax(f(x, mask))`.
+        The elements are computed in the kernel that normalises them, so no memory holds them. Rows of more than 16,384
+        elements take three launches, each of which computes the elements.
+
+        Args:
+            axis: one axis of the broadcast arguments; a negative number counts from the last one.
+
+        Raises:
+            KernelArgumentError: the elements are not floats.
+        """
+        return ReducedExpression(self, "softmax", axis, False, here())
+
     def compile(self, arch: str | None = None) -> None:
         """Compile the kernel for contiguous tensors of one shape now, for the GPU that is here or for an architecture
         by its name, as `Kernel.compile` does."""
@@ -246,15 +262,9 @@ class Expression(Generic[_P, _R]):
     def _build_new(self, arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...], origin: Origin) -> AnyOp:
         """Return the op of a call with known shapes. Moves the handles among the arguments."""
         shape = self.broadcast(None, layouts, origin)
-        known = [layout for layout in layouts if layout is not None]
-        shapes = [layout.shape for layout in known]
-        walk = (merged_walk if all(layout.contiguous for layout in known) else direct_walk)(shape, shapes)
+        walk, _ = walk_of_kinds(layouts, shape, (False,) * len(shape))
         spec = self._kernel(len(walk.shape), patterns_of(layouts, walk))
-        given, moved = iter(walk.arrays), move_arguments(self._name, arguments, origin)
-        passed = [
-            arg if layout is None else reshaped(arg, layout, next(given), origin)
-            for arg, layout in zip(moved, layouts, strict=True)
-        ]
+        passed = passed_arguments(move_arguments(self._name, arguments, origin), layouts, walk, origin)
         target = new_output(walk.shape, self.traced.dtype, tile_of(walk.shape, TILE), origin)
         op = first_output(spec, (target, *passed), origin)
         result: AnyOp = reshaped(op, Layout(self.traced.dtype, walk.shape, (), 0), shape, origin)
@@ -312,3 +322,24 @@ def patterns_of(layouts: Sequence[Layout | None], walk: Walk) -> tuple[ArgumentP
     """Return the patterns of arguments: a number has no layout."""
     axes = iter(walk.axes)
     return tuple([NUMBER if layout is None else ArgumentPattern("array", next(axes)) for layout in layouts])
+
+
+def walk_of_kinds(layouts: Sequence[Layout | None], whole: Shape, kinds: tuple[_K, ...]) -> tuple[Walk, tuple[_K, ...]]:
+    """Return the walk of arguments with these layouts that broadcast to `whole`, and the kind of each of its axes.
+
+    `kinds` are those of the axes of `whole`. Axes of one kind are merged where all arguments are contiguous.
+    """
+    known = [layout for layout in layouts if layout is not None]
+    shapes = [layout.shape for layout in known]
+    if all(layout.contiguous for layout in known):
+        return merged_walk_of_kinds(whole, shapes, kinds)
+    return direct_walk(whole, shapes), kinds
+
+
+def passed_arguments(moved: Sequence[Any], layouts: Sequence[Layout | None], walk: Walk, origin: Origin) -> list[Any]:
+    """Return arguments that have moved as the kernel of a walk takes them. A number has no layout."""
+    given = iter(walk.arrays)
+    return [
+        arg if layout is None else reshaped(arg, layout, next(given), origin)
+        for arg, layout in zip(moved, layouts, strict=True)
+    ]

@@ -1,7 +1,7 @@
-"""`ReducedExpression`: an expression whose elements are reduced in the kernel that computes them."""
+"""`ReducedExpression`: an expression whose elements are reduced, or normalised, in the kernel that computes them."""
 
-from collections.abc import Callable
-from typing import Any, Final, Generic, ParamSpec, final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, NamedTuple, ParamSpec, final
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -11,37 +11,63 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
 from dagpu.common.wrong_arguments import check_flag
 from dagpu.handles import Tensor
+from dagpu.kernels.decorator import compile_ahead
 from dagpu.ops.base import DeviceOp
+from dagpu.ops.kernel_spec import KernelSpec
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R", bound=np.generic)
 
-REDUCE: Final = Slot[Callable[[Any, str, object, bool, tuple[Any, ...], Origin], Any]](
-    "dagpu.kernels.arrays.fused_reductions"
-)
-"""Builds the op of a reduction of an expression: `(expression, name, axis, keepdims, arguments, origin)`."""
-ACCEPTS: Final = Slot[Callable[[str, "np.dtype[Any]"], bool]]("dagpu.kernels.arrays.fused_reductions")
-"""True if a reduction takes elements of a type."""
+ROW: Final = 1024
+"""The elements of a row in the kernel that `cuda` and `compile` of a reduced expression are about."""
+
+
+class FusedCall(NamedTuple):
+    """A reduction of an expression, or its softmax: the function of `dagpu.array` by its name, and its arguments."""
+
+    expression: Any
+    name: str
+    axis: object
+    keepdims: bool
+
+    @property
+    def label(self) -> str:
+        """The name in messages."""
+        return f"{self.name} of expression {self.expression.traced.name!r}"
+
+
+class FusedFunction(NamedTuple):
+    """A function of `dagpu.array` that takes the elements of an expression while they are computed.
+
+    `accepts(name, dtype)` is true if it takes elements of a type, `build(call, arguments, origin)` returns the op of a
+    call, and `kernel_of_rows(expression, name)` its kernel for contiguous matrices with rows of `ROW` elements.
+    """
+
+    accepts: Callable[[str, "np.dtype[Any]"], bool]
+    build: Callable[[FusedCall, tuple[Any, ...], Origin], Any]
+    kernel_of_rows: Callable[[Any, str], KernelSpec]
+
+
+FUSED: Final = Slot[Mapping[str, FusedFunction]]("dagpu.kernels.arrays.fused_reductions")
+"""The functions by their names."""
 
 
 @final
 class ReducedExpression(Generic[_P, _R]):
-    """An expression whose elements are reduced over some axes, from `expression.sum(axis)` and its like.
+    """An expression whose elements are reduced over some axes, from `expression.sum(axis)` and its like, or normalised
+    along one, from `expression.softmax(axis)`.
 
     A call takes the arguments of the expression and builds an op. The kernel that computes the elements reduces them,
-    so they are never in memory. The bits are those of the reduction of the expression's result.
+    so they are never in memory. The bits are those of the function of the expression's result.
     """
 
     def __init__(self, expression: Any, name: str, axis: object, keepdims: object, origin: Origin) -> None:
-        self._expression = expression
-        self._name = name
-        self._axis = axis
-        self._keepdims = check_flag(keepdims, name, origin, "keepdims")
+        self._call = FusedCall(expression, name, axis, check_flag(keepdims, name, origin, "keepdims"))
         dtype = expression.traced.dtype
-        if not ACCEPTS.value(name, dtype):
+        if not FUSED.value[name].accepts(name, dtype):
             raise KernelArgumentError(
-                f"{name} of expression {expression.traced.name!r} at {describe(origin)}: it does not take elements of "
-                f"{dtype.name}. Convert the result of the expression: .to(f32), say."
+                f"{self._call.label} at {describe(origin)}: it does not take elements of {dtype.name}. Convert the "
+                "result of the expression: .to(f32), say."
             )
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[Tensor[_R], Any]:
@@ -52,11 +78,30 @@ class ReducedExpression(Generic[_P, _R]):
             MovedError: a handle has been moved before.
             ShapeError: the shapes do not broadcast, there is no such axis, or no element along it to choose.
         """
-        given = self._expression.by_position(args, kwargs)
-        op: DeviceOp[Tensor[_R], Any] = REDUCE.value(
-            self._expression, self._name, self._axis, self._keepdims, given, here()
-        )
+        call = self._call
+        given = call.expression.by_position(args, kwargs)
+        op: DeviceOp[Tensor[_R], Any] = FUSED.value[call.name].build(call, given, here())
         return op
 
+    def compile(self, arch: str | None = None) -> None:
+        """Compile the kernel of `cuda` now, for the GPU that is here or for an architecture by its name, as
+        `Kernel.compile` does."""
+        compile_ahead(self._kernel_of_rows, arch, here())
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA text of the first kernel for contiguous matrices of one shape, whose rows of 1,024 elements are
+        reduced.
+
+        The kernels for other shapes, axes and arguments differ from it in the order of their walk. The text of an
+        element is the same in all of them.
+        """
+        return self._kernel_of_rows.cuda
+
+    @property
+    def _kernel_of_rows(self) -> KernelSpec:
+        call = self._call
+        return FUSED.value[call.name].kernel_of_rows(call.expression, call.name)
+
     def __repr__(self) -> str:
-        return f"<{self._name} over {self._axis} of {self._expression!r}>"
+        return f"<{self._call.name} over {self._call.axis} of {self._call.expression!r}>"

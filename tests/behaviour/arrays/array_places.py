@@ -35,7 +35,7 @@ ARRAY_CALLS: Final = {
         "functions of dagpu.array call it",
     ),
     **dict.fromkeys(
-        [f"Expression.{name}" for name in ("sum", "prod", "mean", "norm", "amin", "amax", "any", "all")],
+        [f"Expression.{name}" for name in ("sum", "prod", "mean", "norm", "amin", "amax", "any", "all", "softmax")],
         "tests/unit/kernels/arrays/test_fused_reductions.py",
     ),
     **dict.fromkeys(("Expression.compile", "Expression.kernel_for"), "tests/unit/backends/cuda/compile"),

@@ -76,6 +76,8 @@ def _ops() -> Iterator[Any]:
             yield from _built(name, call, partial(_tensor, (8, 8), dtype))
     blend = expr(f32, f32, f32)(lambda x, y, a: array.where(x > y, a * x + 1, y))
     yield blend(_tensor((4, 8), f32), _tensor((8,), f32), 2.0)
+    yield blend.softmax()(_tensor((70, 50_000), f32), _tensor((70, 1), f32), 2.0)
+    yield blend.softmax(0)(_tensor((50, 70), f32), _tensor((70,), f32), 2.0)
     for name in REDUCTIONS:
         yield getattr(blend, name)(1)(_tensor((70, 5000), f32), _tensor((70, 1), f32), 2.0)
         yield getattr(blend, name)(0)(_tensor((5000, 70), f32), _tensor((70,), f32), _tensor((70,), f32))

@@ -16,6 +16,7 @@ from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe
 from dagpu.common.wrong_arguments import as_whole_number, format_value
+from dagpu.kernels.generated.row_elements import coordinate_texts
 
 
 @final
@@ -65,15 +66,7 @@ def around_axis(layout: Layout, axis: int | None) -> AxisGroups:
 
 def element_text(name: str, pattern: GroupPattern, places: Sequence[str]) -> str:
     """Return the text of an element of the argument `name`: `places` are names of its places in the groups."""
-    texts = [""] * pattern.rank
-    for group, place in enumerate(places):
-        axes = [axis for axis, own in enumerate(pattern.groups) if own == group]
-        below = ""
-        for axis in reversed(axes):
-            text = f"{place} / ({below})" if below else place
-            texts[axis] = text if axis == axes[0] else f"{text} % {name}.extent({axis})"
-            below = f"{below} * {name}.extent({axis})" if below else f"{name}.extent({axis})"
-    return f"{name}({', '.join(texts)})"
+    return f"{name}({', '.join(coordinate_texts(pattern.groups, places, lambda axis: f'{name}.extent({axis})'))})"
 
 
 def extent_text(name: str, pattern: GroupPattern, group: int) -> str:
@@ -105,8 +98,3 @@ def one_axis(axis: object, rank: int, name: str, origin: Origin, whose: str = "x
             f"{name} at {describe(origin)}: axis is {format_value(axis)}, but {whose} has {rank} axes. {cure}."
         )
     return found % rank
-
-
-def power_of_two(n: int) -> int:
-    """Return the least power of two that is not below n."""
-    return 1 << max(0, n - 1).bit_length()

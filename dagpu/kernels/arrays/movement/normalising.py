@@ -5,30 +5,33 @@ registers. A longer row is cut into spans: one launch finds the largest element 
 exponentials of each span, and one writes the quotients.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import bf16, f16, f32, f64
+from dagpu.common.dtypes import Shape, bf16, f16, f32, f64
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
-from dagpu.kernels.arrays.movement.axis_groups import AxisGroups, around_axis, one_axis
-from dagpu.kernels.arrays.movement.softmax_kernels import softmax_kernel, softmax_order
+from dagpu.kernels.arrays.movement.axis_groups import around_axis, one_axis
+from dagpu.kernels.arrays.movement.softmax_kernels import SoftmaxOrder, softmax_kernel, softmax_order
 from dagpu.kernels.arrays.reductions import checked_input
 from dagpu.kernels.expressions.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,
     first_output,
+    is_number,
     move_arguments,
     new_output,
     reshaped,
 )
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import UNCUT, Map, components_of
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
 
 _F = TypeVar("_F", f16, bf16, f32, f64)
@@ -56,27 +59,42 @@ def softmax(x: In[_F], axis: int = -1) -> DeviceOp[Tensor[_F], Any]:
         layout = checked_input("softmax", layouts[0], "float", origin)
         source = around_axis(layout, one_axis(axis, len(layout.shape), "softmax", origin))
         (moved,) = move_arguments("softmax", arguments, origin)
-        op = _normalise(reshaped(moved, layout, source.passed, origin), layout.dtype, source, origin)
+        op = normalise(
+            [reshaped(moved, layout, source.passed, origin)],
+            source.extents,
+            layout.dtype,
+            lambda step, order: softmax_kernel(step, layout.dtype, source.pattern, order),
+            origin,
+        )
         result: AnyOp = reshaped(op, Layout(layout.dtype, source.extents, (), 0), layout.shape, origin)
         return result
 
     return array_call("softmax", ("x",), (x,), build, origin)
 
 
-def _normalise(x: Any, dtype: "np.dtype[Any]", source: AxisGroups, origin: Origin) -> AnyOp:
-    """Return the op of the quotients, of the shape (before, along, after)."""
-    before, length, after = source.extents
+def normalise(
+    passed: Sequence[Any],
+    extents: Shape,
+    dtype: "np.dtype[Any]",
+    kernel_of: Callable[[str, SoftmaxOrder], KernelSpec],
+    origin: Origin,
+) -> AnyOp:
+    """Return the op of the quotients, of the shape `extents`: (before, along, after).
+
+    `passed` are the inputs of each launch: handles that have moved, ops and numbers. `kernel_of` returns the kernel of
+    a step.
+    """
+    before, length, after = extents
     order = softmax_order(length, after)
-    tile = (order.outer, order.span, order.inner)
-    target = new_output(source.extents, dtype, tile, origin)
+    target = new_output(extents, dtype, (order.outer, order.span, order.inner), origin)
     spans = -(-length // order.span)
     if spans <= 1:
-        return first_output(softmax_kernel("whole", dtype, source.pattern, order), (target, x), origin)
+        return first_output(kernel_of("whole", order), (target, *passed), origin)
     number = register_dtype(dtype)
     known: list[AnyOp] = []
     for step in ("largest", "total"):
         part = new_output((before, spans, after), number, (order.outer, 1, order.inner), origin)
-        launch = Launch(softmax_kernel(step, dtype, source.pattern, order), (part, x, *known), origin)
-        made, x, *again = components_of(launch, origin)
-        known = [*again, Map(made, UNCUT, origin)]
-    return first_output(softmax_kernel("quotient", dtype, source.pattern, order), (target, x, *known), origin)
+        made, *again = components_of(Launch(kernel_of(step, order), (part, *passed, *known), origin), origin)
+        passed = [arg if is_number(arg) else op for arg, op in zip(passed, again, strict=False)]
+        known = [*again[len(passed) :], Map(made, UNCUT, origin)]
+    return first_output(kernel_of("quotient", order), (target, *passed, *known), origin)

@@ -27,9 +27,9 @@ from dagpu.kernels.arrays.movement.axis_groups import (
     extent_text,
     group_axes,
     grouped_array,
-    power_of_two,
 )
 from dagpu.kernels.arrays.movement.gathering import checked_indices, checked_places
+from dagpu.kernels.arrays.reduction_order import power_of_two
 from dagpu.kernels.arrays.reductions import checked_input
 from dagpu.kernels.expressions.cuda_operations import (
     helper_texts,

@@ -4,7 +4,7 @@ In a span, lane t of `width` takes elements t, t + width, t + 2 width, ... one a
 of lane t + width / 2, and so on by halves. The numbers of the spans of a row are combined in the same way.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, final
 
@@ -13,15 +13,12 @@ from numpy.typing import NDArray
 
 from dagpu.kernels.arrays.movement.axis_groups import (
     GroupPattern,
-    element_text,
-    extent_text,
     grouped_array,
-    power_of_two,
 )
+from dagpu.kernels.arrays.reduction_order import power_of_two
 from dagpu.kernels.arrays.reduction_steps import identity_text
 from dagpu.kernels.expressions.cuda_operations import (
     helper_texts,
-    load_text,
     memory_type,
     operation_text,
     register_type,
@@ -29,7 +26,8 @@ from dagpu.kernels.expressions.cuda_operations import (
 )
 from dagpu.kernels.expressions.numpy_operations import numpy_function, register_dtype
 from dagpu.kernels.generated.generated_launch import generated_kernel, output, tensor_input
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.kernels.generated.row_elements import Elements, array_elements, coordinate_texts
+from dagpu.ops.kernel_spec import KernelSpec, Param
 
 EACH: Final = 16
 """The elements that a thread keeps."""
@@ -74,7 +72,7 @@ def softmax_order(length: int, neighbours: int) -> SoftmaxOrder:
 
 HEAD: Final = """\
 {helpers}\
-__global__ void __launch_bounds__({threads}) softmax(Tile<{target}, 3> out, View<const {element}, {rank}> x{formals}) {{
+__global__ void __launch_bounds__({threads}) {kernel}(Tile<{target}, 3> out{formals}) {{
     __shared__ {number} part[{threads}];
     const int thread = threadIdx.x, lane = thread {lane}, row = thread {row};
     const dagpu::index_t o = out.origin(0) + row {outer}, n = out.origin(2) + row {inner};
@@ -137,6 +135,31 @@ COMBINE: Final = {"largest": "maximum", "total": "add"}
 """The operation that combines elements to the number of this name."""
 
 
+STEPS: Final[dict[str, tuple[str, ...]]] = {
+    "whole": (), "largest": (), "total": ("largest",), "quotient": ("largest", "total")
+}  # fmt: skip
+"""For each step the numbers of spans that it reads."""
+
+
+@final
+class SoftmaxInput(NamedTuple):
+    """The elements of a tensor (before, along, after): their text, and the group of each axis along which the kernel
+    sees them."""
+
+    elements: Elements
+    source: GroupPattern
+
+    def at(self, *places: str) -> str:
+        """Return the text of an element in a register, of names of its places in the groups."""
+        return self.elements.at(coordinate_texts(self.source.groups, places, self.elements.extent))
+
+    @property
+    def length(self) -> str:
+        """The text of the extent along the axis."""
+        axes = [self.elements.extent(axis) for axis, group in enumerate(self.source.groups) if group == 1]
+        return " * ".join(axes) or "1"
+
+
 @cache
 def softmax_kernel(step: str, dtype: "np.dtype[Any]", source: GroupPattern, order: SoftmaxOrder) -> KernelSpec:
     """Return the kernel of a step: "whole" for a row of one span; "largest", "total" and "quotient" for longer ones.
@@ -144,12 +167,30 @@ def softmax_kernel(step: str, dtype: "np.dtype[Any]", source: GroupPattern, orde
     "largest" and "total" write a number for each span, of shape (before, spans, after). "total" reads what "largest"
     has written, and "quotient" what both have.
     """
+    given = SoftmaxInput(array_elements("x", dtype, source.rank), source)
+    return generated_kernel(
+        "softmax",
+        softmax_params(step, dtype, [tensor_input("x", dtype, source.rank)]),
+        softmax_text("softmax", step, given, order),
+        softmax_twin(step, dtype, source, order),
+        (softmax_kernel.__wrapped__.__code__, 0),
+        block=(order.threads,),
+    )
+
+
+def softmax_params(step: str, dtype: "np.dtype[Any]", inputs: Sequence[Param]) -> list[Param]:
+    """Return the parameters of a step whose elements are of this type and computed from these inputs."""
     number = register_dtype(dtype)
-    known = {"whole": (), "largest": (), "total": ("largest",), "quotient": ("largest", "total")}[step]
-    final = step in ("whole", "quotient")
-    params = [output("out", dtype if final else number, 3), tensor_input("x", dtype, source.rank)]
-    params += [tensor_input(f"{name}s", number, 3) for name in known]
-    text = _head(dtype if final else number, dtype, source, order, known, final)
+    out = output("out", dtype if _writes_quotients(step) else number, 3)
+    return [out, *inputs, *[tensor_input(f"{name}s", number, 3) for name in STEPS[step]]]
+
+
+# ---- CUDA
+def softmax_text(kernel: str, step: str, given: SoftmaxInput, order: SoftmaxOrder) -> str:
+    """Return the text of a step, as a kernel of the name `kernel`."""
+    dtype, known = given.elements.dtype, STEPS[step]
+    number = register_dtype(dtype)
+    text = _head(kernel, step, given, order)
     text += _earlier("largest", number, order) if known else _own("largest", number, order)
     if step != "largest":
         exp = operation_text("exp", number, ("below",)).text
@@ -157,38 +198,24 @@ def softmax_kernel(step: str, dtype: "np.dtype[Any]", source: GroupPattern, orde
             each=EACH, number=register_type(number), width=order.width, exp=exp, nothing=identity_text("add", number)
         )
         text += _earlier("total", number, order) if "total" in known else _own("total", number, order)
-    text += (
-        QUOTIENTS.format(each=EACH, width=order.width, quotient=store_text(dtype, "kept[k] / total"))
-        if final
-        else ONE.format(name=step)
-    )
-    return generated_kernel(
-        "softmax",
-        params,
-        text,
-        _twin(step, number, source, order),
-        (softmax_kernel.__wrapped__.__code__, 0),
-        block=(order.threads,),
-    )
+    if _writes_quotients(step):
+        return text + QUOTIENTS.format(each=EACH, width=order.width, quotient=store_text(dtype, "kept[k] / total"))
+    return text + ONE.format(name=step)
 
 
-# ---- CUDA
-def _head(
-    target: "np.dtype[Any]",
-    dtype: "np.dtype[Any]",
-    source: GroupPattern,
-    order: SoftmaxOrder,
-    known: tuple[str, ...],
-    final: bool,
-) -> str:
-    number = register_dtype(dtype)
-    helpers = operation_text("maximum", number, ("a", "b")).helpers
+def _writes_quotients(step: str) -> bool:
+    return step in ("whole", "quotient")
+
+
+def _head(kernel: str, step: str, given: SoftmaxInput, order: SoftmaxOrder) -> str:
+    elements, final = given.elements, _writes_quotients(step)
+    number = register_dtype(elements.dtype)
+    helpers = {*elements.helpers, *operation_text("maximum", number, ("a", "b")).helpers}
     return HEAD.format(
-        helpers=helper_texts(set(helpers)),
-        target=memory_type(target),
-        element=memory_type(dtype),
-        rank=source.rank,
-        formals="".join([f", View<const {register_type(number)}, 3> {name}s" for name in known]),
+        kernel=kernel,
+        helpers=helper_texts(helpers) + elements.functions,
+        target=memory_type(elements.dtype if final else number),
+        formals=elements.formals + "".join([f", View<const {register_type(number)}, 3> {n}s" for n in STEPS[step]]),
         number=register_type(number),
         threads=order.threads,
         lane=f"/ {order.rows}" if order.across else f"% {order.width}",
@@ -196,11 +223,11 @@ def _head(
         outer="* 0" if order.across else "",
         inner="" if order.across else "* 0",
         first="" if final else f" * {order.span}",
-        length=extent_text("x", source, 1),
+        length=given.length,
         each=EACH,
         width=order.width,
         nothing=identity_text("maximum", number),
-        load=load_text(dtype, element_text("x", source, ("o", "at", "n"))),
+        load=given.at("o", "at", "n"),
     )
 
 
@@ -237,7 +264,9 @@ def _lanes(name: str, number: "np.dtype[Any]", order: SoftmaxOrder) -> str:
 
 
 # ---- NumPy
-def _twin(step: str, number: "np.dtype[Any]", source: GroupPattern, order: SoftmaxOrder) -> Callable[..., None]:
+def softmax_twin(step: str, dtype: "np.dtype[Any]", source: GroupPattern, order: SoftmaxOrder) -> Callable[..., None]:
+    """Return the NumPy twin of a step: `body(out, x, *known)`."""
+    number = register_dtype(dtype)
     exp = numpy_function("exp", number, number)
 
     def body(out: Any, x: Any, *known: Any) -> None:

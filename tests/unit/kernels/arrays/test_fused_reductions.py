@@ -1,4 +1,4 @@
-"""Reductions of expressions: the bits of the two ops, on the host and in the CUDA text."""
+"""Reductions and softmax of expressions: the bits of the two ops, on the host and in the CUDA text."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from dagpu import ShapeError, array, expr, f16, f32, from_host, i32, ones, pipeline, zeros
+from dagpu import KernelArgumentError, ShapeError, array, expr, f16, f32, from_host, i32, ones, pipeline, zeros
 from dagpu.ops.compose import nodes_of
 from dagpu.ops.launch import Launch
 from tests.behaviour.arrays.array_places import steps
@@ -63,6 +63,11 @@ def test_the_bits_are_those_of_the_two_ops(case: Any) -> None:
     fused = getattr(expression, name)(axis, keepdims=keepdims)(taken, from_host(y), 2).to_host().sync()
     plain = getattr(array, name)(expression(taken, from_host(y), 2), axis, keepdims=keepdims).to_host().sync()
     assert same_bits(fused, plain)
+    if part.ndim and x.dtype != i32 and expression is not TESTED:
+        along = len(axis or ()) - 1
+        fused = expression.softmax(along)(taken, from_host(y), 2).to_host().sync()
+        plain = array.softmax(expression(taken, from_host(y), 2), along).to_host().sync()
+        assert same_bits(fused, plain)
 
 
 @settings(max_examples=2, phases=(Phase.explicit, Phase.generate))
@@ -101,8 +106,43 @@ def test_one_kernel_computes_and_reduces(where: Any) -> None:
         np.testing.assert_allclose(found, ((x - centre) ** 2).sum(1), rtol=1e-4)
         assert found[row] == 0
     assert nearest.cache_info()[:2] == (2, 1)
-    launches = [node for node in nodes_of(distance(ones((4, 8)), ones((8,)))) if isinstance(node, Launch)]
-    assert [launch.kernel.name for launch in launches] == ["expression_sum"]
+    assert launches_of(distance(ones((4, 8)), ones((8,)))) == ["expression_sum"]
+
+
+def launches_of(op: Any) -> list[str]:
+    """The names of the kernels of an op."""
+    return [node.kernel.name for node in nodes_of(op) if isinstance(node, Launch)]
+
+
+def test_one_kernel_computes_and_normalises(where: Any) -> None:
+    """On every device, in a pipeline with one plan that a number varies; long rows take three launches."""
+    scores = expr(f32, f32, f32)(lambda x, mask, scale: x * scale + mask)
+    attend = scores.softmax()
+    x, mask = np.random.default_rng(6).standard_normal((2, 20, 300)).astype(f32)
+
+    @pipeline
+    def weights(t: Any, m: Any, scale: float) -> Any:
+        return attend(t, m, scale).to_host()
+
+    for scale in (0.5, 1.0, 2.0):
+        found = weights(from_host(x).sync(), from_host(mask).sync(), scale).sync()
+        powers = np.exp(x * scale + mask - (x * scale + mask).max(1, keepdims=True))
+        np.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), rtol=1e-4)
+    assert weights.cache_info()[:2] == (2, 1)
+    assert launches_of(attend(ones((4, 8)), ones((8,)), 1)) == ["expression_softmax"]
+    long = from_host(np.tile(x, (1, 60))).sync()
+    assert launches_of(attend(long.borrow(), 0.0, 2.0)) == ["expression_softmax"] * 3
+    found = attend(long.borrow(), 0.0, 2.0).to_host().sync()
+    assert same_bits(found, array.softmax(scores(long.borrow(), 0.0, 2.0)).to_host().sync())
+
+
+def test_the_text_of_a_reduced_expression_can_be_read() -> None:
+    """It has the text of an element of the expression, and the name of both."""
+    square = expr(f32)(lambda x: x * x)
+    for name in (*NAMES, "softmax"):
+        text = getattr(square, name)().cuda
+        assert f" expression_{name}(Tile<" in text
+        assert "const float t0 = x * x;" in text
 
 
 def test_what_has_no_elements_and_what_is_refused() -> None:
@@ -116,3 +156,8 @@ def test_what_has_no_elements_and_what_is_refused() -> None:
         square.sum(2)(t)
     assert square.norm()(t).to_host().sync() == 3
     assert "sum over 2 of <expression" in repr(square.sum(2))
+    with pytest.raises(ShapeError, match=r"softmax of expression 'expression' at .*_reductions.py:\d+: axis is 2"):
+        square.softmax(2)(ones((3, 3)))
+    with pytest.raises(KernelArgumentError, match=r"softmax of expression 'expression' at .*not take elements of bool"):
+        expr(f32)(lambda x: x > 1).softmax()  # type: ignore[misc]  # reason: the mistake
+    assert square.softmax()(zeros((3, 0))).to_host().sync().shape == (3, 0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from dagpu import array, bf16, bool_, f16, f32, f64, from_host, i8, i32, ones, zeros
+from dagpu import array, bf16, bool_, expr, f16, f32, f64, from_host, i8, i32, ones, zeros
 from dagpu.backends.cuda.commands.bounds_reports import LAYOUT
 from dagpu.kernels.arrays.movement import scattering
 from dagpu.ops.compose import nodes_of
@@ -50,6 +50,8 @@ def numbers(dtype: Any, *shape: int) -> Any:
     return samples(dtype, int(np.prod(shape, dtype=int)), 3).reshape(shape)
 
 
+SCORES = expr(f32, f32, f32)(lambda x, y, a: array.maximum(x * a, y) - x)
+HALF_SCORES = expr(bf16, bf16)(lambda x, y: x - y)
 BACKWARDS: Any = (slice(None, None, -1),)
 CHOSEN: list[tuple[Callable[..., Any], list[Any], list[Any]]] = [
     (array.transpose, [numbers(f16, 3, 40, 33)], [()]),
@@ -69,6 +71,9 @@ CHOSEN: list[tuple[Callable[..., Any], list[Any], list[Any]]] = [
     (array.softmax, [numbers(f32, 3, 20)], [BACKWARDS]),
     (lambda x: array.softmax(x, 0), [numbers(f64, 600, 20)], [()]),
     (array.softmax, [numbers(bf16, 1, 17_000)], [()]),
+    (lambda x, y: SCORES.softmax()(x, y, 0.5), [numbers(f32, 3, 20), numbers(f32, 3, 1)], [BACKWARDS, ()]),
+    (lambda x, y: SCORES.softmax(1)(x, y, 0.5), [numbers(f32, 2, 600, 5), numbers(f32, 600, 1)], [(), ()]),
+    (lambda x, y: HALF_SCORES.softmax()(x, y), [numbers(bf16, 2, 17_000), numbers(bf16, 17_000)], [(), ()]),
 ]
 """Calls of every function, whose kernels differ: short and long rows, layouts, and element types."""
 
@@ -105,7 +110,7 @@ def test_the_cuda_text_gives_the_bits_of_the_host_body(chosen: Any) -> None:
             assert same_bits(found, expected), (case, found, expected)
 
 
-SOFTMAXES = [call for call, _, _ in CHOSEN[-3:]]
+SOFTMAXES = [call for call, _, _ in CHOSEN[-6:]]
 """The calls whose results may differ by a few ulp."""
 
 

@@ -84,6 +84,10 @@ def test_an_expression_is_compiled_too(fake: FakeNvrtc) -> None:
     bounded.compile(arch="sm_80")
     assert bounded.cuda in fake.asked[0][0]
     assert "-fmad=false" in fake.asked[0][2]
+    for reduced, symbol in ((bounded.sum(), "_Z14expression_sumv"), (bounded.softmax(0), "_Z18expression_softmaxv")):
+        fake.result = cubin(symbol)
+        reduced.compile(arch="sm_80")
+        assert reduced.cuda in fake.asked[-1][0]
 
 
 def test_a_wrong_architecture_is_refused(fake: FakeNvrtc) -> None:

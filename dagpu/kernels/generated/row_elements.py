@@ -1,0 +1,146 @@
+"""The elements that a generated kernel reads: of one array, or computed of several by an expression.
+
+A kernel sees its elements along axes of its own, each of which belongs to a group, such as the kept and the reduced
+axes of a reduction. It knows a place in each group, and this module makes the text of the element there.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.kernels.expressions.cuda_operations import load_text, memory_type
+from dagpu.kernels.expressions.expression_text import ArgumentPattern, element_function, parameter_names, safe_name
+from dagpu.kernels.expressions.numpy_twin import numpy_twin
+from dagpu.kernels.expressions.traced_expression import TracedExpression
+from dagpu.kernels.generated.generated_launch import number_input, tensor_input
+from dagpu.ops.kernel_spec import Param
+
+
+@final
+class Operand(NamedTuple):
+    """An array that a kernel reads: its name in CUDA, its element type, and the axis of the kernel that each of its
+    axes follows.
+
+    An axis of -1 has extent 1 and follows none.
+    """
+
+    name: str
+    dtype: "np.dtype[Any]"
+    axes: tuple[int, ...]
+
+    def at(self, places: Sequence[str]) -> str:
+        """Return the text of an element in memory, of the coordinate along each axis of the kernel."""
+        return f"{self.name}({', '.join(['0' if axis < 0 else places[axis] for axis in self.axes])})"
+
+
+@final
+class Elements(NamedTuple):
+    """What a kernel reads: the type of an element, the arrays that it is computed from, the formal parameters for
+    these, the text of an element of those that it makes of values in registers, and the device functions that this
+    calls."""
+
+    dtype: "np.dtype[Any]"
+    operands: tuple[Operand, ...]
+    formals: str
+    value: Callable[[Sequence[str]], str] = itemgetter(0)
+    functions: str = ""
+    helpers: frozenset[str] = frozenset()
+
+    def extent(self, axis: int) -> str:
+        """Return the text of the kernel's extent along an axis: that of an operand which follows it."""
+        return extent_along(self.operands, axis)
+
+    def at(self, places: Sequence[str]) -> str:
+        """Return the text of an element in a register, of the coordinate along each axis of the kernel."""
+        return self.value([load_text(operand.dtype, operand.at(places)) for operand in self.operands])
+
+
+def extent_along(operands: Sequence[Operand], axis: int) -> str:
+    """Return the text of an extent: that of the first operand which follows the axis."""
+    found = next(operand for operand in operands if axis in operand.axes)
+    return f"{found.name}.extent({found.axes.index(axis)})"
+
+
+def coordinate_texts(groups: Sequence[int], places: Sequence[str], extent: Callable[[int], str]) -> list[str]:
+    """Return the text of the coordinate along each axis, of names of the places in the groups.
+
+    Args:
+        groups: the group of each axis.
+        places: for each group the name of the place in it, counted along its axes in C order.
+        extent: makes the text of the extent of an axis.
+    """
+    texts = [""] * len(groups)
+    for group, place in enumerate(places):
+        axes = [axis for axis, own in enumerate(groups) if own == group]
+        below = ""
+        for axis in reversed(axes):
+            divisor = f"({below})" if "*" in below else below
+            text = f"{place} / {divisor}" if below else place
+            texts[axis] = text if axis == axes[0] else f"{text} % {extent(axis)}"
+            below = f"{below} * {extent(axis)}" if below else extent(axis)
+    return texts
+
+
+def array_elements(name: str, dtype: "np.dtype[Any]", rank: int) -> Elements:
+    """Return the elements of an array of this rank."""
+    operand = Operand(name, dtype, tuple(range(rank)))
+    return Elements(dtype, (operand,), f", View<const {memory_type(dtype)}, {rank}> {name}")
+
+
+# ---- of an expression
+def expression_elements(
+    traced: TracedExpression, patterns: tuple[ArgumentPattern, ...], kernel: str
+) -> tuple[list[Param], Elements]:
+    """Return the elements that an expression computes of arguments of these patterns, and the parameters of these."""
+    params: list[Param] = []
+    operands: list[Operand] = []
+    formals, values = "", list[str]()
+    each = zip(patterns, traced.dtypes, parameter_names(traced), strict=True)
+    for index, (pattern, dtype, param) in enumerate(each):
+        argument = f"x{index}"  # a name that the texts of kernels do not use
+        if pattern.form == "number":
+            params.append(number_input(param, dtype, kernel))
+            formals += f", {memory_type(dtype)} {argument}"
+            values.append(load_text(dtype, argument))
+        else:
+            params.append(tensor_input(param, dtype, len(pattern.axes)))
+            formals += f", View<const {memory_type(dtype)}, {len(pattern.axes)}> {argument}"
+            values.append(f"@{len(operands)}")
+            operands.append(Operand(argument, dtype, pattern.axes))
+
+    def value(read: Sequence[str]) -> str:
+        return f"element({', '.join([read[int(text[1:])] if text[0] == '@' else text for text in values])})"
+
+    functions, helpers = element_function(traced)
+    return params, Elements(traced.dtype, tuple(operands), formals, value, functions + "\n", frozenset(helpers))
+
+
+def with_elements(
+    traced: TracedExpression, patterns: tuple[ArgumentPattern, ...], rank: int, body: Callable[..., None]
+) -> Callable[..., None]:
+    """Return a NumPy twin that computes the elements of an expression, and calls `body(out, elements, *others)`.
+
+    On the host the elements are in memory, for one launch.
+    """
+    compute = numpy_twin(traced, patterns)
+
+    def with_computed(out: Any, *arguments: Any) -> None:
+        given = arguments[: len(patterns)]
+        shape = [0] * rank
+        for pattern, argument in zip(patterns, given, strict=True):
+            for axis, extent in zip(pattern.axes, getattr(argument, "shape", ()), strict=True):
+                if axis >= 0:
+                    shape[axis] = extent
+        elements: NDArray[Any] = np.empty(shape, traced.dtype)
+        compute(elements, *given)
+        body(out, elements, *arguments[len(patterns) :])
+
+    return with_computed
+
+
+def fused_name(traced: TracedExpression, name: str) -> str:
+    """Return the name of the kernel of a function of an expression's elements."""
+    return safe_name(f"{traced.name}_{name}")
