@@ -126,7 +126,7 @@ def in_order(x: Tensor[f32], n: SharedTensor[i32], flags: Tensor[bool_], lazy: D
 def transformed(x: Tensor[f32], y: SharedTensor[f64], z: Tensor[c64], w: TensorRef[c128]) -> None:
     """Real elements of one precision become complex ones of the same, and back."""
     assert_type(array.rfft(x), DeviceOp[Tensor[c64], Any])
-    assert_type(array.rfft(y, 8), DeviceOp[Tensor[c128], Any])
+    assert_type(array.rfft(y, 8, 0), DeviceOp[Tensor[c128], Any])
     assert_type(array.irfft(z), DeviceOp[Tensor[f32], Any])
     assert_type(array.irfft(w, 7), DeviceOp[Tensor[f64], Any])
     assert_type(array.fft(z), DeviceOp[Tensor[c64], Any])

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar, final
 
 from dagpu.common.dtypes import Shape
 
-_K = TypeVar("_K", bool, int)
+_K = TypeVar("_K", bound=int)
 
 
 @final

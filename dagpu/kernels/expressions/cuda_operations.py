@@ -23,6 +23,12 @@ def memory_type(dtype: "np.dtype[Any]") -> str:
     return SPELLINGS[dtype.name][0]
 
 
+def complex_struct(dtype: "np.dtype[Any]") -> str:
+    """Return the declaration of `Element`, a C++ type for the elements of c64 or c128 in memory."""
+    part = memory_type(np.dtype(f"f{dtype.itemsize // 2}"))
+    return f"struct alignas({dtype.itemsize}) Element {{\n    {part} real, imaginary;\n}};\n"
+
+
 def register_type(dtype: "np.dtype[Any]") -> str:
     """Return the C++ type of an element in a register: `float` for f16 and bf16."""
     return "float" if is_half(dtype) else memory_type(dtype)

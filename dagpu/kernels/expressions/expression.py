@@ -43,7 +43,7 @@ _R = TypeVar("_R", bound=np.generic)
 # Constrained, as for `array.sum` and `array.mean`.
 _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
 _F = TypeVar("_F", f16, bf16, f32, f64)
-_K = TypeVar("_K", bool, int)
+_K = TypeVar("_K", bound=int)
 
 TILE: Final = 1024
 """The number of elements of a block's tile: four for each of its 256 threads."""

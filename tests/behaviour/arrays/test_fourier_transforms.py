@@ -118,6 +118,22 @@ def test_rows_of_any_layout(with_libraries: Any) -> None:
     assert array.rfft(zeros((0, 4))).to_host().sync().shape == (0, 3)
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_transforms_along_any_axis_are_numpys(with_libraries: Any, name: str) -> None:
+    """Of whole tensors and of parts with gaps, with axes before and after; the input stays as it was."""
+    for shape, axis, n in (((8, 3), 0, None), ((2, 9, 5), 1, 6), ((7, 2, 3), -3, 9), ((3, 4, 1, 1), 1, None)):
+        x = normal(shape, CALLS[name][0])
+        part = cut(x, (slice(None),) * (len(shape) - 1) + (slice(None, None, -1),))
+        single = f32 if name == "irfft" else c64
+        t = from_host(x).sync()
+        for given, array_of in ((t.borrow(), x), (part.lent(), part.array)):
+            expected = getattr(np.fft, name)(array_of.astype(np.result_type(x, f64)), n, axis)
+            found = getattr(anyhow, name)(given, n, axis).to_host().sync()
+            check(np.moveaxis(found, axis, -1), np.moveaxis(expected, axis, -1), single)
+        assert t.to_host().sync().tobytes() == x.tobytes()
+    assert getattr(anyhow, name)(zeros((0, 4, 3), CALLS[name][0]), None, 1).to_host().sync().size == 0
+
+
 def test_a_signal_comes_back(with_libraries: Any) -> None:
     """Through a filter in a pipeline, whose tensors lie elsewhere in each call; there is one plan."""
 
@@ -147,6 +163,9 @@ def test_what_a_transform_refuses(where: Any) -> None:
     for n in (0, -1, 2.5, "x"):
         with pytest.raises(ShapeError, match="n is"):
             anyhow.rfft(ones((4,)), n)
+    for axis in (2, -3, 1.5, None):
+        with pytest.raises(ShapeError, match=r"rfft at .*axis is .*, but x has 2 axes"):
+            anyhow.rfft(ones((4, 4)), axis=axis)
     for empty in (zeros((2, 0)), zeros(())):
         with pytest.raises(ShapeError, match=r"nothing to transform|no axis"):
             array.rfft(empty)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dagpu import array, bf16, bool_, expr, f16, f32, f64, from_host, i8, i32, i64, u32
+from dagpu import array, bf16, bool_, c64, c128, expr, f16, f32, f64, from_host, i8, i32, i64, u32
 from dagpu.common.errors import KernelArgumentError
 from dagpu.ops.compose import nodes_of
 from dagpu.ops.kernel_spec import KernelSpec
@@ -48,7 +48,7 @@ CALLS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 """A call of each other function, on matrices of 8 by 8 that `x` makes. Names that `dagpu.array` does not have are left
 out."""
 BY_LIBRARIES: Final = frozenset({"matmul", "fft", "ifft", "rfft", "irfft"})
-"""Functions without a kernel of dagpu's own."""
+"""Functions whose work a library does, with kernels of dagpu's own before and after it at most."""
 
 
 def generated_kernels() -> Iterator[KernelSpec]:
@@ -74,6 +74,8 @@ def _ops() -> Iterator[Any]:
     for dtype in FEW_TYPES:
         for name, call in CALLS.items():
             yield from _built(name, call, partial(_tensor, (8, 8), dtype))
+    for half in (c64, c128):
+        yield array.irfft(_tensor((8, 6, 5), half), 12, 1)
     blend = expr(f32, f32, f32)(lambda x, y, a: array.where(x > y, a * x + 1, y))
     yield blend(_tensor((4, 8), f32), _tensor((8,), f32), 2.0)
     yield blend.softmax()(_tensor((70, 50_000), f32), _tensor((70, 1), f32), 2.0)

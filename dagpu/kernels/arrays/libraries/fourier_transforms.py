@@ -1,7 +1,12 @@
-"""`fft`, `ifft`, `rfft` and `irfft` along the last axis, by cuFFT on a GPU and by NumPy on the host."""
+"""`fft`, `ifft`, `rfft` and `irfft` along an axis, by cuFFT on a GPU and by NumPy on the host.
+
+Both transform rows that are contiguous. Along an axis with others after it, the tensor is transposed before, so that
+the axis is the last one, and its transform is transposed back.
+"""
 
 from collections.abc import Callable
 from functools import cache
+from math import prod
 from typing import Any, Final, overload
 
 import numpy as np
@@ -17,6 +22,8 @@ from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.libraries.cufft import CufftRows
 from dagpu.kernels.arrays.libraries.row_kernels import resize_kernel, scale_kernel
+from dagpu.kernels.arrays.movement.axis_groups import one_axis
+from dagpu.kernels.arrays.movement.transposition import transposed
 from dagpu.kernels.expressions.broadcasting import tile_of
 from dagpu.kernels.expressions.element_operations import type_name
 from dagpu.kernels.expressions.expression import TILE
@@ -50,8 +57,8 @@ _RESULTS: Final[dict[str, dict[str, type[np.generic]]]] = {
 """For each transform the element types that it takes, and those of its result."""
 
 
-def fft(x: In[_C], n: int | None = None) -> DeviceOp[Tensor[_C], Any]:
-    """Return the discrete Fourier transform of each row, along the last axis.
+def fft(x: In[_C], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[_C], Any]:
+    """Return the discrete Fourier transform of each row along an axis.
 
     On a GPU it is a call of cuFFT (extra `math`) on scratch memory of the plan, in streams and in graphs; on the host
     it is `numpy.fft`. The two round differently: the error of both is about `eps * log2(n)` times the norm of a row.
@@ -59,44 +66,46 @@ def fft(x: In[_C], n: int | None = None) -> DeviceOp[Tensor[_C], Any]:
     Args:
         x: a tensor of c64 or c128, or an op whose result is one.
         n: the elements of a row that are transformed; the row is cut, or zeros are added. None for all.
+        axis: the axis of the rows; a negative number counts from the last one. Along another axis than the last one,
+            two more launches of a kernel transpose the elements.
 
     Raises:
         KernelArgumentError: x has other elements.
-        ShapeError: x has no axis, n is not a whole number of 1 or more, or there is nothing to transform.
+        ShapeError: x has no such axis, n is not a whole number of 1 or more, or there is nothing to transform.
         DeviceError: the run raises it if cuFFT is missing or refuses.
     """
-    return _transform("fft", x, n)
+    return _transform("fft", x, n, axis)
 
 
-def ifft(x: In[_C], n: int | None = None) -> DeviceOp[Tensor[_C], Any]:
-    """Return the inverse of `fft` along the last axis, divided by n. Arguments and errors are those of `fft`."""
-    return _transform("ifft", x, n)
+def ifft(x: In[_C], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[_C], Any]:
+    """Return the inverse of `fft` along an axis, divided by n. Arguments and errors are those of `fft`."""
+    return _transform("ifft", x, n, axis)
 
 
 @overload
-def rfft(x: In[f32], n: int | None = None) -> DeviceOp[Tensor[c64], Any]: ...  # type: ignore[overload-overlap]  # reason: no handle has elements of both types
+def rfft(x: In[f32], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[c64], Any]: ...  # type: ignore[overload-overlap]  # reason: no handle has elements of both types
 @overload
-def rfft(x: In[f64], n: int | None = None) -> DeviceOp[Tensor[c128], Any]: ...
-def rfft(x: Any, n: int | None = None) -> Any:
+def rfft(x: In[f64], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[c128], Any]: ...
+def rfft(x: Any, n: int | None = None, axis: int = -1) -> Any:
     """Return the first `n // 2 + 1` elements of the Fourier transform of each row of real numbers; the others are their
     conjugates. Arguments and errors are those of `fft`, but x has elements of f32 or f64."""
-    return _transform("rfft", x, n)
+    return _transform("rfft", x, n, axis)
 
 
 @overload
-def irfft(x: In[c64], n: int | None = None) -> DeviceOp[Tensor[f32], Any]: ...  # type: ignore[overload-overlap]  # reason: no handle has elements of both types
+def irfft(x: In[c64], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[f32], Any]: ...  # type: ignore[overload-overlap]  # reason: no handle has elements of both types
 @overload
-def irfft(x: In[c128], n: int | None = None) -> DeviceOp[Tensor[f64], Any]: ...
-def irfft(x: Any, n: int | None = None) -> Any:
+def irfft(x: In[c128], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[f64], Any]: ...
+def irfft(x: Any, n: int | None = None, axis: int = -1) -> Any:
     """Return the inverse of `rfft`: n real numbers of the first `n // 2 + 1` elements of each row.
 
     The imaginary parts of the first element, and for an even n of the last one, do not count. Without n it is twice
-    the last extent less two, so an odd n must be said. Arguments and errors are those of `fft`.
+    the extent less two, so an odd n must be said. Arguments and errors are those of `fft`.
     """
-    return _transform("irfft", x, n)
+    return _transform("irfft", x, n, axis)
 
 
-def _transform(name: str, x: Any, n: object) -> AnyOp:
+def _transform(name: str, x: Any, n: object, axis: object) -> AnyOp:
     origin = here()
     asked = None if n is None else as_whole_number(n)
     if n is not None and (asked is None or asked < 1):
@@ -107,14 +116,16 @@ def _transform(name: str, x: Any, n: object) -> AnyOp:
 
     def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
         layout, result = _checked(name, layouts[0], origin)
-        count = asked if asked is not None else _count(name, layout.shape[-1])
-        if count < 1 or not layout.shape[-1]:
+        place = one_axis(axis, len(layout.shape), name, origin)
+        extent = layout.shape[place]
+        count = asked if asked is not None else _count(name, extent)
+        if count < 1 or not extent:
             raise ShapeError(
-                f"{name} at {describe(origin)}: a row of {layout.shape} gives {max(count, 0)} elements, so there is "
-                "nothing to transform. Give n, or longer rows."
+                f"{name} at {describe(origin)}: a row of {layout.shape} along axis {place} gives {max(count, 0)} "
+                "elements, so there is nothing to transform. Give n, or longer rows."
             )
         (moved,) = move_arguments(name, arguments, origin)
-        return _rows(name, moved, layout, result, count, origin)
+        return _along(name, moved, layout, result, count, place, origin)
 
     return array_call(name, ("x",), (x,), build, origin)
 
@@ -142,19 +153,37 @@ def _checked(name: str, layout: Layout | None, origin: Origin) -> tuple[Layout, 
     return layout, np.dtype(result)
 
 
-def _rows(name: str, x: Any, layout: Layout, result: "np.dtype[Any]", count: int, origin: Origin) -> AnyOp:
-    """Return the op of the transforms of all rows of an argument that has moved."""
-    given = count // 2 + 1 if name == "irfft" else count
+def _along(name: str, x: Any, layout: Layout, result: "np.dtype[Any]", count: int, axis: int, origin: Origin) -> AnyOp:
+    """Return the op of the transforms of all rows along an axis, of an argument that has moved."""
     made = count // 2 + 1 if name == "rfft" else count
-    shape: Shape = (*layout.shape[:-1], made)
+    before, after = layout.shape[:axis], layout.shape[axis + 1 :]
+    shape: Shape = (*before, made, *after)
     if 0 in shape:
         return Alloc(shape, result, None, origin)
-    length, dtype = layout.shape[-1], layout.dtype
-    rows = layout.size // length
-    fresh = not layout.contiguous or layout.offset % 16 != 0  # cuFFT wants elements at multiples of their size
-    if fresh:
-        x, layout = contiguous_copy(x, origin), contiguous_layout(layout.shape, dtype)
-    x = reshaped(x, layout, (rows, length), origin)
+    rank, extent, count_rows = len(shape), layout.shape[axis], prod(before) * prod(after)
+    given, found = (contiguous_layout((count_rows, n), d) for n, d in ((extent, layout.dtype), (made, result)))
+    if prod(after) == 1:  # the rows lie side by side as they are
+        fresh = not layout.contiguous or layout.offset % 16 != 0  # cuFFT wants elements at multiples of their size
+        if fresh:
+            x, layout = contiguous_copy(x, origin), contiguous_layout(layout.shape, layout.dtype)
+        rows = _rows(name, reshaped(x, layout, given.shape, origin), given, result, count, fresh, origin)
+        whole: AnyOp = reshaped(rows, found, shape, origin)
+        return whole
+    order = (*range(axis), *range(axis + 1, rank), axis)
+    x = transposed(x, layout, order, origin)
+    turned = contiguous_layout(tuple([layout.shape[each] for each in order]), layout.dtype)
+    rows = _rows(name, reshaped(x, turned, given.shape, origin), given, result, count, True, origin)
+    target = contiguous_layout((*before, *after, made), result)
+    back = (*range(axis), rank - 1, *range(axis, rank - 1))
+    return transposed(reshaped(rows, found, target.shape, origin), target, back, origin)
+
+
+def _rows(name: str, x: Any, layout: Layout, result: "np.dtype[Any]", count: int, fresh: bool, origin: Origin) -> AnyOp:
+    """Return the op of the transforms of all rows of a contiguous matrix. With `fresh` it is a temporary, which may be
+    overwritten."""
+    (rows, length), dtype = layout.shape, layout.dtype
+    given = count // 2 + 1 if name == "irfft" else count
+    made = count // 2 + 1 if name == "rfft" else count
     if length != given or (name == "irfft" and not fresh):  # the library overwrites the input of irfft
         tile = tile_of((rows, given), TILE)
         x = first_output(resize_kernel(dtype), (new_output((rows, given), dtype, tile, origin), x), origin)
@@ -166,8 +195,7 @@ def _rows(name: str, x: Any, layout: Layout, result: "np.dtype[Any]", count: int
         tile = tile_of((rows, made), TILE)
         scaled = new_output((rows, made), result, tile, origin)
         found = first_output(scale_kernel(result), (scaled, found, 1 / count), origin)
-    whole: AnyOp = reshaped(found, contiguous_layout((rows, made), result), shape, origin)
-    return whole
+    return found
 
 
 @cache

@@ -6,14 +6,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.kernels.expressions.cuda_operations import memory_type
+from dagpu.kernels.expressions.cuda_operations import complex_struct, memory_type
 from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
 from dagpu.ops.kernel_spec import KernelSpec
 
 _COMPLEX: Final = """\
-struct alignas({size}) Element {{
-    {part} real, imaginary;
-}};
 __device__ __forceinline__ Element times(Element x, {part} factor) {{
     return Element{{x.real * factor, x.imaginary * factor}};
 }}
@@ -48,7 +45,9 @@ def part_type(dtype: "np.dtype[Any]") -> "np.dtype[Any]":
 
 def _text(dtype: "np.dtype[Any]", kernel: str) -> str:
     part = memory_type(part_type(dtype))
-    return ((_COMPLEX if dtype.kind == "c" else _REAL) + kernel).format(part=part, size=dtype.itemsize)
+    if dtype.kind == "c":
+        return complex_struct(dtype) + (_COMPLEX + kernel).format(part=part)
+    return (_REAL + kernel).format(part=part)
 
 
 @cache

@@ -23,7 +23,7 @@ from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.reduction_order import power_of_two
 from dagpu.kernels.arrays.reductions import checked_input
 from dagpu.kernels.expressions.broadcasting import tile_of
-from dagpu.kernels.expressions.cuda_operations import memory_type
+from dagpu.kernels.expressions.cuda_operations import complex_struct, memory_type
 from dagpu.kernels.expressions.expression import TILE
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
@@ -83,18 +83,26 @@ def transpose(x: In[_D], axes: tuple[int, ...] | None = None) -> DeviceOp[Tensor
         layout = checked_input("transpose", layouts[0], "any", origin)
         order = _order(axes, len(layout.shape), origin)
         (moved,) = move_arguments("transpose", arguments, origin)
-        shape, merged = _merge(layout, order)
-        target = tuple([shape[axis] for axis in merged])
-        tile = _tile(target, merged)
-        given = reshaped(moved, layout, shape, origin) if layout.contiguous else moved
-        spec = _kernel(layout.dtype, merged, tile if _swaps(merged) else None)
-        op = first_output(spec, (new_output(target, layout.dtype, tile, origin), given), origin)
-        result: AnyOp = reshaped(
-            op, Layout(layout.dtype, target, (), 0), tuple([layout.shape[axis] for axis in order]), origin
-        )
-        return result
+        return transposed(moved, layout, order, origin)
 
     return array_call("transpose", ("x",), (x,), build, origin)
+
+
+def transposed(x: Any, layout: Layout, order: Shape, origin: Origin) -> AnyOp:
+    """Return the op of a new tensor whose axis n is axis `order[n]` of an argument that has moved, a handle or an op.
+
+    `layout` is that of the argument, with elements of any type, also of a complex one.
+    """
+    shape, merged = _merge(layout, order)
+    target = tuple([shape[axis] for axis in merged])
+    tile = _tile(target, merged)
+    given = reshaped(x, layout, shape, origin) if layout.contiguous else x
+    spec = _kernel(layout.dtype, merged, tile if _swaps(merged) else None)
+    op = first_output(spec, (new_output(target, layout.dtype, tile, origin), given), origin)
+    result: AnyOp = reshaped(
+        op, Layout(layout.dtype, target, (), 0), tuple([layout.shape[axis] for axis in order]), origin
+    )
+    return result
 
 
 def _order(axes: object, rank: int, origin: Origin) -> Shape:
@@ -156,15 +164,18 @@ def _tile(target: Shape, order: Shape) -> Shape:
 def _kernel(dtype: "np.dtype[Any]", order: Shape, tile: Shape | None) -> KernelSpec:
     """Return the kernel for an input whose axis `order[n]` is axis n of the output; with a tile through shared
     memory."""
-    rank, element = len(order), memory_type(dtype)
+    rank = len(order)
+    declared, element = (complex_struct(dtype), "Element") if dtype.kind == "c" else ("", memory_type(dtype))
     params = [output("out", dtype, rank), tensor_input("x", dtype, rank)]
     inverse = [order.index(axis) for axis in range(rank)]
     if tile is None:
-        text = COPYING.format(element=element, rank=rank, places=", ".join([f"i[{place}]" for place in inverse]))
+        text = declared + COPYING.format(
+            element=element, rank=rank, places=", ".join([f"i[{place}]" for place in inverse])
+        )
         return generated_kernel("transpose", params, text, _twin(order), (_kernel.__wrapped__.__code__, 0))
     axis, last = inverse[-1], rank - 1
     targets = [f"out.origin({n}){' + a' if n == axis else ' + b' if n == last else ''}" for n in range(rank)]
-    text = TILED.format(
+    text = declared + TILED.format(
         element=element,
         rank=rank,
         across=tile[axis],

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dagpu import bf16, c64, f32, f64, from_host
+from dagpu import array, bf16, c64, c128, f32, f64, from_host, zeros
 from dagpu.kernels.arrays.libraries.row_kernels import resize_kernel, scale_kernel
 from dagpu.ops.compose import nodes_of
 from dagpu.ops.creation import Alloc
@@ -59,7 +59,7 @@ CASES: Any = [
 
 def test_the_cuda_text_gives_the_bits_of_the_host(folder: Path) -> None:
     """Of every pass of a sort, with the threads of a block in two orders, and of rows of complex elements that are cut,
-    lengthened by zeros, and multiplied: each part of an element rounds once."""
+    lengthened by zeros, and multiplied: each part of an element rounds once. Of their transposition, too."""
     found = []
     for number, (name, dtype, shape, k) in enumerate(CASES):
         x = samples(dtype, int(np.prod(shape)), number).reshape(shape)
@@ -67,7 +67,9 @@ def test_the_cuda_text_gives_the_bits_of_the_host(folder: Path) -> None:
         found.append((name, x, k, launches))
     specs = list({id(launch.kernel): launch.kernel for *_, launches in found for launch in launches}.values())
     resize, scale = resize_kernel(np.dtype(c64)), scale_kernel(np.dtype(c64))
-    device = EmulatedKernels([*specs, resize, scale], folder, blocks=True)
+    op = array.irfft(zeros((3, 10, 2), c128), 6, 1)
+    turn = next(n for n in list(nodes_of(op))[::-1] if isinstance(n, Launch) and n.kernel.name == "transpose")
+    device = EmulatedKernels([*specs, resize, scale, turn.kernel], folder, blocks=True)
     for name, x, k, launches in found:
         for made, right in zip(emulated(device, launches, x), expected(name, x, k), strict=True):
             assert same_bits(made.reshape(right.shape), right), launches[-1].kernel.cuda
@@ -75,3 +77,7 @@ def test_the_cuda_text_gives_the_bits_of_the_host(folder: Path) -> None:
     for length in (1, 7, 10, 25):
         assert same(device, resize, length, [rows])
     assert same(device, scale, 10, [rows, 1 / 7])
+    target: Any = turn.args[0]
+    x, y = rows.astype(c128).reshape(3, 5, 2), np.zeros((3, 2, 5), c128)
+    device.launch(turn.kernel, [y, x], [target.f.tile])
+    assert y.tolist() == x.transpose(0, 2, 1).tolist()
