@@ -29,6 +29,11 @@ class LibraryBody(Protocol):
     depend on the run.
     """
 
+    def is_known(self, operands: Sequence[Layout], device: int) -> bool:
+        """True if `scratch_bytes` and `bind` return at once. Otherwise the library may be loaded, and prepare the work:
+        a thread that may not wait leaves the first call of `scratch_bytes` to another one."""
+        ...
+
     def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
         """Return the bytes of scratch memory that the work needs. The trace of a run asks, before it plans memory.
 
@@ -73,6 +78,10 @@ class UserBody(ABC):
     """Whether its work becomes part of CUDA graphs: if it can, never, or else the run raises a `CaptureError`."""
     refused: str | None = None
     """The reason why its work could not be captured when that was tried last; None if no capture has failed."""
+
+    def is_known(self, operands: Sequence[Layout], device: int) -> bool:
+        """See `LibraryBody`. The declaration says everything."""
+        return True
 
     @abstractmethod
     def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
@@ -189,6 +198,10 @@ class Driver(Protocol):
 
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs use."""
+        ...
+
+    def is_known(self, body: LibraryBody, operands: Sequence[Layout]) -> bool:
+        """True if `scratch_bytes` returns at once for these arguments."""
         ...
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:

@@ -209,16 +209,20 @@ def _store(lookup: PlanLookup, loaded: LoadedPlan, tracer: Tracer) -> None:
 
 
 async def next_stage(tracer: Tracer, waits: Waits) -> Stage:
-    """Return the next stage of a trace. The trace pauses between two closures when `waits.pause_is_due()`."""
+    """Return the next stage of a trace. The trace pauses between two closures when `waits.pause_is_due()`, and while a
+    library prepares its work."""
     turns = tracer.stage_in_turns(waits.pause_is_due)
     while True:
         with quiet_collector():
             try:
-                next(turns)
+                work = next(turns)
             except StopIteration as end:
                 stage: Stage = end.value
                 return stage
-        await waits.pause()
+        if work is None:
+            await waits.pause()
+        else:
+            await waits.run_slow_work(work)
 
 
 async def _run_remembering(

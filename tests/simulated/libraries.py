@@ -9,7 +9,9 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, Final, final
 
@@ -39,10 +41,13 @@ class FailingCalls:
         self.failing: dict[str, int] = {}
         """For a name of a function, the number of the call from now on that fails: 1 for the next."""
         self.made: list[str] = []
+        self.threads: dict[str, int] = {}
+        """The thread that has made the last call of a function."""
 
     def call(self, name: str) -> None:
         """Note a call; raise an error if it is to fail."""
         self.made.append(name)
+        self.threads[name] = get_ident()
         if name in self.failing:
             self.failing[name] -= 1
             if not self.failing[name]:
@@ -83,6 +88,8 @@ class SimulatedCublasLt:
         self._call = calls.call
         self.failing = calls.failing
         self.calls = calls.made
+        self.threads = calls.threads
+        self.transforms: SimulatedCufft | None = None
         self.algorithms = True
         """False if no product has an algorithm."""
 
@@ -101,6 +108,17 @@ class SimulatedCublasLt:
 
     def matmul_preference_create(self) -> int:
         return self._new(attributes={})
+
+    def matmul_desc_destroy(self, thing: int) -> None:
+        del self._made[thing]
+
+    matrix_layout_destroy = matmul_desc_destroy
+    matmul_preference_destroy = matmul_desc_destroy
+
+    @property
+    def things(self) -> int:
+        """The number of handles and descriptions that are not destroyed."""
+        return len(self._made)
 
     def matmul_desc_set_attribute(self, thing: int, attribute: int, buffer: int, nbytes: int) -> None:
         self._made[thing]["attributes"][attribute] = int.from_bytes(ctypes.string_at(buffer, nbytes), "little")
@@ -141,22 +159,24 @@ class SimulatedCublasLt:
         assert (factor.from_address(alpha).value, factor.from_address(beta).value) == (1, 0)
         flags = described["attributes"]
 
+        matrices = [partial(self._matrices, gpu, x, self._made[m]) for x, m in ((a, a_layout), (b, b_layout))]
+        target = partial(self._matrices, gpu, d, self._made[d_layout])
+
         def act() -> None:
             if workspace_bytes:
                 bytes_on(gpu, workspace, workspace_bytes)[...] = 0xEE
-            first, second = self._matrices(gpu, a, a_layout), self._matrices(gpu, b, b_layout)
+            first, second = [matrix() for matrix in matrices]
             first = first.swapaxes(1, 2) if flags[3] else first
             second = second.swapaxes(1, 2) if flags[4] else second
             wide = np.float64 if described["compute"] == 70 else np.float32
-            out = self._matrices(gpu, d, d_layout)
+            out = target()
             out[...] = np.matmul(first.astype(wide), second.astype(wide)).astype(out.dtype)
 
         lane.put(act, takes_room=True)
 
     # ---- parts
-    def _matrices(self, gpu: SimulatedGpu, address: int, layout: int) -> NDArray[Any]:
+    def _matrices(self, gpu: SimulatedGpu, address: int, about: dict[Any, Any]) -> NDArray[Any]:
         """Return the matrices at an address as an array (batch, rows, columns)."""
-        about = self._made[layout]
         number, stride = about["attributes"][5], about["attributes"][6]
         size, leading = about["dtype"].itemsize, about["leading"]
         elements = (number - 1) * stride + (about["columns"] - 1) * leading + about["rows"]
@@ -177,13 +197,23 @@ class SimulatedCufft:
     def __init__(self, machine: Machine, calls: FailingCalls) -> None:
         self._machine = machine
         self._plans: dict[int, dict[str, Any]] = {}
+        self._numbers = count(1)
         self._call = calls.call
 
     def create(self) -> int:
         self._call("cufftCreate")
-        plan = len(self._plans) + 1
+        plan = next(self._numbers)
         self._plans[plan] = {"gpu": current_gpu(self._machine), "area": 0, "automatic": True}
         return plan
+
+    def destroy(self, plan: int) -> None:
+        assert self._plans[plan]["gpu"] is current_gpu(self._machine)
+        del self._plans[plan]
+
+    @property
+    def plans(self) -> int:
+        """The number of plans that are not destroyed."""
+        return len(self._plans)
 
     def set_auto_allocation(self, plan: int, auto_allocate: int) -> None:
         self._plans[plan]["automatic"] = bool(auto_allocate)
@@ -236,6 +266,7 @@ class SimulatedCufft:
         assert source % max(given.itemsize, made.itemsize) == target % made.itemsize == 0
 
         def act() -> None:
+            assert plan in self._plans, "the plan, which has tables in the device's memory, is destroyed"
             if about["n"] > 1:
                 bytes_on(gpu, about["area"], 512 * about["n"])[...] = 0xEE
             x = bytes_on(gpu, source, about["batch"] * about["given"] * given.itemsize).view(given)
@@ -259,11 +290,11 @@ _ELEMENTS: Final = {
 @contextmanager
 def libraries(machine: Machine) -> Iterator[SimulatedCublasLt]:
     """Within the `with` block, the stand-ins replace the libraries of this machine's GPUs. Gives that of cuBLASLt,
-    whose `failing` and `calls` are about both."""
+    whose `failing` and `calls` are about both, and whose `transforms` is that of cuFFT."""
     with pytest.MonkeyPatch.context() as patch:
         calls = FailingCalls()
         simulated: Any = SimulatedCublasLt(machine, calls)
-        transforms: Any = SimulatedCufft(machine, calls)
+        simulated.transforms = transforms = SimulatedCufft(machine, calls)
         patch.setitem(sys.modules, "nvmath.bindings.cublasLt", simulated)
         patch.setitem(sys.modules, "nvmath.bindings.cufft", transforms)
         patch.setattr(cublaslt, "PRODUCTS", cublaslt.Products())

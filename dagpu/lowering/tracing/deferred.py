@@ -4,11 +4,17 @@ A closure is never called with such a value. A node that depends on one is suspe
 attribute `value` is `PENDING` until then.
 """
 
-from typing import Any, Final, TypeAlias, final
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeAlias, TypeVar, final
 
 from dagpu.lowering.program import Cell, Items
 from dagpu.ops.compose import Shared, Unzip
 from dagpu.ops.nodes import Node
+
+_T = TypeVar("_T")
+
+Turns: TypeAlias = Generator[Callable[[], None] | None, None, _T]
+"""A part of a trace that lets its driver do other work: it yields None to pause, or work for a thread that may wait."""
 
 PENDING: Final = object()
 """The value of a `Deferred` that is not resolved yet."""

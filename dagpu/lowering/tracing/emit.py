@@ -1,7 +1,7 @@
 """Emits the instructions of nodes that do device work. All inputs of such a node exist: they are handles and host
 values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -10,9 +10,9 @@ import numpy as np
 
 from dagpu.common.dtypes import element_type
 from dagpu.common.errors import DeviceError, KernelArgumentError, ShapeError
-from dagpu.common.layout import contiguous_layout
+from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin, describe, place_of
-from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef, live_state
+from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef, find_live_state, live_state
 from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_trees import handles_in, storage_of
 from dagpu.handles.symbolic import SymbolicNumber
@@ -36,6 +36,7 @@ from dagpu.lowering.program import (
 from dagpu.lowering.tracing.deferred import Deferred, FromCell
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.ops import creation, graph, launch
+from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall as HostCallNode
 from dagpu.ops.compose import ToHost
 from dagpu.ops.initializers import Constant, Normal, Uniform
@@ -166,18 +167,47 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
     )
 
 
+def library_work(node: launch.Launch, inputs: Sequence[Any]) -> Callable[[], None] | None:
+    """Return the work that a library has with a launch before its scratch memory is known, for a thread that may wait;
+    None if it has none. It raises a `DeviceError` if the library is missing, or refuses the launch.
+
+    `inputs` are the values of the ops among the arguments.
+    """
+    body, values = node.kernel.library, iter(inputs)
+    assert body is not None
+    args = [next(values) if isinstance(arg, DeviceOp) else arg for arg in node.args]
+    tensors = [args[index] for index, _ in node.kernel.tensors]
+    states = [find_live_state(arg) if type(arg) in HANDLES or type(arg) is Partition else None for arg in tensors]
+    known = [state for state in states if state is not None]
+    if len(known) < len(tensors):
+        return None  # one is no handle, or has moved: the launch says so
+    layouts, device = [state.layout for state in known], storage_of(tensors[0]).device
+    if driver_of(device).is_known(body, layouts):
+        return None
+
+    def work() -> None:
+        _scratch_bytes(node.kernel, layouts, device, node.origin)
+
+    return work
+
+
+def _scratch_bytes(spec: KernelSpec, layouts: Sequence[Layout], device: Device, origin: Origin) -> int:
+    """Return the bytes of scratch memory that a launch of a library's kernel needs."""
+    assert spec.library is not None
+    try:
+        return driver_of(device).scratch_bytes(spec.library, layouts)
+    except DeviceError as error:
+        raise type(error)(f"{spec.name} at {describe(origin)} on {device.name}: {error}", error.code) from None
+
+
 def _scratch(
     spec: KernelSpec, operands: Sequence[Any], args: Sequence[Any], b: ProgramBuilder, origin: Origin
 ) -> View | None:
     """Return new memory for the library that a kernel calls; None if it needs none."""
-    assert spec.library is not None
     tensors = [operands[index] for index, _ in spec.tensors]
     layouts = [operand.view.layout if type(operand) is Tiles else operand.layout for operand in tensors]
     device = storage_of(args[spec.tensors[0][0]]).device
-    try:
-        nbytes = driver_of(device).scratch_bytes(spec.library, layouts)
-    except DeviceError as error:
-        raise type(error)(f"{spec.name} at {describe(origin)} on {device.name}: {error}", error.code) from None
+    nbytes = _scratch_bytes(spec, layouts, device, origin)
     if not nbytes:
         return None
     memory = b.new_tensor(device, contiguous_layout((nbytes,), np.dtype(np.uint8)), origin)

@@ -10,7 +10,7 @@ does not block a trio loop.
 """
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias, assert_never, final
 
 import numpy as np
@@ -31,6 +31,7 @@ from dagpu.lowering.tracing.deferred import (
     FromItems,
     FromPart,
     SuspendedOp,
+    Turns,
     argument_template,
     resolve,
 )
@@ -42,6 +43,7 @@ from dagpu.lowering.tracing.emit import (
     emit_host_call,
     emit_launch,
     emit_to_host,
+    library_work,
 )
 from dagpu.lowering.tracing.placements import Placements
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
@@ -130,16 +132,21 @@ class Evaluation:
         self._sources = sources
         self._newest_before = new_once_number()
 
-    def run(self, due: Callable[[], bool]) -> Generator[None, None, None]:
-        """Evaluate everything on the stack. Yield before a call of a closure if `due()` is true then."""
+    def run(self, due: Callable[[], bool]) -> Turns[None]:
+        """Evaluate everything on the stack. Yield None before a call of a closure if `due()` is true then, and the work
+        of a library before a launch that waits for it."""
         todo, done = self.todo, self.done
         while todo:
             node = todo.pop()
             if node is FINISH:
                 node, below = todo.pop(), todo.pop()
                 if type(node) in CALLING and due():
-                    yield
+                    yield None
                 inputs = tuple(done[below:])
+                if type(node) is Launch and node.kernel.library is not None:
+                    work = library_work(node, inputs)
+                    if work is not None:
+                        yield work
                 del done[below:]
                 self._apply_node(node, inputs)
             elif node is FINISH_ROW:
@@ -166,7 +173,7 @@ class Evaluation:
                 node = node.source
             elif type(node) is Launch:
                 ops = self._lazy_arguments(node)
-                if len(ops) != 1:
+                if len(ops) != 1 or node.kernel.library is not None:
                     break
                 row.append(node)
                 node = ops[0]
@@ -331,7 +338,7 @@ class Evaluation:
         self.cells.append(deferred)
         self.done.append(deferred)
 
-    def resume(self, due: Callable[[], bool]) -> Generator[None, None, None]:
+    def resume(self, due: Callable[[], bool]) -> Turns[None]:
         """Resume the suspended nodes whose inputs exist now, until none is left that can be resumed. Yield as `run`
         does."""
         progress = True
@@ -344,7 +351,7 @@ class Evaluation:
                 else:
                     self.suspended.append(deferred)
 
-    def _try_resume(self, deferred: Deferred, due: Callable[[], bool]) -> Generator[None, None, bool]:
+    def _try_resume(self, deferred: Deferred, due: Callable[[], bool]) -> Turns[bool]:
         """Resolve a `Deferred` to its value, or to another `Deferred` that replaces it. Return false if its inputs do
         not exist yet."""
         match deferred.cause:

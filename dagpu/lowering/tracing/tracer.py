@@ -14,7 +14,7 @@ submitted.
 """
 
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, TypeVar, final
 
 from dagpu.common.errors import NestedRunError
@@ -29,7 +29,7 @@ from dagpu.lowering.arguments.traced_arguments import TracedArguments, storage_o
 from dagpu.lowering.program import Program
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.signature import Signature, make_signature
-from dagpu.lowering.tracing.deferred import PENDING, Deferred, ForeignSuspension, FromCell, FromItems, resolve
+from dagpu.lowering.tracing.deferred import PENDING, Deferred, ForeignSuspension, FromCell, FromItems, Turns, resolve
 from dagpu.lowering.tracing.evaluate import AnyOp, Evaluation
 from dagpu.lowering.tracing.loans import Loans
 from dagpu.lowering.tracing.placements import Placements
@@ -168,9 +168,12 @@ class Tracer:
         """Trace as far as possible without running anything."""
         return _run_to_end(self.stage_in_turns(_never_due))
 
-    def stage_in_turns(self, due: Callable[[], bool]) -> Generator[None, None, Stage]:
-        """Trace a stage, as a generator, for a driver that has other work too. It yields before a call of a closure if
-        `due()` is true then."""
+    def stage_in_turns(self, due: Callable[[], bool]) -> Turns[Stage]:
+        """Trace a stage, as a generator, for a driver that has other work too.
+
+        It yields None before a call of a closure if `due()` is true then, and work that another thread should do before
+        the trace goes on. The trace itself does what is not done.
+        """
         evaluation = self._evaluation
         if self._root is PENDING:
             yield from evaluation.run(due)
@@ -316,7 +319,7 @@ def _never_due() -> bool:
     return False
 
 
-def _run_to_end(turns: Generator[None, None, _T]) -> _T:
+def _run_to_end(turns: Turns[_T]) -> _T:
     """Run a generator to its end, and return its result."""
     while True:
         try:

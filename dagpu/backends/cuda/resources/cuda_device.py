@@ -97,6 +97,10 @@ class CudaDevice:
         """Return the number of bytes that handles and runs hold."""
         return self.memory.used
 
+    def is_known(self, body: LibraryBody, operands: Sequence[Layout]) -> bool:
+        """True if `scratch_bytes` returns at once for these arguments."""
+        return body.is_known(operands, self.gpu.index)
+
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return the bytes of scratch memory that the body of a kernel needs on this device."""
         self.refuse_if_lost()

@@ -1,10 +1,9 @@
-"""Products of matrices by cuBLASLt, by address. One algorithm is chosen for each product and kept.
+"""Products of matrices by cuBLASLt, by address. One algorithm is chosen for each product and kept for its next use.
 
 cuBLASLt sees matrices by columns. A contiguous result in rows is the transposed product in columns, so the operands
 change places: y = a b is y' = b' a'.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
@@ -16,10 +15,14 @@ from dagpu.common.errors import DeviceError
 from dagpu.common.layout import Layout
 from dagpu.handles.device_handles import Enqueue
 from dagpu.kernels.arrays.libraries.gemm_layouts import MOST_ALIGNED, Gemm, GemmOperand, find_gemm
+from dagpu.kernels.arrays.libraries.kept_plans import KeptPlans
 from dagpu.kernels.arrays.libraries.nvmath_bindings import import_bindings, library_error, open_handle
 
 SCRATCH: Final = 32 << 20
 """The most bytes of scratch memory of a product: what NVIDIA recommends for Hopper (cublasSetWorkspace)."""
+
+MOST: Final = 1024
+"""The most products that are kept for a device: a few KB of the host's memory each."""
 
 # library_types.h and cublas_api.h: cudaDataType of the elements, cublasComputeType_t, and cudaDataType of the factors.
 _TYPES: Final = {
@@ -31,18 +34,29 @@ _TRANSPOSED: Final = 1
 
 @final
 class ChosenProduct:
-    """A product with its algorithm. What the library has made of it lives as long as the process."""
+    """A product with its algorithm."""
 
-    __slots__ = ("_algorithm", "_factors", "_handle", "_layouts", "_multiply", "_product", "scratch")
+    __slots__ = (
+        "__weakref__",
+        "_algorithm",
+        "_factors",
+        "_handle",
+        "_layouts",
+        "_multiply",
+        "_product",
+        "release",
+        "scratch",
+    )
 
     def __init__(
-        self, multiply: Callable[..., None], handle: int, product: int, layouts: tuple[int, int, int],
-        found: NDArray[Any], factor: Any,
-    ) -> None:  # fmt: skip
+        self, multiply: Callable[..., None], handle: int, parts: "Descriptions", found: NDArray[Any], factor: Any
+    ) -> None:
         self._multiply = multiply
         self._handle = handle
-        self._product = product
-        self._layouts = layouts
+        self._product = parts.product
+        self._layouts = parts.layouts
+        self.release = parts.destroy
+        """Frees the library's descriptions of the product."""
         self._algorithm = np.ascontiguousarray(found["algo"])
         self._factors = np.array([1, 0], factor)
         self.scratch = int(found["workspace_size"][0])
@@ -81,30 +95,33 @@ class CublasLtProduct:
     def bind(self, operands: Sequence[Layout], device: int) -> Enqueue:
         return self._chosen(operands, device).enqueue
 
+    def is_known(self, operands: Sequence[Layout], device: int) -> bool:
+        return PRODUCTS.is_known(device, self._gemm(operands), self._tf32)
+
     def _chosen(self, operands: Sequence[Layout], device: int) -> ChosenProduct:
+        return PRODUCTS.choose(device, self._gemm(operands), self._tf32)
+
+    def _gemm(self, operands: Sequence[Layout]) -> Gemm:
         y, a, b = operands
         batch: Shape = y.shape[:-2]
-        return PRODUCTS.choose(device, find_gemm(a, b, self._transposed, batch), self._tf32)
+        return find_gemm(a, b, self._transposed, batch)
 
 
 @final
 class Products:
     """The products whose algorithms have been chosen, and a handle for each device."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, most: int = MOST) -> None:
         self._handles: dict[int, int] = {}
-        self._chosen: dict[tuple[int, Gemm, bool], ChosenProduct] = {}
+        self._chosen = KeptPlans[ChosenProduct](most)
+
+    def is_known(self, device: int, gemm: Gemm, tf32: bool) -> bool:
+        """True if `choose` returns at once."""
+        return self._chosen.get(device, (gemm, tf32)) is not None
 
     def choose(self, device: int, gemm: Gemm, tf32: bool) -> ChosenProduct:
         """Return the algorithm of a product. The context of the device must be current."""
-        found = self._chosen.get((device, gemm, tf32))
-        if found is None:
-            with self._lock:
-                found = self._chosen.get((device, gemm, tf32))
-                if found is None:
-                    found = self._chosen[device, gemm, tf32] = _choose(*self._handle(device), gemm, tf32)
-        return found
+        return self._chosen.find(device, (gemm, tf32), lambda: _choose(*self._handle(device), gemm, tf32))
 
     def _handle(self, device: int) -> tuple[Any, int]:
         bindings = import_bindings("cublasLt", "cuBLASLt")
@@ -117,55 +134,86 @@ class Products:
 PRODUCTS: Final = Products()
 
 
+@final
+class Descriptions:
+    """The library's descriptions of a product and of its matrices, on the host."""
+
+    def __init__(self, bindings: Any) -> None:
+        self._bindings = bindings
+        self._made: list[tuple[Callable[[int], None], int]] = []
+        self.product = 0
+        self.layouts = (0, 0, 0)
+
+    def describe_product(self, compute: int, factor: int, transposed: tuple[bool, bool]) -> None:
+        """Describe the product of two matrices by columns."""
+        bindings = self._bindings
+        self.product = self._keep(bindings.matmul_desc_destroy, bindings.matmul_desc_create(compute, factor))
+        about, setter = bindings.MatmulDescAttribute, bindings.matmul_desc_set_attribute
+        for attribute, flag in zip((about.TRANSA, about.TRANSB), transposed, strict=True):
+            _set(setter, self.product, attribute, flag * _TRANSPOSED, np.int32)
+
+    def matrix(self, element: int, shape: tuple[int, int], operand: GemmOperand, batch: int) -> int:
+        """Return the layout of a matrix of this shape by columns; with `by_columns`, its transposed is in memory."""
+        bindings = self._bindings
+        rows, columns = reversed(shape) if operand.by_columns else shape
+        layout: int = bindings.matrix_layout_create(element, rows, columns, operand.leading)
+        self._keep(bindings.matrix_layout_destroy, layout)
+        if batch > 1:
+            about, set_layout = bindings.MatrixLayoutAttribute, bindings.matrix_layout_set_attribute
+            _set(set_layout, layout, about.BATCH_COUNT, batch, np.int32)
+            _set(set_layout, layout, about.STRIDED_BATCH_OFFSET, operand.batch, np.int64)
+        return layout
+
+    def destroy(self) -> None:
+        """Free the descriptions. The library has no use for them after the calls that they were given to."""
+        while self._made:
+            free, thing = self._made.pop()
+            free(thing)
+
+    def _keep(self, free: Callable[[int], None], thing: int) -> int:
+        self._made.append((free, thing))
+        return thing
+
+
 def _choose(bindings: Any, handle: int, gemm: Gemm, tf32: bool) -> ChosenProduct:
     """Choose the algorithm that cuBLASLt expects to be the fastest within `SCRATCH` bytes. Nothing is measured, so the
     choice follows from shapes, layouts and the device model alone."""
+    parts = Descriptions(bindings)
     try:
-        return _choose_first(bindings, handle, gemm, tf32)
-    except DeviceError:
-        raise
-    except Exception as error:
+        return _choose_first(bindings, handle, parts, gemm, tf32)
+    except BaseException as error:
+        parts.destroy()
+        if isinstance(error, DeviceError) or not isinstance(error, Exception):
+            raise
         raise library_error("cublasLtMatmulAlgoGetHeuristic", error) from error
 
 
-def _choose_first(bindings: Any, handle: int, gemm: Gemm, tf32: bool) -> ChosenProduct:
+def _choose_first(bindings: Any, handle: int, parts: Descriptions, gemm: Gemm, tf32: bool) -> ChosenProduct:
     element, compute, factor = _TYPES[gemm.dtype]
-    set_product: Callable[..., None] = bindings.matmul_desc_set_attribute
-    product = bindings.matmul_desc_create(_TF32 if tf32 else compute, factor)
-    about = bindings.MatmulDescAttribute
-    _set(set_product, product, about.TRANSA, gemm.b.by_columns * _TRANSPOSED, np.int32)
-    _set(set_product, product, about.TRANSB, gemm.a.by_columns * _TRANSPOSED, np.int32)
-    first = _matrix(bindings, element, (gemm.n, gemm.k), gemm.b, gemm.batch)
-    second = _matrix(bindings, element, (gemm.k, gemm.m), gemm.a, gemm.batch)
+    parts.describe_product(_TF32 if tf32 else compute, factor, (gemm.b.by_columns, gemm.a.by_columns))
+    first = parts.matrix(element, (gemm.n, gemm.k), gemm.b, gemm.batch)
+    second = parts.matrix(element, (gemm.k, gemm.m), gemm.a, gemm.batch)
     out = GemmOperand(False, gemm.n, gemm.m * gemm.n, MOST_ALIGNED)
-    result = _matrix(bindings, element, (gemm.n, gemm.m), out, gemm.batch)
-    wanted, about = bindings.matmul_preference_create(), bindings.MatmulPreferenceAttribute
-    set_wanted: Callable[..., None] = bindings.matmul_preference_set_attribute
-    _set(set_wanted, wanted, about.MAX_WORKSPACE_BYTES, SCRATCH, np.uint64)
-    _set(set_wanted, wanted, about.MIN_ALIGNMENT_A_BYTES, gemm.b.aligned, np.uint32)
-    _set(set_wanted, wanted, about.MIN_ALIGNMENT_B_BYTES, gemm.a.aligned, np.uint32)
+    result = parts.matrix(element, (gemm.n, gemm.m), out, gemm.batch)
+    parts.layouts = first, second, result
     found, count = np.zeros(1, bindings.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
-    bindings.matmul_algo_get_heuristic(
-        handle, product, first, second, result, result, wanted, 1, found.ctypes.data, count.ctypes.data
-    )
+    wanted, about = bindings.matmul_preference_create(), bindings.MatmulPreferenceAttribute
+    try:
+        setter: Callable[..., None] = bindings.matmul_preference_set_attribute
+        _set(setter, wanted, about.MAX_WORKSPACE_BYTES, SCRATCH, np.uint64)
+        _set(setter, wanted, about.MIN_ALIGNMENT_A_BYTES, gemm.b.aligned, np.uint32)
+        _set(setter, wanted, about.MIN_ALIGNMENT_B_BYTES, gemm.a.aligned, np.uint32)
+        bindings.matmul_algo_get_heuristic(
+            handle, parts.product, first, second, result, result, wanted, 1, found.ctypes.data, count.ctypes.data
+        )
+    finally:
+        bindings.matmul_preference_destroy(wanted)
     if not count[0]:
         raise DeviceError(
             f"cuBLASLt has no algorithm for {gemm.batch} products of ({gemm.m}, {gemm.k}) by ({gemm.k}, {gemm.n}) in "
             f"{gemm.dtype}. Convert the tensors to f32, say."
         )
-    factors = np.float64 if factor else np.float32
-    return ChosenProduct(bindings.matmul, handle, product, (first, second, result), found, factors)
-
-
-def _matrix(bindings: Any, element: int, shape: tuple[int, int], operand: GemmOperand, batch: int) -> int:
-    """Return the layout of a matrix of this shape by columns; with `by_columns`, its transposed is in memory."""
-    rows, columns = reversed(shape) if operand.by_columns else shape
-    layout: int = bindings.matrix_layout_create(element, rows, columns, operand.leading)
-    if batch > 1:
-        about, set_layout = bindings.MatrixLayoutAttribute, bindings.matrix_layout_set_attribute
-        _set(set_layout, layout, about.BATCH_COUNT, batch, np.int32)
-        _set(set_layout, layout, about.STRIDED_BATCH_OFFSET, operand.batch, np.int64)
-    return layout
+    return ChosenProduct(bindings.matmul, handle, parts, found, np.float64 if factor else np.float32)
 
 
 def _set(setter: Callable[..., None], thing: int, attribute: int, value: int, dtype: Any) -> None:

@@ -1,16 +1,22 @@
-"""Fourier transforms along contiguous rows by cuFFT, by address. One plan is made for each shape and kept.
+"""Fourier transforms along contiguous rows by cuFFT, by address. One plan is made for each shape, and kept for its next
+use.
 
 A plan holds a stream and a work area. Both are set at each call, under a lock, so one plan serves all lanes: what a
 call has enqueued refers to the stream and the work area of that call.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, final
 
 from dagpu.common.layout import Layout
 from dagpu.handles.device_handles import Enqueue
+from dagpu.kernels.arrays.libraries.kept_plans import KeptPlans
 from dagpu.kernels.arrays.libraries.nvmath_bindings import import_bindings, library_error, open_handle
+
+MOST: Final = 64
+"""The most plans that are kept for a device. Each has tables in the device's memory, up to a few times its row."""
 
 # cufft.h: the types of transforms, by the element types of the input and of the output, and the directions.
 _TYPES: Final = {
@@ -37,6 +43,10 @@ class CufftRows:
     def bind(self, operands: Sequence[Layout], device: int) -> Enqueue:
         return self._plan(operands, device).enqueue
 
+    def is_known(self, operands: Sequence[Layout], device: int) -> bool:
+        out, x = operands
+        return PLANS.is_known(device, out, x, self._inverse)
+
     def _plan(self, operands: Sequence[Layout], device: int) -> "TransformPlan":
         out, x = operands
         return PLANS.find(device, out, x, self._inverse)
@@ -44,13 +54,15 @@ class CufftRows:
 
 @final
 class TransformPlan:
-    """A plan of cuFFT. It lives as long as the process."""
+    """A plan of cuFFT."""
 
-    __slots__ = ("_bindings", "_call", "_direction", "_lock", "_plan", "scratch")
+    __slots__ = ("__weakref__", "_bindings", "_call", "_direction", "_lock", "_plan", "release", "scratch")
 
     def __init__(self, bindings: Any, plan: int, out: Layout, x: Layout, inverse: bool) -> None:
         self._bindings = bindings
         self._plan = plan
+        self.release: Callable[[], object] = partial(bindings.destroy, plan)
+        """Frees the plan and its tables."""
         self._lock = threading.Lock()
         kind, call = _TYPES[x.dtype.name, out.dtype.name]
         self._call: Any = getattr(bindings, call)
@@ -61,7 +73,10 @@ class TransformPlan:
         try:
             bindings.set_auto_allocation(plan, 0)
             size = bindings.make_plan_many64(plan, 1, [count], [given], 1, given, [made], 1, made, kind, rows)
-        except Exception as error:
+        except BaseException as error:
+            self.release()
+            if not isinstance(error, Exception):
+                raise
             raise library_error("cufftMakePlanMany64", error) from error
         self.scratch = int(size)
         """Bytes of the work area."""
@@ -87,20 +102,25 @@ class TransformPlan:
 class TransformPlans:
     """The plans that have been made."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: dict[tuple[object, ...], TransformPlan] = {}
+    def __init__(self, most: int = MOST) -> None:
+        self._made = KeptPlans[TransformPlan](most)
+
+    def is_known(self, device: int, out: Layout, x: Layout, inverse: bool) -> bool:
+        """True if `find` returns at once."""
+        return self._made.get(device, _key(out, x, inverse)) is not None
 
     def find(self, device: int, out: Layout, x: Layout, inverse: bool) -> TransformPlan:
         """Return the plan of a transform. The context of the device must be current."""
-        key = device, out.dtype, out.shape, x.dtype, x.shape, inverse
-        with self._lock:
-            found = self._made.get(key)
-            if found is None:
-                bindings = import_bindings("cufft", "cuFFT")
-                plan = open_handle(bindings, "cuFFT")
-                found = self._made[key] = TransformPlan(bindings, plan, out, x, inverse)
-        return found
+
+        def make() -> TransformPlan:
+            bindings = import_bindings("cufft", "cuFFT")
+            return TransformPlan(bindings, open_handle(bindings, "cuFFT"), out, x, inverse)
+
+        return self._made.find(device, _key(out, x, inverse), make)
+
+
+def _key(out: Layout, x: Layout, inverse: bool) -> tuple[object, ...]:
+    return out.dtype, out.shape, x.dtype, x.shape, inverse
 
 
 PLANS: Final = TransformPlans()

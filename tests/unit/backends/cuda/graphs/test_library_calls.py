@@ -1,17 +1,22 @@
 """Kernels whose work a library does, on simulated GPUs: scratch memory, addresses, capture, and every failure."""
 
+import gc
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import trio
 
 from dagpu import DeviceError, DeviceLostError, array, f32, from_host, pipeline, zip_ops
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import NoDeviceError
+from dagpu.kernels.arrays.libraries import cublaslt, cufft
 from dagpu.lowering.program import Launch, Role
 from dagpu.lowering.schedule.policies import RoundRobin
+from dagpu.runtime import plan_cache
 from tests.programs.graph_trials import block, prepared, program_of, run
 from tests.simulated.libraries import WORKSPACE, SimulatedCublasLt, libraries
 from tests.simulated.machine import Machine
@@ -74,6 +79,48 @@ def test_an_algorithm_is_chosen_once_for_each_shape(lt: SimulatedCublasLt) -> No
     array.matmul(x, x, precision="tf32").sync()
     assert lt.calls.count("matmul_algo_get_heuristic") == 3
     assert lt.calls.count("create") == 1
+
+
+def test_plans_of_shapes_that_are_no_longer_used_are_freed(
+    lt: SimulatedCublasLt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipeline keeps the plans of its own calls, whichever shapes came after them."""
+    monkeypatch.setattr(cublaslt, "PRODUCTS", cublaslt.Products(2))
+    monkeypatch.setattr(cufft, "PLANS", cufft.TransformPlans(2))
+
+    @pipeline
+    def smooth(x: Any) -> Any:
+        return array.irfft(array.rfft(array.matmul(x, x))).to_host()
+
+    x = from_host(A).sync().share()
+    expected = smooth(x).sync()
+    for n in range(2, 9):
+        wide = np.ones((n, n), f32)
+        np.testing.assert_allclose(array.matmul(from_host(wide), from_host(wide)).to_host().sync(), wide @ wide)
+        array.rfft(from_host(np.ones((1, n), f32))).to_host().sync()
+        np.testing.assert_array_equal(smooth(x).sync(), expected)
+    plan_cache.plans.clear()
+    gc.collect()
+    array.matmul(from_host(A[:1]), from_host(B)).sync()
+    array.rfft(from_host(A[:2])).sync()
+    assert lt.transforms is not None
+    assert lt.transforms.plans <= 2 + 2  # those that are kept, and those of the pipeline
+    assert lt.things <= 1 + 4 * (2 + 1)
+
+
+def test_a_new_shape_does_not_block_the_loop(lt: SimulatedCublasLt) -> None:
+    """Another thread loads the library and prepares the work, while a task waits; later runs need no thread."""
+    x = from_host(A).sync().share()
+
+    async def main() -> None:
+        for op in (array.matmul(x, x), array.rfft(x), array.matmul(array.matmul(x, x, transpose="a"), x)):
+            await op
+
+    trio.run(main)
+    assert lt.calls.count("matmul_algo_get_heuristic") == 2
+    for name in ("create", "matmul_algo_get_heuristic", "cufftCreate", "make_plan_many64"):
+        assert lt.threads[name] != threading.get_ident()
+    assert threading.get_ident() == lt.threads["matmul"]
 
 
 # ---- graphs
