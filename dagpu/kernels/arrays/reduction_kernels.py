@@ -214,8 +214,13 @@ def _reduce_spans(block: NDArray[Any], combine: Callable[..., Any], order: Reduc
         found = block[:, 0].copy(order="K")
         for k in range(1, block.shape[1]):
             found = combine(found, block[:, k], out=found)
-    half = order.width // 2
-    while half:
-        found = combine(found[:, :half], found[:, half : 2 * half])
+    half = order.own
+    columns = [found[:, n::half] for n in range(half)]
+    while half > 1:
         half //= 2
+        columns = [combine(columns[n], columns[n + half]) for n in range(half)]
+    found, half = columns[0], order.lanes
+    while half > 1:
+        half //= 2
+        found = combine(found[:, :half], found[:, half : 2 * half])
     return found[:, 0]

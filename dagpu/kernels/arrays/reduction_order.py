@@ -1,9 +1,11 @@
 """The order in which a reduction combines elements. It follows from the shape alone, so bits are equal on every device.
 
 An input is seen as rows of `length` elements that are reduced. A row is cut into spans of `width * each` elements. In a
-span, column c of `width` combines elements c, c + width, c + 2 width, ... one after the other; then column c takes that
-of column c + width / 2, and so on by halves until one number is left for the span. Where a row has several spans, their
-numbers are a row for the second pass, with the same rule.
+span, column c of `width` combines elements c, c + width, c + 2 width, ... one after the other. Where a row's elements
+are neighbours in memory, `beside` columns are those of one thread, which then combines them by halves: column n takes
+that of column n + beside / 2, and so on until one is left. Then thread t takes that of thread t + lanes / 2, and so on
+by halves until one number is left for the span. Where a row has several spans, their numbers are a row for the second
+pass, with the same rule.
 """
 
 from math import prod
@@ -15,6 +17,8 @@ THREADS: Final = 256
 """Threads of a block."""
 GROUP: Final = 4
 """The most elements that a thread reads at once."""
+BLOCK: Final = 8192
+"""The fewest elements of a block, where a row has several spans: eight reads of 16 bytes by each thread."""
 SPANS: Final = 4096
 """The most spans of a row: so the second pass is the last. If rows lie side by side, a block makes several of them, and
 there are fewer."""
@@ -44,6 +48,11 @@ class ReductionOrder(NamedTuple):
         return self.width if self.across else self.width // self.beside
 
     @property
+    def own(self) -> int:
+        """The number of columns of a row that a thread combines itself."""
+        return 1 if self.across else self.beside
+
+    @property
     def rows(self) -> int:
         """The number of rows of one block."""
         return THREADS // self.lanes * (self.beside if self.across else 1)
@@ -58,8 +67,8 @@ def reduction_order(length: int, neighbours: int) -> ReductionOrder:
     else:
         width = min(THREADS * beside // side, power_of_two(-(-length // 16)))
     each = power_of_two(-(-length // width))
-    if each > (16 if side == 1 else 32):  # blocks of 4,096 elements at least, and as many spans as a second pass takes
-        each = max(4096 // (width * side), power_of_two(-(-length * max(1, side // 2) // (width * SPANS))))
+    if each > (16 if side == 1 else 32):  # as many spans as a second pass takes, of `BLOCK` elements at least
+        each = max(BLOCK // (width * side), power_of_two(-(-length * max(1, side // 2) // (width * SPANS))))
     return ReductionOrder(width, each, side > 1, beside)
 
 

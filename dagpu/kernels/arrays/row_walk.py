@@ -150,28 +150,24 @@ class RowWalk(NamedTuple):
         """Return the text that combines the numbers of a block's threads. `found` has the names of the arrays in
         registers, with their types. Lane 0 then has those of its rows in `all_NAME`, from index `threadIdx.x` on in
         steps of `THREADS`."""
-        order, names, beside = self.order, list(found), range(self.order.beside)
+        order, names = self.order, list(found)
+        rows, half = range(order.beside // order.own), order.own
         step = THREADS // order.lanes if order.across else 1
         shared = [f"all_{name}" for name in names]
-        lines = [f"__shared__ {found[name]} all_{name}[{len(beside) * THREADS}];" for name in names]
+        lines = [f"__shared__ {found[name]} all_{name}[{len(rows) * THREADS}];" for name in names]
+        while half > 1:  # in registers
+            half //= 2
+            lines += [join(names, str(n), str(n + half)) for n in range(half)]
         for name in names:
-            lines += [f"all_{name}[{_at(n, 'threadIdx.x')}] = {name}[{n}];" for n in beside]
-        lanes, half = order.lanes, order.beside
+            lines += [f"all_{name}[{_at(n, 'threadIdx.x')}] = {name}[{n}];" for n in rows]
+        lanes = order.lanes
         while lanes > 1:
             lines.append("__syncthreads();" if lanes * step > 32 else "__syncwarp();")
             lanes //= 2
             lines.append(f"if (lane < {lanes}) {{")
             lines += [
-                "    " + join(shared, _at(n, "threadIdx.x"), _at(n, f"threadIdx.x + {lanes * step}")) for n in beside
+                "    " + join(shared, _at(n, "threadIdx.x"), _at(n, f"threadIdx.x + {lanes * step}")) for n in rows
             ]
-            lines.append("}")
-        if not order.across:  # lane 0 alone: the other lanes' numbers may still be read
-            lines.append("if (lane == 0) {")
-            while half > 1:
-                half //= 2
-                lines += [
-                    "    " + join(shared, _at(n, "threadIdx.x"), _at(n + half, "threadIdx.x")) for n in range(half)
-                ]
             lines.append("}")
         return "".join([f"    {line}\n" for line in lines])
 

@@ -26,6 +26,10 @@ _RESERVED: Final = frozenset(
 """Names that a parameter cannot have in CUDA C++, or that the generated text uses itself."""
 
 
+SIDE: Final = 4
+"""The number of neighbours that a thread reads by one instruction, computes, and writes by one."""
+
+
 @final
 class ArgumentPattern(NamedTuple):
     """The form of one argument of a kernel: a number, the old content of the output, or an array.
@@ -114,8 +118,23 @@ def kernel_text(expression: TracedExpression, rank: int, patterns: tuple[Argumen
     result = store_text(expression.dtype, f"element({', '.join(values)})")
     return (
         f"{element_text(expression)}\n__global__ void {name}({', '.join(formals)}) {{\n"
-        f"    for (auto i : out) out[i] = {result};\n}}\n"
+        f"{_sides_text(expression, rank, patterns)}    for (auto i : out) out[i] = {result};\n}}\n"
     )
+
+
+def _sides_text(expression: TracedExpression, rank: int, patterns: tuple[ArgumentPattern, ...]) -> str:
+    """Return the text that computes several neighbours at a time, if all arrays have the one axis of the output."""
+    if rank != 1 or any(pattern.form == "array" and pattern.axes != (0,) for pattern in patterns):
+        return ""
+    arrays, formals, values = [], [], []
+    for pattern, dtype, argument in zip(patterns, expression.dtypes, parameter_names(expression), strict=True):
+        values.append(load_text(dtype, argument))
+        if pattern.form != "number":
+            arrays.append("out" if pattern.form == "output" else argument)
+            formals.append(f"{memory_type(dtype)} {argument}")
+    result = store_text(expression.dtype, f"element({', '.join(values)})")
+    function = f"[=]({', '.join(formals)}) {{ return {result}; }}"
+    return f"    if (dagpu::by_sides<{SIDE}>({', '.join(['out', function, *arrays])})) return;\n"
 
 
 def _index_text(axes: tuple[int, ...], rank: int) -> str:

@@ -42,10 +42,10 @@ class KeptPlans(Generic[_P]):
     def get(self, device: int, key: Hashable) -> _P | None:
         """Return a plan that is kept, or None. It waits for no other thread that makes one."""
         with self._lock:
-            kept = self._kept.get(device, {})
+            kept = self._kept.setdefault(device, OrderedDict())
             found = kept.get(key)
             if found is not None:
-                self._kept[device].move_to_end(key)
+                kept.move_to_end(key)
             return found
 
     def find(self, device: int, key: Hashable, make: Callable[[], _P]) -> _P:
@@ -71,7 +71,7 @@ class KeptPlans(Generic[_P]):
             dropped = self._dropped.setdefault(device, deque())
             # The end of the process frees everything, when the library may be gone.
             weakref.finalize(plan, dropped.append, plan.release).atexit = False
-            kept = self._kept.setdefault(device, OrderedDict())
+            kept = self._kept[device]
             kept[key] = plan
             oldest = kept.popitem(last=False) if len(kept) > self._most else None
         del oldest  # outside of the lock: it may be the last reference

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dagpu import array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16
 from dagpu.backends.cuda.kernels.launch_params import NARROW
-from dagpu.kernels.arrays.reduction_order import ReducedAxes, merge_axes, reduction_order
+from dagpu.kernels.arrays.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
 from dagpu.ops.compose import nodes_of
 from dagpu.ops.launch import Launch
 from tests.behaviour.arrays.array_places import steps
@@ -68,9 +68,7 @@ def by_the_rule(name: str, x: NDArray[Any], axes: ReducedAxes) -> NDArray[Any]:
         numbers, now = list(row), axes
         while True:
             order = reduction_order(now.length, now.neighbours)
-            numbers = [
-                span(numbers[at : at + order.span], order.width, combine) for at in range(0, len(numbers), order.span)
-            ]
+            numbers = [span(numbers[at : at + order.span], order, combine) for at in range(0, len(numbers), order.span)]
             if len(numbers) == 1:
                 break
             now = ReducedAxes((axes.rows, len(numbers)), (False, True))
@@ -81,17 +79,23 @@ def by_the_rule(name: str, x: NDArray[Any], axes: ReducedAxes) -> NDArray[Any]:
     return (np.sqrt(result) if name == "norm" else result).astype(bool if name in ("any", "all") else x.dtype)
 
 
-def span(numbers: list[Any], width: int, combine: Any) -> Any:
-    columns: list[Any] = [None] * width
+def span(numbers: list[Any], order: ReductionOrder, combine: Any) -> Any:
+    columns: list[Any] = [None] * order.width
     for n, number in enumerate(numbers):
-        column = n % width
+        column = n % order.width
         columns[column] = number if columns[column] is None else combine(columns[column], number)
-    while width > 1:
-        width //= 2
-        for column in range(width):
-            other = columns[column + width]
-            columns[column] = columns[column] if other is None else combine(columns[column], other)
-    return columns[0]
+    own = 1 if order.across else order.beside
+    threads = [by_halves(columns[at : at + own], combine) for at in range(0, order.width, own)]
+    return by_halves(threads, combine)
+
+
+def by_halves(numbers: list[Any], combine: Any) -> Any:
+    """None stands for nothing, which changes no number."""
+    while len(numbers) > 1:
+        half = len(numbers) // 2
+        pairs = zip(numbers[:half], numbers[half:], strict=True)
+        numbers = [a if b is None else b if a is None else combine(a, b) for a, b in pairs]
+    return numbers[0]
 
 
 def least(a: Any, b: Any) -> Any:

@@ -49,6 +49,7 @@ def test_the_text_is_what_one_would_write() -> None:
         "}\n"
         "\n"
         "__global__ void swish(Tile<float, 1> out, View<const float, 1> x, View<const float, 1> beta) {\n"
+        "    if (dagpu::by_sides<4>(out, [=](float x, float beta) { return element(x, beta); }, x, beta)) return;\n"
         "    for (auto i : out) out[i] = element(x[i], beta[i]);\n"
         "}\n"
     )

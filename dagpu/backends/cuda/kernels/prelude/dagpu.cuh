@@ -503,6 +503,47 @@ template <class T> struct Tile<T, 0> {
     DAGPU_INLINE End end() const { return End{}; }
 };
 
+// ---- neighbours in memory, read and written by one instruction ------------------------------------------------------------
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Side { T at[N]; };
+
+// True if the elements of a vector that begin at a multiple of N can be accessed as a Side.
+template <int N, class T> DAGPU_INLINE bool has_sides(T* data, index_t stride) {
+    return (stride == 1) & (reinterpret_cast<unsigned long long>(data) % alignof(Side<T, N>) == 0);
+}
+
+template <int N, class T> DAGPU_INLINE Side<T, N> read_side(T* data, index_t at) {
+    return *reinterpret_cast<const Side<T, N>*>(data + at);
+}
+
+template <int N, class T, class F, class... S> DAGPU_INLINE Side<T, N> computed_side(const F& f, const S&... sides) {
+    Side<T, N> made;
+#pragma unroll
+    for (int n = 0; n < N; ++n) made.at[n] = f(sides.at[n]...);
+    return made;
+}
+
+// Writes f(elements of the inputs) to this block's tile, N neighbours at a time. Returns false, and writes nothing, where
+// strides, addresses or extents do not allow that, and where each access is checked.
+template <int N, class T, class F, class... X>
+DAGPU_INLINE bool by_sides(const Tile<T, 1>& out, const F& f, const X&... inputs) {
+#ifdef DAGPU_CHECKED
+    return false;
+#else
+    const index_t origin = out.origin(0), count = out.tile_extent(0);
+    const bool fits[] = {
+        (origin | count) % N == 0, has_sides<N>(out.data(), out.stride(0)), has_sides<N>(inputs.data(), inputs.stride(0))...
+    };
+    for (bool fit : fits)
+        if (!fit) return false;
+    for (unsigned_t k = N * thread_number(); k < static_cast<unsigned_t>(count); k += N * thread_count()) {
+        const index_t at = origin + static_cast<index_t>(k);
+        const Side<T, N> made = computed_side<N, T>(f, read_side<N>(inputs.data(), at)...);
+        *reinterpret_cast<Side<T, N>*>(out.data() + at) = made;
+    }
+    return true;
+#endif
+}
+
 #undef DAGPU_ARRAY
 #undef DAGPU_CHECK
 #undef DAGPU_GUARD
