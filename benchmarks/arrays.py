@@ -1,16 +1,21 @@
-"""Expressions and reductions beside NumPy on the host, and beside CuPy and PyTorch on a GPU.
+"""Expressions, reductions and the other functions of arrays beside NumPy on the host, and CuPy and PyTorch on a GPU.
 
     python -m benchmarks.arrays                    on the host: keeps results/arrays.json and arrays.md
     python -m benchmarks.arrays --device cuda:0    on a GPU: keeps results/arrays_gpu.json and arrays_gpu.md
-    python -m benchmarks.arrays --dry              keeps nothing
+    python -m benchmarks.arrays --dry              keeps nothing, and measures small sizes alone
+    python -m benchmarks.arrays --only softmax     measures the computations whose names have this text
 
 Each contender computes one result from the same contents, from the call to its end. dagpu's calls are those of a
-pipeline, on a tensor that is on the device already; the result stays there. Every result is compared with NumPy's
+pipeline, on tensors that are on the device already; the result stays there. Every result is compared with NumPy's
 before it is timed. Peers are given the text that their users write. Below 2^20 the time on the host is that of a run.
+
+On a GPU, the share of the copy's bandwidth is that of the fastest copy of a tensor of this size, among those of the
+contenders: the bytes that the computation must read and write, in a second, beside the bytes that the copy does.
 """
 
 import argparse
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,23 +25,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.support.gpu import Measure, rounds
-from benchmarks.support.table import Table, load_average, machine, measure, save, show
-from dagpu import DeviceOp, Tensor, array, expr, f32, from_host, pipeline, use_device
+from benchmarks.support.table import Span, Table, load_average, machine, measure, save, show
+from dagpu import DeviceOp, array, bf16, c64, dup, expr, f32, from_host, pipeline, use_device
 
-Array: TypeAlias = NDArray[f32]
+Array: TypeAlias = NDArray[Any]
 
 gelu = expr(f32)(lambda x: x / (1 + array.exp(-1.702 * x)))
 five = expr(f32)(lambda x: array.maximum(x * 2 + 1, 0.25) / (x * x + 1))
+attend = expr(f32, f32)(lambda x, y: x * 0.125 + y).softmax(1)
+
+ON_HOST: Final = (1 << 16, 1 << 20, 1 << 24)
+ON_GPU: Final = (1 << 20, 1 << 24, 1 << 28)
+ROW: Final = 1024
+SIGNAL: Final = 4096
 
 
 class Case(NamedTuple):
-    """One computation: of dagpu, and of a module with NumPy's names. `target` is the largest ratio to NumPy."""
+    """One computation: of dagpu, and of a module with NumPy's names.
+
+    `shape` gives the shape of each of the `inputs` for a size, `target` is the largest ratio to NumPy, and `moved` the
+    number of bytes that are read and written for each byte of an input; 0 if memory is not what bounds it. `on_host`
+    are the sizes there.
+    """
 
     name: str
     shape: Callable[[int], tuple[int, ...]]
-    ours: Callable[[Any], DeviceOp[Tensor[f32], Any]]
-    theirs: Callable[[Any, Any], Any]
+    ours: Callable[..., DeviceOp[Any, Any]]
+    theirs: Callable[..., Any]
     target: float
+    moved: float = 0
+    inputs: int = 1
+    dtype: Any = f32
+    on_host: tuple[int, ...] = ON_HOST
+    on_gpu: tuple[int, ...] = ON_GPU
 
 
 def line(n: int) -> tuple[int, ...]:
@@ -45,68 +66,139 @@ def line(n: int) -> tuple[int, ...]:
 
 
 def square(n: int) -> tuple[int, ...]:
-    """Return the shape of a matrix with rows of 1,024."""
-    return (n // 1024, 1024)
+    """Return the shape of a matrix with rows of `ROW`."""
+    return (n // ROW, ROW)
+
+
+def signals(n: int) -> tuple[int, ...]:
+    """Return the shape of a matrix with rows of `SIGNAL`."""
+    return (n // SIGNAL, SIGNAL)
+
+
+def matrix(n: int) -> tuple[int, ...]:
+    """Return the shape of a matrix of n by n."""
+    return (n, n)
+
+
+def softmax(m: Any, x: Any) -> Any:
+    """Return the softmax of rows, as users of a module write it."""
+    if m.__name__ == "torch":
+        return m.softmax(x, 1)
+    powers = m.exp(x - x.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def sort(m: Any, x: Any) -> Any:
+    """Return the sorted elements."""
+    return m.sort(x).values if m.__name__ == "torch" else m.sort(x)
 
 
 CASES: Final = (
-    Case("x / (1 + exp(-1.702 x))", line, gelu, lambda m, x: x / (1 + m.exp(-1.702 * x)), 1.2),
-    Case("max(2 x + 1, 0.25) / (x x + 1)", line, five, lambda m, x: (x * 2 + 1).clip(0.25, None) / (x * x + 1), 1.2),
-    Case("sum", line, array.sum, lambda m, x: x.sum(), 2.0),
-    Case("amax", line, array.amax, lambda m, x: x.max(), 2.0),
-    Case("sum of columns", square, lambda t: array.sum(t, 0), lambda m, x: x.sum(0), 2.0),
-    Case("sum of rows", square, lambda t: array.sum(t, 1), lambda m, x: x.sum(1), 2.0),
-)
+    Case("x / (1 + exp(-1.702 x))", line, gelu, lambda m, x: x / (1 + m.exp(-1.702 * x)), 1.2, 2),
+    Case("max(2 x + 1, 0.25) / (x x + 1)", line, five, lambda m, x: (x * 2 + 1).clip(0.25, None) / (x * x + 1), 1.2, 2),
+    Case("sum", line, array.sum, lambda m, x: x.sum(), 2.0, 1),
+    Case("amax", line, array.amax, lambda m, x: x.max(), 2.0, 1),
+    Case("sum of columns", square, lambda t: array.sum(t, 0), lambda m, x: x.sum(0), 2.0, 1),
+    Case("sum of rows", square, lambda t: array.sum(t, 1), lambda m, x: x.sum(1), 2.0, 1),
+    Case("softmax of rows", square, array.softmax, softmax, 2.0, 2),
+    Case("softmax of rows of x / 8 + y", square, attend, lambda m, x, y: softmax(m, x * 0.125 + y), 2.0, 3, 2),
+    Case("sort", line, array.sort, sort, 2.0, on_gpu=(1 << 20, 1 << 24)),
+    Case("fft of rows", signals, array.fft, lambda m, x: m.fft.fft(x), 2.0, 2, dtype=c64, on_gpu=(1 << 20, 1 << 24)),
+    Case("fft of columns", square, lambda t: array.fft(t, axis=0), lambda m, x: m.fft.fft(x, None, 0), 2.0, 2,
+         dtype=c64, on_gpu=(1 << 20, 1 << 24)),
+    Case("rfft of rows", signals, array.rfft, lambda m, x: m.fft.rfft(x), 2.0, 2, on_gpu=(1 << 20, 1 << 24)),
+    Case("matmul of bf16", matrix, array.matmul, lambda m, x, y: x @ y, 2.0, inputs=2, dtype=bf16,
+         on_host=(256,), on_gpu=(256, 4096, 8192)),
+)  # fmt: skip
 
 
-def contenders(case: Case, x: Array, on_gpu: bool) -> list[Measure]:
+def contents(case: Case, size: int) -> list[Array]:
+    """Return the inputs of a computation."""
+    generator, shape = np.random.default_rng(0), case.shape(size)
+    parts = [generator.standard_normal(shape, dtype=np.float32) for _ in range(case.inputs)]
+    if np.dtype(case.dtype).kind == "c":
+        return [part + 1j * generator.standard_normal(shape, dtype=np.float32) for part in parts]
+    return [part.astype(case.dtype, copy=False) for part in parts]
+
+
+def check(case: Case, given: list[Array], found: Array) -> None:
+    """Compare a result with NumPy's, in twice the precision. Long products of matrices are compared in a few rows."""
+    wide = [x.astype(np.result_type(x.dtype, np.float64) if x.dtype != bf16 else np.float64) for x in given]
+    if case.dtype is bf16:
+        wide[0], found = wide[0][:8], found[:8].astype(np.float64)
+    want = case.theirs(np, *wide)
+    rough = 16 if case.dtype is bf16 else 1
+    np.testing.assert_allclose(found, want, rtol=2e-3 * rough, atol=1e-3 * rough * max(1.0, np.abs(want).max()))
+
+
+def contenders(case: Case, given: list[Array], on_gpu: bool) -> list[Measure]:
     """Return a measurement of dagpu and of each peer that is installed, after a comparison with NumPy."""
     run = pipeline(case.ours)
-    t = from_host(x).sync().share()
-    count = 3 if x.size >= 1 << 24 else 20
-    want = case.theirs(np, x.astype(np.float64))
-    np.testing.assert_allclose(
-        run(t).sync().to_host().sync(), want, rtol=2e-3, atol=1e-3 * max(1.0, np.abs(want).max())
-    )
-    found: list[Measure] = [partial(rounds, "dagpu", lambda: run(t).sync(), count)]
+    tensors = [from_host(x).sync().share() for x in given]
+    count = 3 if given[0].size >= 1 << 24 else 20
+    check(case, given, run(*tensors).sync().to_host().sync())
+    found: list[Measure] = [partial(rounds, "dagpu", lambda: run(*tensors).sync(), count)]
     if not on_gpu:
-        return [*found, partial(rounds, "NumPy", lambda: case.theirs(np, x), count)]
-    if find_spec("cupy") is not None:
-        cupy: Any = import_module("cupy")
-        here = cupy.asarray(x)
+        return [*found, partial(rounds, "NumPy", lambda: case.theirs(np, *given), count)]
+    for name, (module, arrays, finish) in peers(given).items():
 
-        def by_cupy() -> Any:
-            result = case.theirs(cupy, here)
-            cupy.cuda.get_current_stream().synchronize()
+        def by_peer(module: Any = module, arrays: Any = arrays, finish: Any = finish) -> Any:
+            result = case.theirs(module, *arrays)
+            finish()
             return result
 
-        found.append(partial(rounds, "CuPy", by_cupy, count))
-    if find_spec("torch") is not None:
-        torch: Any = import_module("torch")
-        there = torch.from_numpy(x).to("cuda:0")
-
-        def by_torch() -> Any:
-            result = case.theirs(torch, there)
-            torch.cuda.current_stream().synchronize()
-            return result
-
-        found.append(partial(rounds, "PyTorch", by_torch, count))
+        found.append(partial(rounds, name, by_peer, count))
     return found
 
 
-def compare(case: Case, size: int, on_gpu: bool) -> Table:
-    """Return the times of one computation at one size."""
-    x = np.random.default_rng(0).standard_normal(case.shape(size), dtype=np.float32)
-    samples = measure(contenders(case, x, on_gpu), 7)
-    peers = [name for name in samples if name != "dagpu"]
-    base = samples[peers[0]] if peers else None
-    table = Table(f"{case.name}, {size:,} floats", "us", ratio_to=peers[0] if peers else "")
+def peers(given: list[Array]) -> dict[str, tuple[Any, list[Any], Callable[[], object]]]:
+    """Return the peers that are installed and have the element type: the module, the inputs, and the wait for its
+    work."""
+    found: dict[str, tuple[Any, list[Any], Callable[[], object]]] = {}
+    half = given[0].dtype == bf16
+    if find_spec("cupy") is not None and not half:
+        cupy: Any = import_module("cupy")
+        found["CuPy"] = cupy, [cupy.asarray(x) for x in given], lambda: cupy.cuda.get_current_stream().synchronize()
+    if find_spec("torch") is not None:
+        torch: Any = import_module("torch")
+        tensors = [torch.from_numpy(x.astype(np.float32) if half else x).to("cuda:0") for x in given]
+        if half:
+            tensors = [x.to(torch.bfloat16) for x in tensors]
+        found["PyTorch"] = torch, tensors, lambda: torch.cuda.current_stream().synchronize()
+    return found
+
+
+def copy(m: Any, x: Any) -> Any:
+    """Return a copy."""
+    return x.clone() if m.__name__ == "torch" else x.copy()
+
+
+COPIES: Final = Case("copy", line, dup, copy, 1.0, 2, on_gpu=(1 << 20, 1 << 21, 1 << 24, 1 << 25, 1 << 28))
+"""Of the sizes in bytes of all other computations."""
+
+
+def median(spans: list[Span]) -> float:
+    """Return the middle of times on the clock."""
+    return statistics.median([span.wall for span in spans])
+
+
+def compare(case: Case, size: int, on_gpu: bool, copies: Mapping[int, float]) -> Table:
+    """Return the times of one computation at one size. `copies` has the seconds of a copy by the bytes copied."""
+    given = contents(case, size)
+    samples = measure(contenders(case, given, on_gpu), 7)
+    others = [name for name in samples if name != "dagpu"]
+    base = samples[others[0]] if others else None
+    what = f"{size:,} by {size:,}" if case.shape is matrix else f"{size:,} elements"
+    copied = copies.get(given[0].nbytes) if case.moved else None
+    heading = "" if copied is None else "of the copy's bandwidth"
+    table = Table(f"{case.name}, {what}", "us", ratio_to=others[0] if others else "", remarks=heading)
     for name, spans in samples.items():
         target = None
         if name == "dagpu" and base is not None:
-            middle = sorted(span.wall for span in base)[len(base) // 2]
-            target = round(middle * 1e6 * (1.0 if on_gpu else case.target), 1)
-        table.add(name, spans, 1e6, target=target, base=base)
+            fastest = min(median(samples[other]) for other in others)
+            target = round(fastest * 1e6 * (1.0 if on_gpu else case.target), 1)
+        share = "" if copied is None else f"{case.moved / 2 * copied / median(spans):.0%}"
+        table.add(name, spans, 1e6, target=target, base=base, remark=share)
     return table
 
 
@@ -115,16 +207,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="host", help="host or cuda:0")
     parser.add_argument("--dry", action="store_true", help="keep nothing, and measure small sizes alone")
+    parser.add_argument("--only", default="", help="measure the computations whose names have this text")
     arguments = parser.parse_args()
     on_gpu = arguments.device.startswith("cuda")
-    sizes = [1 << 16] if arguments.dry else [1 << n for n in ((20, 24, 28) if on_gpu else (16, 20, 24))]
     about = machine(("numpy", "pycuda", "cupy-cuda13x", "torch"))
+    tables: list[Table] = []
+    copies: dict[int, float] = {}
     with use_device(arguments.device):
-        tables = [compare(case, size, on_gpu) for case in CASES for size in sizes]
+        for case in (COPIES, *CASES) if on_gpu else CASES:
+            if arguments.only not in case.name and case is not COPIES:
+                continue
+            sizes = case.on_gpu if on_gpu else case.on_host
+            for size in sizes[:1] if arguments.dry else sizes:
+                table = compare(case, size, on_gpu, copies)
+                tables.append(table)
+                if case is COPIES:
+                    copies[size * 4] = min(row.median for row in table.rows) / 1e6
     about["load average after"] = load_average()
     print(show(tables, about))
-    if not arguments.dry:
-        save("arrays_gpu" if on_gpu else "arrays", "Expressions and reductions", tables, about)
+    if not arguments.dry and not arguments.only:
+        save("arrays_gpu" if on_gpu else "arrays", "Functions of arrays", tables, about)
 
 
 if __name__ == "__main__":

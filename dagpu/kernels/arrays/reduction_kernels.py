@@ -141,13 +141,16 @@ _QUICK: Final = {"minimum": np.minimum, "maximum": np.maximum}
 """The functions of NumPy that leave open which of two zeros is the result; they are right where it is no zero."""
 
 
+@cache
+def _turned_axes(reduced: tuple[bool, ...]) -> tuple[int, ...]:
+    """Return the axes of an input, the reduced ones before the others."""
+    return tuple(sorted(range(len(reduced)), key=lambda axis: not reduced[axis]))
+
+
 def rows_of(x: NDArray[Any], reduced: tuple[bool, ...]) -> NDArray[Any]:
     """Return an input as an array of shape (length of a row, rows)."""
-    kept = [axis for axis, kind in enumerate(reduced) if not kind]
-    axes = [axis for axis, kind in enumerate(reduced) if kind]
-    turned = x.transpose([*axes, *kept])
-    length, count = (prod([x.shape[axis] for axis in each]) for each in (axes, kept))
-    return turned.reshape(length, count)
+    turned = x.transpose(_turned_axes(reduced))
+    return turned.reshape(prod(turned.shape[: sum(reduced)]), -1)
 
 
 def pass_twin(
@@ -170,29 +173,40 @@ def pass_twin(
         found = _reduce_spans(block, quick, order)
         return _reduce_spans(block, combine, order) if (found == 0).any() else found
 
+    def filled(rest: NDArray[Any]) -> NDArray[Any]:
+        """Reduce rows shorter than a span, to (rows, 1). What is missing after their ends would change nothing."""
+        each, columns = -(-len(rest) // order.width), rest.shape[1]
+        if each * order.width > len(rest):
+            full = np.empty((each * order.width, columns), number)
+            full[: len(rest)] = numbers(rest)
+            full[len(rest) :] = nothing
+        else:
+            full = numbers(rest)
+        return reduce(full.reshape(1, each, order.width, columns)).T
+
+    def in_parts(rows: NDArray[Any]) -> NDArray[Any]:
+        """Reduce rows to (rows, spans). Each call of NumPy combines enough pairs to be worth the call."""
+        length, total = rows.shape
+        full = length // order.span
+        columns = min(total, max(1, PART // min(length, order.span), 8192 // order.width))
+        steps = max(1, PART // (order.span * columns))
+        found = np.empty((total, -(-length // order.span)), number)
+        for column, begin in product(range(0, total, columns), range(0, full, steps)):
+            chosen = slice(column, column + columns)
+            end = min(full, begin + steps)
+            part = rows[begin * order.span : end * order.span, chosen]
+            shaped = part.reshape(end - begin, order.each, order.width, part.shape[1])
+            found[chosen, begin:end] = reduce(numbers(shaped)).T
+        for column in range(0, total if full * order.span < length else 0, columns):
+            chosen = slice(column, column + columns)
+            found[chosen, full:] = filled(rows[full * order.span :, chosen])
+        return found
+
     def body(out: Any, x: Any, count: Any = None) -> None:
         target, rows = out.view(np.ndarray), rows_of(x.view(np.ndarray), reduced)
         length, total = rows.shape
-        full = length // order.span
-        # Each call of NumPy combines `steps * width * columns` pairs, enough of them to be worth the call.
-        columns = min(total, max(1, PART // min(length, order.span), 8192 // order.width))
-        steps = max(1, PART // (order.span * columns))
-        found = np.empty(target.shape, number)
         with np.errstate(all="ignore"):
-            for column, begin in product(range(0, total, columns), range(0, full, steps)):
-                chosen = slice(column, column + columns)
-                end = min(full, begin + steps)
-                part = rows[begin * order.span : end * order.span, chosen]
-                shaped = part.reshape(end - begin, order.each, order.width, part.shape[1])
-                found[chosen, begin:end] = reduce(numbers(shaped)).T
-            for column in range(0, total if full * order.span < length else 0, columns):
-                chosen = slice(column, column + columns)
-                rest = numbers(rows[full * order.span :, chosen])
-                each = -(-len(rest) // order.width)  # what is missing after it would change nothing
-                filled = np.full((each * order.width, rest.shape[1]), nothing, number)
-                filled[: len(rest)] = rest
-                shaped = filled.reshape(1, each, order.width, rest.shape[1])
-                found[chosen, full] = reduce(shaped)[0]
+            found = filled(rows) if length < order.span and length * total <= PART else in_parts(rows)
             if finish == "mean":
                 found /= number.type(count)
             elif finish == "sqrt":

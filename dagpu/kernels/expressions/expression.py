@@ -306,7 +306,7 @@ class Expression(Generic[_P, _R]):
                 params.append(number_input(param, dtype, name))
             elif pattern.form == "array":
                 params.append(tensor_input(param, dtype, len(pattern.axes)))
-        twin: Callable[..., None] = numpy_twin(traced, patterns)
+        twin: Callable[..., None] = numpy_twin(traced, patterns, rank)
         return generated_kernel(
             name,
             params,

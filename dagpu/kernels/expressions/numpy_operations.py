@@ -52,7 +52,10 @@ def cast_function(source: "np.dtype[Any]", target: "np.dtype[Any]") -> NumpyFunc
         if is_half(target):
             narrow = x.astype(np.float32) if target == ml_dtypes.bfloat16 else x
             return _into(out, narrow.astype(target).astype(np.float32))
-        return _into(out, x.astype(target))
+        if out is None:
+            return x.astype(target)
+        np.copyto(out, x, casting="unsafe")
+        return out
 
     del source
     return cast

@@ -3,14 +3,13 @@
 It works on parts of about `PART` elements, so that what lies between two operations stays in the processor's cache.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import prod
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dagpu.common.dtypes import Shape
 from dagpu.kernels.expressions.cuda_operations import is_half
@@ -28,55 +27,83 @@ PART: Final = 1 << 16
 """The number of elements that are computed at a time."""
 
 
-def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern]) -> Callable[..., None]:
-    """Return the host body of the kernel for arguments of these patterns: `body(out, *arguments)`."""
-    evaluate = evaluator(expression)
+def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern], rank: int) -> Callable[..., None]:
+    """Return the host body of the kernel for arguments of these patterns, and an output of this rank:
+    `body(out, *arguments)`."""
+    indices = [_index(pattern.axes, rank) if pattern.form == "array" else None for pattern in patterns]
+    every = tuple(range(rank))
+    whole = [n for n, p in enumerate(patterns) if p.form == "output" or (p.form == "array" and p.axes == every)]
+    evaluate = evaluator(expression, whole if rank else ())  # NumPy makes scalars of arrays without axes
+    each = list(zip([pattern.form for pattern in patterns], expression.dtypes, indices, strict=True))
 
     def body(out: Any, *arguments: Any) -> None:
         target = out.view(np.ndarray)
-        given = iter(arguments)
         operands: list[Any] = []
-        for pattern, dtype in zip(patterns, expression.dtypes, strict=True):
-            if pattern.form == "output":
+        place = 0
+        for form, dtype, index in each:
+            if form == "output":
                 operands.append(target)
-            elif pattern.form == "number":
-                operands.append(dtype.type(next(given)))
+                continue
+            given = arguments[place]
+            place += 1
+            if form == "number":
+                operands.append(dtype.type(given))
             else:
-                operands.append(_aligned(next(given).view(np.ndarray), pattern.axes, target.ndim))
+                operands.append(given.view(np.ndarray) if index is None else given.view(np.ndarray)[index])
         with np.errstate(all="ignore"):
             if target.size <= PART:
-                evaluate(operands, target)
+                evaluate(target, *operands)
                 return
             for part in parts(target.shape):
-                evaluate([_cut(each, part) for each in operands], target[(*part, ...)])
+                evaluate(target[(*part, ...)], *[_cut(each, part) for each in operands])
 
     return body
 
 
-def evaluator(expression: TracedExpression) -> Callable[[Sequence[Any], NDArray[Any]], None]:
-    """Return the function that computes an expression of arrays and numbers, and writes an array."""
-    functions = [_function(step, expression.steps) for step in expression.steps]
-    constants = [
-        register_dtype(step.dtype).type(step.value) if step.operation == "constant" else None
-        for step in expression.steps
-    ]
-    last = len(functions) - 1
-    direct = functions[last] is not None and not is_half(expression.dtype)
+def evaluator(expression: TracedExpression, whole: Collection[int]) -> Callable[..., None]:
+    """Return the function `f(out, *operands)` that computes an expression of arrays and numbers, and writes an array.
 
-    def evaluate(operands: Sequence[Any], out: NDArray[Any]) -> None:
-        values: list[Any] = []
-        for number, (step, function) in enumerate(zip(expression.steps, functions, strict=True)):
-            if function is None:
-                value = constants[number] if step.operation == "constant" else _register(operands[step.value])
-            elif number == last and direct:
-                function(*[values[each] for each in step.operands], out=out)
-                return
-            else:
-                value = function(*[values[each] for each in step.operands])
-            values.append(value)
-        np.copyto(out, values[last], casting="unsafe")
-
-    return evaluate
+    It is Python text with one call of NumPy for each step. `whole` are the operands that are arrays of the output's
+    shape. A step of one writes its result over that of an earlier step, which no later step needs.
+    """
+    names: dict[str, Any] = {"copyto": np.copyto, "f32": np.float32}
+    lines, texts = list[str](), list[str]()
+    steps, last = expression.steps, len(expression.steps) - 1
+    last_use = {operand: number for number, step in enumerate(steps) for operand in step.operands}
+    shaped, own = set[int](), set[int]()
+    """The steps whose results have the shape of the output, and those of them whose arrays this function makes."""
+    for number, step in enumerate(steps):
+        function = _function(step, steps)
+        text = f"v{number}"
+        if step.operation == "parameter":
+            text = f"x{step.value}"
+            if is_half(step.dtype):
+                lines.append(f"v{number} = {text}.astype(f32)")
+                text = f"v{number}"
+            if step.value in whole:
+                shaped.add(number)
+        elif function is None:
+            names[text] = register_dtype(step.dtype).type(step.value)
+        else:
+            names[f"f{number}"] = function
+            given = [texts[operand] for operand in step.operands]
+            if number == last and not is_half(expression.dtype):
+                lines.append(f"f{number}({', '.join([*given, 'out=out'])})")
+                break
+            free = [n for n in step.operands if n in own and last_use[n] == number and steps[n].dtype == step.dtype]
+            if free and isinstance(function, np.ufunc):
+                given.append(f"out={texts[free[0]]}")
+            lines.append(f"{text} = f{number}({', '.join(given)})")
+            if not shaped.isdisjoint(step.operands):
+                shaped.add(number)
+                own.add(number)
+        texts.append(text)
+    else:
+        lines.append(f"copyto(out, {texts[last]}, casting='unsafe')")
+    formals = ", ".join(["out", *[f"x{n}" for n in range(len(expression.dtypes))]])
+    exec(f"def evaluate({formals}):\n" + "".join([f"    {line}\n" for line in lines]), names)
+    found: Callable[..., None] = names["evaluate"]
+    return found
 
 
 def _function(step: Step, steps: Sequence[Step]) -> NumpyFunction | None:
@@ -92,11 +119,6 @@ def _function(step: Step, steps: Sequence[Step]) -> NumpyFunction | None:
             return numpy_function(operation, steps[step.operands[0]].dtype, step.dtype)
 
 
-def _register(x: Any) -> Any:
-    """Return the elements of an argument as they are kept between operations."""
-    return x.astype(np.float32) if is_half(x.dtype) else x
-
-
 # ---- parts of the output
 def parts(shape: Shape) -> Iterator[tuple[slice, ...]]:
     """Yield the slices of parts that cover an array in C order, each of about `PART` elements or of one row."""
@@ -109,12 +131,6 @@ def parts(shape: Shape) -> Iterator[tuple[slice, ...]]:
     for outer in product(*map(range, shape[:axis])):
         for start in range(0, shape[axis], step):
             yield (*(slice(at, at + 1) for at in outer), slice(start, start + step), *rest)
-
-
-def _aligned(x: NDArray[Any], axes: tuple[int, ...], rank: int) -> NDArray[Any]:
-    """Return an argument with one axis for each of the output's, of extent 1 where it has none."""
-    index = _index(axes, rank)
-    return x if index is None else x[index]
 
 
 @cache

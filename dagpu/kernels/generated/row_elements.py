@@ -125,7 +125,7 @@ def with_elements(
 
     On the host the elements are in memory, for one launch.
     """
-    compute = numpy_twin(traced, patterns)
+    compute = numpy_twin(traced, patterns, rank)
 
     def with_computed(out: Any, *arguments: Any) -> None:
         given = arguments[: len(patterns)]

@@ -16,7 +16,7 @@ x = np.random.default_rng(3).standard_normal((6, 5000)).astype(f32)
 
 def test_a_result_is_the_same_on_every_device(where: Any) -> None:
     """The bits are those of the host, also of a row with several spans, and with axes that are kept."""
-    assert array.sum(from_host(x)).to_host().sync().tobytes() == bytes.fromhex("3d923343")
+    assert array.sum(from_host(x)).to_host().sync().tobytes() == bytes.fromhex("3e923343")
     for axis in (None, 0, 1, (0, 1), ()):
         found = array.sum(from_host(x), axis, keepdims=True).to_host().sync()
         np.testing.assert_allclose(found, x.sum(axis, keepdims=True), rtol=1e-4, atol=1e-2)
