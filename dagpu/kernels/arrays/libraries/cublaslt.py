@@ -142,7 +142,7 @@ class Descriptions:
         self._bindings = bindings
         self._made: list[tuple[Callable[[int], None], int]] = []
         self.product = 0
-        self.layouts = (0, 0, 0)
+        self.layouts: tuple[int, int, int] = (0, 0, 0)
 
     def describe_product(self, compute: int, factor: int, transposed: tuple[bool, bool]) -> None:
         """Describe the product of two matrices by columns."""

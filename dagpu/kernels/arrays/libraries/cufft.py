@@ -6,7 +6,7 @@ call has enqueued refers to the stream and the work area of that call.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, final
 
@@ -61,7 +61,7 @@ class TransformPlan:
     def __init__(self, bindings: Any, plan: int, out: Layout, x: Layout, inverse: bool) -> None:
         self._bindings = bindings
         self._plan = plan
-        self.release: Callable[[], object] = partial(bindings.destroy, plan)
+        self.release: partial[object] = partial(bindings.destroy, plan)
         """Frees the plan and its tables."""
         self._lock = threading.Lock()
         kind, call = _TYPES[x.dtype.name, out.dtype.name]
