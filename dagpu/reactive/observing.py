@@ -129,9 +129,12 @@ class Observed(FlowStage[Any]):
         snapshot = Snapshot()
         self._newer.clear()
         for node, seen in self._seen.items():
-            history = node.cell.history
-            if history.versions[-1] is not seen and (version := history.at(snapshot)) is not seen:
-                self._newer[node] = version
+            version = node.cell.history.versions[-1]
+            if version is not seen:  # what was newest at an earlier instant, and is still, is so now
+                if version.instant > snapshot.instant or version.written is not None:
+                    version = node.cell.history.at(snapshot)
+                if version is not seen:
+                    self._newer[node] = version
         return snapshot if self._due or self._newer else None
 
     async def _next_snapshot(self) -> Snapshot:
@@ -163,12 +166,13 @@ class Observed(FlowStage[Any]):
         run, stats = self._run, self._stats
         launched, reused = run.launched, run.reused
         try:
-            value = await run.update(snapshot, TrioWaits())
+            value = await run.update(snapshot, TrioWaits(), self._newer if self._seen_of is run.sources else None)
         finally:
             stats.launched += run.launched - launched
             stats.reused += run.reused - reused
             stats.kept_bytes = run.kept_bytes
-            self._watch(run.sources)  # also if it failed: a change may be the cure
+            if run.sources is not self._watched:
+                self._watch(run.sources)  # also if it failed: a change may be the cure
         if self._check:
             with StartedAt(self._where):
                 await self._compare(value, snapshot)
@@ -186,7 +190,8 @@ class Observed(FlowStage[Any]):
             for node in self._newer.keys() - set(sources):
                 del self._newer[node]
         for node, version in self._newer.items():
-            first = min(first, version.since)
+            if version.since < first:
+                first = version.since
             steps = max(steps, version.revision - seen[node].revision)
             seen[node] = version
         self.since = now - (here_now - first)
@@ -201,8 +206,6 @@ class Observed(FlowStage[Any]):
     def _watch(self, sources: tuple[Source[Any], ...]) -> None:
         """Let these sources wake the stage, and no others."""
         watched = self._watched
-        if watched is sources:
-            return
         for node in sources:
             if node not in watched:
                 node.cell.watch(self, self._wake)

@@ -137,28 +137,52 @@ def write_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
     loaded.again_is_known = True
 
 
+def write_update_call(loaded: LoadedPlan, text: CallText, cells: int, after: Sequence[str]) -> None:
+    """Give the plan of an update its direct call, unless it would be too long. `text` binds the inputs in a memory of
+    this number of `cells`. The lines `after` publish what is in `memory` once the run is over, and the call returns
+    None."""
+    loaded.again_is_known = True
+    if _fits(text):
+        loaded.again = _direct_call(_Body(text, loaded, cells, "None", after))
+
+
+def _fits(text: CallText) -> bool:
+    """Return True if the text of a call is not too long."""
+    return len(text.lines) + len(text.locks) + len(text.cells) <= _LONGEST
+
+
 def _finished(text: CallText, loaded: LoadedPlan) -> DirectCall | None:
     """Return the direct call with these guards; None if its text would be too long."""
-    if len(text.lines) + len(text.locks) > _LONGEST:
+    if not _fits(text):
         return None
-    body = _Body(text, loaded)
-    return DirectCall(body.write(in_task=False), body.write(in_task=True), text.constants)
+    signature = loaded.signature
+    assert signature is not None
+    result = result_expression(signature.result, text)
+    if result is None:
+        leaves = ", ".join(text.leaf_in_run(index) for index in range(len(text.leaves)))
+        result = f"{text.constant('RESULT', signature.result)}(memory, [{leaves}])"
+    return _direct_call(_Body(text, loaded, signature.buffers, result))
+
+
+def _direct_call(body: "_Body") -> DirectCall:
+    """Return the direct call with this body."""
+    return DirectCall(body.write(in_task=False), body.write(in_task=True), body.constants)
 
 
 @final
 class _Body:
     """Writes the functions of a direct call around the guards of its text."""
 
-    def __init__(self, text: CallText, loaded: LoadedPlan) -> None:
-        signature = loaded.signature
-        assert signature is not None
-        memory = [text.cells.get(buffer, "None") for buffer in range(signature.buffers)]
+    def __init__(
+        self, text: CallText, loaded: LoadedPlan, cells: int, result: str, after: Sequence[str] = ()
+    ) -> None:
+        """`cells` is the number of the plan's buffers and cells, `result` the expression of the result. The lines
+        `after` come between the end of the run and the result."""
+        memory = [text.cells.get(buffer, "None") for buffer in range(cells)]
         self._text = text
-        result = result_expression(signature.result, text)
-        if result is None:
-            leaves = ", ".join(text.leaf_in_run(index) for index in range(len(text.leaves)))
-            result = f"{text.constant('RESULT', signature.result)}(memory, [{leaves}])"
         self._result = result
+        self._after = after
+        self.constants = text.constants
         if len(memory) <= _FEW_CELLS:
             self._memory = [f"memory = [{', '.join(memory)}]"]
         else:
@@ -208,7 +232,7 @@ class _Body:
             "    try:",
             *_indented(self._begin(), 2),
             "        loaded.runs += 1",
-            *_indented([*self._memory, *spin, submit, finish], 2),
+            *_indented([*self._memory, *spin, submit, finish, *self._after], 2),
             f"        return {self._result}",
             "    except BaseException:",
             "        if replay is not None: END(replay)",

@@ -28,7 +28,7 @@ class GraphReplay:
     """
 
     __slots__ = (
-        "__weakref__", "_buffers", "_cancelled", "_command_lists", "_compiled", "_device", "_followed", "_graph",
+        "__weakref__", "_arenas", "_buffers", "_cancelled", "_command_lists", "_compiled", "_device", "_followed", "_graph",
         "_graphs", "_memory", "_stream", "finished",
     )  # fmt: skip
 
@@ -40,15 +40,18 @@ class GraphReplay:
         graph: GraphExec,
         memory: list[object],
         stream: CudaStream,
+        arenas: list[object] | None = None,
         buffers: RunMemory | None = None,
     ) -> None:
-        """`buffers` are those of the run if it has memory beside `memory`, its inputs."""
+        """`arenas` is what the run has beside `memory`, its inputs and outputs; `buffers` has all of it, where a
+        `RunMemory` has allocated it."""
         self._compiled = compiled
         self._device = compiled.devices[0]
         self._command_lists = command_lists
         self._graphs = graphs
         self._graph = graph
         self._memory = memory
+        self._arenas = arenas
         self._buffers = buffers
         self._stream = stream
         self._followed: CudaReplay | None = None
@@ -108,7 +111,7 @@ class GraphReplay:
                 self._graphs.give_back(self._graph)
                 if self._buffers is not None:
                     self._buffers.release()
-                self._memory = []
+                self._memory, self._arenas = [], None
                 self._device.streams.give_back_exclusive(self._stream)
             finally:  # whatever interrupts this, other threads must not wait for ever
                 self.finished = True
@@ -213,7 +216,8 @@ class GraphReplay:
         """Go on as a `CudaReplay`, which fails with `error` if the launch raised it. Another thread must not have
         claimed the run. The context must be current."""
         buffers = self._buffers or RunMemory(self._compiled, self._memory)
-        self._memory = []
+        buffers.kept_alive += self._arenas or ()
+        self._memory, self._arenas = [], None
         run = CudaReplay(self._compiled, buffers, self._command_lists.give_back, self._graphs.give_back)
         if self._cancelled:
             run.cancel()

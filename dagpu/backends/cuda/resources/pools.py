@@ -146,7 +146,8 @@ class Pool:
         """
         if nbytes == 0:
             return MemoryBlock(self, 0, 0, 0)
-        size = rounded(nbytes)
+        grain = GRAIN if nbytes <= LARGE // 2 else LARGE
+        size = -(-nbytes // grain) * grain  # `rounded`, without a call
         with self._lock:
             if self.dropped.gone:
                 self._sort_in()
@@ -213,6 +214,8 @@ class Pool:
                     self.visited.discard(address)
                     self._parked.append((address, size))
                     self.parked_bytes += size
+                elif size in self._idle:
+                    self._idle[size][address] = None
                 else:
                     self._make_idle(address, size)
 
