@@ -104,6 +104,7 @@ class IncrementalRun:
             lines.append(
                 f"{len(self._stages)} stages: a closure waits for host data, so each update traces the op again"
             )
+        lines += [str(stage.plans.newest) for stage in self._stages if stage.plans.newest is not None]
         counts = [(stage, count) for stage in self._stages for count in stage.tiles.counts if count.tiles]
         if counts:
             tiles = [
@@ -116,9 +117,7 @@ class IncrementalRun:
         lines.append(f"kept {self.kept_bytes:,} bytes of {total:,}")
         return lines
 
-    async def update(
-        self, snapshot: Snapshot, waits: Waits, newer: Mapping[Source[Any], Version] | None = None
-    ) -> Any:
+    async def update(self, snapshot: Snapshot, waits: Waits, newer: Mapping[Source[Any], Version] | None = None) -> Any:
         """Bring everything up to date with a snapshot, and return the op's value.
 
         If it fails or is cancelled, what it was to make is stale, and the next update makes it. `newer` has the
@@ -166,9 +165,7 @@ class IncrementalRun:
 
     # ---- inputs
 
-    def _read_inputs(
-        self, live: LiveInputs, snapshot: Snapshot, newer: Mapping[Source[Any], Version] | None
-    ) -> None:
+    def _read_inputs(self, live: LiveInputs, snapshot: Snapshot, newer: Mapping[Source[Any], Version] | None) -> None:
         """Read the sources of a snapshot, and compute again the host values that depend on those that have changed.
 
         Raises:

@@ -48,9 +48,9 @@ def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> 
     the next call makes the update again, with the newest values.
 
     A plan is made for each set of sources that changes together. A set that is new takes the smallest plan at hand
-    that was made for all of its sources and more, if there is one; that runs more, and gives the same value. Its own
-    plan is made while the next `next()` waits for a change, or else in the second update of that set. Plans are kept
-    for the 32 sets used last.
+    that was made for all of its sources and more, if there is one and what it runs in excess is predicted to take less
+    time than the making of a plan; it gives the same value. The set's own plan is made while the next `next()` waits
+    for a change, or else in the second update of that set. Plans are kept for the 32 sets used last.
 
     A device result is a `SharedTensor` that no later update writes. NumPy arrays are read-only. Closures must depend on
     what they are given alone, as those of a pipeline: one is called again only if that has changed. Each update runs on

@@ -135,7 +135,7 @@ class CallText:
         self.cells[cell] = self.check_number(value, check)
 
     def check_number(self, value: str, check: Callable[[float], object]) -> str:
-        """Write the lines that refuse a number that does not fit, and return the name of what `check` returns for it."""
+        """Write the lines that refuse a number that does not fit, and return the name of what `check` gives."""
         number = self.new_name("n")
         self.lines += [
             "try:", f"    {number} = {self.constant('CHECK', check)}({value})", "except KernelArgumentError:",

@@ -100,8 +100,8 @@ class TargetMemory:
         if found is None or found[0] is not memory:
             state = HandleState(SharedTensor, Storage(device, nbytes, memory), layout, origin, holders=Holders())
             self._held[buffer] = memory, SharedTensor(state)
-        else:
-            state = live_state(found[1])
+            return SharedTensor(state)
+        state = live_state(found[1])
         # `clone_shared` without its lock: the handle that is held stays one of the holders.
         return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=state.holders))
 

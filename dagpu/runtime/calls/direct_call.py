@@ -173,9 +173,7 @@ def _direct_call(body: "_Body") -> DirectCall:
 class _Body:
     """Writes the functions of a direct call around the guards of its text."""
 
-    def __init__(
-        self, text: CallText, loaded: LoadedPlan, cells: int, result: str, after: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, text: CallText, loaded: LoadedPlan, cells: int, result: str, after: Sequence[str] = ()) -> None:
         """`cells` is the number of the plan's buffers and cells, `result` the expression of the result. The lines
         `after` come between the end of the run and the result."""
         memory = [text.cells.get(buffer, "None") for buffer in range(cells)]

@@ -13,7 +13,6 @@ from dagpu.backends.cuda.commands.staging import PROMPT_IN, address_of, array_ov
 from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
-from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import DeviceError
 

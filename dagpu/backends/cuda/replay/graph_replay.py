@@ -28,8 +28,8 @@ class GraphReplay:
     """
 
     __slots__ = (
-        "__weakref__", "_arenas", "_buffers", "_cancelled", "_command_lists", "_compiled", "_device", "_followed", "_graph",
-        "_graphs", "_memory", "_stream", "finished",
+        "__weakref__", "_arenas", "_buffers", "_cancelled", "_command_lists", "_compiled", "_device", "_followed",
+        "_graph", "_graphs", "_memory", "_stream", "finished",
     )  # fmt: skip
 
     def __init__(

@@ -151,8 +151,13 @@ class Pool:
         with self._lock:
             if self.dropped.gone:
                 self._sort_in()
-            if size in self._idle:  # most blocks are those of the run before
-                address = self._pop(size, wanted)
+            addresses = self._idle.get(size)
+            if addresses is not None:  # most blocks are those of the run before
+                if wanted in addresses and len(addresses) > 1:
+                    address = wanted
+                    del addresses[wanted]
+                else:
+                    address = self._pop(size, wanted)
             else:
                 address, size = self._fitting(size, wanted) or self._fresh(size, room)
             self._used += nbytes
@@ -214,8 +219,8 @@ class Pool:
                     self.visited.discard(address)
                     self._parked.append((address, size))
                     self.parked_bytes += size
-                elif size in self._idle:
-                    self._idle[size][address] = None
+                elif (addresses := self._idle.get(size)) is not None:
+                    addresses[address] = None
                 else:
                     self._make_idle(address, size)
 
