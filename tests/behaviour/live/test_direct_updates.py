@@ -166,11 +166,11 @@ def test_an_exception_at_any_line_of_an_update_leaves_it_stale(awaits: bool) -> 
         async def main() -> int:
             nonlocal raised
             async with observe(trial.op) as feed:
-                run = feed._stage._run  # noqa: SLF001  # the text is not public
+                stage: Any = feed._stage  # noqa: SLF001  # the text is not public
                 for number in range(WARM):
                     trial.sources[0].set(float(number))
                     await feed.next()
-                (_, latest) = run._stages[0].plans._repeated  # noqa: SLF001
+                (_, latest) = stage._run._stages[0].plans._repeated  # noqa: SLF001
                 for code, line in lines_of(latest.loaded.again.in_task):
                     trial.sources[0].set(trial.sources[0].get() + 1)
                     with RaisingAt(code, line) as raising, suppress(TimeoutError):
