@@ -42,7 +42,7 @@ _handler_of: Callable[[int], Any] = _raw_signal.getsignal
 
 OUTSIDE: Final = 0
 _CRITICAL: Final = 1
-USERS: Final = 2
+_USERS: Final = 2
 
 _SIGINT: Final = int(signal.SIGINT)
 
@@ -99,7 +99,7 @@ def call_user(f: Callable[[Any], _T], argument: Any) -> _T:
     thread = CURRENT_THREAD.state
     if thread.hold is not None:
         thread.hold.check()
-    before, thread.where = thread.where, USERS
+    before, thread.where = thread.where, _USERS
     try:
         return run_user_code(f, argument)
     finally:
@@ -117,13 +117,13 @@ def enter_user_code() -> int:
 
     Return the previous state, for `restore_section`.
     """
-    before, CURRENT_THREAD.state.where = CURRENT_THREAD.state.where, USERS
+    before, CURRENT_THREAD.state.where = CURRENT_THREAD.state.where, _USERS
     return before
 
 
 def in_user_code() -> bool:
     """Return true while dagpu calls a function of the user's on this thread."""
-    return CURRENT_THREAD.state.where == USERS
+    return CURRENT_THREAD.state.where == _USERS
 
 
 # ---- repeated Ctrl-C -----------------------------------------------------------------------------------------------
