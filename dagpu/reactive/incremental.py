@@ -140,7 +140,9 @@ class IncrementalRun:
                     repeated = stage.plans.repeated(self._stale)
                 if repeated is not None:
                     await stage.repeat(repeated, waits, self._origin)
-                    self._count(stage, len(repeated.subprogram.chosen))
+                    ran = len(repeated.subprogram.chosen)
+                    self.launched += ran
+                    self.reused += len(stage.staleness.program.instructions) - ran
                 else:
                     parts = self._changed_parts() if self._parts else None
                     with StartedAt(self._origin):

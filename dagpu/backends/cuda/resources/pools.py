@@ -15,7 +15,7 @@ from typing import Final, final
 
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.common.errors import DeviceError
-from dagpu.common.reference_queue import ReferenceQueue
+from dagpu.common.reference_queue import Reference, ReferenceQueue
 
 GRAIN: Final = 512
 """Bytes: the sizes of small blocks are multiples of this. It exceeds any alignment that a kernel needs (cuMemAlloc:
@@ -43,7 +43,10 @@ class MemoryBlock:
         """The bytes that were requested. They count as used."""
         self.size = size
         """The bytes that the block occupies."""
-        pool.dropped.watch(self, (address, nbytes, size))
+        dropped = pool.dropped
+        reference: Reference[tuple[int, int, int]] = Reference(self, dropped.gone.append)  # `watch`, without a call
+        reference.resource = address, nbytes, size
+        dropped.alive.add(reference)
 
     @classmethod
     def over(cls, address: int, nbytes: int, owner: object, owners: "ReferenceQueue[object]") -> "MemoryBlock":
@@ -210,16 +213,18 @@ class Pool:
             return self._held
 
     def _sort_in(self) -> None:
-        dropped = self.dropped
-        while dropped.gone:
-            address, nbytes, size = dropped.pop()
+        gone, alive, idle = self.dropped.gone, self.dropped.alive, self._idle
+        while gone:
+            reference = gone.popleft()
+            alive.discard(reference)
+            address, nbytes, size = reference.resource
             if size:
                 self._used -= nbytes
                 if address in self.visited:
                     self.visited.discard(address)
                     self._parked.append((address, size))
                     self.parked_bytes += size
-                elif (addresses := self._idle.get(size)) is not None:
+                elif (addresses := idle.get(size)) is not None:
                     addresses[address] = None
                 else:
                     self._make_idle(address, size)
