@@ -31,19 +31,19 @@ class ReferenceQueue(Generic[_T]):
     It is thread-safe.
     """
 
-    __slots__ = ("alive", "gone")
+    __slots__ = ("_alive", "gone")
 
     def __init__(self, gone: "deque[Reference[_T]] | None" = None) -> None:
         self.gone: Final[deque[Reference[_T]]] = deque() if gone is None else gone
         """The references whose owners are gone, to ask in a hot path if there are any."""
-        self.alive: Final[set[Reference[_T]]] = set()
+        self._alive: Final[set[Reference[_T]]] = set()
         """The references to living owners. A reference that dies before its owner does not call its callback."""
 
     def watch(self, owner: object, resource: _T) -> Reference[_T]:
         """Put `resource` into the queue once `owner` is gone. Return the weak reference to `owner`."""
         reference: Reference[_T] = Reference(owner, self.gone.append)
         reference.resource = resource
-        self.alive.add(reference)
+        self._alive.add(reference)
         return reference
 
     def pop(self) -> _T:
@@ -53,7 +53,7 @@ class ReferenceQueue(Generic[_T]):
             IndexError: the queue is empty.
         """
         reference = self.gone.popleft()
-        self.alive.discard(reference)
+        self._alive.discard(reference)
         return reference.resource
 
     def __bool__(self) -> bool:

@@ -4,9 +4,10 @@
     python -m tests.gpu.long.updates 1000000 cuda:0       on a GPU
 
 Two feeds observe ops around one `shared()` node, one of them behind a cutoff. A third one shares nothing, so that its
-updates run by direct calls. A fourth one computes on the host alone; half of the updates are its. Four sources change in
-all combinations: two numbers, an array and a tensor. A tenth of the calls of `next()` is cancelled. After each hundredth
-of the updates the check notes what is allocated, and at the end it asserts that nothing has grown since the third.
+updates run by direct calls. A fourth one computes on the host alone; half of the updates are its. Four sources change
+in all combinations: two numbers, an array and a tensor. A tenth of the calls of `next()` is cancelled. After each
+hundredth of the updates the check notes what is allocated, and at the end it asserts that nothing has grown since the
+third.
 """
 
 import gc

@@ -15,7 +15,7 @@ from typing import Final, final
 
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.common.errors import DeviceError
-from dagpu.common.reference_queue import Reference, ReferenceQueue
+from dagpu.common.reference_queue import ReferenceQueue
 
 GRAIN: Final = 512
 """Bytes: the sizes of small blocks are multiples of this. It exceeds any alignment that a kernel needs (cuMemAlloc:
@@ -43,10 +43,7 @@ class MemoryBlock:
         """The bytes that were requested. They count as used."""
         self.size = size
         """The bytes that the block occupies."""
-        dropped = pool.dropped
-        reference: Reference[tuple[int, int, int]] = Reference(self, dropped.gone.append)  # `watch`, without a call
-        reference.resource = address, nbytes, size
-        dropped.alive.add(reference)
+        pool.dropped.watch(self, (address, nbytes, size))
 
     @classmethod
     def over(cls, address: int, nbytes: int, owner: object, owners: "ReferenceQueue[object]") -> "MemoryBlock":
@@ -149,18 +146,12 @@ class Pool:
         """
         if nbytes == 0:
             return MemoryBlock(self, 0, 0, 0)
-        grain = GRAIN if nbytes <= LARGE // 2 else LARGE
-        size = -(-nbytes // grain) * grain  # `rounded`, without a call
+        size = rounded(nbytes)
         with self._lock:
             if self.dropped.gone:
                 self._sort_in()
-            addresses = self._idle.get(size)
-            if addresses is not None:  # most blocks are those of the run before
-                if wanted in addresses and len(addresses) > 1:
-                    address = wanted
-                    del addresses[wanted]
-                else:
-                    address = self._pop(size, wanted)
+            if size in self._idle:  # most blocks are those of the run before
+                address = self._pop(size, wanted)
             else:
                 address, size = self._fitting(size, wanted) or self._fresh(size, room)
             self._used += nbytes
@@ -213,19 +204,15 @@ class Pool:
             return self._held
 
     def _sort_in(self) -> None:
-        gone, alive, idle = self.dropped.gone, self.dropped.alive, self._idle
-        while gone:
-            reference = gone.popleft()
-            alive.discard(reference)
-            address, nbytes, size = reference.resource
+        dropped = self.dropped
+        while dropped.gone:
+            address, nbytes, size = dropped.pop()
             if size:
                 self._used -= nbytes
                 if address in self.visited:
                     self.visited.discard(address)
                     self._parked.append((address, size))
                     self.parked_bytes += size
-                elif (addresses := idle.get(size)) is not None:
-                    addresses[address] = None
                 else:
                     self._make_idle(address, size)
 
