@@ -142,18 +142,13 @@ def write_update_call(loaded: LoadedPlan, text: CallText, cells: int, after: Seq
     this number of `cells`. The lines `after` publish what is in `memory` once the run is over, and the call returns
     None."""
     loaded.again_is_known = True
-    if _fits(text):
+    if len(text.lines) + len(text.locks) + len(text.cells) + len(after) <= _LONGEST:
         loaded.again = _direct_call(_Body(text, loaded, cells, "None", after))
-
-
-def _fits(text: CallText) -> bool:
-    """Return True if the text of a call is not too long."""
-    return len(text.lines) + len(text.locks) + len(text.cells) <= _LONGEST
 
 
 def _finished(text: CallText, loaded: LoadedPlan) -> DirectCall | None:
     """Return the direct call with these guards; None if its text would be too long."""
-    if not _fits(text):
+    if len(text.lines) + len(text.locks) > _LONGEST:
         return None
     signature = loaded.signature
     assert signature is not None
