@@ -4,7 +4,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from types import CodeType, EllipsisType
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin, describe, place_of
@@ -171,12 +171,12 @@ def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None"
     return None
 
 
-def direct_call(op: DeviceOp[Any, Any, Any]) -> "tuple[LoadedPlan, Any, Any, Any, PlanCache | None] | None":
-    """Return the plan that serves this op if its direct call accepts it. None if the op needs the general way.
+DirectRun: TypeAlias = tuple[LoadedPlan, Any, Any, Any, PlanCache | None]
+"""A plan, its `DirectCall`, the arguments and the keyword arguments for that, and the cache that counts the hit."""
 
-    The parts are the plan, its `DirectCall`, the arguments and the keyword arguments for that, and the cache that
-    counts the hit.
-    """
+
+def direct_call(op: DeviceOp[Any, Any, Any]) -> DirectRun | None:
+    """Return the plan that serves this op if its direct call accepts it. None if the op needs the general way."""
     if type(op) is Then and isinstance(f := op.f, Pure) and type(source := op.source) is Value:
         cache = f.plans
         loaded = cache.latest  # one read: another thread may clear the cache

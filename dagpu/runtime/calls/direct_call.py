@@ -16,6 +16,8 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any, Final, Protocol, final
 
+from trio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
+
 from dagpu.backends.protocol import COMPLETED, Bindings, Replay
 from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.origin import Origin
@@ -26,9 +28,9 @@ from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.result_template import result_expression
 from dagpu.lowering.tracing.undo_log import TAKEN
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
-from dagpu.runtime.calls.run_call import settle
+from dagpu.runtime.calls.run_call import raise_failures, settle
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.waiting import BlockingWaits, Waits, drive
+from dagpu.runtime.waiting import BlockingWaits, TrioWaits, drive
 
 _blocking: Final = BlockingWaits()
 
@@ -57,10 +59,13 @@ class CallNow(Protocol):
 
 
 class CallInTask(Protocol):
-    """Makes a call, and waits as `waits` says until its result is complete; see `CallNow`."""
+    """Makes a call, and suspends the trio task until its result is complete; see `CallNow`.
+
+    The other tasks have their turn while the device works. So the call looks for its end only after that.
+    """
 
     def __call__(
-        self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin, waits: Waits
+        self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin
     ) -> Coroutine[Any, Any, Any]: ...
 
 
@@ -165,8 +170,9 @@ class _Body:
             bound = [f"memory[{cell}] = {name}" for cell, name in text.cells.items()]
             self._memory = [f"memory = [None] * {len(memory)}", *bound]
         text.constants.update(
-            BINDINGS=Bindings, COMPLETED=COMPLETED, END=_end, FINISH=_finish, GATE=BOOKKEEPING, INTERRUPT=INTERRUPT,
-            SETTLE=settle, SUBMIT=loaded.prepared.submit, TAKEN=TAKEN,
+            BINDINGS=Bindings, CANCELLED=checkpoint_if_cancelled, COMPLETED=COMPLETED, END=_end, FINISH=_finish,
+            GATE=BOOKKEEPING, INTERRUPT=INTERRUPT, RAISE=raise_failures, SETTLE=settle,
+            SUBMIT=loaded.prepared.submit, TAKEN=TAKEN, TURN=cancel_shielded_checkpoint, WAITS=TrioWaits,
         )  # fmt: skip
         self._submit = "SUBMIT(BINDINGS(0, memory), {0}, graph=graph)"
         launch = loaded.prepared.launch_again
@@ -183,16 +189,20 @@ class _Body:
         refuse = "return MISS"
         spin = ["spin = loaded.spin if settings.spin is None else settings.spin"]
         if in_task:
-            head = [
-                "async def call(loaded, arguments, named, settings, origin, waits):",
-                "    if waits.must_end(): await waits.raise_reason()",
+            head = ["async def call(loaded, arguments, named, settings, origin):", "    await CANCELLED()"]
+            submit = f"replay = {self._submit.format('0.0')}"
+            finish = [
+                "if replay.cancellable:",
+                "    await SETTLE(replay, WAITS(), spin)",
+                "else:",
+                "    await TURN()",
+                "    if not replay.poll(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0)",
+                "    elif failures := replay.failures(): RAISE(failures)",
             ]
-            spin.append("early, late = (spin, 0.0) if waits.polls_at_submit else (0.0, spin)")
-            submit, finish = f"replay = {self._submit.format('early')}", "await SETTLE(replay, waits, late)"
         else:
             head = ["def call(loaded, arguments, named, settings, origin):"]
             submit = f"replay = {self._submit.format('spin')}"
-            finish = "if replay is not COMPLETED: FINISH(replay)"
+            finish = ["if replay is not COMPLETED: FINISH(replay)"]
         return [
             *head,
             "    # ---- is it a call of this plan?",
@@ -208,7 +218,7 @@ class _Body:
             "    try:",
             *_indented(self._begin(), 2),
             "        loaded.runs += 1",
-            *_indented([*self._memory, *spin, submit, finish], 2),
+            *_indented([*self._memory, *spin, submit, *finish], 2),
             f"        return {self._result}",
             "    except BaseException:",
             "        if replay is not None: END(replay)",

@@ -6,7 +6,7 @@ of one small object. A run that is waited for in any other way, or that fails, g
 
 import time
 from collections.abc import Callable
-from typing import final
+from typing import ClassVar, final
 
 from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
@@ -23,14 +23,16 @@ from dagpu.common.errors import DeviceLostError
 class GraphReplay:
     """A run that is one graph launch in a stream of its own. Implements `dagpu.backends.protocol.Replay`.
 
-    From its launch it is in `device.live`, until one thread *claims* it: the thread that finishes it, or makes it go on
-    as a `CudaReplay`.
+    It cannot be cancelled: the graph has been launched as a whole. From its launch it is in `device.live`, until one
+    thread *claims* it: the thread that finishes it, or makes it go on as a `CudaReplay`.
     """
 
     __slots__ = (
         "__weakref__", "_buffers", "_cancelled", "_command_lists", "_compiled", "_device", "_followed", "_graph",
         "_graphs", "_memory", "_stream", "finished",
     )  # fmt: skip
+
+    cancellable: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class GraphReplay:
         if self.finished:
             return True
         with self._device.gpu.current():
-            return self._poll_in_context(seconds)
+            return self.look() or self._poll_in_context(seconds)
 
     def poll_first(self, seconds: float) -> None:
         """Poll the run for at most this number of seconds, right after its launch. If that is interrupted, wait for the
@@ -103,13 +105,18 @@ class GraphReplay:
             if not self._is_lost(error):
                 raise
             return self.finished
-        if idle and self._claim():
+        if idle:
+            device = self._device
             try:
-                self._graphs.give_back(self._graph)
+                device.live.remove(self)  # as `_claim` does, without a call
+            except KeyError:
+                return self.finished
+            try:
+                self._graphs.idle.append(self._graph)  # it is not broken: its launch has succeeded
                 if self._buffers is not None:
                     self._buffers.release()
                 self._memory = []
-                self._device.streams.give_back_exclusive(self._stream)
+                device.streams.exclusive.append(self._stream)
             finally:  # whatever interrupts this, other threads must not wait for ever
                 self.finished = True
         return self.finished
@@ -153,11 +160,6 @@ class GraphReplay:
             wake()
         else:
             followed.when_done(wake)
-
-    @property
-    def cancellable(self) -> bool:
-        """False: the graph has been launched as a whole."""
-        return False
 
     def cancel(self) -> None:
         """Do nothing to the graph: it has been launched as a whole."""
