@@ -269,6 +269,7 @@ async def _until_readable(descriptor: int, replay: Replay) -> None:
     try:
         try:
             await trio.lowlevel.wait_readable(descriptor)
+            replay.woken()
         except (trio.Cancelled, KeyboardInterrupt):
             replay.cancel()
             await _drain_descriptor(descriptor)
