@@ -11,8 +11,8 @@ The environment variable DAGPU_DIRECT=0 turns direct calls off.
 """
 
 import linecache
-from collections.abc import Coroutine, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Coroutine, Sequence
+from functools import lru_cache, partial
 from types import CodeType
 from typing import Any, Final, Protocol, final
 
@@ -73,13 +73,13 @@ class CallInTask(Protocol):
 class DirectCall:
     """The direct call of one plan, for threads and for tasks. It does not refer to the `LoadedPlan`, which holds it."""
 
-    __slots__ = ("_in_task", "constants", "in_task_text", "now", "text")
+    __slots__ = ("_in_task", "_write_in_task", "constants", "now", "text")
 
-    def __init__(self, text: str, in_task_text: str, constants: dict[str, object]) -> None:
+    def __init__(self, text: str, write_in_task: Callable[[], str], constants: dict[str, object]) -> None:
         self.text = text
         """The text of the function `now`."""
-        self.in_task_text = in_task_text
-        """The text of the function `in_task`."""
+        self._write_in_task = write_in_task
+        """Writes the text of the function `in_task`."""
         self.constants = constants
         """The objects that both functions close over, by their names in the texts."""
         self.now: CallNow = _make(text, constants)
@@ -87,10 +87,10 @@ class DirectCall:
 
     @property
     def in_task(self) -> CallInTask:
-        """The call in a task. Its text is compiled at the first use."""
+        """The call in a task. Its text is written and compiled at the first use."""
         found = self._in_task
         if found is None:
-            found = self._in_task = _make(self.in_task_text, self.constants)
+            found = self._in_task = _make(self._write_in_task(), self.constants)
         return found
 
 
@@ -147,7 +147,7 @@ def _finished(text: CallText, loaded: LoadedPlan) -> DirectCall | None:
     if len(text.lines) + len(text.locks) > _LONGEST:
         return None
     body = _Body(text, loaded)
-    return DirectCall(body.write(in_task=False), body.write(in_task=True), text.constants)
+    return DirectCall(body.write(in_task=False), partial(body.write, in_task=True), text.constants)
 
 
 @final

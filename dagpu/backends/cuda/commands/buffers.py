@@ -13,7 +13,6 @@ from dagpu.backends.cuda.commands.staging import PROMPT_IN, address_of, array_ov
 from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
-from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import DeviceError
 
@@ -140,14 +139,11 @@ class RunMemory:
         self.reports = None
         self.bound = []
 
-    def _block(self, number: int, nbytes: int, wanted: int, purpose: str) -> MemoryBlock:
+    def _block(self, number: int, nbytes: int, wanted: int, purpose: str, entered: bool = False) -> MemoryBlock:
         device = self._compiled.devices[number]
-        if number:
+        if number and not entered:
             with device.gpu.current():
-                return self._block_here(device, number, nbytes, wanted, purpose)
-        return self._block_here(device, number, nbytes, wanted, purpose)
-
-    def _block_here(self, device: CudaDevice, number: int, nbytes: int, wanted: int, purpose: str) -> MemoryBlock:
+                return self._block(number, nbytes, wanted, purpose, entered=True)
         if device.memory.parked_bytes:
             device.exchange.make_room()
         try:

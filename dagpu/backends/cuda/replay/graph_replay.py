@@ -148,6 +148,8 @@ class GraphReplay:
                 except BaseException as error:
                     if not self._is_lost(error):
                         raise
+                else:
+                    self._finish()  # no other run uses the stream
         return True
 
     def _is_lost(self, error: BaseException) -> bool:
