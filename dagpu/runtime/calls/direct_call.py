@@ -174,11 +174,11 @@ class _Body:
             GATE=BOOKKEEPING, INTERRUPT=INTERRUPT, RAISE=raise_failures, SETTLE=settle,
             SUBMIT=loaded.prepared.submit, TAKEN=TAKEN, TURN=cancel_shielded_checkpoint, WAITS=TrioWaits,
         )  # fmt: skip
-        self._submit = "SUBMIT(BINDINGS(0, memory), {0}, graph=graph)"
         launch = loaded.prepared.launch_again
+        self._launches = launch is not None
+        """True if the plan may run by one launch of a graph."""
         if launch is not None:
             text.constants["LAUNCH"] = launch
-            self._submit = f"LAUNCH(memory, {{0}}, graph) or {self._submit}"
 
     def write(self, *, in_task: bool) -> str:
         """Return the text of a function that makes the functions, with the constants as arguments."""
@@ -187,22 +187,10 @@ class _Body:
 
     def _function(self, in_task: bool) -> list[str]:
         refuse = "return MISS"
-        spin = ["spin = loaded.spin if settings.spin is None else settings.spin"]
         if in_task:
             head = ["async def call(loaded, arguments, named, settings, origin):", "    await CANCELLED()"]
-            submit = f"replay = {self._submit.format('0.0')}"
-            finish = [
-                "if replay.cancellable:",
-                "    await SETTLE(replay, WAITS(), spin)",
-                "else:",
-                "    await TURN()",
-                "    if not replay.poll(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0)",
-                "    elif failures := replay.failures(): RAISE(failures)",
-            ]
         else:
             head = ["def call(loaded, arguments, named, settings, origin):"]
-            submit = f"replay = {self._submit.format('spin')}"
-            finish = ["if replay is not COMPLETED: FINISH(replay)"]
         return [
             *head,
             "    # ---- is it a call of this plan?",
@@ -218,14 +206,38 @@ class _Body:
             "    try:",
             *_indented(self._begin(), 2),
             "        loaded.runs += 1",
-            *_indented([*self._memory, *spin, submit, *finish], 2),
-            f"        return {self._result}",
+            *_indented([*self._memory, *self._run(in_task), f"return {self._result}"], 2),
             "    except BaseException:",
             "        if replay is not None: END(replay)",
             *[f"        elif begun: {'; '.join(undo)}" for undo in [self._undo()] if undo],
             "        raise",
             *(["    finally:", f"        if begun: {'; '.join(self._unlock())}"] if self._text.locks else []),
         ]  # fmt: skip
+
+    def _run(self, in_task: bool) -> list[str]:
+        """Return the lines that submit the work and wait for it. They return the result if they have built it.
+
+        A launch has given memory to all outputs, so the result is built while the device works. A failure drops it.
+        """
+        lines = ["spin = loaded.spin if settings.spin is None else settings.spin"]
+        early = "0.0" if in_task else "spin"
+        submit = f"replay = SUBMIT(BINDINGS(0, memory), {early}, graph=graph)"
+        settle = "await SETTLE(replay, WAITS(), spin)" if in_task else "if replay is not COMPLETED: FINISH(replay)"
+        if not self._launches:
+            return [*lines, submit, settle]
+        lines += [
+            f"replay = LAUNCH(memory, {early}, graph)",
+            "if replay is None:", f"    {submit}", f"    {settle}",
+        ]  # fmt: skip
+        if in_task:
+            wait = [
+                "await TURN()",
+                "if not replay.poll(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0)",
+                "elif failures := replay.failures(): RAISE(failures)",
+            ]
+            return [*lines, "else:", *_indented([f"result = {self._result}", *wait, "return result"], 1)]
+        wait = [f"result = {self._result}", "FINISH(replay)", "return result"]
+        return [*lines, "elif replay is not COMPLETED:", *_indented(wait, 1)]
 
     def _moved(self) -> list[HandleNames]:
         """Return the names of the handles that move into the run."""
