@@ -205,7 +205,7 @@ class LiveStage:
                     if waits.polls_at_submit:
                         refused = again.now(loaded, None, None, settings, origin)
                     else:
-                        refused = await again.in_task(loaded, None, None, settings, origin, waits)
+                        refused = await again.in_task(loaded, None, None, settings, origin)
                 except BaseException:
                     self.lost |= update.targets
                     raise

@@ -23,7 +23,7 @@ from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import execute
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.nesting import refuse_nested
-from dagpu.runtime.protected import protected
+from dagpu.runtime.protected import await_steps, protected
 from dagpu.runtime.spawning import borrows_in
 from dagpu.runtime.waiting import TrioWaits
 
@@ -120,7 +120,7 @@ class Observed(FlowStage[Any]):
         refuse_nested(self._op)
         snapshot = self._changed_snapshot() or await self._next_snapshot()
         self._due = True  # until the value is handed out: a cancelled call loses nothing
-        value = await protected(lambda: self._update(snapshot), "an update was run")
+        value = await await_steps(protected(self._update(snapshot), "an update was run"))
         self._due = False
         return value
 
@@ -152,7 +152,7 @@ class Observed(FlowStage[Any]):
             if not self._seen:
                 raise End
             if self._run.owes_plan:
-                await protected(self._make_owed_plan, "the plan of an update was made")
+                await await_steps(protected(self._make_owed_plan(), "the plan of an update was made"))
             else:
                 await self._changed.wait()
 

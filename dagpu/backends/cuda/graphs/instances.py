@@ -463,8 +463,8 @@ class GraphInstances:
 
     def give_back(self, instance: GraphExec) -> None:
         """Return a borrowed graph. A broken one is discarded, so that another may be created in its place."""
+        if instance.raw is not None and not instance.broken:
+            self.idle.append(instance)  # atomic
+            return
         with self._lock:
-            if instance.raw is None or instance.broken:
-                self._count -= 1
-            else:
-                self.idle.append(instance)
+            self._count -= 1
