@@ -158,8 +158,20 @@ def timed(name: str, call: Callable[[], object], count: int) -> Mapping[str, Spa
     return {name: Span(span.wall / count, span.cpu / count)}
 
 
+async def timed_in_task(name: str, op: Callable[[], Op], count: int) -> Mapping[str, Span]:
+    """Return the mean time of `count` awaited ops, after three."""
+    for _ in range(3):
+        await op()
+    begin = now()
+    for _ in range(count):
+        await op()
+    span = now().since(begin)
+    return {name: Span(span.wall / count, span.cpu / count)}
+
+
 def contenders(launches: int, dirty: int, count: int) -> list[Contender]:
-    """Return an update, a pipeline with the same and with another number in each call, and a plain op of one chain.
+    """Return an update, a pipeline with the same and with another number in each call, and a plain op of one chain. A
+    pipeline with another number is also awaited, as an update is.
 
     The slow ones make fewer calls for each sample.
     """
@@ -178,6 +190,7 @@ def contenders(launches: int, dirty: int, count: int) -> list[Contender]:
         lambda: feed.updates("update", count),
         lambda: timed("pipeline", lambda: whole(x, 1.0, 2.0).sync(), few),
         lambda: timed("changed", lambda: whole(x, 1.0, next(numbers)).sync(), few),
+        lambda: trio.run(timed_in_task, "awaited", lambda: whole(x, 1.0, next(numbers)), few),
         lambda: timed("op", lambda: chain(given, launches, dirty, 1.0, late).sync(), 2),
     ]
 
@@ -195,6 +208,7 @@ def compare_launches(count: int, repeats: int, *, gpu: bool) -> Table:
         table.add(f"{launches}: update", found["update"], 1e6, target=GOAL_US if gpu else None, base=found["pipeline"])
         table.add(f"{launches}: pipeline, all of it", found["pipeline"], 1e6)
         table.add(f"{launches}: pipeline, its number changed", found["changed"], 1e6, base=found["pipeline"])
+        table.add(f"{launches}: the same, awaited", found["awaited"], 1e6, base=found["pipeline"])
         table.add(f"{launches}: plain op, traced", found["op"], 1e6, base=found["pipeline"])
     return table
 
@@ -207,6 +221,7 @@ def compare_shares(count: int, repeats: int) -> Table:
         found = measure(contenders(launches, launches * percent // 100, count), repeats)
         table.add(f"{percent} % changed: update", found["update"], 1e6, base=found["pipeline"])
         table.add(f"{percent} % changed: pipeline", found["changed"], 1e6, base=found["pipeline"])
+        table.add(f"{percent} % changed: pipeline, awaited", found["awaited"], 1e6, base=found["pipeline"])
     return table
 
 

@@ -65,6 +65,10 @@ class Replay(Protocol):
         """
         ...
 
+    def woken(self) -> None:
+        """Note that the descriptor of `readable` has become readable: the replay is done, unless its device is lost."""
+        ...
+
     def when_done(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, soon after the replay is done, on a thread that may run Python; at once if already done.
 
@@ -105,6 +109,9 @@ class CompletedReplay:
 
     def readable(self) -> int | None:
         return None
+
+    def woken(self) -> None:
+        return
 
     def when_done(self, wake: Callable[[], None]) -> None:
         wake()

@@ -41,7 +41,7 @@ _set_handler: Callable[[int, Any], Any] = _raw_signal.signal
 _handler_of: Callable[[int], Any] = _raw_signal.getsignal
 
 OUTSIDE: Final = 0
-_CRITICAL: Final = 1
+CRITICAL: Final = 1
 _USERS: Final = 2
 
 _SIGINT: Final = int(signal.SIGINT)
@@ -233,9 +233,9 @@ def enter_section(what: str) -> int:
         NestedRunError: this thread is in a section already.
     """
     before = CURRENT_THREAD.state.where
-    if before == _CRITICAL:
+    if before == CRITICAL:
         raise _nested(what)
-    CURRENT_THREAD.state.where = _CRITICAL
+    CURRENT_THREAD.state.where = CRITICAL
     return before
 
 
@@ -252,7 +252,7 @@ def restore_section(before: int) -> None:
 
 def in_section() -> bool:
     """Return true if this thread is in a section."""
-    return CURRENT_THREAD.state.where == _CRITICAL
+    return CURRENT_THREAD.state.where == CRITICAL
 
 
 def refuse_nested(what: str) -> None:
@@ -261,7 +261,7 @@ def refuse_nested(what: str) -> None:
     Raises:
         NestedRunError: a finaliser or a signal handler of the user's made the call in the middle of dagpu's code.
     """
-    if CURRENT_THREAD.state.where == _CRITICAL:
+    if CURRENT_THREAD.state.where == CRITICAL:
         raise _nested(what)
 
 
@@ -292,10 +292,10 @@ class Section:
     def __enter__(self) -> None:
         thread = CURRENT_THREAD.state
         self._before = before = thread.where
-        if before == _CRITICAL:
+        if before == CRITICAL:
             raise _nested(self._what)
         self._installed = _deferred_interrupt.install(thread)  # an interrupt before it leaves nothing to undo
-        thread.where = _CRITICAL
+        thread.where = CRITICAL
 
     def __exit__(self, *_error: object) -> None:
         thread = CURRENT_THREAD.state
@@ -308,7 +308,7 @@ def begin_section(thread: ThreadState) -> bool:
     """Begin what a `Section` does on this thread, which is outside of sections. A run uses it, which takes a third of
     the time of the `with` block. `end_section` takes the result."""
     installed = _deferred_interrupt.install(thread)
-    thread.where = _CRITICAL
+    thread.where = CRITICAL
     return installed
 
 

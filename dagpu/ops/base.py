@@ -4,7 +4,7 @@ A base class cannot import its own subclasses. So dagpu.ops.nodes puts the ops t
 `NODES`, and dagpu.runtime puts its runner into the slot `RUNNER`.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -155,7 +155,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     def __await__(self) -> Generator[Any, Any, _T_co]:
         """Run the op in a trio task, on the current device. The run is a checkpoint."""
-        return RUNNER.value.run(self).__await__()
+        return RUNNER.value.run(self)
 
     def sync(self) -> _T_co:
         """Run the op, and block until its result is complete. For programs without trio."""
@@ -552,7 +552,7 @@ NODES: Final = Slot[Nodes]("dagpu.ops.nodes")
 class Runner(Protocol):
     """Runs ops, captures and explains them, and starts the updates of graphs."""
 
-    def run(self, op: "DeviceOp[_T, Any, Any]", /) -> Coroutine[Any, Any, _T]: ...
+    def run(self, op: "DeviceOp[_T, Any, Any]", /) -> Generator[Any, Any, _T]: ...
     def run_sync(self, op: "DeviceOp[_T, Any, Any]", /) -> _T: ...
     def graph(self, op: "DeviceOp[_T, Any, Any]", stream: Stream | None, /) -> "CudaGraph[_T]": ...
     def explain(self, op: "DeviceOp[Any, Any, Any]", /) -> str: ...

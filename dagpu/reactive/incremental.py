@@ -6,6 +6,7 @@ where a value has another type or shape, and, if it has several stages, in each 
 the same by construction stays in use, so the device still runs only what has changed.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.origin import Origin, StartedAt, describe
@@ -21,9 +22,10 @@ from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map
+from dagpu.ops.live.changes import PLAIN
 from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import History, Snapshot, Version
+from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.reactive.live_stage import Contents, LiveStage
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker
@@ -62,8 +64,8 @@ class IncrementalRun:
         """Builds the result; None if the op has several stages, and is traced in each update."""
         self._layer: HostLayer | None = None
         """The compiled host layer of the trace, from its second update on."""
-        self._histories: list[tuple[LiveInput, History]] = []
-        """The inputs of the trace that are sources, with the versions of each."""
+        self._inputs: dict[Source[Any], LiveInput] = {}
+        """The inputs of the trace that are sources."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
         self._parts: dict[int, tuple[Box, ...] | None] = {}
@@ -102,6 +104,7 @@ class IncrementalRun:
             lines.append(
                 f"{len(self._stages)} stages: a closure waits for host data, so each update traces the op again"
             )
+        lines += [str(stage.plans.newest) for stage in self._stages if stage.plans.newest is not None]
         counts = [(stage, count) for stage in self._stages for count in stage.tiles.counts if count.tiles]
         if counts:
             tiles = [
@@ -114,17 +117,18 @@ class IncrementalRun:
         lines.append(f"kept {self.kept_bytes:,} bytes of {total:,}")
         return lines
 
-    async def update(self, snapshot: Snapshot, waits: Waits) -> Any:
+    async def update(self, snapshot: Snapshot, waits: Waits, newer: Mapping[Source[Any], Version] | None = None) -> Any:
         """Bring everything up to date with a snapshot, and return the op's value.
 
-        If it fails or is cancelled, what it was to make is stale, and the next update makes it.
+        If it fails or is cancelled, what it was to make is stale, and the next update makes it. `newer` has the
+        versions of all sources in the snapshot that may differ from those of the last update; None for any.
         """
         live = self._live
         if live is not None and self._build is not None:
             if self._shared is not None and self._shared.changes != self._shared_at:
                 self._follow_sharing(self._shared)
             try:
-                self._read_inputs(live, snapshot)
+                self._read_inputs(live, snapshot, newer)
             except NewTraceNeeded:
                 pass
             else:
@@ -136,7 +140,9 @@ class IncrementalRun:
                     repeated = stage.plans.repeated(self._stale)
                 if repeated is not None:
                     await stage.repeat(repeated, waits, self._origin)
-                    self._count(stage, len(repeated.subprogram.chosen))
+                    ran = len(repeated.subprogram.chosen)
+                    self.launched += ran
+                    self.reused += len(stage.staleness.program.instructions) - ran
                 else:
                     parts = self._changed_parts() if self._parts else None
                     with StartedAt(self._origin):
@@ -161,20 +167,21 @@ class IncrementalRun:
 
     # ---- inputs
 
-    def _read_inputs(self, live: LiveInputs, snapshot: Snapshot) -> None:
+    def _read_inputs(self, live: LiveInputs, snapshot: Snapshot, newer: Mapping[Source[Any], Version] | None) -> None:
         """Read the sources of a snapshot, and compute again the host values that depend on those that have changed.
 
         Raises:
             NewTraceNeeded: a closure that built the op has read what has changed, or it has another type or shape.
         """
-        fits, changed = self._mark_changed(snapshot)
+        fits, changed = self._mark_changed(snapshot, newer)
         if not fits or (live.reads and self._stale & live.structural_bits()):
             raise NewTraceNeeded
         for made, version in changed:
             made.version, made.value = version, version.value
         if self._layer is None:
             self._layer = HostLayer(live)
-        self._layer.refresh(self._stale, self._mark)
+        if self._layer.computes:
+            self._layer.refresh(self._stale, self._mark)
         if live.reads and self._stale & live.structural_bits():
             raise NewTraceNeeded
 
@@ -183,23 +190,28 @@ class IncrementalRun:
         self._stale |= bits
         return self._stale
 
-    def _mark_changed(self, snapshot: Snapshot) -> tuple[bool, list[tuple[LiveInput, Version]]]:
+    def _mark_changed(
+        self, snapshot: Snapshot, newer: Mapping[Source[Any], Version] | None = None
+    ) -> tuple[bool, list[tuple[LiveInput, Version]]]:
         """Add the bits of the sources that differ from the trace's values. Return false if one needs a new trace, and
-        the inputs that differ with their versions in the snapshot."""
-        fits, changed = True, []
-        for made, history in self._histories:
+        the inputs that differ with their versions in the snapshot. Of the sources in `newer` alone, unless it is
+        None."""
+        fits, changed, inputs = True, [], self._inputs
+        if newer is None:
+            newer = {node: node.cell.history.at(snapshot) for node in inputs}
+        for node, version in newer.items():
+            made = inputs[node]
             before = made.version
-            if history.versions[-1] is before:  # what was newest at an earlier instant, and is still, is so now
-                continue
-            version = history.at(snapshot)
             if version is before:
                 continue
             assert before is not None
-            boxes = version.parts_since(before.revision)
-            if boxes is not None or made.own in self._parts:
-                self._note_parts(made.own, boxes)
+            if version.parts is not None or self._parts:
+                boxes = version.parts_since(before.revision)
+                if boxes is not None or made.own in self._parts:
+                    self._note_parts(made.own, boxes)
             self._stale |= made.own
-            fits = fits and same_kind(made.value, version.value)
+            kind = type(version.value)
+            fits = fits and ((kind in PLAIN and kind is type(made.value)) or same_kind(made.value, version.value))
             changed.append((made, version))
         return fits, changed
 
@@ -316,7 +328,7 @@ class IncrementalRun:
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
         self._parts.clear()
-        self._histories = [(made, made.source.cell.history) for made in live.inputs if made.source is not None]
+        self._inputs = {made.source: made for made in live.inputs if made.source is not None}
         self._layer = None
         self._count_kept()
         if self._shared is not None:

@@ -9,6 +9,7 @@ from dagpu.common.origin import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Locks, lock_all, unlock_all
+from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -22,6 +23,7 @@ from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.reactive.tiled_plans import ChangedParts, TiledPlan, TiledPlans
 from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
+from dagpu.runtime.calls.direct_call import OFTEN, DirectCall, write_update_call
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call, settle
 from dagpu.runtime.calls.settings import Settings
@@ -192,8 +194,44 @@ class LiveStage:
 
     async def repeat(self, update: UpdatePlan, waits: Waits, origin: Origin) -> None:
         """Do what `run` does, for a plan of `UpdatePlans.repeated`, and for a stage without lost targets."""
-        assert update.loaded is not None
-        await self._launch(update, update.loaded, self._bind(update.subprogram), waits, origin)
+        loaded, settings = update.loaded, self._settings
+        assert loaded is not None
+        if settings.direct and loaded.runs >= OFTEN:
+            if not loaded.again_is_known:
+                self._write_call(update, loaded)
+            if loaded.again is not None:
+                again: DirectCall = loaded.again
+                try:
+                    if waits.polls_at_submit:
+                        refused = again.now(loaded, None, None, settings, origin)
+                    else:
+                        refused = await again.in_task(loaded, None, None, settings, origin)
+                except BaseException:
+                    self.lost |= update.targets
+                    raise
+                if refused is None:
+                    return
+        await self._launch(update, loaded, self._bind(update.subprogram), waits, origin)
+
+    def _write_call(self, update: UpdatePlan, loaded: LoadedPlan) -> None:
+        """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, without a cutoff."""
+        subprogram, targets, buffers = update.subprogram, self.targets, self.staleness.program.buffers
+        text = CallText()
+        memory = text.constant("TARGETS", targets.memory)
+        for buffer, here in subprogram.inputs:
+            kept = buffer in self.staleness.last
+            text.cells[here] = f"{memory}[{text.constant('AT', buffer)}]" if kept else self.leaves.write(text, buffer)
+        after: list[str] = []
+        for buffer, here in subprogram.outputs:
+            if buffer in self._kept_on_devices:
+                text.cells[here] = f"{text.constant('OWN', targets.own_memory)}({text.constant('AT', buffer)})"
+            made = f"memory[{text.constant('AT', here)}]"
+            if buffers[buffer].device == HOST:
+                made = f"{text.function_name(make_unwritable)}({made})"
+            after += [f"made = {made}", *targets.write_replace(text, buffer, "made")]
+        for storage in update.locks:
+            text.add_lock(storage.lock)
+        write_update_call(loaded, text, len(subprogram.program.buffers), after)
 
     async def _launch(
         self,

@@ -23,7 +23,7 @@ from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import execute
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.nesting import refuse_nested
-from dagpu.runtime.protected import protected
+from dagpu.runtime.protected import await_steps, protected
 from dagpu.runtime.spawning import borrows_in
 from dagpu.runtime.waiting import TrioWaits
 
@@ -48,9 +48,9 @@ def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> 
     the next call makes the update again, with the newest values.
 
     A plan is made for each set of sources that changes together. A set that is new takes the smallest plan at hand
-    that was made for all of its sources and more, if there is one; that runs more, and gives the same value. Its own
-    plan is made while the next `next()` waits for a change, or else in the second update of that set. Plans are kept
-    for the 32 sets used last.
+    that was made for all of its sources and more, if there is one and what it runs in excess is predicted to take less
+    time than the making of a plan; it gives the same value. The set's own plan is made while the next `next()` waits
+    for a change, or else in the second update of that set. Plans are kept for the 32 sets used last.
 
     A device result is a `SharedTensor` that no later update writes. NumPy arrays are read-only. Closures must depend on
     what they are given alone, as those of a pipeline: one is called again only if that has changed. Each update runs on
@@ -120,7 +120,7 @@ class Observed(FlowStage[Any]):
         refuse_nested(self._op)
         snapshot = self._changed_snapshot() or await self._next_snapshot()
         self._due = True  # until the value is handed out: a cancelled call loses nothing
-        value = await protected(lambda: self._update(snapshot), "an update was run")
+        value = await await_steps(protected(self._update(snapshot), "an update was run"))
         self._due = False
         return value
 
@@ -129,9 +129,12 @@ class Observed(FlowStage[Any]):
         snapshot = Snapshot()
         self._newer.clear()
         for node, seen in self._seen.items():
-            history = node.cell.history
-            if history.versions[-1] is not seen and (version := history.at(snapshot)) is not seen:
-                self._newer[node] = version
+            version = node.cell.history.versions[-1]
+            if version is not seen:  # what was newest at an earlier instant, and is still, is so now
+                if version.instant > snapshot.instant or version.written is not None:
+                    version = node.cell.history.at(snapshot)
+                if version is not seen:
+                    self._newer[node] = version
         return snapshot if self._due or self._newer else None
 
     async def _next_snapshot(self) -> Snapshot:
@@ -149,7 +152,7 @@ class Observed(FlowStage[Any]):
             if not self._seen:
                 raise End
             if self._run.owes_plan:
-                await protected(self._make_owed_plan, "the plan of an update was made")
+                await await_steps(protected(self._make_owed_plan(), "the plan of an update was made"))
             else:
                 await self._changed.wait()
 
@@ -163,12 +166,13 @@ class Observed(FlowStage[Any]):
         run, stats = self._run, self._stats
         launched, reused = run.launched, run.reused
         try:
-            value = await run.update(snapshot, TrioWaits())
+            value = await run.update(snapshot, TrioWaits(), self._newer if self._seen_of is run.sources else None)
         finally:
             stats.launched += run.launched - launched
             stats.reused += run.reused - reused
             stats.kept_bytes = run.kept_bytes
-            self._watch(run.sources)  # also if it failed: a change may be the cure
+            if run.sources is not self._watched:
+                self._watch(run.sources)  # also if it failed: a change may be the cure
         if self._check:
             with StartedAt(self._where):
                 await self._compare(value, snapshot)
@@ -186,7 +190,8 @@ class Observed(FlowStage[Any]):
             for node in self._newer.keys() - set(sources):
                 del self._newer[node]
         for node, version in self._newer.items():
-            first = min(first, version.since)
+            if version.since < first:
+                first = version.since
             steps = max(steps, version.revision - seen[node].revision)
             seen[node] = version
         self.since = now - (here_now - first)
@@ -201,8 +206,6 @@ class Observed(FlowStage[Any]):
     def _watch(self, sources: tuple[Source[Any], ...]) -> None:
         """Let these sources wake the stage, and no others."""
         watched = self._watched
-        if watched is sources:
-            return
         for node in sources:
             if node not in watched:
                 node.cell.watch(self, self._wake)

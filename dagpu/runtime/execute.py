@@ -1,7 +1,7 @@
 """Runs one op: traces, locks, schedules, verifies, submits and waits, stage by stage."""
 
 import gc
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -17,12 +17,11 @@ from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Value
-from dagpu.runtime.calls.direct_call import DirectCall
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.run_call import run_bound, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.plan_cache import PlanCache, PlanLookup, direct_call
+from dagpu.runtime.plan_cache import PlanLookup, direct_call
 from dagpu.runtime.waiting import BlockingWaits, Waits, drive
 
 _T = TypeVar("_T")
@@ -90,53 +89,24 @@ def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin)
         claims.abandon()
 
 
-def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin: Origin) -> Coroutine[Any, Any, _T]:
+async def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin: Origin) -> Any:
     """Run an op, and return its result. `origin` is the place in the user's code that starts the run.
 
-    When the run ends, also by an error or a cancellation, its work is complete and its locks and claims are released.
+    It uses the plan of an earlier run that the op's key finds, or else traces the op. When the run ends, also by an
+    error or a cancellation, its work is complete and its locks and claims are released.
     """
-    call = direct_call(op) if settings.direct else None
-    if call is not None:
-        return _run_call(op, *call, settings, waits, origin)
-    return _execute_generally(op, settings, waits, origin)
-
-
-async def _run_call(
-    op: DeviceOp[_T, Any, Any],
-    loaded: LoadedPlan,
-    direct: DirectCall,
-    arguments: Any,
-    named: Any,
-    cache: PlanCache | None,
-    settings: Settings,
-    waits: Waits,
-    origin: Origin,
-) -> Any:
-    """Run an op with its direct call, or else in the general way."""
-    result = await direct.in_task(loaded, arguments, named, settings, origin, waits)
-    if result is MISS:
-        return await _execute_generally(op, settings, waits, origin)
-    if cache is not None:
-        cache.hits += 1
-    return result
-
-
-def _execute_generally(
-    op: DeviceOp[Any, Any, Any], settings: Settings, waits: Waits, origin: Origin
-) -> Coroutine[Any, Any, Any]:
-    """Run an op with the plan of an earlier run that its key finds, or else trace it."""
     if type(op) is Value and is_fixed(op.content):
-        return _run_value(op.content, waits)
+        return await _run_value(op.content, waits)
     lookup = PlanLookup(op, settings)
     found = lookup.bind()
     if found is None:
-        return _run_traced(op, settings, waits, lookup, origin)
+        return await _run_traced(op, settings, waits, lookup, origin)
     loaded, bound = found
     if bound is None:
-        return _run_again(op, loaded, settings, waits, lookup, origin)
+        return await _run_again(op, loaded, settings, waits, lookup, origin)
     if bound.claims is not None:
-        return _run_remembering(loaded, bound, op, settings, waits, lookup, origin)
-    return run_bound(loaded, bound, settings, waits, origin)
+        return await _run_remembering(loaded, bound, op, settings, waits, lookup, origin)
+    return await run_bound(loaded, bound, settings, waits, origin)
 
 
 async def _run_again(
@@ -149,7 +119,7 @@ async def _run_again(
 ) -> Any:
     """Run an op by the direct call of the plan that its key has found, or else in the general way."""
     assert lookup.inputs is not None
-    result = await loaded.again.in_task(loaded, lookup.inputs.leaves, (), settings, origin, waits)
+    result = await loaded.again.in_task(loaded, lookup.inputs.leaves, (), settings, origin)
     if result is not MISS:
         return result
     bound = lookup.bind_again(loaded)

@@ -1,7 +1,7 @@
 """Interpreters, which execute ops, and the choice of the current one."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -17,6 +17,7 @@ from dagpu.common.origin import Origin, describe, here, place_of, start_of_run
 from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, check_count, check_flag, check_function, wrong_argument
 from dagpu.handles.device_handles import Device, Stream
+from dagpu.lowering.arguments.call_text import MISS
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.report.explanation import explain
 from dagpu.lowering.schedule.cost_model import CostModel
@@ -30,13 +31,15 @@ from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import chosen_device, current_device, find_device
 from dagpu.runtime.graphs import updating
 from dagpu.runtime.nesting import recording_block, refuse_nested
-from dagpu.runtime.protected import protected
+from dagpu.runtime.plan_cache import direct_call
+from dagpu.runtime.protected import await_steps, protected
 from dagpu.runtime.waiting import TrioWaits
 
 _T = TypeVar("_T")
 _RUN: Final = "an op was run"
-_ABOVE_SYNC: Final = 3
-"""The frames between `start_of_run` and the caller of `DeviceOp.sync`: the runner, and `sync` itself."""
+_ABOVE_RUN: Final = 3
+"""The frames between `start_of_run` and the caller of `DeviceOp.sync`: the runner, and `sync` itself. `await` has as
+many: the runner, and `__await__`."""
 _DEVICE, _DIRECT, _SPIN, _VERIFY = DEVICE.key, DIRECT.key, SPIN_US.key, VERIFY.key
 
 
@@ -132,10 +135,7 @@ class StreamInterpreter:
         """Run an op in a trio task. The run is a checkpoint. A cancellation waits for the submitted work."""
         if not isinstance(op, DeviceOp):
             check_op(op, "run")
-        refuse_nested(op)
-        _need_trio(op)
-        settings, origin = self.settings(), start_of_run()
-        return await protected(lambda: execute.execute(op, settings, TrioWaits(), origin), _RUN)
+        return await await_steps(_run_in_task(self, op, start_of_run()))
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op, and block until its result is complete."""
@@ -187,6 +187,36 @@ def _run_now(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], origin:
         end_section(thread, installed)
 
 
+@trio.lowlevel.enable_ki_protection
+def _run_in_task(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], origin: Origin) -> Generator[Any, Any, _T]:
+    """Run an op, which `origin` started, in a trio task. An error that leaves this has only the user's frames."""
+    result: _T
+    arguments: Any = None
+    named: Any = None
+    try:
+        if CURRENT_THREAD.state.where != OUTSIDE or recording_block() is not None:
+            refuse_nested(op)
+        if not trio.lowlevel.in_trio_task():
+            raise _outside_trio(op)
+        settings = interpreter.settings()
+        call = direct_call(op) if settings.direct else None
+        if call is not None:
+            loaded, direct, arguments, named, cache = call
+            del call
+            given: Any = yield from protected(direct.in_task(loaded, arguments, named, settings, origin), _RUN)
+            if given is not MISS:
+                if cache is not None:
+                    cache.hits += 1
+                result = given
+                return result
+        result = yield from protected(execute.execute(op, settings, TrioWaits(), origin), _RUN)
+        return result
+    except BaseException as error:
+        without_our_frames(error)
+        del op, arguments, named  # this frame is still running, and the traceback refers to it
+        raise
+
+
 def _policy_of(op: DeviceOp[Any, Any, Any], otherwise: Any) -> Any:
     """Return the policy of the innermost `.schedule(...)` or `.on(policy)` around an op, else `otherwise`."""
     while isinstance(op, On):
@@ -196,12 +226,12 @@ def _policy_of(op: DeviceOp[Any, Any, Any], otherwise: Any) -> Any:
     return otherwise
 
 
-def _need_trio(op: DeviceOp[Any, Any, Any]) -> None:
-    if not trio.lowlevel.in_trio_task():
-        raise RuntimeError(
-            f"{op!r} was awaited at {describe(here())}, outside a trio task (asyncio and Jupyter run none). "
-            "Use op.sync(), or await it in an async function that trio.run(...) runs."
-        )
+def _outside_trio(op: DeviceOp[Any, Any, Any]) -> RuntimeError:
+    """Return the error for an op that is awaited outside a trio task."""
+    return RuntimeError(
+        f"{op!r} was awaited at {describe(here())}, outside a trio task (asyncio and Jupyter run none). "
+        "Use op.sync(), or await it in an async function that trio.run(...) runs."
+    )
 
 
 _warned: set[object] = set()
@@ -283,22 +313,30 @@ def _planner(method: str) -> PlanningInterpreter:
     return cast(PlanningInterpreter, current)
 
 
+async def _run_by(interpreter: Interpreter, op: DeviceOp[_T, Any, Any]) -> _T:
+    """Run an op by an interpreter of the user's."""
+    try:
+        return await interpreter.run(op)
+    except BaseException as error:
+        without_our_frames(error)
+        del op
+        raise
+
+
 @final
 class _CurrentInterpreter:
     """The runner of `DeviceOp`: passes each call on to the current interpreter."""
 
-    async def run(self, op: DeviceOp[_T, Any, Any], /) -> _T:
-        try:
-            return await _current.get().run(op)
-        except BaseException as error:
-            without_our_frames(error)
-            del op
-            raise
+    def run(self, op: DeviceOp[_T, Any, Any], /) -> Generator[Any, Any, _T]:
+        current = _current.get()
+        if type(current) is StreamInterpreter:
+            return _run_in_task(current, op, start_of_run(_ABOVE_RUN))
+        return _run_by(current, op).__await__()
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         current = _current.get()
         if type(current) is StreamInterpreter:
-            return _run_now(current, op, start_of_run(_ABOVE_SYNC))
+            return _run_now(current, op, start_of_run(_ABOVE_RUN))
         return current.run_sync(op)
 
     def graph(self, op: DeviceOp[_T, Any, Any], stream: Stream | None, /) -> CudaGraph[_T]:

@@ -4,7 +4,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from types import CodeType, EllipsisType
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin, describe, place_of
@@ -171,12 +171,12 @@ def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None"
     return None
 
 
-def direct_call(op: DeviceOp[Any, Any, Any]) -> "tuple[LoadedPlan, Any, Any, Any, PlanCache | None] | None":
-    """Return the plan that serves this op if its direct call accepts it. None if the op needs the general way.
+DirectRun: TypeAlias = tuple[LoadedPlan, Any, Any, Any, PlanCache | None]
+"""A plan, its `DirectCall`, the arguments and the keyword arguments for that, and the cache that counts the hit."""
 
-    The parts are the plan, its `DirectCall`, the arguments and the keyword arguments for that, and the cache that
-    counts the hit.
-    """
+
+def direct_call(op: DeviceOp[Any, Any, Any]) -> DirectRun | None:
+    """Return the plan that serves this op if its direct call accepts it. None if the op needs the general way."""
     if type(op) is Then and isinstance(f := op.f, Pure) and type(source := op.source) is Value:
         cache = f.plans
         loaded = cache.latest  # one read: another thread may clear the cache
@@ -226,35 +226,44 @@ class PlanLookup:
         elif (call := pipeline_call(op)) is not None:
             return self._bind_call(call[0], *call[1])
         else:
-            attached: Any = attached_plans(op) or ()
-            for entry in attached:
-                loaded, leaves = entry
-                if loaded.suits(settings):
-                    bound = loaded.bind(leaves)
-                    if bound is not None:
-                        if entry is not attached[0]:  # the first one may have a direct call
-                            attach_plans(op, (entry, *(other for other in attached if other is not entry)))
-                        if loaded.runs >= OFTEN and not loaded.again_is_known:
-                            write_call_again(loaded, leaves)
-                        return loaded, bound
-                    break
+            attached = self._bind_attached()
+            if attached is not None:
+                return attached
             self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable)
             self._cache = None if inputs is None else _cache_of(inputs, settings)
         cache = self._cache
         if inputs is None or cache is None:
             return None
         found = cache.find(inputs, settings)
-        if found is not None and type(op) is GraphLaunch:
-            cache.remember_launch(found, op)
         if found is None:
             return None
-        if self._inline and self._settings.direct:
-            if found.runs >= OFTEN and not found.again_is_known:
+        if type(op) is GraphLaunch:
+            cache.remember_launch(found, op)
+        if self._inline:
+            self._attach(found, found.signature)  # the next run of this op object needs no key
+            if settings.direct and found.runs >= OFTEN and not found.again_is_known:
                 write_call_again(found, inputs.leaves)
-            if found.again is not None:
+            if settings.direct and found.again is not None:
                 return found, None
         bound = found.bind(inputs.leaves)
         return None if bound is None else (found, bound)
+
+    def _bind_attached(self) -> tuple[LoadedPlan, BoundArguments] | None:
+        """Return a plan of an earlier run of the same op object, with the leaves of that run bound to it; None if the
+        op has none that suits."""
+        attached: Any = attached_plans(self._op) or ()
+        for entry in attached:
+            loaded, leaves = entry
+            if loaded.suits(self._settings):
+                bound = loaded.bind(leaves)
+                if bound is None:
+                    break
+                if entry is not attached[0]:  # the first one may have a direct call
+                    attach_plans(self._op, (entry, *(other for other in attached if other is not entry)))
+                if loaded.runs >= OFTEN and not loaded.again_is_known:
+                    write_call_again(loaded, leaves)
+                return loaded, bound
+        return None
 
     def bind_again(self, found: LoadedPlan) -> BoundArguments | None:
         """Bind the leaves to the plan whose direct call has refused them; None if the run needs a trace."""
@@ -282,17 +291,23 @@ class PlanLookup:
         """
         if signature is None:
             return
-        op, inputs, settings = self._op, self.inputs, self._settings
+        inputs, settings = self.inputs, self._settings
         new.keep(signature, settings.graph_from)
         if inputs is not None and self._cache is not None:
             self._cache.store(inputs, new, reads, settings)
-        if not self._inline or (inputs is not None and (inputs.changeable or signature.moves)):
-            return  # the same op has other leaves in its next run, or it has none
+        if self._inline:
+            self._attach(new, signature)
+
+    def _attach(self, loaded: LoadedPlan, signature: Signature | None) -> None:
+        """Put a plan into the slot of the op, unless the same op has other leaves in its next run, or it has none."""
+        op, inputs, settings = self._op, self.inputs, self._settings
+        if signature is None or (inputs is not None and (inputs.changeable or signature.moves)):
+            return
         # Of two first runs at once, the plan of the later one is kept: there is one plan for each of the settings.
         before = attached_plans(op)
         others = [kept for kept in before if not kept[0].suits(settings)] if before else ()
         leaves: Sequence[Any] = () if inputs is None else inputs.leaves
-        attach_plans(op, ((new, leaves), *others[: _KEPT_PER_OP - 1]))
+        attach_plans(op, ((loaded, leaves), *others[: _KEPT_PER_OP - 1]))
 
 
 def _cache_of(inputs: Flattened, settings: Settings) -> PlanCache | None:

@@ -269,6 +269,7 @@ async def _until_readable(descriptor: int, replay: Replay) -> None:
     try:
         try:
             await trio.lowlevel.wait_readable(descriptor)
+            replay.woken()
         except (trio.Cancelled, KeyboardInterrupt):
             replay.cancel()
             await _drain_descriptor(descriptor)
@@ -324,8 +325,10 @@ class TrioWaits:
 
     polls_at_submit: bool = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_yielded: bool = False) -> None:
+        """With `has_yielded` the run has given the other tasks their turn since it submitted its work."""
         self._dropped = False
+        self._has_yielded = has_yielded
         self._turn_began: float | None = None
 
     async def run_slow_work(self, work: Callable[[], None]) -> None:
@@ -351,8 +354,8 @@ class TrioWaits:
         try:
             # Every `await` owes the other tasks a turn. If a cancellation can skip nothing any more, they have it now,
             # while the device works. Otherwise a cancellation must not wait for the end of a turn.
-            has_yielded = not replay.cancellable
-            if has_yielded:
+            has_yielded = self._has_yielded or not replay.cancellable
+            if has_yielded and not self._has_yielded:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             if not replay.poll(spin):
                 await self._suspend_for_replay(replay)

@@ -98,6 +98,9 @@ class ExploreReplay:
             self._close()
         return readable
 
+    def woken(self) -> None:
+        """Do nothing."""
+
     def when_done(self, wake: Callable[[], None]) -> None:
         """Run to the end and call `wake`. If the run is held for a cancellation, `wake` is called after that."""
         self._wakes.append(wake)

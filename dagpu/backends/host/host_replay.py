@@ -97,6 +97,9 @@ class HostReplay:
         """Return None: the workers run Python, so they call the functions of `when_done`."""
         return
 
+    def woken(self) -> None:
+        """Do nothing."""
+
     def when_done(self, wake: Callable[[], None]) -> None:
         """Call `wake` once when done: on the last worker to finish, or in this call if the replay is done already."""
         with self._lock:

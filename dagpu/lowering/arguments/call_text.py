@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, final
 from dagpu.common.errors import KernelArgumentError
 from dagpu.handles import HANDLES, HandleState, Partition
 from dagpu.handles.storage import Storage, no_graph
+from dagpu.handles.storage_lock import Lock
 
 MISS: Final = object()
 """Returned for a call that a direct call refuses. The call has had no effect; the general way runs it."""
@@ -131,11 +132,20 @@ class CallText:
 
     def bind_number(self, cell: int, value: str, check: Callable[[float], object]) -> None:
         """Write the lines that bind the number with this name to a cell, and refuse one that does not fit."""
-        number = self.cells[cell] = self.new_name("n")
+        self.cells[cell] = self.check_number(value, check)
+
+    def check_number(self, value: str, check: Callable[[float], object]) -> str:
+        """Write the lines that refuse a number that does not fit, and return the name of what `check` gives."""
+        number = self.new_name("n")
         self.lines += [
             "try:", f"    {number} = {self.constant('CHECK', check)}({value})", "except KernelArgumentError:",
             "    return MISS",
         ]  # fmt: skip
+        return number
+
+    def add_lock(self, lock: Lock) -> None:
+        """Let the call take a lock for reading."""
+        self.locks.append((self.constant("LOCK", lock), False))
 
     def add_memory(self, storage: str, alias: int) -> None:
         """Add the memory of a handle. `alias` is its number among the memories of the call, in order of appearance."""

@@ -63,6 +63,8 @@ class HostLayer:
         computed = [index for index, made in enumerate(live.inputs) if made.call is not None]
         chunks = range(0, len(computed), _CHUNK)
         self._functions = [self._compile(computed[start : start + _CHUNK]) for start in chunks]
+        self.computes = bool(computed)
+        """True if the trace computes host values."""
 
     def refresh(self, stale: int, mark: Mark) -> None:
         """Compute again what depends on the stale bits. `mark` adds those of cutoffs whose values differ.

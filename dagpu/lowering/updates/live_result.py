@@ -16,6 +16,7 @@ from dagpu.handles import OWNING, HandleState, Holders, SharedTensor, Tensor, cl
 from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
+from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems, SuspendedOp, resolve
 from dagpu.lowering.tracing.user_code import call_closure
 from dagpu.lowering.updates.comparing.compare_values import same_objects
@@ -69,6 +70,15 @@ class TargetMemory:
             self._held.pop(buffer, None)  # it would keep the memory that was replaced
             self._seen_elsewhere.discard(buffer)
 
+    def write_replace(self, text: CallText, buffer: int, made: str) -> list[str]:
+        """Return the lines of a direct call that do what `replace` does, for a variable `made` in its text."""
+        memory, at = text.constant("TARGETS", self.memory), text.constant("AT", buffer)
+        held, elsewhere = text.constant("HELD", self._held), text.constant("ELSEWHERE", self._seen_elsewhere)
+        return [
+            f"if {made} is not {memory}[{at}]:",
+            f"    {memory}[{at}] = {made}; {held}.pop({at}, None); {elsewhere}.discard({at})",
+        ]
+
     def handle_of(self, buffer: int) -> Any:
         """Return the handle to the present contents of a buffer that was handed out; None if there is none."""
         memory, handle = self._held.get(buffer, (None, None))
@@ -90,8 +100,8 @@ class TargetMemory:
         if found is None or found[0] is not memory:
             state = HandleState(SharedTensor, Storage(device, nbytes, memory), layout, origin, holders=Holders())
             self._held[buffer] = memory, SharedTensor(state)
-        else:
-            state = live_state(found[1])
+            return SharedTensor(state)
+        state = live_state(found[1])
         # `clone_shared` without its lock: the handle that is held stays one of the holders.
         return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=state.holders))
 

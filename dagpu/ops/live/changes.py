@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from dagpu.common.critical import Bookkeeping, Section
 from dagpu.ops.live.parts import Box
-from dagpu.ops.live.versions import CLOCK, History, Version
+from dagpu.ops.live.versions import CLOCK, SNAPSHOTS, History, Version
 
 _EXACT: Final = frozenset((int, bool, str, bytes, type(None)))
 """The types of values that are equal by `==` exactly if nothing can distinguish them."""
@@ -98,6 +98,8 @@ class _Pending:
 
 
 _batch: ContextVar[_Pending | None] = ContextVar("dagpu_batch", default=None)
+_innermost: Final = _batch.get
+"""Returns the innermost batch of this task or thread, which may have ended; None if there is none."""
 
 
 def _open_batch() -> _Pending | None:
@@ -110,18 +112,19 @@ def _open_batch() -> _Pending | None:
 
 def newest_value(source: SourceCell) -> tuple[Any, Version]:
     """Return the value that this task or thread set last, in its batch or outside of it, and the newest version."""
-    version, pending = source.history.newest, _open_batch()
+    version = source.history.versions[-1]
+    pending = None if _innermost() is None else _open_batch()
     while pending is not None:
         if source in pending.changes:
             return pending.changes[source].value, version
         pending = pending.around
-    return version.settled().value, version
+    return (version if version.written is None else version.settled()).value, version
 
 
 def change_source(source: SourceCell, value: Any, only_after: Version | None = None) -> bool:
     """Set a source now, or at the end of the batch. Return false, and change nothing, if the newest version is another
     one than `only_after`."""
-    pending = _open_batch()
+    pending = None if _innermost() is None else _open_batch()
     if pending is not None:
         pending.changes[source] = _New(value)
         return True
@@ -136,9 +139,12 @@ def change_source(source: SourceCell, value: Any, only_after: Version | None = N
             if history.versions[-1] is not before:
                 continue
             instant = CLOCK.now + 1
-            history.add(instant, value)
+            added = history.add(instant, value)
             CLOCK.now = instant
-            history.drop_old()
+            if SNAPSHOTS:
+                history.drop_old()
+            else:
+                history.versions = (added,)
             woken = source.watchers()
         for wake in woken:
             wake()

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.common.critical import in_user_code
+from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, in_user_code
 from dagpu.common.errors import SourceError
 from dagpu.common.frozen import frozen
 from dagpu.common.origin import Origin, describe, here
@@ -76,8 +76,10 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         Raises:
             SourceError: the value can be changed in place, or is lent, or a closure of a run called this.
         """
-        self._refuse_in_closure()
-        change_source(self.cell, _own(x, self.kind, self.origin, "set"))
+        if CURRENT_THREAD.state.where != OUTSIDE:
+            self._refuse_in_closure()
+        kind = self.kind
+        change_source(self.cell, x if type(x) is kind and kind in PLAIN else _own(x, kind, self.origin, "set"))
 
     def change(self, f: Callable[[_T], _T], /) -> None:
         """Set the value to `f(get())`, with no change of another thread in between: `f` is called again after one.

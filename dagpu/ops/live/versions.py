@@ -60,17 +60,17 @@ class Snapshot:
 
     def __init__(self) -> None:
         self.instant = -1  # until it is known, every version is needed
-        _snapshots.add(Reference(self, _snapshots.discard))
+        SNAPSHOTS.add(Reference(self, SNAPSHOTS.discard))
         self.instant = CLOCK.now
 
 
-_snapshots: Final[set[Reference[None]]] = set()
+SNAPSHOTS: Final[set[Reference[None]]] = set()
 """The snapshots that exist. Single operations of a set are atomic."""
 
 
 def _living() -> list[Snapshot]:
     """Return the snapshots that exist."""
-    return [snapshot for reference in _snapshots.copy() if (snapshot := reference()) is not None]
+    return [snapshot for reference in SNAPSHOTS.copy() if (snapshot := reference()) is not None]
 
 
 @final
@@ -133,7 +133,7 @@ class History:
     def drop_old(self) -> None:
         """Drop the versions that no snapshot needs. The caller holds the lock of the bookkeeping."""
         versions = self.versions
-        if not _snapshots:
+        if not SNAPSHOTS:
             self.versions = versions[-1:]
             return
         living = _living()

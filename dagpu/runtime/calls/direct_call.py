@@ -11,10 +11,12 @@ The environment variable DAGPU_DIRECT=0 turns direct calls off.
 """
 
 import linecache
-from collections.abc import Coroutine, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Coroutine, Sequence
+from functools import lru_cache, partial
 from types import CodeType
 from typing import Any, Final, Protocol, final
+
+from trio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
 from dagpu.backends.protocol import COMPLETED, Bindings, Replay
 from dagpu.common.critical import BOOKKEEPING, INTERRUPT
@@ -26,9 +28,9 @@ from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.result_template import result_expression
 from dagpu.lowering.tracing.undo_log import TAKEN
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
-from dagpu.runtime.calls.run_call import settle
+from dagpu.runtime.calls.run_call import raise_failures, settle
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.waiting import BlockingWaits, Waits, drive
+from dagpu.runtime.waiting import BlockingWaits, TrioWaits, drive
 
 _blocking: Final = BlockingWaits()
 
@@ -57,10 +59,13 @@ class CallNow(Protocol):
 
 
 class CallInTask(Protocol):
-    """Makes a call, and waits as `waits` says until its result is complete; see `CallNow`."""
+    """Makes a call, and suspends the trio task until its result is complete; see `CallNow`.
+
+    The other tasks have their turn while the device works. So the call looks for its end only after that.
+    """
 
     def __call__(
-        self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin, waits: Waits
+        self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin
     ) -> Coroutine[Any, Any, Any]: ...
 
 
@@ -68,13 +73,13 @@ class CallInTask(Protocol):
 class DirectCall:
     """The direct call of one plan, for threads and for tasks. It does not refer to the `LoadedPlan`, which holds it."""
 
-    __slots__ = ("_in_task", "constants", "in_task_text", "now", "text")
+    __slots__ = ("_in_task", "_write_in_task", "constants", "now", "text")
 
-    def __init__(self, text: str, in_task_text: str, constants: dict[str, object]) -> None:
+    def __init__(self, text: str, write_in_task: Callable[[], str], constants: dict[str, object]) -> None:
         self.text = text
         """The text of the function `now`."""
-        self.in_task_text = in_task_text
-        """The text of the function `in_task`."""
+        self._write_in_task = write_in_task
+        """Writes the text of the function `in_task`."""
         self.constants = constants
         """The objects that both functions close over, by their names in the texts."""
         self.now: CallNow = _make(text, constants)
@@ -82,10 +87,10 @@ class DirectCall:
 
     @property
     def in_task(self) -> CallInTask:
-        """The call in a task. Its text is compiled at the first use."""
+        """The call in a task. Its text is written and compiled at the first use."""
         found = self._in_task
         if found is None:
-            found = self._in_task = _make(self.in_task_text, self.constants)
+            found = self._in_task = _make(self._write_in_task(), self.constants)
         return found
 
 
@@ -137,42 +142,60 @@ def write_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
     loaded.again_is_known = True
 
 
+def write_update_call(loaded: LoadedPlan, text: CallText, cells: int, after: Sequence[str]) -> None:
+    """Give the plan of an update its direct call, unless it would be too long. `text` binds the inputs in a memory of
+    this number of `cells`. The lines `after` publish what is in `memory` once the run is over, and the call returns
+    None."""
+    loaded.again_is_known = True
+    if len(text.lines) + len(text.locks) + len(text.cells) + len(after) <= _LONGEST:
+        loaded.again = _direct_call(_Body(text, loaded, cells, "None", after))
+
+
 def _finished(text: CallText, loaded: LoadedPlan) -> DirectCall | None:
     """Return the direct call with these guards; None if its text would be too long."""
     if len(text.lines) + len(text.locks) > _LONGEST:
         return None
-    body = _Body(text, loaded)
-    return DirectCall(body.write(in_task=False), body.write(in_task=True), text.constants)
+    signature = loaded.signature
+    assert signature is not None
+    result = result_expression(signature.result, text)
+    if result is None:
+        leaves = ", ".join(text.leaf_in_run(index) for index in range(len(text.leaves)))
+        result = f"{text.constant('RESULT', signature.result)}(memory, [{leaves}])"
+    return _direct_call(_Body(text, loaded, signature.buffers, result))
+
+
+def _direct_call(body: "_Body") -> DirectCall:
+    """Return the direct call with this body."""
+    return DirectCall(body.write(in_task=False), partial(body.write, in_task=True), body.constants)
 
 
 @final
 class _Body:
     """Writes the functions of a direct call around the guards of its text."""
 
-    def __init__(self, text: CallText, loaded: LoadedPlan) -> None:
-        signature = loaded.signature
-        assert signature is not None
-        memory = [text.cells.get(buffer, "None") for buffer in range(signature.buffers)]
+    def __init__(self, text: CallText, loaded: LoadedPlan, cells: int, result: str, after: Sequence[str] = ()) -> None:
+        """`cells` is the number of the plan's buffers and cells, `result` the expression of the result. The lines
+        `after` come between the end of the run and the result."""
+        memory = [text.cells.get(buffer, "None") for buffer in range(cells)]
         self._text = text
-        result = result_expression(signature.result, text)
-        if result is None:
-            leaves = ", ".join(text.leaf_in_run(index) for index in range(len(text.leaves)))
-            result = f"{text.constant('RESULT', signature.result)}(memory, [{leaves}])"
         self._result = result
+        self._after = after
+        self.constants = text.constants
         if len(memory) <= _FEW_CELLS:
             self._memory = [f"memory = [{', '.join(memory)}]"]
         else:
             bound = [f"memory[{cell}] = {name}" for cell, name in text.cells.items()]
             self._memory = [f"memory = [None] * {len(memory)}", *bound]
         text.constants.update(
-            BINDINGS=Bindings, COMPLETED=COMPLETED, END=_end, FINISH=_finish, GATE=BOOKKEEPING, INTERRUPT=INTERRUPT,
-            SETTLE=settle, SUBMIT=loaded.prepared.submit, TAKEN=TAKEN,
+            BINDINGS=Bindings, CANCELLED=checkpoint_if_cancelled, COMPLETED=COMPLETED, END=_end, FINISH=_finish,
+            GATE=BOOKKEEPING, INTERRUPT=INTERRUPT, RAISE=raise_failures, SETTLE=settle,
+            SUBMIT=loaded.prepared.submit, TAKEN=TAKEN, TURN=cancel_shielded_checkpoint, WAITS=TrioWaits,
         )  # fmt: skip
-        self._submit = "SUBMIT(BINDINGS(0, memory), {0}, graph=graph)"
         launch = loaded.prepared.launch_again
+        self._launches = launch is not None
+        """True if the plan may run by one launch of a graph."""
         if launch is not None:
             text.constants["LAUNCH"] = launch
-            self._submit = f"LAUNCH(memory, {{0}}, graph) or {self._submit}"
 
     def write(self, *, in_task: bool) -> str:
         """Return the text of a function that makes the functions, with the constants as arguments."""
@@ -181,18 +204,10 @@ class _Body:
 
     def _function(self, in_task: bool) -> list[str]:
         refuse = "return MISS"
-        spin = ["spin = loaded.spin if settings.spin is None else settings.spin"]
         if in_task:
-            head = [
-                "async def call(loaded, arguments, named, settings, origin, waits):",
-                "    if waits.must_end(): await waits.raise_reason()",
-            ]
-            spin.append("early, late = (spin, 0.0) if waits.polls_at_submit else (0.0, spin)")
-            submit, finish = f"replay = {self._submit.format('early')}", "await SETTLE(replay, waits, late)"
+            head = ["async def call(loaded, arguments, named, settings, origin):", "    await CANCELLED()"]
         else:
             head = ["def call(loaded, arguments, named, settings, origin):"]
-            submit = f"replay = {self._submit.format('spin')}"
-            finish = "if replay is not COMPLETED: FINISH(replay)"
         return [
             *head,
             "    # ---- is it a call of this plan?",
@@ -208,14 +223,38 @@ class _Body:
             "    try:",
             *_indented(self._begin(), 2),
             "        loaded.runs += 1",
-            *_indented([*self._memory, *spin, submit, finish], 2),
-            f"        return {self._result}",
+            *_indented([*self._memory, *self._run(in_task), *self._after, f"return {self._result}"], 2),
             "    except BaseException:",
             "        if replay is not None: END(replay)",
             *[f"        elif begun: {'; '.join(undo)}" for undo in [self._undo()] if undo],
             "        raise",
             *(["    finally:", f"        if begun: {'; '.join(self._unlock())}"] if self._text.locks else []),
         ]  # fmt: skip
+
+    def _run(self, in_task: bool) -> list[str]:
+        """Return the lines that submit the work and wait for it. They return the result if they have built it.
+
+        A launch has given memory to all outputs, so the result is built while the device works. A failure drops it.
+        """
+        lines = ["spin = loaded.spin if settings.spin is None else settings.spin"]
+        early = "0.0" if in_task else "spin"
+        submit = f"replay = SUBMIT(BINDINGS(0, memory), {early}, graph=graph)"
+        settle = "await SETTLE(replay, WAITS(), spin)" if in_task else "if replay is not COMPLETED: FINISH(replay)"
+        if not self._launches:
+            return [*lines, submit, settle]
+        lines += [
+            f"replay = LAUNCH(memory, {early}, graph)",
+            "if replay is None:", f"    {submit}", f"    {settle}",
+        ]  # fmt: skip
+        if in_task:
+            wait = [
+                "await TURN()",
+                "if not replay.poll(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0)",
+                "elif failures := replay.failures(): RAISE(failures)",
+            ]
+            return [*lines, "else:", *_indented([f"result = {self._result}", *wait, *self._after, "return result"], 1)]
+        wait = [f"result = {self._result}", "FINISH(replay)", *self._after, "return result"]
+        return [*lines, "elif replay is not COMPLETED:", *_indented(wait, 1)]
 
     def _moved(self) -> list[HandleNames]:
         """Return the names of the handles that move into the run."""

@@ -89,7 +89,7 @@ async def settle(replay: Replay, waits: Waits, spin: float) -> None:
     finally:
         failures = replay.failures()
         if failures:
-            _raise_failures(failures)
+            raise_failures(failures)
 
 
 def _take_over_updates(bound: BoundArguments, locks: Locks, updates: EnqueuedUpdate) -> None:
@@ -105,11 +105,11 @@ async def _finish_updates(updates: EnqueuedUpdate, waits: Waits) -> None:
         await waits.drain_replay(replay)
         updates.failures += replay.failures()
     if updates.failures:
-        _raise_failures(updates.failures)
+        raise_failures(updates.failures)
 
 
 @passes_on
-def _raise_failures(failures: list[Failure]) -> None:
+def raise_failures(failures: list[Failure]) -> None:
     """Raise one failure as it is, or several as an exception group, and empty the list.
 
     An error whose traceback refers to a list that contains the error would be a reference cycle: it would keep the

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 from hypothesis import strategies as st
 
-from dagpu import DagpuError, StreamInterpreter, from_host, use_device, zip_ops
+from dagpu import DagpuError, SchedulingPolicy, StreamInterpreter, from_host, use_device, zip_ops
 from dagpu.backends.explore import exploring
 from dagpu.common.critical import Section
 from dagpu.common.origin import here
@@ -84,10 +84,11 @@ class Trial:
         sources: list[Source[Any]],
         memory: int | None = None,
         on_plan: Callable[[Any, Plan], None] | None = None,
+        policy: SchedulingPolicy | None = None,
     ) -> None:
         self.op = op
         self.sources = sources
-        self.settings = StreamInterpreter(verify=True, on_plan=on_plan).settings()
+        self.settings = StreamInterpreter(policy=policy, verify=True, on_plan=on_plan).settings()
         self.run = IncrementalRun(op, self.settings, memory, here())
         self.ran = 0
 

@@ -8,9 +8,9 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import from_host, observe, source, use_interpreter, zip_ops
+from dagpu import CostModel, ListSchedule, from_host, observe, source, use_interpreter, zip_ops
 from dagpu.lowering.plan import Execute, Plan
-from dagpu.reactive.update_plans import MOST_PLANS
+from dagpu.reactive.update_plans import INSTRUCTION_SECONDS, MOST_PLANS, PLAN_SECONDS, costs_of
 from dagpu.runtime.interpreter import StreamInterpreter
 from tests.behaviour.live.live_kernels import Op, array, blended, flipped
 from tests.behaviour.live.live_trials import (
@@ -28,10 +28,24 @@ from tests.behaviour.live.live_trials import (
 )
 
 
-def instructions_of(trial: Trial, mask: int) -> int:
-    """The number of instructions of the plan that a set of changed sources has for itself."""
+def chosen(trial: Trial, mask: int) -> tuple[int, ...]:
+    """The instructions of the plan that a set of changed sources has for itself."""
     (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
-    return len(stage.staleness.instructions_for_mask(mask))
+    return stage.staleness.instructions_for_mask(mask)
+
+
+def instructions_of(trial: Trial, mask: int) -> int:
+    """The number of these instructions."""
+    return len(chosen(trial, mask))
+
+
+def predicted(trial: Trial, mask: int, larger: int) -> float:
+    """The predicted seconds of what the plan of a larger set runs beside that of a set."""
+    (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
+    program = stage.staleness.program
+    costs = costs_of(program, trial.settings.policy)
+    more = set(chosen(trial, larger)) - set(chosen(trial, mask))
+    return sum(costs.seconds(program.instructions[each], program) for each in more)
 
 
 @pytest.mark.parametrize("kind", MACHINES)
@@ -41,7 +55,8 @@ def test_a_larger_plan_changes_no_value(
     kind: str, recipe: Recipe, steps: Changes, more: Changes, idle: bool, seed: int
 ) -> None:
     """Each update has the bits of a run from scratch, and runs exactly the instructions of the smallest plan at hand
-    whose set contains its own; of its own plan from the second time on, or once there was time to make it."""
+    whose set contains its own, if these take less time than its own plan takes to make; of its own plan otherwise, from
+    the second time on, or once there was time to make it."""
     with machine(kind, seed):
         with explored(kind, seed):
             trial = trial_of(recipe)
@@ -52,10 +67,15 @@ def test_a_larger_plan_changes_no_value(
             with explored(kind, seed * 31 + number):
                 mask = mask_of(trial, change(trial, which, number))
                 trial.check()
-            covering = [instructions_of(trial, each) for each in own if not mask & ~each]
-            if mask in seen or not covering or not instructions_of(trial, mask):
+            covering = sorted([instructions_of(trial, each), each] for each in own if not mask & ~each)
+            wanted = instructions_of(trial, mask)
+            if mask in seen or not covering or not wanted:
                 own.add(mask)
-            served = instructions_of(trial, mask) if mask in own else min(covering)
+            elif mask not in own:
+                in_excess = predicted(trial, mask, covering[0][1])
+                if in_excess > PLAN_SECONDS + wanted * INSTRUCTION_SECONDS:
+                    own.add(mask)
+            served = wanted if mask in own else covering[0][0]
             assert trial.ran == served
             seen.add(mask)
             while idle and trial.run.owes_plan:
@@ -80,6 +100,26 @@ def test_a_new_set_takes_a_larger_plan_once(kind: str) -> None:
             with explored(kind, seed):
                 trial.check()
             assert trial.ran == wanted
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+@pytest.mark.parametrize("work", [1e-6, 1e-3])
+def test_the_time_in_excess_decides(kind: str, work: float) -> None:
+    """A new set takes the larger plan if the launches in excess are short, and gets its own at once if they are long;
+    `explain` says which. On the host each launch is short."""
+    policy = ListSchedule(costs=CostModel().declare({"flip": work}))
+    with machine(kind), use_interpreter(StreamInterpreter(policy=policy)):
+        a, b, op = two_branches()
+        trial = Trial(op, [a, b], policy=policy)
+        takes_larger = kind == "host" or work < 1e-4
+        for seed, (which, wanted) in enumerate([(set(), 6), ({0, 1}, 6), ({0}, 6 if takes_larger else 3), ({0}, 3)]):
+            change(trial, which, seed)
+            with explored(kind, seed):
+                trial.check()
+            assert trial.ran == wanted
+        (line,) = [each for each in trial.run.explain() if "new set of sources" in each]
+        assert ("took the plan of a larger set: 3 instructions more" in line) == takes_larger
+        assert ("got its own plan at once, about 390 us to make" in line) != takes_larger
 
 
 def test_a_feed_that_waits_makes_the_plan_that_it_owes() -> None:

@@ -183,6 +183,9 @@ class Slow:
     def readable(self) -> int:
         return self._reading
 
+    def woken(self) -> None:
+        return
+
     def cancel(self) -> None:
         self._events.append("cancelled")
 

@@ -28,6 +28,7 @@ from dagpu import (
 )
 from dagpu.handles.handle_trees import storage_of
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
+from dagpu.runtime.plan_cache import plans
 from tests.support.reused_ops import Asked, contents, scaled, shared_input, traces, twice_scaled
 from tests.support.reused_ops import let_go as let_go
 from tests.support.reused_ops import no_plans_yet as no_plans_yet
@@ -202,6 +203,17 @@ def test_what_is_kept_dies_with_the_op() -> None:
         assert not any(type(found) is LoadedPlan and found.settings.policy is policy for found in gc.get_objects())
     finally:
         gc.enable()
+
+
+def test_an_op_keeps_the_plan_that_another_op_of_its_structure_has_made() -> None:
+    """So its next run asks no cache: one trace serves them, even after the caches have been cleared."""
+    wanted = contents(twice_scaled().sync())
+    op = twice_scaled()
+    with traces() as count:
+        assert contents(op.sync()) == wanted
+        plans.clear()
+        assert contents(op.sync()) == wanted
+    assert count.now == 0
 
 
 def test_an_op_stays_frozen() -> None:

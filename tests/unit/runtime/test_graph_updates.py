@@ -45,6 +45,9 @@ class ManualReplay:
     def readable(self) -> None:
         return
 
+    def woken(self) -> None:
+        return
+
     def when_done(self, wake: Callable[[], None]) -> None:
         self._wakes.append(wake)
 

@@ -32,6 +32,9 @@ class Watched:
     def done(self) -> bool:
         return True
 
+    def woken(self) -> None:
+        return
+
     def cancel(self) -> None:
         self._events.append("cancelled")
 

@@ -13,7 +13,6 @@ from dagpu.backends.cuda.commands.staging import PROMPT_IN, address_of, array_ov
 from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
-from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import DeviceError
 
@@ -34,7 +33,7 @@ class RunMemory:
         self.bound = bound
         """For each buffer of the plan its block, for each cell its value. The caller has set the inputs, and may have
         set outputs."""
-        self.bases: list[int] = [0] * compiled.bases
+        self.bases = bases_of(compiled, bound)
         self.kept_alive: list[object] = []
         self.launched: list[Reporting] = []
         """The captured graphs that the run has launched."""
@@ -43,16 +42,6 @@ class RunMemory:
         or a copy of its bytes."""
         self.reports: MemoryBlock | None = None
         """Memory of the bounds reports of the plan's checked kernels; None if it has none."""
-        bases = self.bases
-        for buffer, base in compiled.inputs:
-            block = bound[buffer]
-            assert isinstance(block, MemoryBlock), f"{block!r} is not memory of the CUDA backend"
-            bases[base] = block.address
-        for buffer, base, _, _ in compiled.outputs:
-            block = bound[buffer]
-            if block is not None:
-                assert isinstance(block, MemoryBlock), f"{block!r} is not memory of the CUDA backend"
-                bases[base] = block.address
 
     def address(self, place: BaseOffset) -> int:
         """Return the address of a place in this run."""
@@ -69,19 +58,8 @@ class RunMemory:
         Raises:
             OutOfMemoryError: there is too little memory.
         """
-        compiled, bases, bound = self._compiled, self.bases, self.bound
-        for number, size in compiled.arenas:
-            arena = self._block(number, size, before[number], _ARENA)
-            self.kept_alive.append(arena)
-            bases[number] = arena.address
-        for buffer, base, number, nbytes in compiled.outputs:
-            if bound[buffer] is None:
-                bound[buffer] = block = self._block(number, nbytes, before[base], _RESULT)
-                bases[base] = block.address
-        for base, number, nbytes in compiled.gathers:
-            block = self._block(number, nbytes, before[base], _GATHER)
-            self.kept_alive.append(block)
-            bases[base] = block.address
+        compiled, bases = self._compiled, self.bases
+        allocate_blocks(compiled, self.bound, bases, before, self.kept_alive)
         if compiled.reports:
             nbytes, wanted = len(compiled.reports) * REPORT, before[compiled.report_base]
             self.reports = compiled.devices[0].pinned.take(nbytes, wanted=wanted)
@@ -140,25 +118,66 @@ class RunMemory:
         self.reports = None
         self.bound = []
 
-    def _block(self, number: int, nbytes: int, wanted: int, purpose: str) -> MemoryBlock:
-        device = self._compiled.devices[number]
-        if number:
-            with device.gpu.current():
-                return self._block_here(device, number, nbytes, wanted, purpose)
-        return self._block_here(device, number, nbytes, wanted, purpose)
 
-    def _block_here(self, device: CudaDevice, number: int, nbytes: int, wanted: int, purpose: str) -> MemoryBlock:
-        if device.memory.parked_bytes:
-            device.exchange.make_room()
-        try:
-            return device.memory.take(nbytes, wanted=wanted)
-        except DeviceError as error:
-            if error.code != OUT_OF_MEMORY:
-                raise
-        device.reclaim()
-        try:
-            return device.memory.take(nbytes)
-        except DeviceError as error:
-            if error.code != OUT_OF_MEMORY:
-                raise
-            raise device.out_of_memory(self._compiled.plan, number, nbytes, purpose) from None
+def bases_of(compiled: CompiledPlan, bound: Sequence[object]) -> list[int]:
+    """Return the bases of a run: the addresses of its inputs, and of the outputs that the caller gives; 0 for what
+    `allocate_blocks` allocates."""
+    bases = [0] * compiled.bases
+    for buffer, base in compiled.inputs:
+        block = bound[buffer]
+        assert isinstance(block, MemoryBlock), f"{block!r} is not memory of the CUDA backend"
+        bases[base] = block.address
+    for buffer, base, _, _ in compiled.outputs:
+        block = bound[buffer]
+        if block is not None:
+            assert isinstance(block, MemoryBlock), f"{block!r} is not memory of the CUDA backend"
+            bases[base] = block.address
+    return bases
+
+
+def allocate_blocks(
+    compiled: CompiledPlan, bound: list[object], bases: list[int], before: Sequence[int], kept_alive: list[object]
+) -> None:
+    """Allocate the arenas, the outputs that are missing in `bound`, and the memory of gathers; see
+    `RunMemory.allocate`. What is in no output goes to `kept_alive`."""
+    for number, size in compiled.arenas:
+        arena = (_block if number else _block_here)(compiled, number, size, before[number], _ARENA)
+        kept_alive.append(arena)
+        bases[number] = arena.address
+    for buffer, base, number, nbytes in compiled.outputs:
+        if bound[buffer] is None:
+            block = (_block if number else _block_here)(compiled, number, nbytes, before[base], _RESULT)
+            bound[buffer] = block
+            bases[base] = block.address
+    for base, number, nbytes in compiled.gathers:
+        block = _block(compiled, number, nbytes, before[base], _GATHER)
+        kept_alive.append(block)
+        bases[base] = block.address
+
+
+def _block(compiled: CompiledPlan, number: int, nbytes: int, wanted: int, purpose: str) -> MemoryBlock:
+    """Allocate a block on a device of the plan, and make room for it if necessary. The context of the plan's first
+    device must be current."""
+    if number:
+        with compiled.devices[number].gpu.current():
+            return _block_here(compiled, number, nbytes, wanted, purpose)
+    return _block_here(compiled, number, nbytes, wanted, purpose)
+
+
+def _block_here(compiled: CompiledPlan, number: int, nbytes: int, wanted: int, purpose: str) -> MemoryBlock:
+    """Allocate a block on a device whose context is current; see `_block`."""
+    device = compiled.devices[number]
+    if device.memory.parked_bytes:
+        device.exchange.make_room()
+    try:
+        return device.memory.take(nbytes, wanted=wanted)
+    except DeviceError as error:
+        if error.code != OUT_OF_MEMORY:
+            raise
+    device.reclaim()
+    try:
+        return device.memory.take(nbytes)
+    except DeviceError as error:
+        if error.code != OUT_OF_MEMORY:
+            raise
+        raise device.out_of_memory(compiled.plan, number, nbytes, purpose) from None

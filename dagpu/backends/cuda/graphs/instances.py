@@ -115,7 +115,7 @@ class GraphExec:
             return raw
         if not changed:
             return raw
-        kernels, others = self._prepared_updates(raw, tuple(changed))
+        kernels, others = self._updates.get(tuple(changed)) or self._prepared_updates(raw, tuple(changed))
         current: int | None = None
         try:
             for number, node in others:
@@ -172,21 +172,19 @@ class GraphExec:
         return raw
 
     def _prepared_updates(self, raw: RawGraph, changed: tuple[int, ...]) -> "_Updates":
-        """Return the updates after a change of these sources. They are prepared once."""
-        updates = self._updates.get(changed)
-        if updates is None:
-            topology = self._topology
-            kernels: list[int] = []
-            others: list[tuple[int, CommandNode]] = []
-            for number in sorted(set().union(*[topology.dependents[source] for source in changed])):
-                node = topology.nodes[number]
-                if isinstance(node, LaunchTemplate):
-                    kernels.append(number)
-                else:
-                    others.append((number, node))
-            if len(self._updates) >= CHANGES:
-                self._updates.clear()
-            updates = self._updates[changed] = _Updates(raw.prepare_updates(kernels), others)
+        """Prepare the updates after a change of these sources, and remember them."""
+        topology = self._topology
+        kernels: list[int] = []
+        others: list[tuple[int, CommandNode]] = []
+        for number in sorted(set().union(*[topology.dependents[source] for source in changed])):
+            node = topology.nodes[number]
+            if isinstance(node, LaunchTemplate):
+                kernels.append(number)
+            else:
+                others.append((number, node))
+        if len(self._updates) >= CHANGES:
+            self._updates.clear()
+        updates = self._updates[changed] = _Updates(raw.prepare_updates(kernels), others)
         return updates
 
     def prepare(self) -> None:
@@ -465,8 +463,8 @@ class GraphInstances:
 
     def give_back(self, instance: GraphExec) -> None:
         """Return a borrowed graph. A broken one is discarded, so that another may be created in its place."""
+        if instance.raw is not None and not instance.broken:
+            self.idle.append(instance)  # atomic
+            return
         with self._lock:
-            if instance.raw is None or instance.broken:
-                self._count -= 1
-            else:
-                self.idle.append(instance)
+            self._count -= 1

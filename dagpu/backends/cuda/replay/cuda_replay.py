@@ -232,6 +232,9 @@ class CudaReplay:
         many pipes."""
         return open_wakeup_pipe(self)
 
+    def woken(self) -> None:
+        """Do nothing: `failures` polls the events."""
+
     def when_done(self, wake: Callable[[], None]) -> None:
         """Call `wake` when the run is over, up to some milliseconds late. It is the alternative to `readable`."""
         if self.done():

@@ -4,10 +4,9 @@ Each returns the run, or None where the run must be started in another way, by `
 """
 
 import time
-from typing import Any
 
 from dagpu.backends.common.measuring import current_recorder
-from dagpu.backends.cuda.commands.buffers import RunMemory
+from dagpu.backends.cuda.commands.buffers import RunMemory, allocate_blocks, bases_of
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
@@ -37,14 +36,8 @@ def launch_idle_graph(
     device = compiled.devices[0]
     if device.lost is not None or device.retired.gone or current_recorder() is not None:
         return None
-    buffers = RunMemory(compiled, memory) if compiled.allocates else None
-    if buffers is not None:
-        bases = buffers.bases
-    else:
-        bases = [0] * compiled.bases
-        for buffer, base in compiled.inputs:
-            block: Any = memory[buffer]
-            bases[base] = block.address
+    bases = bases_of(compiled, memory)
+    arenas: list[object] = []
     streams = device.streams
     graph: GraphExec | None = None
     stream: CudaStream | None = None
@@ -53,8 +46,8 @@ def launch_idle_graph(
         try:
             graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
             if graph is not None and graph.raw is not None:
-                if buffers is not None:
-                    buffers.allocate(graph.parameters.bases)
+                if compiled.allocates:
+                    allocate_blocks(compiled, memory, bases, graph.parameters.bases, arenas)
                 stream = streams.take_exclusive()
                 graph.update_nodes(bases, memory).launch(stream.raw)
                 launched = True
@@ -68,7 +61,7 @@ def launch_idle_graph(
                 streams.give_back_exclusive(stream)
                 graphs.refuse_capture(graph, error)
                 return None
-            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
+            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas)
             followed = run.follow(None if launched else error)
             if launched and not followed.mark_lost(error, required=True):
                 followed.wait()  # an interrupt: no caller has the run to wait for it
@@ -82,7 +75,7 @@ def launch_idle_graph(
         graphs.idle.append(graph)
         streams.exclusive.append(stream)
         return COMPLETED
-    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
+    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas)
     device.live.add(run)
     return run
 
@@ -190,7 +183,7 @@ def launch_graph(
     except BaseException as error:
         _give_up(compiled, graphs, graph, error)
         raise
-    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers)
+    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers=buffers)
     try:
         graph.update_nodes(buffers.bases, memory).launch(stream.raw)
     except CaptureError as refused:

@@ -5,32 +5,37 @@ of one small object. A run that is waited for in any other way, or that fails, g
 """
 
 import time
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import ClassVar, final
 
 from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.driver.driver_protocol import RawEvent
 from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import NAP, CudaReplay
 from dagpu.backends.cuda.replay.submit import follow_launch
+from dagpu.backends.cuda.replay.wakeup import open_pipe_after
+from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import Failure
-from dagpu.common.errors import DeviceLostError
+from dagpu.common.errors import DeviceError, DeviceLostError
 
 
 @final
 class GraphReplay:
     """A run that is one graph launch in a stream of its own. Implements `dagpu.backends.protocol.Replay`.
 
-    From its launch it is in `device.live`, until one thread *claims* it: the thread that finishes it, or makes it go on
-    as a `CudaReplay`.
+    It cannot be cancelled: the graph has been launched as a whole. From its launch it is in `device.live`, until one
+    thread *claims* it: the thread that finishes it, or makes it go on as a `CudaReplay`.
     """
 
     __slots__ = (
-        "__weakref__", "_buffers", "_cancelled", "_command_lists", "_compiled", "_device", "_followed", "_graph",
-        "_graphs", "_memory", "_stream", "finished",
+        "__weakref__", "_arenas", "_buffers", "_cancelled", "_command_lists", "_compiled", "_device", "_end",
+        "_followed", "_graph", "_graphs", "_memory", "_stream", "finished",
     )  # fmt: skip
+
+    cancellable: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -40,19 +45,24 @@ class GraphReplay:
         graph: GraphExec,
         memory: list[object],
         stream: CudaStream,
+        arenas: list[object] | None = None,
         buffers: RunMemory | None = None,
     ) -> None:
-        """`buffers` are those of the run if it has memory beside `memory`, its inputs."""
+        """`arenas` is what the run has beside `memory`, its inputs and outputs; `buffers` has all of it, where a
+        `RunMemory` has allocated it."""
         self._compiled = compiled
         self._device = compiled.devices[0]
         self._command_lists = command_lists
         self._graphs = graphs
         self._graph = graph
         self._memory = memory
+        self._arenas = arenas
         self._buffers = buffers
         self._stream = stream
         self._followed: CudaReplay | None = None
         """The run as a `CudaReplay`; None while it is polled by its stream."""
+        self._end: RawEvent | None = None
+        """The event after the launch, once a task sleeps on the run. The driver closes a pipe after it."""
         self._cancelled = False
         self.finished = False
         """True once the run is over and its graph, memory and stream have been returned."""
@@ -71,7 +81,7 @@ class GraphReplay:
         if self.finished:
             return True
         with self._device.gpu.current():
-            return self._poll_in_context(seconds)
+            return self.look() or self._poll_in_context(seconds)
 
     def poll_first(self, seconds: float) -> None:
         """Poll the run for at most this number of seconds, right after its launch. If that is interrupted, wait for the
@@ -98,21 +108,32 @@ class GraphReplay:
         if self.finished:
             return True
         try:
-            idle = self._stream.raw.query()
+            idle = (self._end or self._stream.raw).query()
         except BaseException as error:
             if not self._is_lost(error):
                 raise
             return self.finished
-        if idle and self._claim():
-            try:
-                self._graphs.give_back(self._graph)
-                if self._buffers is not None:
-                    self._buffers.release()
-                self._memory = []
-                self._device.streams.give_back_exclusive(self._stream)
-            finally:  # whatever interrupts this, other threads must not wait for ever
-                self.finished = True
+        if idle:
+            self._finish()
         return self.finished
+
+    def _finish(self) -> None:
+        """Return the graph, the memory and the stream of the run, which is over, unless another thread does."""
+        device = self._device
+        try:
+            device.live.remove(self)  # as `_claim` does, without a call
+        except KeyError:
+            return
+        try:
+            self._graphs.idle.append(self._graph)  # it is not broken: its launch has succeeded
+            if self._buffers is not None:
+                self._buffers.release()
+            self._memory, self._arenas = [], None
+            if self._end is not None:
+                device.streams.give_back(self._end)
+            device.streams.exclusive.append(self._stream)
+        finally:  # whatever interrupts this, other threads must not wait for ever
+            self.finished = True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the run is over, at most `timeout` seconds. Return True if it is over. Other threads run
@@ -130,6 +151,8 @@ class GraphReplay:
                 except BaseException as error:
                     if not self._is_lost(error):
                         raise
+                else:
+                    self._finish()  # no other run uses the stream
         return True
 
     def _is_lost(self, error: BaseException) -> bool:
@@ -143,8 +166,41 @@ class GraphReplay:
 
     def readable(self) -> int | None:
         """Return a descriptor that becomes readable when the run is over; see `CudaReplay.readable`."""
+        if self._followed is None and not self.finished:
+            with self._device.gpu.current():
+                if self._claim():
+                    return self._sleep()
         followed = self._follow_now()
         return None if followed is None else followed.readable()
+
+    def woken(self) -> None:
+        """Finish the run without a look, because its pipe is closed: by the watchdog if the device is lost, else by the
+        driver after the event. The driver calls no host function in a context with an error."""
+        if self._end is not None and self._device.lost is None:
+            self._finish()
+
+    def _sleep(self) -> int | None:
+        """Open a pipe for a task that sleeps on the run, which this thread has claimed; see `readable`. The context
+        must be current.
+
+        An event ends the run then, and the pipe is closed after that. So the task that wakes finds the run over.
+        """
+        device, stream = self._device, self._stream
+        try:
+            if self._end is None:
+                end = device.streams.take_event()
+                end.record(stream.raw)
+                self._end = end
+            readable = open_pipe_after(self, device, stream.raw)
+        except DeviceError:  # a `CudaReplay` records its own event, and reports what the driver says
+            return self.follow().readable()
+        except BaseException:
+            device.live.add(self)
+            raise
+        device.live.add(self)
+        if device.lost is not None:  # that was noticed meanwhile
+            self.lose(device.lost)
+        return readable
 
     def when_done(self, wake: Callable[[], None]) -> None:
         """Call `wake` when the run is over; see `CudaReplay.when_done`."""
@@ -153,11 +209,6 @@ class GraphReplay:
             wake()
         else:
             followed.when_done(wake)
-
-    @property
-    def cancellable(self) -> bool:
-        """False: the graph has been launched as a whole."""
-        return False
 
     def cancel(self) -> None:
         """Do nothing to the graph: it has been launched as a whole."""
@@ -168,8 +219,15 @@ class GraphReplay:
 
     def failures(self) -> list[Failure]:
         """Return the failures of the run. It must be over."""
+        if not self.finished:
+            self.wait()  # it is over, but not polled yet, or another thread is polling it
         followed = self._followed
         return [] if followed is None else followed.failures()
+
+    @property
+    def devices(self) -> Sequence[CudaDevice]:
+        """The device of the run, for the watchdog."""
+        return self._compiled.devices
 
     # ---- for its device -------------------------------------------------------------------------------------------
 
@@ -203,17 +261,18 @@ class GraphReplay:
 
     def _follow(self) -> CudaReplay | None:
         """Make the run go on as a `CudaReplay` and return that; None if it is over. The context must be current."""
-        if self._claim():
-            return self.follow()
-        while self._followed is None and not self.finished:
-            time.sleep(NAP)  # another thread has claimed the run, and is about to set one of these
-        return self._followed
+        while not self._claim():
+            if self._followed is not None or self.finished:
+                return self._followed
+            time.sleep(NAP)  # another thread has claimed the run, and is about to set one of these or to give it back
+        return self.follow()
 
     def follow(self, error: BaseException | None = None) -> CudaReplay:
         """Go on as a `CudaReplay`, which fails with `error` if the launch raised it. Another thread must not have
         claimed the run. The context must be current."""
         buffers = self._buffers or RunMemory(self._compiled, self._memory)
-        self._memory = []
+        buffers.kept_alive += self._arenas or ()
+        self._memory, self._arenas = [], None
         run = CudaReplay(self._compiled, buffers, self._command_lists.give_back, self._graphs.give_back)
         if self._cancelled:
             run.cancel()
@@ -221,6 +280,6 @@ class GraphReplay:
         run.exclusive = self._stream if self._graphs.own is None else None
         if error is not None:
             run.graph_failed(self._graph, error)
-        follow_launch(run, self._stream)
+        follow_launch(run, self._stream, self._end)
         self._followed = run
         return run

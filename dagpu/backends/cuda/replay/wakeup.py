@@ -8,7 +8,7 @@ from typing import Protocol
 from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.streams import CudaStream
-from dagpu.backends.cuda.resources.watchdog import identity
+from dagpu.backends.cuda.resources.watchdog import SleptOn, identity
 from dagpu.common.errors import DeviceError
 
 
@@ -35,6 +35,34 @@ class WakingRun(Protocol):
     def finished(self) -> bool: ...
     def done(self) -> bool: ...
     def mark_lost(self, error: BaseException) -> bool: ...
+
+
+def open_pipe_after(run: SleptOn, device: CudaDevice, stream: RawStream) -> int | None:
+    """Return the read end of a pipe whose write end the driver closes when all work in a stream is complete; None if
+    there are too many pipes. The run is over before, unless the device is lost. The context must be current.
+
+    Raises:
+        DeviceError: the driver refuses.
+    """
+    if device.watchdog.pipes_exhausted:
+        return None
+    try:
+        read, write = os.pipe()
+    except OSError:  # the process has too many files open
+        return None
+    try:
+        pipe = identity(write)
+        assert pipe is not None
+        try:
+            device.gpu.close_when_reached(stream, write)
+        except DeviceError:
+            os.close(write)
+            raise
+        device.watchdog.add(run, write, pipe)
+    except BaseException:
+        os.close(read)
+        raise
+    return read
 
 
 def open_wakeup_pipe(run: WakingRun) -> int | None:

@@ -213,6 +213,8 @@ class Pool:
                     self.visited.discard(address)
                     self._parked.append((address, size))
                     self.parked_bytes += size
+                elif size in self._idle:  # as `_make_idle`, without a call
+                    self._idle[size][address] = None
                 else:
                     self._make_idle(address, size)
 
