@@ -122,7 +122,7 @@ class GraphReplay:
         except KeyError:
             return
         try:
-            self._graphs.idle.append(self._graph)  # it is not broken: its launch has succeeded
+            self._graphs.give_back(self._graph)
             if self._buffers is not None:
                 self._buffers.release()
             self._memory = []
