@@ -6,7 +6,7 @@ of one small object. A run that is waited for in any other way, or that fails, g
 
 import time
 from collections.abc import Callable, Sequence
-from typing import ClassVar, final
+from typing import final
 
 from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
@@ -35,7 +35,7 @@ class GraphReplay:
         "_followed", "_graph", "_graphs", "_memory", "_stream", "finished",
     )  # fmt: skip
 
-    cancellable: ClassVar[bool] = False
+    cancellable: bool = False
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class GraphReplay:
         except KeyError:
             return
         try:
-            self._graphs.idle.append(self._graph)  # it is not broken: its launch has succeeded
+            self._graphs.give_back(self._graph)
             if self._buffers is not None:
                 self._buffers.release()
             self._memory, self._arenas = [], None

@@ -7,6 +7,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,21 +192,31 @@ def _raise_at_each_line(launch: str) -> None:
 
 FAULTS: Final = (
     "cuGraphLaunch", "cuStreamQuery", "cuEventRecord", "cuEventQuery", "cuEventCreate", "cuStreamCreate",
-    "cuGraphExecKernelNodeSetParams", "cuMemAlloc",
+    "cuGraphExecKernelNodeSetParams", "cuMemAlloc", "cuLaunchHostFunc",
 )  # fmt: skip
+
+
+async def _awaited(op: Any) -> Any:
+    return await op
 
 
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(FAULTS), st.integers(1, 5), st.sampled_from([1, 2, 700]), st.integers(0, 2**16), st.booleans(),
-    st.booleans(), st.booleans(),
+    st.booleans(), st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_any_call_of_a_polled_run_may_fail(
-    call: str, nth: int, code: int, seed: int, captured: bool, pressed: bool, allocates: bool
+    call: str, nth: int, code: int, seed: int, captured: bool, pressed: bool, allocates: bool, sleeps: bool
 ) -> None:
     """A pipeline's call or a graph's launch gives the right result or an error of ours; nothing stays locked, and
-    graphs, streams and events come back. So it does while the pools are empty."""
-    with installed(seed) as machine:
+    graphs, streams and events come back. So it does while the pools are empty, and for a task that sleeps."""
+
+    def run(op: Any) -> Any:
+        return trio.run(_awaited, op) if sleeps else op.sync()
+
+    with pytest.MonkeyPatch.context() as patched, installed(seed) as machine:
+        if sleeps:
+            patched.setenv("DAGPU_SPIN_US", "0")
         axpy.compile()
         f = axpy_pipeline(allocates)
         given, held = ones(S).share().sync(), zeros(S).sync()
@@ -223,9 +234,9 @@ def test_any_call_of_a_polled_run_may_fail(
         for number in range(4):
             try:
                 if captured:
-                    graph.launch().sync()
+                    run(graph.launch())
                 else:
-                    result = f(zeros(S).sync(), float(number), given).sync()
+                    result = run(f(zeros(S).sync(), float(number), given))
                     assert (result.borrow().to_host().sync() == number).all()
             except (BorrowError, MovedError):
                 raise
