@@ -1,8 +1,11 @@
 """Fixtures of every test: the host is the device, regardless of the machine and the environment."""
 
 import gc
+import importlib
 import os
 import signal
+import sys
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,6 +13,10 @@ from hypothesis import HealthCheck, settings
 # Read when dagpu is first imported or when a device is first asked for, so it is set before either.
 os.environ["DAGPU_DEVICE"] = "host"
 os.environ.pop("DAGPU_CHECKED", None)
+
+# The tests start a hundred processes, each of which imports dagpu: it is compiled once, and not in each of them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell starts jobs in the background with SIGINT ignored, and children inherit that. Tests interrupt themselves and
 # their children: without a handler, an endless function would never end.
@@ -39,3 +46,20 @@ def pytest_configure(config: pytest.Config) -> None:
         "exclusive: it takes or measures all of a GPU's memory; it is not run beside others (-n)",
     ):
         config.addinivalue_line("markers", mark)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Let the processes of a run of the whole suite share the work of compiling the tests.
+
+    All collect in the same order. Each here imports the modules from another one on, and what the others have
+    compiled by then it finds on the disk. A module that cannot be imported is reported when it is collected.
+    """
+    config = session.config
+    worker = getattr(config, "workerinput", None)  # pytest-xdist's
+    if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(file.relative_to(config.rootpath) for file in config.rootpath.glob("tests/**/test_*.py"))
+    first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for file in files[first:] + files[:first]:
+        with suppress(BaseException):
+            importlib.import_module(".".join(file.with_suffix("").parts))
