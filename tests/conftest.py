@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from inspect import isfunction
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +29,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("dagpu", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dagpu")
 
+DEEP = os.environ.get("DAGPU_DEEP") == "1"
+"""True where properties are tried on all of their examples, and more ways of running are interrupted at each line."""
+MANY, SHARE = 25, 0.4
+"""A property with so many examples or more is otherwise tried on this share of them."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_heap() -> None:
@@ -44,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for mark in (
         "host_only(why): it is about the host backend itself; tests/gpu does not run it again on a GPU",
         "exclusive: it takes or measures all of a GPU's memory; it is not run beside others (-n)",
+        "deep: it tries more with DAGPU_DEEP=1 (`make deep`); properties with many examples are marked here",
     ):
         config.addinivalue_line("markers", mark)
 
@@ -63,3 +70,30 @@ def pytest_collection(session: pytest.Session) -> None:
     for file in files[first:] + files[:first]:
         with suppress(BaseException):
             importlib.import_module(".".join(file.with_suffix("").parts))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the properties with many examples as deep, and try them on a share of their examples, unless all are due.
+
+    Of the tests of a real GPU, which are other uses of the same functions, this changes nothing where they run alone.
+    """
+    for item in items:
+        function = getattr(item, "obj", None)
+        if (
+            "tests/gpu/" in item.nodeid
+            or not isfunction(function)
+            or not getattr(function, "is_hypothesis_test", False)
+        ):
+            continue
+        own: settings = getattr(function, _SETTINGS, settings())
+        whole: int = getattr(function, _WHOLE, own.max_examples)
+        if whole < MANY:
+            continue
+        item.add_marker(pytest.mark.deep)
+        if not DEEP:
+            setattr(function, _WHOLE, whole)  # the items of a parametrised test share it
+            setattr(function, _SETTINGS, settings(own, max_examples=int(whole * SHARE)))
+
+
+_SETTINGS = "_hypothesis_internal_use_settings"  # where `given` finds what `@settings` has said
+_WHOLE = "_whole_max_examples"

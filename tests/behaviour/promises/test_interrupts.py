@@ -3,7 +3,8 @@
 A trace function stands for the user's finger: when a chosen line of dagpu is about to run, it raises SIGINT, as a
 terminal would, and Python calls whatever handler is installed. Each distinct line is tried where runs begin and end,
 and every few lines elsewhere. A line that several ways of running pass is tried in every fourth of them, at least in
-one, and each device begins with another. `DAGPU_EVERY_LINE=1` tries every line in all of them.
+one, and each device begins with another. `DAGPU_DEEP=1` tries it in every second of them, and `DAGPU_EVERY_LINE=1`
+tries every line in all of them.
 """
 
 import faulthandler
@@ -26,6 +27,7 @@ from dagpu.common.critical import BOOKKEEPING, in_section
 from dagpu.runtime.plan_cache import plans
 from dagpu.runtime.waiting import TrioWaits
 from tests.behaviour.promises.interrupting import (
+    DEEP,
     EVERY,
     PATIENCE,
     PLACES,
@@ -88,7 +90,7 @@ WAYS: Final[Ways] = {
     **{name: blocking(build) for name, build in OPS.items()},
     **{f"{name} in a task": in_a_task(build) for name, build in OPS.items()},
 }
-FEW: Final = 1 if EVERY else 4
+FEW: Final = 1 if EVERY else 2 if DEEP else 4
 """Of the ways that pass a line, every so many-th is interrupted there."""
 
 
@@ -128,6 +130,7 @@ def every_line(where: str, ways: Ways) -> None:
                 assert (state.op().sync() == 3).all(), place
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("where", PLACES)
 def test_an_interrupt_at_any_line_of_a_run_leaves_nothing(where: str) -> None:
     """Whatever line Ctrl-C hits, `sync()` and `trio.run` raise `KeyboardInterrupt`, never an error of trio's own; all
@@ -135,6 +138,7 @@ def test_an_interrupt_at_any_line_of_a_run_leaves_nothing(where: str) -> None:
     every_line(where, WAYS)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("where", PLACES)
 def test_an_interrupt_at_any_line_of_a_capture_leaves_nothing(where: str) -> None:
     """Whatever line Ctrl-C hits while a graph is captured or recorded, it ends like any other run."""
