@@ -10,7 +10,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PYTHONS := $(or $(PYTHON),python3 python python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: help demo test docs lint types kernels bench gpu check clean
+.PHONY: help demo test deep docs lint types kernels bench gpu check clean
 
 help:
 	@sed -n '2,4s/^# //p' Makefile
@@ -47,6 +47,10 @@ demo: $(VENV)/.stamp-demo
 test: $(VENV)/.stamp-dev
 	"$(BIN)/python" -m pytest -q -n $(JOBS)
 
+# The properties on all of their examples, of which `make test` tries two fifths, and interrupts in twice as many ways.
+deep: $(VENV)/.stamp-dev
+	DAGPU_DEEP=1 "$(BIN)/python" -m pytest -q -n $(JOBS) -m deep
+
 docs: $(VENV)/.stamp-docs
 	"$(BIN)/python" -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo docs/_build/html/index.html
@@ -77,7 +81,7 @@ gpu:
 	DAGPU_DEVICE=cuda:0 "$(PYTHON)" -m examples.digits
 	for each in $(GPU_BENCHMARKS); do "$(PYTHON)" -m benchmarks.$$each || exit 1; done
 
-check: test lint types kernels
+check: test deep lint types kernels
 
 clean:
 	rm -rf "$(VENV)" docs/_build docs/_static/generated docs/benchmarks.md docs/benchmarks docs/parity.md .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

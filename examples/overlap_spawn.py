@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dagpu import DeviceOp, In, Out, Tensor, Tile, f32, from_host, kernel, spawn, value
 
-BATCHES, SHAPE, TILE, ROUNDS, DRAWS = 4, (1024, 1024), (256, 1024), 60, 4
+BATCHES, SHAPE, TILE, ROUNDS, DRAWS = 4, (1024, 1024), (256, 1024), 20, 4
 
 
 @kernel(

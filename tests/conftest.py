@@ -1,8 +1,12 @@
 """Fixtures of every test: the host is the device, regardless of the machine and the environment."""
 
 import gc
+import importlib
 import os
 import signal
+import sys
+from contextlib import suppress
+from inspect import isfunction
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,6 +14,10 @@ from hypothesis import HealthCheck, settings
 # Read when dagpu is first imported or when a device is first asked for, so it is set before either.
 os.environ["DAGPU_DEVICE"] = "host"
 os.environ.pop("DAGPU_CHECKED", None)
+
+# The tests start a hundred processes, each of which imports dagpu: it is compiled once, and not in each of them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell starts jobs in the background with SIGINT ignored, and children inherit that. Tests interrupt themselves and
 # their children: without a handler, an endless function would never end.
@@ -20,6 +28,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # cores with other work, and no test here asserts how long anything takes.
 settings.register_profile("dagpu", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dagpu")
+
+DEEP = os.environ.get("DAGPU_DEEP") == "1"
+"""True where properties are tried on all of their examples, and more ways of running are interrupted at each line."""
+MANY, SHARE = 25, 0.4
+"""A property with so many examples or more is otherwise tried on this share of them."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,5 +50,50 @@ def pytest_configure(config: pytest.Config) -> None:
     for mark in (
         "host_only(why): it is about the host backend itself; tests/gpu does not run it again on a GPU",
         "exclusive: it takes or measures all of a GPU's memory; it is not run beside others (-n)",
+        "deep: it tries more with DAGPU_DEEP=1 (`make deep`); properties with many examples are marked here",
     ):
         config.addinivalue_line("markers", mark)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Let the processes of a run of the whole suite share the work of compiling the tests.
+
+    All collect in the same order. Each here imports the modules from another one on, and what the others have
+    compiled by then it finds on the disk. A module that cannot be imported is reported when it is collected.
+    """
+    config = session.config
+    worker = getattr(config, "workerinput", None)  # pytest-xdist's
+    if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(file.relative_to(config.rootpath) for file in config.rootpath.glob("tests/**/test_*.py"))
+    first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for file in files[first:] + files[:first]:
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(file.with_suffix("").parts))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the properties with many examples as deep, and try them on a share of their examples, unless all are due.
+
+    Of the tests of a real GPU, which are other uses of the same functions, this changes nothing where they run alone.
+    """
+    for item in items:
+        function = getattr(item, "obj", None)
+        if (
+            "tests/gpu/" in item.nodeid
+            or not isfunction(function)
+            or not getattr(function, "is_hypothesis_test", False)
+        ):
+            continue
+        own: settings = getattr(function, _SETTINGS, settings())
+        whole: int = getattr(function, _WHOLE, own.max_examples)
+        if whole < MANY:
+            continue
+        item.add_marker(pytest.mark.deep)
+        if not DEEP:
+            setattr(function, _WHOLE, whole)  # the items of a parametrised test share it
+            setattr(function, _SETTINGS, settings(own, max_examples=int(whole * SHARE)))
+
+
+_SETTINGS = "_hypothesis_internal_use_settings"  # where `given` finds what `@settings` has said
+_WHOLE = "_whole_max_examples"

@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,8 @@ ON_LIBRARIES = {"spectrum"}
 """Examples that on a GPU call NVIDIA's libraries, which the extra `math` installs."""
 DEADLINE_S = 120
 """Seconds after which a run counts as hung. Every example takes far less."""
+WARNINGS = ("-W", "error::RuntimeWarning")
+"""Options of their Python."""
 
 
 @cache
@@ -48,16 +51,21 @@ def texts(script: Path) -> str:
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
-def run(script: Path, folder: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run(script: Path, folder: Path, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
     """Run an example in `folder`; a RuntimeWarning (such as that of a `sync` that blocks a loop) is an error."""
     program = ["-m", f"examples.{script.name}"] if script.is_dir() else [str(script)]
     return subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", *program, *arguments],
+        [sys.executable, *WARNINGS, *program, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": first_in("PYTHONPATH", ROOT), **environment},
+        env=environment(more),
         timeout=DEADLINE_S,
         check=False,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an example's process: this one, and `more`."""
+    return {**os.environ, "PYTHONPATH": first_in("PYTHONPATH", ROOT), **more}

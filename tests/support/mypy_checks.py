@@ -57,11 +57,13 @@ def parsed(report: str) -> list[Message]:
 class Checker:
     """Runs mypy in a separate folder, on programs given by their file names."""
 
-    def __init__(self, folder: Path, dependencies: Path) -> None:
+    def __init__(self, folder: Path, dependencies: Path, path: str = str(ROOT)) -> None:
+        """With `path`, programs find modules in these folders: dagpu's, and others after a colon."""
         self.folder = folder
         self.configuration = folder / "mypy.ini"
         self.cache = folder / "cache"
-        self.configuration.write_text(CONFIGURATION, encoding="utf-8")
+        text = CONFIGURATION.replace(f"mypy_path = {ROOT}\n", f"mypy_path = {path}\n")
+        self.configuration.write_text(text, encoding="utf-8")
         shutil.copytree(dependencies, self.cache)
 
     def write(self, programs: Mapping[str, str]) -> None:
@@ -71,10 +73,14 @@ class Checker:
 
     def check(self, *names: str) -> list[Message]:
         """Return the messages of mypy for these files."""
+        return parsed(self.report(*names))
+
+    def report(self, *names: str) -> str:
+        """Return what mypy prints for these files."""
         arguments = ["--config-file", str(self.configuration), "--cache-dir", str(self.cache), "--no-error-summary"]
         report, crash, _ = api.run([*arguments, *(str(self.folder / name) for name in names)])
         assert crash == "", crash
-        return parsed(report)
+        return report
 
 
 def dependencies(factory: pytest.TempPathFactory) -> Path:

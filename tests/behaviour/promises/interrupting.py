@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -29,6 +29,7 @@ from tests.simulated.cuda import driver, installed
 PACKAGE: Final = str(Path(dagpu.__file__).parent) + os.sep
 
 EVERY: Final = os.environ.get("DAGPU_EVERY_LINE") == "1"
+DEEP: Final = os.environ.get("DAGPU_DEEP") == "1"
 
 TRACING: Final = tuple(f"lowering/tracing/{module}" for module in ("undo_log", "tracer", "evaluate"))
 EverySoMany = dict[tuple[str, ...], int]
@@ -126,10 +127,14 @@ class State:
     """State that lives longer than one run: tensors that runs borrow, and a node that keeps its result."""
 
     def __init__(self) -> None:
-        self.graph: CudaGraph[Any] | None = None
         self.read = full(SHAPE, 3.0).sync()
         self.written = zeros(SHAPE).sync()
         self.given = full(SHAPE, 5.0).sync().share()
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the graph and what the node keeps. The tensors stay: making them takes longer than a run."""
+        self.graph: CudaGraph[Any] | None = None
         self.shared = scale(zeros(SHAPE).partition(TILE), 2.0, ones(SHAPE)).first().unpartition().shared()
 
     def op(self) -> DeviceOp[Any, Any, Any]:
@@ -236,9 +241,19 @@ def nothing_under_way(where: str) -> bool:
 
 def lines_of(call: Callable[[], object], every: EverySoMany | None = None) -> list[Place]:
     """The lines of dagpu that this passes and that are to be tried: of some files, every so many-th."""
+    return lines_to_try(lines_passed(call), every or EVERY_SO_MANY)
+
+
+def lines_passed(call: Callable[[], object]) -> list[Place]:
+    """All lines of dagpu that this passes, in the order in which it first comes to them."""
     with Finger() as finger:
         call()
-    return [line for n, line in enumerate(finger.lines) if EVERY or n % _stride(line, every or EVERY_SO_MANY) == 0]
+    return list(finger.lines)
+
+
+def lines_to_try(lines: Iterable[Place], every: EverySoMany = EVERY_SO_MANY) -> list[Place]:
+    """Of the lines of some files, every so many-th."""
+    return [line for n, line in enumerate(lines) if EVERY or n % _stride(line, every) == 0]
 
 
 def _stride(line: Place, every: EverySoMany) -> int:

@@ -1,9 +1,10 @@
 """Ctrl-C, finalisers, forks and the interpreter's end, at every line of dagpu that a run passes through.
 
 A trace function stands for the user's finger: when a chosen line of dagpu is about to run, it raises SIGINT, as a
-terminal would, and Python calls whatever handler is installed. Each distinct line is tried once where runs begin and
-end, and every few lines elsewhere. A line that `sync()` and a task both pass is tried in one of the two.
-`DAGPU_EVERY_LINE=1` tries all of them in both.
+terminal would, and Python calls whatever handler is installed. Each distinct line is tried where runs begin and end,
+and every few lines elsewhere. A line that several ways of running pass is tried in every fourth of them, at least in
+one, and each device begins with another. `DAGPU_DEEP=1` tries it in every second of them, and `DAGPU_EVERY_LINE=1`
+tries every line in all of them.
 """
 
 import faulthandler
@@ -26,17 +27,21 @@ from dagpu.common.critical import BOOKKEEPING, in_section
 from dagpu.runtime.plan_cache import plans
 from dagpu.runtime.waiting import TrioWaits
 from tests.behaviour.promises.interrupting import (
+    DEEP,
     EVERY,
     PATIENCE,
     PLACES,
     SHAPE,
     TILE,
     Finger,
+    Place,
     State,
     blocking,
     in_a_task,
     interrupt,
     lines_of,
+    lines_passed,
+    lines_to_try,
     nothing_under_way,
 )
 from tests.behaviour.promises.interrupting import cancelled as cancelled
@@ -81,26 +86,37 @@ OPS: Final = {f.__name__: f for f in (first, repeated, again, launched)}
 
 Ways = dict[str, Callable[[State], Callable[[], object]]]
 
-BLOCKING: Final[Ways] = {name: blocking(build) for name, build in OPS.items()}
-IN_A_TASK: Final[Ways] = {name: in_a_task(build) for name, build in OPS.items()}
+WAYS: Final[Ways] = {
+    **{name: blocking(build) for name, build in OPS.items()},
+    **{f"{name} in a task": in_a_task(build) for name, build in OPS.items()},
+}
+FEW: Final = 1 if EVERY else 2 if DEEP else 4
+"""Of the ways that pass a line, every so many-th is interrupted there."""
 
 
-def every_line(where: str, ways: Ways, twins: Ways | None = None, parity: int = 0) -> None:
-    """Press Ctrl-C at each line that these ways of running pass, each time in a new state, and see what is left.
+def interrupts(where: str, ways: Ways) -> dict[str, list[Place]]:
+    """The lines at which each of these ways of running is interrupted on a device."""
+    passing: dict[Place, list[str]] = {}
+    for name, way in ways.items():
+        for place in lines_passed(way(State())):
+            passing.setdefault(place, []).append(name)
+    tried: dict[str, list[Place]] = {name: [] for name in ways}
+    for place in lines_to_try(passing):
+        names = passing[place]
+        for name in names[(place[1] + list(PLACES).index(where)) % min(len(names), FEW) :: FEW]:
+            tried[name].append(place)
+    return tried
 
-    Of the lines that the twin of a way passes as well, those with a number of this parity are left out.
-    """
+
+def every_line(where: str, ways: Ways) -> None:
+    """Press Ctrl-C at the lines that these ways of running pass, once in each run, and see what is left."""
     with PLACES[where]():
         handler = signal.getsignal(signal.SIGINT)
-        for name, way in ways.items():
-            tried = lines_of(way(State()))
-            if twins and not EVERY:
-                with Finger() as seen:
-                    twins[name](State())()
-                tried = [place for place in tried if place not in seen.lines or place[1] % 2 != parity]
-            for place in tried:
-                state = State()
-                run = way(state)
+        for name, places in interrupts(where, ways).items():
+            state = State()
+            for place in places:
+                state.begin()
+                run = ways[name](state)
                 interrupted = False
                 with Finger(interrupt, place) as finger:
                     try:
@@ -114,18 +130,15 @@ def every_line(where: str, ways: Ways, twins: Ways | None = None, parity: int = 
                 assert (state.op().sync() == 3).all(), place
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("where", PLACES)
-def test_an_interrupt_at_any_line_of_sync_leaves_nothing(where: str) -> None:
-    """Whatever line Ctrl-C hits, `sync()` raises `KeyboardInterrupt`; all is drained, given back and usable."""
-    every_line(where, BLOCKING, IN_A_TASK, parity=0)
+def test_an_interrupt_at_any_line_of_a_run_leaves_nothing(where: str) -> None:
+    """Whatever line Ctrl-C hits, `sync()` and `trio.run` raise `KeyboardInterrupt`, never an error of trio's own; all
+    is drained, given back and usable."""
+    every_line(where, WAYS)
 
 
-@pytest.mark.parametrize("where", PLACES)
-def test_an_interrupt_at_any_line_of_a_task_leaves_nothing(where: str) -> None:
-    """Whatever line Ctrl-C hits, `trio.run` raises `KeyboardInterrupt`, never an error of trio's own."""
-    every_line(where, IN_A_TASK, BLOCKING, parity=1)
-
-
+@pytest.mark.deep
 @pytest.mark.parametrize("where", PLACES)
 def test_an_interrupt_at_any_line_of_a_capture_leaves_nothing(where: str) -> None:
     """Whatever line Ctrl-C hits while a graph is captured or recorded, it ends like any other run."""
