@@ -6,10 +6,14 @@ dagpu.runtime.device_lookup finds devices (`device("host:1")`, `use_device`); da
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
-from typing import Any, Final, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
 
 from dagpu.common.critical import Section
 from dagpu.common.layout import Layout
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Enqueue: TypeAlias = Callable[..., object]
 """Enqueues the work: `f(stream, addresses, scratch, *numbers)`. `stream` is a CUstream, `addresses` are those of the
@@ -167,6 +171,16 @@ class Exchange(Protocol):
         ...
 
 
+@final
+class MappedMemory(NamedTuple):
+    """Memory that the host writes between runs, and that kernels read in place, so that no copy goes before them."""
+
+    memory: object
+    """The memory object of the backend, to bind to a buffer of a plan."""
+    content: "NDArray[np.uint8]"
+    """Its bytes. They must not be written while a run reads them."""
+
+
 class Driver(Protocol):
     """The functions of a backend for one of its devices."""
 
@@ -189,6 +203,14 @@ class Driver(Protocol):
 
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs use."""
+        ...
+
+    def mapped_memory(self, nbytes: int) -> "MappedMemory":
+        """Return host memory that kernels of the device read where it is.
+
+        Raises:
+            DeviceError: there is too little memory.
+        """
         ...
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:

@@ -131,14 +131,13 @@ class IncrementalRun:
                 for handle in self._held:
                     live_state(handle)  # raises a `MovedError` if it has moved since the trace
                 stage = self._stages[0]
-                repeated = None
-                if not (self._parts or stage.lost or stage.cutoffs or stage.common):
+                repeated, parts = None, self._changed_parts() if self._parts else None
+                if not (stage.lost or stage.cutoffs or stage.common) and stage.tiles.runs_whole(parts):
                     repeated = stage.plans.repeated(self._stale)
                 if repeated is not None:
                     await stage.repeat(repeated, waits, self._origin)
                     self._count(stage, len(repeated.subprogram.chosen))
                 else:
-                    parts = self._changed_parts() if self._parts else None
                     with StartedAt(self._origin):
                         await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
                 self._stale = 0

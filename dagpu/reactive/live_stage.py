@@ -184,7 +184,7 @@ class LiveStage:
             return 0
         memory = self._bind(update.subprogram, change.compare)
         if tiled is not None:
-            for here, memory_here in tiled[1].items():
+            for here, memory_here in tiled[1]:
                 memory[here] = memory_here
         await self._launch(update, update.loaded, memory, waits, origin, change.compare)
         self.lost -= update.targets

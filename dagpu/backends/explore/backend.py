@@ -12,12 +12,12 @@ from dagpu.backends.explore.explored_graph import ExploredGraph
 from dagpu.backends.explore.explored_replay import ExploreReplay
 from dagpu.backends.explore.script import script_of
 from dagpu.backends.explore.store import PoisonedStore
-from dagpu.backends.host.arrays import Account
+from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
 from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import Device, LibraryBody
+from dagpu.handles.device_handles import Device, LibraryBody, MappedMemory
 from dagpu.lowering.plan import Plan
 
 DEVICES = 8
@@ -68,6 +68,11 @@ class ExploreDriver:
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs hold on this device."""
         return self.account.used
+
+    def mapped_memory(self, nbytes: int) -> MappedMemory:
+        """Return memory that no account counts."""
+        memory = HostMemory(Account(), nbytes)
+        return MappedMemory(memory, memory.block)
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return 0: here kernels run by their host bodies."""

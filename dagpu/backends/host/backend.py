@@ -18,7 +18,7 @@ from dagpu.backends.protocol import Bindings
 from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import Device, LibraryBody
+from dagpu.handles.device_handles import Device, LibraryBody, MappedMemory
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan, Step
 from dagpu.lowering.program import HOST, Role
@@ -65,6 +65,11 @@ class HostDriver:
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs hold on this device."""
         return self.account.used
+
+    def mapped_memory(self, nbytes: int) -> MappedMemory:
+        """Return memory that no account counts."""
+        memory = HostMemory(Account(), nbytes)
+        return MappedMemory(memory, memory.block)
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return 0: here kernels run by their host bodies."""

@@ -9,6 +9,7 @@ from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu, RawEvent, RawGraph
 from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
+from dagpu.backends.cuda.resources.locked_arrays import array_over
 from dagpu.backends.cuda.resources.pools import Pool, Slabs
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog
@@ -17,7 +18,7 @@ from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.common.reference_queue import ReferenceQueue
-from dagpu.handles.device_handles import LibraryBody
+from dagpu.handles.device_handles import LibraryBody, MappedMemory
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import CopyDtoD
@@ -96,6 +97,13 @@ class CudaDevice:
     def memory_used(self) -> int:
         """Return the number of bytes that handles and runs hold."""
         return self.memory.used
+
+    def mapped_memory(self, nbytes: int) -> MappedMemory:
+        """Return page-locked memory. Under unified addressing kernels read it at its address."""
+        self.refuse_if_lost()
+        with self.gpu.current():
+            block = self.pinned.take(nbytes)
+        return MappedMemory(block, array_over(block, nbytes))
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return the bytes of scratch memory that the body of a kernel needs on this device."""
