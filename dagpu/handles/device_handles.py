@@ -213,6 +213,15 @@ class Driver(Protocol):
         """
         ...
 
+    def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
+        """Write an array to the elements of `layout` in `memory`, which no run uses, and return True when it is
+        complete. This thread blocks. Return False, and change nothing, if that needs a run of its own.
+
+        Raises:
+            DeviceError: the device is lost.
+        """
+        ...
+
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return the bytes of scratch memory that the body of a kernel needs here; 0 if this backend does not call it.
 

@@ -3,14 +3,15 @@
 import os
 import threading
 from collections.abc import Hashable, Sequence
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu, RawEvent, RawGraph
 from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
 from dagpu.backends.cuda.resources.locked_arrays import array_over
-from dagpu.backends.cuda.resources.pools import Pool, Slabs
+from dagpu.backends.cuda.resources.part_writes import write_part
+from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, Slabs
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog
 from dagpu.common.env_vars import PINNED_BYTES
@@ -22,6 +23,9 @@ from dagpu.handles.device_handles import LibraryBody, MappedMemory
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import CopyDtoD
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 NAMED: Final = 3
 """The number of launches under way that the message of a lost device names."""
@@ -104,6 +108,11 @@ class CudaDevice:
         with self.gpu.current():
             block = self.pinned.take(nbytes)
         return MappedMemory(block, array_over(block, nbytes))
+
+    def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
+        """Write an array to the elements of `layout` in memory that no run uses; see `part_writes`."""
+        assert isinstance(memory, MemoryBlock), f"{memory!r} is not memory of the CUDA backend"
+        return write_part(self, memory, layout, array)
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return the bytes of scratch memory that the body of a kernel needs on this device."""
