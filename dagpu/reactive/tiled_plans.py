@@ -139,10 +139,9 @@ class TiledPlans:
             }
         return tuple([TileCount(index, count, self._totals[index]) for index, count in found.items()])
 
-    def whole_from(self) -> dict[int, int]:
-        """Return the number of dirty tiles from which on all tiles run, with no list, of each launch that may run in
-        tiles."""
-        return {index: ceil(WHOLE_FROM * total) for index, total in self._totals.items()}
+    def whole_from(self, launch: int) -> int:
+        """Return the number of dirty tiles from which on a launch runs all of them, with no list."""
+        return ceil(WHOLE_FROM * self._totals[launch])
 
     def runs_whole(self, parts: ChangedParts | None) -> bool:
         """Return true if a change of these parts of sources runs all tiles, as far as their extents say; None if more

@@ -46,22 +46,25 @@ class TileVerifier:
             PlanError: a tile that may differ is left out, or a launch of a list writes memory that does not hold the
                 rest.
         """
-        staleness, dirt = self._staleness, update.dirt
-        instructions, unchanged = staleness.program.instructions, set[int]()
-        for index in staleness.dependents(change.mask):
-            instruction, clean = instructions[index], True
-            found = [(need[0], *self._dirt(need, change.mask, leaves, dirt)) for need in staleness.needs[index]]
-            dirty = [each for each in found if each[1]]
+        staleness, dirt, mask = self._staleness, update.dirt, change.mask
+        instructions, unchanged = staleness.program.instructions, []
+        for index in staleness.dependents(mask):
+            instruction, clean, found = instructions[index], True, list[_Found]()
+            for need in staleness.needs[index]:
+                stale, where = self._dirt(need, mask, leaves, dirt)
+                if stale:
+                    found.append((need[0], where))
             for buffer in instruction.writes:
                 claimed = dirt.get((buffer, index))
-                clean = clean and claimed is None
-                if dirty and not self._covers(index, instruction, buffer, claimed, dirty):
+                if claimed is not None:
+                    clean = False
+                if found and not self._covers(index, instruction, buffer, claimed, found):
                     raise PlanError(
                         f"an update leaves out tiles of buffer {buffer}, which {label(instruction)} writes, and which "
                         f"may differ. {CURE}"
                     )
             if clean:
-                unchanged.add(index)
+                unchanged.append(index)
         for index, numbers in update.lists.items():
             launch = instructions[index]
             assert type(launch) is Launch
@@ -99,12 +102,10 @@ class TileVerifier:
         if claimed is not None and type(claimed) is not Dirt:
             return True
         if type(instruction) is Launch:
-            return all(
-                self._launch_covers(index, instruction, read, where, buffer, claimed) for read, _, where in dirty
-            )
+            return all(self._launch_covers(index, instruction, read, where, buffer, claimed) for read, where in dirty)
         if claimed is None or not isinstance(instruction, CopyHtoD | CopyDtoD) or len(dirty) > 1:
             return False
-        where, out = dirty[0][2], instruction.out.layout
+        where, out = dirty[0][1], instruction.out.layout
         return (
             where is not None
             and (type(instruction) is CopyHtoD or where.layout == instruction.source.layout)
@@ -129,9 +130,13 @@ class TileVerifier:
             if each.layout != where.layout:
                 return False
             for box in where.boxes:
-                if not any(_only_these_see(box, each, other) for other in boxes) and not _none_sees(box, each):
-                    return False
-        return claimed is None or _are_alike(claimed, own)
+                for other in boxes:
+                    if _only_these_see(box, each, other):
+                        break
+                else:
+                    if not _none_sees(box, each):
+                        return False
+        return claimed is None or claimed.of is own or _are_alike(claimed, own)
 
     def _output(self, index: int, launch: Launch, buffer: int) -> Tiles:
         found = self._outputs.get((index, buffer))
@@ -141,8 +146,8 @@ class TileVerifier:
         return found
 
 
-_Found: TypeAlias = "tuple[int, bool, Dirt | None]"
-"""A buffer, whether what is in it may differ, and where."""
+_Found: TypeAlias = "tuple[int, Dirt | None]"
+"""A buffer that may differ, and where; None for anywhere."""
 
 
 @final

@@ -33,16 +33,39 @@ EVERYTHING: Final = Everything()
 
 
 @final
-@frozen
 class Dirt:
     """The parts of an array that may differ: at least one, none of them empty."""
 
-    layout: Layout
-    """The view of the buffer that the boxes are parts of."""
-    boxes: tuple[Box, ...]
-    """Parts, in elements."""
-    tiles: tuple[Box, ...] = ()
-    """For an output of a launch the same parts as boxes of its tiles, by their indices."""
+    __slots__ = ("_boxes", "layout", "of", "tiles")
+
+    def __init__(
+        self, layout: Layout, boxes: tuple[Box, ...], tiles: tuple[Box, ...] = (), of: Tiles | None = None
+    ) -> None:
+        """With `of`, the boxes of elements are those of the boxes of tiles, computed when they are asked for."""
+        self.layout: Final = layout
+        """The view of the buffer that the boxes are parts of."""
+        self._boxes = boxes
+        self.tiles: Final = tiles
+        """For an output of a launch the same parts as boxes of its tiles, by their indices."""
+        self.of: Final = of
+        """The output whose tiles these are; None if the boxes were given."""
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        """Parts, in elements."""
+        if not self._boxes and self.of is not None:
+            self._boxes = tuple([_elements_of(box, self.of) for box in self.tiles])
+        return self._boxes
+
+
+def _elements_of(tiles: Box, output: Tiles) -> Box:
+    """Return the box of elements that a box of an output's tiles has."""
+    return tuple(
+        [
+            (first * step, min(end * step, extent))
+            for (first, end), step, extent in zip(tiles, output.tile, output.view.layout.shape, strict=True)
+        ]
+    )
 
 
 Dirty: TypeAlias = Dirt | Everything | None
@@ -64,14 +87,7 @@ def dirt_of_tiles(tiles: Tiles, boxes: Sequence[Box]) -> Dirty:
         return None
     if len(found) > MOST_BOXES:
         return EVERYTHING
-    steps = list(zip(tiles.tile, tiles.view.layout.shape, strict=True))
-    elements = [
-        tuple(
-            [(first * step, min(end * step, extent)) for (first, end), (step, extent) in zip(box, steps, strict=True)]
-        )
-        for box in found
-    ]
-    return Dirt(tiles.view.layout, tuple(elements), found)
+    return Dirt(tiles.view.layout, (), found, tiles)
 
 
 @final
@@ -133,6 +149,8 @@ def volume(boxes: Sequence[Box]) -> int:
 
 def _outermost(boxes: Sequence[Box]) -> tuple[Box, ...]:
     """Return the boxes that do not lie in others."""
+    if len(boxes) < 2:
+        return tuple(boxes)
     different = list(dict.fromkeys(boxes))
     if len(different) < 2:
         return tuple(different)
