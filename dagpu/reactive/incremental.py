@@ -141,11 +141,12 @@ class IncrementalRun:
                     live_state(handle)  # raises a `MovedError` if it has moved since the trace
                 stage = self._stages[0]
                 repeated, parts = None, self._changed_parts() if self._parts else None
-                if not (stage.lost or stage.cutoffs or stage.common) and stage.tiles.runs_whole(parts):
-                    repeated = stage.plans.repeated(self._stale)
+                if not (stage.lost or stage.cutoffs or stage.common):
+                    with StartedAt(self._origin):
+                        repeated = stage.find_repeated(self._stale, parts)
                 if repeated is not None:
-                    await stage.repeat(repeated, waits, self._origin)
-                    self._count(stage, len(repeated.subprogram.chosen))
+                    await stage.repeat(*repeated, waits, self._origin)
+                    self._count(stage, len(repeated[0].subprogram.chosen))
                 else:
                     with StartedAt(self._origin):
                         await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)

@@ -157,10 +157,18 @@ class TiledPlans:
         """Return the plan for a change of parts of sources, and what its buffers are bound to beside those that each
         plan binds: the lists, and the memory of outputs of which tiles are written. None if it would run no less than
         the plan for the change of all of them."""
-        if not change.only:  # else it goes on with an update that waited for a cutoff
-            self._latest.clear()
         if not parts or not self._totals or self._leaves.mostly_changed(parts, WHOLE_FROM):
+            if not change.only:  # else it goes on with an update that waited for a cutoff
+                self._latest.clear()
             return None
+        return self.find_dirty(change, parts, targets)
+
+    def find_dirty(
+        self, change: Change, parts: ChangedParts, targets: TargetMemory
+    ) -> "tuple[TiledPlan, list[tuple[int, object]]] | None":
+        """Do what `find` does, for parts that are less than the share of all from which on all tiles run."""
+        if not change.only:
+            self._latest.clear()
         prepared = self._prepare(change, parts)
         update = prepared.update
         self._latest.append(update)

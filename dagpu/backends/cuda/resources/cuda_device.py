@@ -110,9 +110,18 @@ class CudaDevice:
         return MappedMemory(block, array_over(block, nbytes))
 
     def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
-        """Write an array to the elements of `layout` in memory that no run uses; see `part_writes`."""
+        """Write an array to the elements of `layout` in memory that no run uses; see `part_writes`. If other libraries
+        may still use memory of the device, it needs a run, which waits for them."""
         assert isinstance(memory, MemoryBlock), f"{memory!r} is not memory of the CUDA backend"
-        return write_part(self, memory, layout, array)
+        self.refuse_if_lost()
+        if self.exchange.arrivals:
+            return False
+        try:
+            with self.gpu.current():
+                return write_part(self.gpu, self.streams, (self.memory, self.pinned), memory, layout, array)
+        except DeviceLostError as error:
+            self.lose(error, ["a write to a part of a tensor"])
+            raise
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return the bytes of scratch memory that the body of a kernel needs on this device."""
