@@ -9,7 +9,7 @@ of nothing else. aiostream, where it is installed, does the same on asyncio. By 
 with a semaphore for what is in flight, and a queue for the order.
 
 A frame is copied in, blurred twice and copied out, by one call of a pipeline. The hand-written loop keeps three pending
-runs of the same pipeline. Nothing is asserted.
+runs of the same pipeline. Nothing is asserted. DALI and Holoscan have no row; benchmarks/updates.py has the reasons.
 """
 
 import argparse

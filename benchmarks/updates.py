@@ -7,9 +7,16 @@
 The op is a chain of kernels on 8 numbers. The last ones depend on a second source, which changes before each update:
 so the time should not depend on what is clean. Beside it: the same chain as a pipeline, which runs all of it from a
 cached plan, and as a plain op, which is traced in each run. The tiles are those of one kernel that declares what a tile
-sees: parts of its input are written, and the tiles that see them run, beside a change of all of the input. The cutoff
-is on a large tensor, which is made again with equal or with other elements, before a chain of kernels. The host
+sees: parts of its input are written, and the tiles that see them run, beside a change of all of the input. One row has
+the update alone, and one the write before it too: for all tiles that is the copy of a whole array to the device. The
+cutoff is on a large tensor, which is made again with equal or with other elements, before a chain of kernels. The host
 layer is a chain of functions of one number; its peer is reaktiv, which tracks reads (pip install reaktiv).
+
+On a GPU a graph of three kernels by hand stands beside the updates of three launches: in C++, which writes the
+arguments of all nodes (it needs nvcc), and with PyTorch, which replays a graph that reads a changed tensor. Two peers
+are missing. DALI runs all of a pipeline for each batch, and updates no part of it. Its wheel nvidia-dali-cuda120 has
+405 MiB, that for CUDA 13 has 190, and the machines on which the GPU's table is made take 64. Holoscan's wheel is a
+meta-package, whose components were not on the package index.
 """
 
 import argparse
@@ -23,6 +30,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
+from benchmarks.peers.update_peers import update_peers
 from benchmarks.support.table import Span, Table, load_average, machine, measure, now, save, show
 from dagpu import (
     DeviceOp,
@@ -61,6 +69,8 @@ HOST_SIDE = 16
 """Elements of a tile along each axis on the host, where a tile is one call of Python."""
 GOAL_TILES = {1: 8.0, 50: 1.6}
 """How many times as fast as all tiles a part of them is to be, in percent."""
+
+WITH_WRITE = ", with its write"
 
 AFTER = 30
 """Launches after the cutoff."""
@@ -197,10 +207,12 @@ def contenders(launches: int, dirty: int, count: int) -> list[Contender]:
 
 def compare_launches(count: int, repeats: int, *, gpu: bool) -> Table:
     """Return the table of chains of different lengths, of which a constant part changes."""
+    peers, left_out = update_peers(DIRTY, N, count) if gpu else ([], [])
+    missing = f" Left out: {'; '.join(left_out)}." if left_out else ""
     table = Table(
         f"An update of {DIRTY} of n launches",
         "us",
-        "From set() to the value, on the host's clock.",
+        f"From set() to the value, on the host's clock.{missing}",
         "the whole pipeline",
     )
     for launches in LAUNCHES:
@@ -210,6 +222,8 @@ def compare_launches(count: int, repeats: int, *, gpu: bool) -> Table:
         table.add(f"{launches}: pipeline, its number changed", found["changed"], 1e6, base=found["pipeline"])
         table.add(f"{launches}: the same, awaited", found["awaited"], 1e6, base=found["pipeline"])
         table.add(f"{launches}: plain op, traced", found["op"], 1e6, base=found["pipeline"])
+    for name, spans in (measure(peers, repeats) if peers else {}).items():
+        table.add(name, spans, 1e6)
     return table
 
 
@@ -238,8 +252,8 @@ class WrittenFeed:
         self._op: Op = mirror(out, self._source).first().unpartition().share()
 
     def updates(self, percent: int, count: int) -> Mapping[str, Span]:
-        """Return the mean time of `count` updates after a write to this part of the tiles; of 100 % after a set. The
-        time of the write itself does not count."""
+        """Return the mean time of `count` updates after a write to this part of the tiles; of 100 % after a set. Once
+        without the write, and once with it."""
         return trio.run(self._updates, percent, count)
 
     async def _updates(self, percent: int, count: int) -> Mapping[str, Span]:
@@ -248,10 +262,11 @@ class WrittenFeed:
             for _ in range(3):
                 await self._update(feed, percent)
             spans = [await self._update(feed, percent) for _ in range(count)]
-        mean = Span(sum(span.wall for span in spans) / count, sum(span.cpu for span in spans) / count)
-        return {f"{percent} %": mean}
+        alone, both = (_mean([each[way] for each in spans]) for way in (0, 1))
+        return {f"{percent} %": alone, f"{percent} %{WITH_WRITE}": both}
 
-    async def _update(self, feed: Feed[Any], percent: int) -> Span:
+    async def _update(self, feed: Feed[Any], percent: int) -> tuple[Span, Span]:
+        start = now()
         if percent == 100:
             self._source.set(await from_host(self._array))
         else:
@@ -264,7 +279,11 @@ class WrittenFeed:
                     self._source.write(part, self._array[part])
         begin = now()
         await feed.next()
-        return now().since(begin)
+        return now().since(begin), now().since(start)
+
+
+def _mean(spans: list[Span]) -> Span:
+    return Span(sum(span.wall for span in spans) / len(spans), sum(span.cpu for span in spans) / len(spans))
 
 
 def compare_tiles(count: int, repeats: int, *, gpu: bool) -> Table:
@@ -273,7 +292,7 @@ def compare_tiles(count: int, repeats: int, *, gpu: bool) -> Table:
     table = Table(
         f"An update of a part of {GRID * GRID:,} tiles of {4 * side * side:,} bytes",
         "us",
-        "From the write to the value, on the host's clock; the write itself is not counted.",
+        "From the write to the value, on the host's clock, without the write and with it.",
         "all tiles",
     )
     feed = WrittenFeed(side)
@@ -282,6 +301,9 @@ def compare_tiles(count: int, repeats: int, *, gpu: bool) -> Table:
     found = measure(contenders, repeats)
     for percent in percents:
         table.add(f"{percent} % dirty", found[f"{percent} %"], 1e6, base=found["100 %"])
+    for percent in percents:
+        name = f"{percent} %{WITH_WRITE}"
+        table.add(f"{percent} % dirty{WITH_WRITE}", found[name], 1e6, base=found[f"100 %{WITH_WRITE}"])
     return table
 
 

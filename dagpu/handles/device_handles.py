@@ -6,10 +6,14 @@ dagpu.runtime.device_lookup finds devices (`device("host:1")`, `use_device`); da
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
-from typing import Any, Final, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
 
 from dagpu.common.critical import Section
 from dagpu.common.layout import Layout
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Enqueue: TypeAlias = Callable[..., object]
 """Enqueues the work: `f(stream, addresses, scratch, *numbers)`. `stream` is a CUstream, `addresses` are those of the
@@ -176,6 +180,16 @@ class Exchange(Protocol):
         ...
 
 
+@final
+class MappedMemory(NamedTuple):
+    """Memory that the host writes between runs, and that kernels read in place, so that no copy goes before them."""
+
+    memory: object
+    """The memory object of the backend, to bind to a buffer of a plan."""
+    content: "NDArray[np.uint8]"
+    """Its bytes. They must not be written while a run reads them."""
+
+
 class Driver(Protocol):
     """The functions of a backend for one of its devices."""
 
@@ -202,6 +216,23 @@ class Driver(Protocol):
 
     def is_known(self, body: LibraryBody, operands: Sequence[Layout]) -> bool:
         """True if `scratch_bytes` returns at once for these arguments."""
+        ...
+
+    def mapped_memory(self, nbytes: int) -> "MappedMemory":
+        """Return host memory that kernels of the device read where it is.
+
+        Raises:
+            DeviceError: there is too little memory.
+        """
+        ...
+
+    def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
+        """Write an array to the elements of `layout` in `memory`, which no run uses, and return True when it is
+        complete. This thread blocks. Return False, and change nothing, if that needs a run of its own.
+
+        Raises:
+            DeviceError: the device is lost.
+        """
         ...
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:

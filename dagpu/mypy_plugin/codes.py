@@ -16,4 +16,5 @@ OUTPUT_PARTITION: Final = ErrorCode("dagpu-output-partition", "A kernel's output
 UNUSED_OP: Final = ErrorCode("dagpu-unused-op", "An op or a flow is built and never run", "dagpu")
 SEES: Final = ErrorCode("dagpu-sees", "What a kernel declares to see does not fit its parameters", "dagpu")
 SOURCE_PART: Final = ErrorCode("dagpu-source-part", "A part that is written does not lie in its source", "dagpu")
+SOURCE_VALUE: Final = ErrorCode("dagpu-source-value", "A source is to hold a tuple with a handle in it", "dagpu")
 GRAPH_NODE: Final = ErrorCode("dagpu-graph-node", "An op that cannot be recorded into a CUDA graph", "dagpu")

@@ -11,13 +11,13 @@ from mypy.plugin import FunctionContext, MethodContext, MethodSigContext
 from mypy.types import FunctionLike, Type
 
 from dagpu.mypy_plugin.shapes import handle_shapes, output_partition
-from dagpu.mypy_plugin.typing import graph_nodes, kernel_calls, op_parameters
+from dagpu.mypy_plugin.typing import graph_nodes, kernel_calls, op_parameters, source_values
 
 FunctionHook: TypeAlias = Callable[[FunctionContext], Type]
 MethodHook: TypeAlias = Callable[[MethodContext], Type]
 SignatureHook: TypeAlias = Callable[[MethodSigContext], FunctionLike]
 
-RULES = (kernel_calls, handle_shapes, op_parameters, output_partition, graph_nodes)
+RULES = (kernel_calls, handle_shapes, op_parameters, output_partition, graph_nodes, source_values)
 """The modules of the typing rules: first those that infer the result, then those that narrow it or check the call."""
 
 

@@ -116,6 +116,19 @@ UNUSED_FLOW = (
 )
 
 
+def held_in_source(handle: str, *, lent: bool) -> str:
+    """Message: a tuple that a source is to hold has a handle in it."""
+    if lent:
+        return (
+            f"a source is given a tuple that holds a {handle}, and may keep it for longer than the loan. Make a source "
+            "of each: of a copy, dup(t), or of the tensor itself."
+        )
+    return (
+        f"a source is given a tuple that holds a {handle}: a source holds one tensor, or host values. Make a source of "
+        "each."
+    )
+
+
 def crashed(error: Exception) -> str:
     """Message: the plugin has failed with an internal error."""
     return (

@@ -25,6 +25,7 @@ NEW_OUTPUT: Final = "dagpu.kernels.decorator.NewOutput"
 NEW_OUTPUT_CALL: Final = f"{NEW_OUTPUT}.__call__"
 KERNEL_DECORATOR: Final = "dagpu.kernels.decorator.kernel"
 SOURCE: Final = "dagpu.ops.live.source_op.Source"
+MAKE_SOURCE: Final = "dagpu.ops.live.source_op.source"
 
 SLICE: Final = "builtins.slice"
 HERE: Final = "dagpu.kernels.sees.Here"

@@ -104,18 +104,26 @@ class IncrementalRun:
             lines.append(
                 f"{len(self._stages)} stages: a closure waits for host data, so each update traces the op again"
             )
-        lines += [str(stage.plans.newest) for stage in self._stages if stage.plans.newest is not None]
-        counts = [(stage, count) for stage in self._stages for count in stage.tiles.counts if count.tiles]
-        if counts:
-            tiles = [
-                f"{label(stage.staleness.program.instructions[count.instruction])} {count.tiles:,} of {count.total:,}"
-                for stage, count in counts[:_MOST_SHOWN]
-            ]
-            more = ", ..." if len(counts) > _MOST_SHOWN else ""
-            lines.append(f"the last update ran tiles: {', '.join(tiles)} tiles{more}")
+        lines += self._explain_tiles()
         total = sum(buffer.nbytes for stage in self._stages for buffer in stage.staleness.program.buffers)
         lines.append(f"kept {self.kept_bytes:,} bytes of {total:,}")
         return lines
+
+    def _explain_tiles(self) -> list[str]:
+        """Describe which tiles the last update ran, and from how many on it runs all of them."""
+        counts = [(stage, count) for stage in self._stages for count in stage.tiles.counts if count.tiles]
+        if not counts:
+            return []
+        names = [label(stage.staleness.program.instructions[count.instruction]) for stage, count in counts]
+        ran, least = [], []
+        for name, (stage, count) in list(zip(names, counts, strict=True))[:_MOST_SHOWN]:
+            ran.append(f"{name} {count.tiles:,} of {count.total:,}")
+            least.append(f"{name} {stage.tiles.whole_from(count.instruction):,}")
+        more = ", ..." if len(counts) > _MOST_SHOWN else ""
+        return [
+            f"from this number of dirty tiles on, a launch runs all of them and has no list: {', '.join(least)}{more}",
+            f"the last update ran tiles: {', '.join(ran)} tiles{more}",
+        ]
 
     async def update(self, snapshot: Snapshot, waits: Waits, newer: Mapping[Source[Any], Version] | None = None) -> Any:
         """Bring everything up to date with a snapshot, and return the op's value.
@@ -135,16 +143,16 @@ class IncrementalRun:
                 for handle in self._held:
                     live_state(handle)  # raises a `MovedError` if it has moved since the trace
                 stage = self._stages[0]
-                repeated = None
-                if not (self._parts or stage.lost or stage.cutoffs or stage.common):
-                    repeated = stage.plans.repeated(self._stale)
+                repeated, parts = None, self._changed_parts() if self._parts else None
+                if not (stage.lost or stage.cutoffs or stage.common):
+                    with StartedAt(self._origin):
+                        repeated = stage.find_repeated(self._stale, parts)
                 if repeated is not None:
-                    await stage.repeat(repeated, waits, self._origin)
-                    ran = len(repeated.subprogram.chosen)
+                    await stage.repeat(*repeated, waits, self._origin)
+                    ran = len(repeated[0].subprogram.chosen)
                     self.launched += ran
                     self.reused += len(stage.staleness.program.instructions) - ran
                 else:
-                    parts = self._changed_parts() if self._parts else None
                     with StartedAt(self._origin):
                         await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
                 self._stale = 0

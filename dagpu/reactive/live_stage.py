@@ -1,6 +1,6 @@
 """`LiveStage`, a traced stage between updates: it runs the plan of each change, and has the memory that stays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.backends.protocol import Bindings
@@ -186,17 +186,32 @@ class LiveStage:
             return 0
         memory = self._bind(update.subprogram, change.compare)
         if tiled is not None:
-            for here, memory_here in tiled[1].items():
+            for here, memory_here in tiled[1]:
                 memory[here] = memory_here
         await self._launch(update, update.loaded, memory, waits, origin, change.compare)
         self.lost -= update.targets
         return len(chosen) - sum(len(each.chosen) for each in self._comparisons.of(change.compare))
 
-    async def repeat(self, update: UpdatePlan, waits: Waits, origin: Origin) -> None:
-        """Do what `run` does, for a plan of `UpdatePlans.repeated`, and for a stage without lost targets."""
+    def find_repeated(
+        self, mask: int, parts: ChangedParts | None
+    ) -> tuple[UpdatePlan | TiledPlan, Sequence[tuple[int, object]]] | None:
+        """Return the plan for a change of these bits, and the memory of its buffers beside the inputs, if nothing else
+        has to be done before its next run; else None. For a stage without cutoffs, lost targets and common ones."""
+        if self.tiles.runs_whole(parts):
+            whole = self.plans.repeated(mask)
+            return None if whole is None else (whole, ())
+        tiled = self.tiles.find_dirty(Change(mask), parts or {}, self.targets)
+        if tiled is None or tiled[0].loaded is None or not tiled[0].loaded.graph_is_ready:
+            return None
+        return tiled
+
+    async def repeat(
+        self, update: UpdatePlan | TiledPlan, bound: Sequence[tuple[int, object]], waits: Waits, origin: Origin
+    ) -> None:
+        """Do what `run` does, for a plan of `find_repeated`."""
         loaded, settings = update.loaded, self._settings
         assert loaded is not None
-        if settings.direct and loaded.runs >= OFTEN:
+        if settings.direct and loaded.runs >= OFTEN and isinstance(update, UpdatePlan):
             if not loaded.again_is_known:
                 self._write_call(update, loaded)
             if loaded.again is not None:
@@ -211,7 +226,10 @@ class LiveStage:
                     raise
                 if refused is None:
                     return
-        await self._launch(update, loaded, self._bind(update.subprogram), waits, origin)
+        memory = self._bind(update.subprogram)
+        for here, memory_here in bound:
+            memory[here] = memory_here
+        await self._launch(update, loaded, memory, waits, origin)
 
     def _write_call(self, update: UpdatePlan, loaded: LoadedPlan) -> None:
         """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, without a cutoff."""

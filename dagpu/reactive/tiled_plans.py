@@ -2,8 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
+import numpy as np
+
+from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
@@ -13,14 +17,14 @@ from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram
-from dagpu.lowering.verify.verify_tiles import verify_tiles
+from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.live.parts import Box
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.device_lookup import find_device
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 MOST_TILED_PLANS: Final = 32
@@ -40,27 +44,44 @@ ChangedParts: TypeAlias = Mapping[int, tuple[Box, ...]]
 class TiledPlan:
     """A plan with lists of tiles, which serves all lists that fit into its own."""
 
-    __slots__ = ("loaded", "locks", "proved", "subprogram", "targets", "tiled", "whole")
+    __slots__ = ("_lists", "bound", "loaded", "locks", "old", "proved", "subprogram", "targets", "whole", "written")
 
     def __init__(
         self,
         whole: Subprogram,
         tiled: TiledProgram,
         targets: set[int],
+        listed: frozenset[int],
         loaded: LoadedPlan | None,
         locks: list[Storage],
     ) -> None:
+        """`listed` has the buffers that launches with lists write."""
         self.whole = whole
         """The same instructions without lists."""
         self.proved: set[frozenset[int]] = set()
         """The sets of instructions that leave what they left before, for which the plan is proved."""
-        self.tiled = tiled
         self.subprogram: Subprogram = tiled.subprogram
         self.targets = frozenset([buffer for buffer, _ in tiled.subprogram.outputs if buffer in targets])
         """The targets that the plan makes."""
         self.loaded = loaded
         """None where nothing runs."""
         self.locks = dict.fromkeys(locks, False)
+        self.old = tiled.old
+        self.written = tuple([(buffer, here) for buffer, here in tiled.subprogram.outputs if buffer in listed])
+        """The outputs of which tiles are written: the number in the whole program, and here."""
+        devices = tiled.subprogram.program.devices
+        tables = [
+            (here, driver_of(find_device(devices[device])).mapped_memory(tiled.subprogram.program.buffers[here].nbytes))
+            for device, here in tiled.lists
+        ]
+        self.bound = tuple([(here, table.memory) for here, table in tables])
+        """The memory of the lists, which every run of the plan reads. One run of a feed ends before the next begins."""
+        self._lists = [table.content.view(np.int32) for _, table in tables]
+
+    def put_lists(self, array: "NDArray[np.int32]") -> None:
+        """Write the lists of the next run, where the kernels read them. No run of the plan may be under way."""
+        for table in self._lists:
+            table[:] = array
 
 
 @final
@@ -70,11 +91,11 @@ class _Prepared(NamedTuple):
     update: TileUpdate
     unchanged: frozenset[int]
     """The instructions that leave what they left before."""
-    written: tuple[int, ...]
+    written: frozenset[int]
     """The buffers of which tiles are written."""
     lengths: tuple[tuple[int, int], ...]
     array: "NDArray[np.int32] | None"
-    """The lists, as the plan's copy brings them to the device."""
+    """The lists, as kernels read them."""
     runs_less: bool
     """False if all runs that would run without knowing the parts."""
 
@@ -97,33 +118,67 @@ class TiledPlans:
         self._settings = settings
         self._on_plan = on_plan
         self._tiles = TileUpdates(staleness)
-        self._totals = self._tiles.total
+        self._totals = self._tiles.totals
         self._verifier: UpdateVerifier | None = None
+        self._tile_verifier = TileVerifier(staleness)
         self._plans: OrderedDict[Hashable, TiledPlan] = OrderedDict()
         self._prepared: OrderedDict[Hashable, _Prepared] = OrderedDict()
-        self.counts: tuple[TileCount, ...] = ()
+        self._latest: list[TileUpdate] = []
+        """The parts of the last update, if it may have run tiles: the later ones waited for cutoffs."""
+
+    @property
+    def counts(self) -> tuple[TileCount, ...]:
         """The tiles that the last update ran, of each launch that may run in tiles; empty if it ran launches whole."""
+        found = dict.fromkeys(self._totals, 0) if self._latest else {}
+        for update in self._latest:
+            chosen = set(update.chosen)
+            found |= {
+                index: len(update.lists.get(index, range(total)))
+                for index, total in self._totals.items()
+                if index in chosen
+            }
+        return tuple([TileCount(index, count, self._totals[index]) for index, count in found.items()])
+
+    def whole_from(self, launch: int) -> int:
+        """Return the number of dirty tiles from which on a launch runs all of them, with no list."""
+        return ceil(WHOLE_FROM * self._totals[launch])
+
+    def runs_whole(self, parts: ChangedParts | None) -> bool:
+        """Return true if a change of these parts of sources runs all tiles, as far as their extents say; None if more
+        than parts has changed. Then the last update ran no tiles."""
+        if parts and self._totals and not self._leaves.mostly_changed(parts, WHOLE_FROM):
+            return False
+        self._latest.clear()
+        return True
 
     def find(
         self, change: Change, parts: ChangedParts, targets: TargetMemory
-    ) -> "tuple[TiledPlan, dict[int, object]] | None":
+    ) -> "tuple[TiledPlan, list[tuple[int, object]]] | None":
         """Return the plan for a change of parts of sources, and what its buffers are bound to beside those that each
         plan binds: the lists, and the memory of outputs of which tiles are written. None if it would run no less than
         the plan for the change of all of them."""
-        if not change.only:  # else it goes on with an update that waited for a cutoff
-            self.counts = ()
         if not parts or not self._totals or self._leaves.mostly_changed(parts, WHOLE_FROM):
+            if not change.only:  # else it goes on with an update that waited for a cutoff
+                self._latest.clear()
             return None
+        return self.find_dirty(change, parts, targets)
+
+    def find_dirty(
+        self, change: Change, parts: ChangedParts, targets: TargetMemory
+    ) -> "tuple[TiledPlan, list[tuple[int, object]]] | None":
+        """Do what `find` does, for parts that are less than the share of all from which on all tiles run."""
+        if not change.only:
+            self._latest.clear()
         prepared = self._prepare(change, parts)
         update = prepared.update
-        self._count(update)
+        self._latest.append(update)
         if not prepared.runs_less:
             return None
         held = tuple([buffer for buffer in prepared.written if targets.is_held(buffer)])
         key = change, update.chosen, prepared.lengths, held
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._make(change, update, prepared.lengths, held)
+            plan = self._plans[key] = self._make(change, prepared, held)
             while len(self._plans) > MOST_TILED_PLANS:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
@@ -132,7 +187,13 @@ class TiledPlans:
                 self._verifier = UpdateVerifier(self._staleness, self._comparisons)
             self._verifier.verify(change, plan.whole, prepared.unchanged)
             plan.proved.add(prepared.unchanged)
-        return plan, self._bound(plan, prepared, held, targets)
+        if prepared.array is not None:
+            plan.put_lists(prepared.array)
+        memory = targets.memory
+        bound: list[tuple[int, object]] = [(here, memory[buffer]) for buffer, here in plan.old]
+        bound += [(here, None if buffer in held else memory[buffer]) for buffer, here in plan.written]
+        bound += plan.bound
+        return plan, bound
 
     def _prepare(self, change: Change, parts: ChangedParts) -> "_Prepared":
         """Return what an update runs after a change of these parts, proved. The same parts often change again."""
@@ -143,53 +204,27 @@ class TiledPlans:
             update = self._tiles.update(change, dirt)
             unchanged: frozenset[int] = frozenset()
             if self._settings.verify:
-                unchanged = verify_tiles(self._staleness, change, dirt, update)
+                unchanged = self._tile_verifier.verify(change, dirt, update)
             instructions = self._staleness.program.instructions
-            written = sorted({buffer for index in update.lists for buffer in instructions[index].writes})
+            written = frozenset([buffer for index in update.lists for buffer in instructions[index].writes])
             lengths = lengths_of(update.lists, self._totals)
             runs_less = self._tiles.runs_less(change, update)
             array = list_array(lengths, update.lists, self._totals) if lengths else None
-            found = self._prepared[key] = _Prepared(update, unchanged, tuple(written), lengths, array, runs_less)
-            while len(self._prepared) > MOST_PREPARED:
+            found = self._prepared[key] = _Prepared(update, unchanged, written, lengths, array, runs_less)
+            if len(self._prepared) > MOST_PREPARED:
                 self._prepared.popitem(last=False)
-        self._prepared.move_to_end(key)
+        else:
+            self._prepared.move_to_end(key)
         return found
 
-    def _count(self, update: TileUpdate) -> None:
-        """Record the tiles that an update runs."""
-        chosen, before = set(update.chosen), {each.instruction: each for each in self.counts}
-        self.counts = tuple(
-            [
-                TileCount(index, len(update.lists.get(index, range(total))), total)
-                if index in chosen
-                else before.get(index, TileCount(index, 0, total))
-                for index, total in self._totals.items()
-            ]
-        )
-
-    def _bound(
-        self, plan: TiledPlan, prepared: "_Prepared", held: tuple[int, ...], targets: TargetMemory
-    ) -> dict[int, object]:
-        """Return the memory of the buffers of lists, and of outputs of which tiles are written."""
-        tiled, outputs = plan.tiled, dict(plan.subprogram.outputs)
-        bound: dict[int, object] = {here: targets.memory[buffer] for buffer, here in tiled.old}
-        for buffer in prepared.written:
-            if buffer in outputs:
-                bound[outputs[buffer]] = None if buffer in held else targets.memory[buffer]
-        if tiled.list_cell is not None:
-            bound[tiled.list_cell] = prepared.array
-        return bound
-
-    def _make(
-        self, change: Change, update: TileUpdate, lengths: tuple[tuple[int, int], ...], held: tuple[int, ...]
-    ) -> TiledPlan:
+    def _make(self, change: Change, prepared: _Prepared, held: tuple[int, ...]) -> TiledPlan:
         """Return a new plan. Outputs that something else holds begin as copies."""
-        whole = self._comparisons.extract(update.chosen, change.compare, self._staleness.targets)
-        tiled, loaded = with_lists(whole, lengths, held), None
+        whole = self._comparisons.extract(prepared.update.chosen, change.compare, self._staleness.targets)
+        tiled, loaded = with_lists(whole, prepared.lengths, held), None
         if whole.chosen:
             made = plan_program(tiled.subprogram.program, self._settings.verify)
             self._on_plan(made)
             loaded = LoadedPlan(made, self._settings)
             loaded.keep(None, _GRAPH_FROM)
         locks = [self._leaves.locks[b] for b, _ in whole.inputs if b in self._leaves.locks]
-        return TiledPlan(whole, tiled, self._staleness.targets, loaded, locks)
+        return TiledPlan(whole, tiled, self._staleness.targets, prepared.written, loaded, locks)

@@ -39,6 +39,7 @@ RAISES: dict[str, tuple[type[Exception], ...]] = {
     "dagpu-graph-node": (CaptureError,),
     "dagpu-sees": (KernelArgumentError,),
     "dagpu-source-part": (SourceError,),
+    "dagpu-source-value": (SourceError,),
     # No counterpart in a run: a borrow keeps its tensor alive, wherever it goes.
     "dagpu-borrow-escape": (),
     # A feed that is kept and not asked does no harm in a run.

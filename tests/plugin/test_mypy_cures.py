@@ -277,6 +277,21 @@ source(vector()).write(slice(0, 4), zeros((2,)).sync())
 # Give data of the shape and element type of the part
 source(vector()).write(slice(0, 4), zeros((4,)).sync())
 
+## dagpu-source-value
+x = vector()
+print(source((x.borrow(), 2.0)).revision)
+# Make a source of each: of a copy, dup(t)
+x = vector()
+print(source(dup(x.borrow()).sync()).revision, source(2.0).revision)
+# or of the tensor itself
+x = vector()
+print(source(x).revision, source(2.0).revision)
+
+## dagpu-source-value
+print(source((vector().share(), 2.0)).revision)
+# Make a source of each
+print(source(vector().share()).revision, source(2.0).revision)
+
 ## dagpu-output-partition
 scale(vector(), 2.0).sync()
 # Cut it into tiles: .partition(tile)

@@ -22,8 +22,8 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.cuda.commands.staging import array_over
 from dagpu.backends.cuda.executable import Executable
+from dagpu.backends.cuda.resources.locked_arrays import array_over
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.backends.protocol import Bindings, Failure
 from dagpu.lowering.plan import Plan

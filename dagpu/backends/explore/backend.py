@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from itertools import count
-from typing import ClassVar, Literal, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 from dagpu.backends.common.device_registry import DeviceRegistry
 from dagpu.backends.common.machine_memory import machine_memory
@@ -12,13 +12,16 @@ from dagpu.backends.explore.explored_graph import ExploredGraph
 from dagpu.backends.explore.explored_replay import ExploreReplay
 from dagpu.backends.explore.script import script_of
 from dagpu.backends.explore.store import PoisonedStore
-from dagpu.backends.host.arrays import Account
+from dagpu.backends.host.arrays import Account, HostMemory, writable_array
 from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
 from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import Device, LibraryBody
+from dagpu.handles.device_handles import Device, LibraryBody, MappedMemory
 from dagpu.lowering.plan import Plan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 DEVICES = 8
 """Number of devices, enough for any test."""
@@ -71,6 +74,16 @@ class ExploreDriver:
 
     def is_known(self, body: LibraryBody, operands: Sequence[Layout]) -> bool:
         """Return True: see `scratch_bytes`."""
+        return True
+
+    def mapped_memory(self, nbytes: int) -> MappedMemory:
+        """Return memory that no account counts."""
+        memory = HostMemory(Account(), nbytes)
+        return MappedMemory(memory, memory.block)
+
+    def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
+        """Write an array to the elements of `layout` in memory that no run uses."""
+        writable_array(memory, layout)[...] = array
         return True
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
-from typing import ClassVar, Final, Literal, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, final
 
 from dagpu.backends.common.device_registry import DeviceRegistry
 from dagpu.backends.common.lanes import streams_by_device, streams_of_lanes
@@ -10,7 +10,7 @@ from dagpu.backends.common.machine_memory import machine_memory
 from dagpu.backends.common.measuring import recording
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.common.worker_threads import WorkerStream, enqueue
-from dagpu.backends.host.arrays import Account, HostMemory
+from dagpu.backends.host.arrays import Account, HostMemory, writable_array
 from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
 from dagpu.backends.host.host_graph import HostGraph
 from dagpu.backends.host.host_replay import Batch, HostReplay
@@ -18,10 +18,13 @@ from dagpu.backends.protocol import Bindings
 from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import Device, LibraryBody
+from dagpu.handles.device_handles import Device, LibraryBody, MappedMemory
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan, Step
 from dagpu.lowering.program import HOST, Role
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SPREAD: Final = 8
 """Number of pooled streams over which concurrent runs are spread. A plan with more lanes uses more."""
@@ -68,6 +71,16 @@ class HostDriver:
 
     def is_known(self, body: LibraryBody, operands: Sequence[Layout]) -> bool:
         """Return True: see `scratch_bytes`."""
+        return True
+
+    def mapped_memory(self, nbytes: int) -> MappedMemory:
+        """Return memory that no account counts."""
+        memory = HostMemory(Account(), nbytes)
+        return MappedMemory(memory, memory.block)
+
+    def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
+        """Write an array to the elements of `layout` in memory that no run uses."""
+        writable_array(memory, layout)[...] = array
         return True
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:

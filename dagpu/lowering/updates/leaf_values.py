@@ -30,8 +30,10 @@ class LeafValues:
         """The memory that the op itself holds: each run that reads it locks it."""
         self._constants: dict[int, Any] = {}
         self._live: dict[int, tuple[LiveInput, NumberUse | None]] = {}
+        self._arrays: list[tuple[int, int, Layout]] = []
+        """For each source that is a tensor or an array its bit, its buffer and its layout, once they are asked for."""
         self._sizes: dict[int, int] = {}
-        """The number of elements of each source that is a tensor or an array, by its bit, once they are asked for."""
+        """The number of elements of each of them, by its bit."""
         self._keepers = [
             clone_shared(handle)
             for state, handle in builder.lent.items()
@@ -115,23 +117,31 @@ class LeafValues:
 
     def mostly_changed(self, parts: Mapping[int, Sequence[Box]], share: float) -> bool:
         """Return true if of each of these sources, by their bits, one part is at least this share of all elements."""
-        if not self._sizes:
-            layouts = {made.own: _layout(made) for made, _ in self._live.values()}
-            self._sizes = {bit: prod(layout.shape) for bit, layout in layouts.items() if layout is not None}
+        self._find_arrays()
         for bit, boxes in parts.items():
             least = share * self._sizes.get(bit, 1)
-            if all(prod([end - begin for begin, end in box]) < least for box in boxes):
+            if max(map(_elements, boxes), default=0) < least:
                 return False
         return True
 
     def dirt(self, parts: Mapping[int, Sequence[Box]]) -> dict[int, Dirty]:
         """Return the dirt of the leaves of sources of which only parts have changed, by the sources' bits."""
-        found: dict[int, Dirty] = {}
+        self._find_arrays()
+        return {buffer: dirt_of_boxes(layout, parts[bit]) for bit, buffer, layout in self._arrays if bit in parts}
+
+    def _find_arrays(self) -> None:
+        """Record the sources that are tensors or arrays: a value of another shape is another trace."""
+        if self._sizes:
+            return
         for buffer, (made, _) in self._live.items():
             layout = _layout(made)
-            if made.own in parts and layout is not None:
-                found[buffer] = dirt_of_boxes(layout, parts[made.own])
-        return found
+            if layout is not None:
+                self._arrays.append((made.own, buffer, layout))
+                self._sizes[made.own] = prod(layout.shape)
+
+
+def _elements(box: Box) -> int:
+    return prod([end - begin for begin, end in box])
 
 
 def _layout(made: LiveInput) -> Layout | None:

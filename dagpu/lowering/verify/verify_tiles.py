@@ -8,12 +8,14 @@ dirt leave what they left before, which `verify_update` takes as given, and a la
 launch would, if the list has all dirty tiles and the output held all of its tiles before.
 """
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from dagpu.common.errors import PlanError
-from dagpu.lowering.program import Cell, CopyDtoD, CopyHtoD, Launch, Tiles, View, label
+from dagpu.common.layout import Layout
+from dagpu.lowering.program import Cell, CopyDtoD, CopyHtoD, Instruction, Launch, Tiles, View, label
 from dagpu.lowering.updates.dirty.dirt import Dirt, Dirty
 from dagpu.lowering.updates.dirty.tile_updates import LeafDirt, TileUpdate
 from dagpu.lowering.updates.staleness import Change, Staleness
@@ -25,156 +27,198 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def verify_tiles(staleness: Staleness, change: Change, leaves: LeafDirt, update: TileUpdate) -> frozenset[int]:
-    """Prove the tiles of an update for a change of inputs, of which these leaves have known dirt.
+@final
+class TileVerifier:
+    """Proves updates in tiles of one program. What it reads off the program serves all of them."""
 
-    Return the instructions that depend on the change and leave what they left before.
+    def __init__(self, staleness: Staleness) -> None:
+        self._staleness = staleness
+        self._reads: dict[tuple[int, int], tuple[_Seen, ...] | None] = {}
+        """For each launch and each buffer that it reads, how its tiles see that; None if each may see all of it."""
+        self._outputs: dict[tuple[int, int], Tiles] = {}
 
-    Raises:
-        PlanError: a tile that may differ is left out, or a launch of a list writes memory that does not hold the rest.
-    """
-    program = staleness.program
-    unchanged: set[int] = set()
-    claims = _Claims(staleness, change, leaves, update)
-    for index in staleness.dependents(change.mask):
-        instruction = program.instructions[index]
-        for buffer in instruction.writes:
-            claimed = update.dirt.get((buffer, index))
-            if not _covers(staleness, index, buffer, claimed, claims):
-                raise PlanError(
-                    f"an update leaves out tiles of buffer {buffer}, which {label(instruction)} writes, and which may "
-                    f"differ. {CURE}"
+    def verify(self, change: Change, leaves: LeafDirt, update: TileUpdate) -> frozenset[int]:
+        """Prove the tiles of an update for a change of inputs, of which these leaves have known dirt.
+
+        Return the instructions that depend on the change and leave what they left before.
+
+        Raises:
+            PlanError: a tile that may differ is left out, or a launch of a list writes memory that does not hold the
+                rest.
+        """
+        staleness, dirt, mask = self._staleness, update.dirt, change.mask
+        instructions, unchanged = staleness.program.instructions, []
+        for index in staleness.dependents(mask):
+            instruction, clean, found = instructions[index], True, list[_Found]()
+            for need in staleness.needs[index]:
+                stale, where = self._dirt(need, mask, leaves, dirt)
+                if stale:
+                    found.append((need[0], where))
+            for buffer in instruction.writes:
+                claimed = dirt.get((buffer, index))
+                if claimed is not None:
+                    clean = False
+                if found and not self._covers(index, instruction, buffer, claimed, found):
+                    raise PlanError(
+                        f"an update leaves out tiles of buffer {buffer}, which {label(instruction)} writes, and which "
+                        f"may differ. {CURE}"
+                    )
+            if clean:
+                unchanged.append(index)
+        for index, numbers in update.lists.items():
+            launch = instructions[index]
+            assert type(launch) is Launch
+            listed = np.zeros(launch.grid, np.bool_)
+            listed.ravel()[numbers] = True
+            for buffer in launch.writes:
+                held = buffer in staleness.targets and buffer not in change.lost
+                whole = len(staleness.writers[buffer]) > 1 or (
+                    not held and (buffer in staleness.targets or buffer in staleness.read)
                 )
-        if all(update.dirt.get((buffer, index)) is None for buffer in instruction.writes):
-            unchanged.add(index)
-    for index, numbers in update.lists.items():
-        launch = program.instructions[index]
-        assert type(launch) is Launch
-        listed = np.zeros(launch.grid, np.bool_)
-        listed.ravel()[numbers] = True
-        for buffer in launch.writes:
-            held = buffer in staleness.targets and buffer not in change.lost
-            claimed = update.dirt.get((buffer, index))
-            whole = len(staleness.writers[buffer]) > 1 or (
-                not held and (buffer in staleness.targets or buffer in staleness.read)
-            )
-            if whole or not _lists_all(claimed, listed):
-                raise PlanError(
-                    f"an update runs a list of tiles of {label(launch)}, which leaves buffer {buffer} stale. {CURE}"
-                )
-    return frozenset(unchanged)
+                if whole or not _lists_all(dirt.get((buffer, index)), listed):
+                    raise PlanError(
+                        f"an update runs a list of tiles of {label(launch)}, which leaves buffer {buffer} stale. {CURE}"
+                    )
+        return frozenset(unchanged)
+
+    def _dirt(
+        self, need: tuple[int, int], mask: int, leaves: LeafDirt, dirt: Mapping[tuple[int, int], Dirty]
+    ) -> tuple[bool, Dirt | None]:
+        """Return whether what an instruction reads may differ, and where; None for anywhere. Of what an earlier
+        instruction leaves, the claim counts, which is proved."""
+        buffer, writer = need
+        if writer >= 0:
+            found = dirt.get(need)
+            stale = found is not None and bool(self._staleness.deps[writer] & mask)
+        else:
+            found = leaves.get(buffer)
+            stale = (found is not None or buffer not in leaves) and bool(self._staleness.bits.get(buffer, 0) & mask)
+        return stale, found if type(found) is Dirt else None
+
+    def _covers(
+        self, index: int, instruction: Instruction, buffer: int, claimed: Dirty, dirty: "Sequence[_Found]"
+    ) -> bool:
+        """Return true if what an instruction leaves in a buffer differs at most where this is claimed."""
+        if claimed is not None and type(claimed) is not Dirt:
+            return True
+        if type(instruction) is Launch:
+            return all(self._launch_covers(index, instruction, read, where, buffer, claimed) for read, where in dirty)
+        if claimed is None or not isinstance(instruction, CopyHtoD | CopyDtoD) or len(dirty) > 1:
+            return False
+        where, out = dirty[0][1], instruction.out.layout
+        return (
+            where is not None
+            and (type(instruction) is CopyHtoD or where.layout == instruction.source.layout)
+            and out.shape == where.layout.shape
+            and claimed.layout == out
+            and all(any(_lies_in(box, other) for other in claimed.boxes) for box in where.boxes)
+        )
+
+    def _launch_covers(
+        self, index: int, launch: Launch, read: int, where: Dirt | None, buffer: int, claimed: Dirt | None
+    ) -> bool:
+        """Return true if each tile of an output that sees dirt of what it reads in one buffer is claimed to be
+        dirty."""
+        key = index, read
+        if key not in self._reads:
+            self._reads[key] = _seen_by(launch, read)
+        seen, own = self._reads[key], self._output(index, launch, buffer)
+        if seen is None or where is None:
+            return False
+        boxes = () if claimed is None or claimed.layout != own.view.layout else claimed.tiles
+        for each in seen:
+            if each.layout != where.layout:
+                return False
+            for box in where.boxes:
+                for other in boxes:
+                    if _only_these_see(box, each, other):
+                        break
+                else:
+                    if not _none_sees(box, each):
+                        return False
+        return claimed is None or claimed.of is own or _are_alike(claimed, own)
+
+    def _output(self, index: int, launch: Launch, buffer: int) -> Tiles:
+        found = self._outputs.get((index, buffer))
+        if found is None:
+            (found,) = [each for each in launch.args if type(each) is Tiles and each.view.buffer == buffer]
+            self._outputs[index, buffer] = found
+        return found
+
+
+_Found: TypeAlias = "tuple[int, Dirt | None]"
+"""A buffer that may differ, and where; None for anywhere."""
 
 
 @final
-class _Claims:
-    """Answers what may differ of what an instruction reads, by the claims for earlier ones."""
+class _Seen(NamedTuple):
+    """How the tiles of a launch see one argument."""
 
-    def __init__(self, staleness: Staleness, change: Change, leaves: LeafDirt, update: TileUpdate) -> None:
-        self._staleness = staleness
-        self._mask = change.mask
-        self._leaves = leaves
-        self._update = update
-
-    def dirt(self, index: int, buffer: int) -> tuple[bool, Dirt | None]:
-        """Return whether what an instruction finds in a buffer may differ, and where; None for anywhere."""
-        for read, writer in self._staleness.needs[index]:
-            if read != buffer:
-                continue
-            if writer < 0:
-                stale = bool(self._staleness.bits.get(buffer, 0) & self._mask)
-                found: Dirty = self._leaves.get(buffer) if buffer in self._leaves else None
-                known = buffer in self._leaves
-                return stale and (not known or found is not None), found if type(found) is Dirt else None
-            stale = bool(self._staleness.deps[writer] & self._mask)
-            found = self._update.dirt.get((buffer, writer))
-            return stale and found is not None, found if type(found) is Dirt else None
-        return False, None
+    layout: Layout
+    grid: tuple[int, ...]
+    axes: tuple[tuple[int, int, int, int, int, int], ...]
+    """For each axis of the argument along which tiles differ: its number, the output's axis, the elements seen before
+    and behind a tile's own place, the tile's extent, and the output's."""
 
 
-def _covers(staleness: Staleness, index: int, buffer: int, claimed: Dirty, claims: _Claims) -> bool:
-    """Return true if what an instruction leaves in a buffer differs at most where this is claimed."""
-    if claimed is not None and type(claimed) is not Dirt:
-        return True
-    instruction = staleness.program.instructions[index]
-    dirty = [(read, *claims.dirt(index, read)) for read, _ in staleness.needs[index]]
-    dirty = [each for each in dirty if each[1]]
-    if not dirty:
-        return True
-    if type(instruction) is Launch:
-        return all(_launch_covers(instruction, read, where, buffer, claimed) for read, _, where in dirty)
-    if claimed is None or not isinstance(instruction, CopyHtoD | CopyDtoD) or len(dirty) > 1:
-        return False
-    where = dirty[0][2]
-    out = instruction.out.layout
-    return (
-        where is not None
-        and (type(instruction) is CopyHtoD or where.layout == instruction.source.layout)
-        and out.shape == where.layout.shape
-        and claimed.layout == out
-        and all(any(_lies_in(box, other) for other in claimed.boxes) for box in where.boxes)
-    )
-
-
-def _launch_covers(launch: Launch, read: int, where: Dirt | None, buffer: int, claimed: Dirt | None) -> bool:
-    """Return true if each tile of an output that sees dirt of what it reads in one buffer is claimed to be dirty."""
+def _seen_by(launch: Launch, read: int) -> "tuple[_Seen, ...] | None":
+    """Return how the tiles of a launch see what it reads in a buffer, by argument; None if each may see all of it."""
     kernel, outputs = launch.kernel, [each for each in launch.args if type(each) is Tiles]
-    if kernel.sees is None or kernel.grid is not None or where is None:
-        return False
-    (own,) = [each for each in outputs if each.view.buffer == buffer]
+    if kernel.sees is None or kernel.grid is not None:
+        return None
+    found = []
     for position, argument in enumerate(launch.args):
         if type(argument) is Cell and argument.buffer == read:
-            return False
+            return None
         view = argument.view if type(argument) is Tiles else argument
         if type(view) is not View or view.buffer != read:
             continue
         sight, tiles = kernel.sees[position], outputs[0]
         if type(argument) is Tiles:
-            sight, tiles = Sight(tuple([(axis, 0, 0) for axis in range(len(own.tile))]), ""), argument
-        if sight is None or view.layout != where.layout:
+            sight, tiles = Sight(tuple([(axis, 0, 0) for axis in range(len(argument.tile))]), ""), argument
+        if sight is None:
+            return None
+        axes = [
+            (place, part[0], part[1], part[2], tiles.tile[part[0]], tiles.view.layout.shape[part[0]])
+            for place, part in enumerate(sight.axes)
+            if part is not None
+        ]
+        found.append(_Seen(view.layout, tiles.grid, tuple(axes)))
+    return tuple(found)
+
+
+def _only_these_see(box: Box, seen: _Seen, claimed: Box) -> bool:
+    """Return true if no tile outside of a box of tiles sees a dirty box."""
+    for axis, ((first, end), count) in enumerate(zip(claimed, seen.grid, strict=True)):
+        if first and not _is_before(box, seen, axis, first - 1):
             return False
-        boxes = () if claimed is None or claimed.layout != own.view.layout else claimed.tiles
-        for box in where.boxes:
-            if not any(_only_these_see(box, sight, tiles, each) for each in boxes) and not _none_sees(
-                box, sight, tiles
-            ):
-                return False
-        if claimed is not None and not _are_alike(claimed, own):
+        if end != count and not _is_behind(box, seen, axis, end):
             return False
     return True
 
 
-def _only_these_see(box: Box, sight: Sight, tiles: Tiles, claimed: Box) -> bool:
-    """Return true if no tile outside of a box of tiles sees a dirty box."""
-    return all(
-        (first == 0 or _is_before(box, sight, tiles, axis, first - 1))
-        and (end == count or _is_behind(box, sight, tiles, axis, end))
-        for axis, ((first, end), count) in enumerate(zip(claimed, tiles.grid, strict=True))
-    )
-
-
-def _none_sees(box: Box, sight: Sight, tiles: Tiles) -> bool:
+def _none_sees(box: Box, seen: _Seen) -> bool:
     """Return true if no tile sees a dirty box: along some axis each tile is before or behind it."""
     return any(
-        all(_is_before(box, sight, tiles, axis, n) or _is_behind(box, sight, tiles, axis, n) for n in range(count))
-        for axis, count in enumerate(tiles.grid)
+        all(_is_before(box, seen, axis, n) or _is_behind(box, seen, axis, n) for n in range(count))
+        for axis, count in enumerate(seen.grid)
     )
 
 
-def _is_before(box: Box, sight: Sight, tiles: Tiles, axis: int, index: int) -> bool:
+def _is_before(box: Box, seen: _Seen, axis: int, index: int) -> bool:
     """Return true if what a tile with this index along an axis of the output sees ends before a dirty box."""
-    step, extent = tiles.tile[axis], tiles.view.layout.shape[axis]
-    return any(
-        part is not None and part[0] == axis and min((index + 1) * step, extent) + part[2] <= begin
-        for part, (begin, _) in zip(sight.axes, box, strict=True)
-    )
+    for place, along, _, after, step, extent in seen.axes:
+        if along == axis and min((index + 1) * step, extent) + after <= box[place][0]:
+            return True
+    return False
 
 
-def _is_behind(box: Box, sight: Sight, tiles: Tiles, axis: int, index: int) -> bool:
+def _is_behind(box: Box, seen: _Seen, axis: int, index: int) -> bool:
     """Return true if what a tile with this index along an axis of the output sees begins behind a dirty box."""
-    return any(
-        part is not None and part[0] == axis and index * tiles.tile[axis] - part[1] >= end
-        for part, (_, end) in zip(sight.axes, box, strict=True)
-    )
+    for place, along, before, _, step, _ in seen.axes:
+        if along == axis and index * step - before >= box[place][1]:
+            return True
+    return False
 
 
 def _are_alike(claimed: Dirt, tiles: Tiles) -> bool:

@@ -62,6 +62,10 @@ Put: TypeAlias = Callable[[Any, bool], Any]
 """Writes a part of a value, in place if the flag says so, and returns the value that has it."""
 
 
+IsAlone: TypeAlias = Callable[[Any], bool]
+"""True for a value that nothing but its source holds. The caller holds the lock of the bookkeeping."""
+
+
 @final
 class _New(NamedTuple):
     """What a batch has set a source to."""
@@ -71,20 +75,35 @@ class _New(NamedTuple):
     """For a value of which parts were written: the version that it was made of."""
     writes: tuple[tuple[Box, Put], ...] = ()
     """These parts, and what writes them."""
+    is_alone: IsAlone | None = None
+    """If not None, `value` is that of the base: the parts are written when the batch ends, in place if this allows
+    it."""
 
-    def made_of(self, newest: Version) -> "_New":
-        """Return the same change of the newest version."""
-        if self.base is None or self.base is newest:
+    def written(self) -> "_New":
+        """Return the same change with the parts written, in a copy of the base."""
+        if self.is_alone is None or self.base is None:
             return self
-        value = newest.settled().value
+        value = self.base.settled().value
         for number, (_, put) in enumerate(self.writes):
             value = put(value, number > 0)
-        return _New(value, newest, self.writes)
+        return _New(value, self.base, self.writes)
+
+    def made_of(self, newest: Version) -> "_New":
+        """Return the same change of the newest version, which is settled."""
+        if self.base is None:
+            return self
+        if self.is_alone is not None:
+            return self._replace(base=newest, value=newest.value)
+        return self if self.base is newest else _New(newest.value, newest, self.writes, _never).written()
 
     @property
     def boxes(self) -> list[Box] | None:
         """The parts that differ from the version of which it was made; None for everything."""
         return None if self.base is None else [box for box, _ in self.writes]
+
+
+def _never(_value: Any) -> bool:
+    return False
 
 
 @final
@@ -116,7 +135,8 @@ def newest_value(source: SourceCell) -> tuple[Any, Version]:
     pending = None if _innermost() is None else _open_batch()
     while pending is not None:
         if source in pending.changes:
-            return pending.changes[source].value, version
+            new = pending.changes[source] = pending.changes[source].written()
+            return new.value, version
         pending = pending.around
     return (version if version.written is None else version.settled()).value, version
 
@@ -151,7 +171,7 @@ def change_source(source: SourceCell, value: Any, only_after: Version | None = N
         return True
 
 
-def write_source(source: SourceCell, box: Box, put: Put, is_alone: Callable[[Any], bool] | None) -> None:
+def write_source(source: SourceCell, box: Box, put: Put, is_alone: IsAlone | None) -> None:
     """Change a part of a source now, or at the end of the batch.
 
     `put` writes the part. It writes in place if nothing else holds the value: no other handle, by `is_alone`, and no
@@ -166,40 +186,22 @@ def write_source(source: SourceCell, box: Box, put: Put, is_alone: Callable[[Any
         value, newest = newest_value(source)
         _apply({source: _New(put(value, False), newest, ((box, put),))})
         return
-    with Section("a part of a source was written"):  # a Ctrl-C in between would leave readers waiting
-        _write_announced(source, box, put, is_alone)
+    newest = source.history.newest
+    _apply({source: _New(newest.value, newest, ((box, put),), is_alone)})
 
 
-def _write_announced(source: SourceCell, box: Box, put: Put, is_alone: Callable[[Any], bool]) -> None:
-    """Announce a version, and write it."""
-    while True:
-        before = source.history.newest.settled()
-        with Bookkeeping():
-            if source.history.newest is not before:
-                continue
-            alone = is_alone(before.value)
-            instant = CLOCK.now + 1
-            version = source.history.add(instant, before.value, (box,))
-            version.written = written = Event()
-            CLOCK.now = instant
-            alone = alone and not source.history.older_is_read()
-            source.history.drop_old()
-            woken = source.watchers()
-        break
-    try:
-        version.value = put(before.value, alone)
-    finally:
-        written.set()
-        for wake in woken:
-            wake()
-
-
-def _write_in_batch(
-    pending: _Pending, source: SourceCell, box: Box, put: Put, is_alone: Callable[[Any], bool] | None
-) -> None:
-    """Write a part of the value that a batch has set, in place if the batch alone holds it, or of a copy."""
-    value, newest = newest_value(source)
+def _write_in_batch(pending: _Pending, source: SourceCell, box: Box, put: Put, is_alone: IsAlone | None) -> None:
+    """Write a part of the value that a batch has set, when the batch ends if nothing has asked for the value before;
+    else in place if the batch alone holds it, or of a copy."""
     mine = pending.changes.get(source)
+    if mine is not None and mine.is_alone is not None:
+        pending.changes[source] = mine._replace(writes=(*mine.writes, (box, put)))
+        return
+    newest = source.history.newest
+    if mine is None and is_alone is not None and _outer_base(pending, source, newest) is not None:
+        pending.changes[source] = _New(newest.value, newest, ((box, put),), is_alone)
+        return
+    value, newest = newest_value(source)
     if mine is None:
         pending.changes[source] = _New(put(value, False), _outer_base(pending, source, newest), ((box, put),))
         return
@@ -223,27 +225,68 @@ def _apply(changes: dict[SourceCell, _New]) -> None:
     """Make changes visible together, and wake the feeds that watch the sources.
 
     A comparison may call a function of the user's, so it is made without the lock, and again if a source has changed
-    meanwhile.
+    meanwhile. Parts that are still to be written are written after their versions are announced.
     """
+    if all(new.is_alone is None for new in changes.values()):
+        for wake in _announce(changes)[1]:
+            wake()
+        return
+    with Section("a part of a source was written"):  # a Ctrl-C in between would leave readers waiting
+        announced, woken = _announce(changes)
+        try:
+            _write_announced(announced)
+        finally:
+            for wake in woken:
+                wake()
+
+
+_Announced: TypeAlias = list[tuple[Version, _New, bool]]
+"""Versions whose parts are still to be written, and whether that may be in place."""
+
+
+def _announce(changes: dict[SourceCell, _New]) -> tuple[_Announced, list[Callable[[], None]]]:
+    """Give sources new versions at one instant. Return those that are still to be written, and the functions to call
+    when they are."""
     while True:
-        before = {source: source.history.newest for source in changes}
+        before = {source: source.history.newest.settled() for source in changes}
         changes = {source: new.made_of(before[source]) for source, new in changes.items()}
-        differing = [source for source, new in changes.items() if source.differs(before[source].value, new.value)]
+        differing = [
+            source
+            for source, new in changes.items()
+            if new.is_alone is not None or source.differs(before[source].value, new.value)
+        ]
         with Bookkeeping():
             if any(source.history.newest is not version for source, version in before.items()):
                 continue
             if not differing:
-                return
-            instant = CLOCK.now + 1
+                return [], []
+            instant, to_write = CLOCK.now + 1, list[tuple[SourceCell, Version, _New, bool]]()
             for source in differing:
-                source.history.add(instant, changes[source].value, changes[source].boxes)
+                new = changes[source]
+                version = source.history.add(instant, new.value, new.boxes)
+                if new.is_alone is not None:
+                    version.written = Event()
+                    to_write.append((source, version, new, new.is_alone(new.value)))
             CLOCK.now = instant
+            announced = [
+                (version, new, alone and not source.history.older_is_read()) for source, version, new, alone in to_write
+            ]
             for source in differing:
                 source.history.drop_old()
-            woken = dict.fromkeys(wake for source in differing for wake in source.watchers())
-        for wake in woken:
-            wake()
-        return
+            return announced, list(dict.fromkeys(wake for source in differing for wake in source.watchers()))
+
+
+def _write_announced(announced: _Announced) -> None:
+    """Write the parts of versions, and let their readers go on; also those of which a part could not be written."""
+    try:
+        for version, new, alone in announced:
+            for number, (_, put) in enumerate(new.writes):
+                version.value = put(version.value, alone or number > 0)
+    finally:
+        for version, _, _ in announced:
+            written = version.written
+            assert written is not None
+            written.set()
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""Writes a part of a tensor's memory for `Source.write`: a copy on the device, and before it one of the whole tensor if
-something else holds the memory."""
+"""Writes a part of a tensor's memory for `Source.write`: a copy to the device of this part alone, and before it one of
+the whole tensor on the device if something else holds the memory."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from dagpu.common.layout import slice_layout
 from dagpu.common.origin import Origin
 from dagpu.handles import HandleState, SharedTensor, Tensor, TensorMut, live_state
+from dagpu.handles.device_handles import driver_of
 from dagpu.handles.handle_state import Loan
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.base import DeviceOp
@@ -30,12 +31,13 @@ def put_part(tensor: SharedTensor[Any], box: Box, data: Any, alone: bool, origin
     def run(op: DeviceOp[Any, Any, Any]) -> Any:
         return _run(op.on(where), settings, origin)
 
-    source = run(from_host(data)).share() if isinstance(data, np.ndarray) else data.clone()
     state = live_state(tensor)
     target = Tensor(HandleState(Tensor, state.storage, state.layout, origin)) if alone else run(dup(tensor.clone()))
     own = live_state(target)
     layout = slice_layout(own.layout, slices_of(box))
-    run(memcpy(TensorMut(HandleState(TensorMut, own.storage, layout, origin, target, Loan())), source))
+    if not isinstance(data, np.ndarray) or not driver_of(where).write_part(own.storage.memory, layout, data):
+        source = run(from_host(data)).share() if isinstance(data, np.ndarray) else data.clone()
+        run(memcpy(TensorMut(HandleState(TensorMut, own.storage, layout, origin, target, Loan())), source))
     return tensor if alone else share_tensor(target, origin)
 
 

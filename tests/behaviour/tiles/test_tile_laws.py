@@ -11,7 +11,7 @@ from dagpu.lowering.updates.dirty.dirt import Dirt
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
 from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.subprogram import extract
-from dagpu.lowering.verify.verify_tiles import verify_tiles
+from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.lowering.verify.verify_update import verify_update
 from dagpu.ops.live.parts import Box
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
@@ -97,7 +97,7 @@ def test_every_tile_of_an_update_is_needed(recipe: TileRecipe, steps: list[list[
     (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
     live = trial.run._live  # noqa: SLF001
     assert live is not None
-    tiles = TileUpdates(stage.staleness)
+    tiles, verifier = TileUpdates(stage.staleness), TileVerifier(stage.staleness)
     for written in steps:
         boxes = {
             made.own: [((at[0].start, at[0].stop), (at[1].start, at[1].stop)) for _, at in written]
@@ -106,7 +106,7 @@ def test_every_tile_of_an_update_is_needed(recipe: TileRecipe, steps: list[list[
         }
         change, leaves = Change(sum(boxes)), stage.leaves.dirt(boxes)
         update = tiles.update(change, leaves)
-        unchanged = verify_tiles(stage.staleness, change, leaves, update)
+        unchanged = verifier.verify(change, leaves, update)
         verify_update(
             stage.staleness,
             change,
@@ -117,10 +117,10 @@ def test_every_tile_of_an_update_is_needed(recipe: TileRecipe, steps: list[list[
             for missing in range(len(numbers)):
                 lists = {**update.lists, index: np.delete(numbers, missing)}
                 with pytest.raises(PlanError, match="leaves buffer"):
-                    verify_tiles(stage.staleness, change, leaves, update._replace(lists=lists))
+                    verifier.verify(change, leaves, update._replace(lists=lists))
             lost = change._replace(lost=frozenset(stage.staleness.program.instructions[index].writes))
             with pytest.raises(PlanError, match="leaves buffer"):
-                verify_tiles(stage.staleness, lost, leaves, update)
+                verifier.verify(lost, leaves, update)
         for version, dirt in update.dirt.items():
             if version[1] < 0 or type(dirt) is not Dirt:
                 continue
@@ -128,9 +128,7 @@ def test_every_tile_of_an_update_is_needed(recipe: TileRecipe, steps: list[list[
                 less = Dirt(dirt.layout, without(dirt.boxes, number), without(dirt.tiles, number))
                 claimed = less if less.boxes else None
                 with pytest.raises(PlanError, match="leaves"):
-                    verify_tiles(
-                        stage.staleness, change, leaves, update._replace(dirt={**update.dirt, version: claimed})
-                    )
+                    verifier.verify(change, leaves, update._replace(dirt={**update.dirt, version: claimed}))
 
 
 def without(boxes: tuple[Box, ...], number: int) -> tuple[Box, ...]:

@@ -9,10 +9,11 @@ from dagpu.backends.common.host_instructions import source_array
 from dagpu.backends.cuda.commands.command_list import Reporting
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.relocation import BaseOffset
-from dagpu.backends.cuda.commands.staging import PROMPT_IN, address_of, array_over, is_copied_in_place, lock_together
+from dagpu.backends.cuda.commands.staging import PROMPT_IN, address_of, is_copied_in_place, lock_together
 from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
+from dagpu.backends.cuda.resources.locked_arrays import array_over
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import DeviceError
 

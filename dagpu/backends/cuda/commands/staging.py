@@ -6,18 +6,17 @@ pinned pool: a small one by the thread that submits the copy, a large one by sev
 driver.
 """
 
-import ctypes
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawStream
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.cuda.resources.locked_arrays import LockedMemory, array_over
 from dagpu.backends.cuda.resources.pools import GRAIN, MemoryBlock
 
 PROMPT_IN: Final = 4 << 20
@@ -45,31 +44,6 @@ STAGERS: Final = 4
 """Threads that copy into the ring: a thread moves some 10 GB/s, the bus 55."""
 
 
-@final
-class _LockedMemory(ctypes.Structure):
-    """The page-locked memory of one block, as the base of the arrays over it. It keeps the block alive.
-
-    The arrays know how long the memory is. One type serves all lengths, because ctypes takes a microsecond to make
-    another.
-    """
-
-    _fields_ = (("memory", ctypes.c_char * sys.maxsize),)
-    block: MemoryBlock
-
-
-def array_over(
-    block: MemoryBlock, shape: int | tuple[int, ...], dtype: DTypeLike = np.uint8, start: int = 0
-) -> NDArray[Any]:
-    """Return an array over the bytes of a block of pinned memory from byte `start` on. The block lives as long as the
-    array or any view of it."""
-    if not block.nbytes:
-        return np.empty(shape, dtype)  # its address is 0
-    memory = _LockedMemory.from_address(block.address)
-    memory.block = block
-    buffer: Any = memory  # NumPy's stubs name a few types, and it takes any buffer
-    return np.ndarray(shape, dtype, buffer, start)
-
-
 def is_locked(array: NDArray[Any], gpu: Gpu) -> bool:
     """Return True if the array is contiguous and in page-locked memory, whichever library allocated it."""
     if not array.flags.c_contiguous:
@@ -77,7 +51,7 @@ def is_locked(array: NDArray[Any], gpu: Gpu) -> bool:
     base: object = array.base
     if isinstance(base, np.ndarray):
         base = base.base
-    return type(base) is _LockedMemory or gpu.is_pinned(array)  # a call of the driver takes some microseconds
+    return type(base) is LockedMemory or gpu.is_pinned(array)  # a call of the driver takes some microseconds
 
 
 class LockedArray(NamedTuple):

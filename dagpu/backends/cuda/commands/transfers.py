@@ -16,7 +16,6 @@ from dagpu.backends.cuda.commands.staging import (
     PROMPT_IN,
     LockedArray,
     address_of,
-    array_over,
     is_copied_in_place,
     is_locked,
     stage,
@@ -24,6 +23,7 @@ from dagpu.backends.cuda.commands.staging import (
 )
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, CopyNode, RawStream
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.cuda.resources.locked_arrays import array_over
 from dagpu.common.errors import DeviceError, ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe

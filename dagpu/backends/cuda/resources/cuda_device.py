@@ -3,13 +3,15 @@
 import os
 import threading
 from collections.abc import Hashable, Sequence
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu, RawEvent, RawGraph
 from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
-from dagpu.backends.cuda.resources.pools import Pool, Slabs
+from dagpu.backends.cuda.resources.locked_arrays import array_over
+from dagpu.backends.cuda.resources.part_writes import write_part
+from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, Slabs
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog
 from dagpu.common.env_vars import PINNED_BYTES
@@ -17,10 +19,13 @@ from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.common.reference_queue import ReferenceQueue
-from dagpu.handles.device_handles import LibraryBody
+from dagpu.handles.device_handles import LibraryBody, MappedMemory
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import CopyDtoD
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 NAMED: Final = 3
 """The number of launches under way that the message of a lost device names."""
@@ -100,6 +105,27 @@ class CudaDevice:
     def is_known(self, body: LibraryBody, operands: Sequence[Layout]) -> bool:
         """True if `scratch_bytes` returns at once for these arguments."""
         return body.is_known(operands, self.gpu.index)
+
+    def mapped_memory(self, nbytes: int) -> MappedMemory:
+        """Return page-locked memory. Under unified addressing kernels read it at its address."""
+        self.refuse_if_lost()
+        with self.gpu.current():
+            block = self.pinned.take(nbytes)
+        return MappedMemory(block, array_over(block, nbytes))
+
+    def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
+        """Write an array to the elements of `layout` in memory that no run uses; see `part_writes`. If other libraries
+        may still use memory of the device, it needs a run, which waits for them."""
+        assert isinstance(memory, MemoryBlock), f"{memory!r} is not memory of the CUDA backend"
+        self.refuse_if_lost()
+        if self.exchange.arrivals:
+            return False
+        try:
+            with self.gpu.current():
+                return write_part(self.gpu, self.streams, (self.memory, self.pinned), memory, layout, array)
+        except DeviceLostError as error:
+            self.lose(error, ["a write to a part of a tensor"])
+            raise
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return the bytes of scratch memory that the body of a kernel needs on this device."""

@@ -6,12 +6,10 @@ box of tiles, exactly. All of this is arithmetic of a few whole numbers, because
 
 from collections.abc import Sequence
 from itertools import starmap
-from math import prod
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
 
-from dagpu.common.dtypes import Shape
 from dagpu.common.frozen import frozen
 from dagpu.common.layout import Layout
 from dagpu.lowering.program import Tiles
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
 MOST_BOXES: Final = 256
 """The most boxes of one array. A change in more places counts as one of everything."""
 
-_FEW_TILES: Final = 128
-"""The most tiles that are numbered one by one: NumPy's calls take as long as about this many numbers."""
-
 
 @final
 @frozen
@@ -38,16 +33,39 @@ EVERYTHING: Final = Everything()
 
 
 @final
-@frozen
 class Dirt:
     """The parts of an array that may differ: at least one, none of them empty."""
 
-    layout: Layout
-    """The view of the buffer that the boxes are parts of."""
-    boxes: tuple[Box, ...]
-    """Parts, in elements."""
-    tiles: tuple[Box, ...] = ()
-    """For an output of a launch the same parts as boxes of its tiles, by their indices."""
+    __slots__ = ("_boxes", "layout", "of", "tiles")
+
+    def __init__(
+        self, layout: Layout, boxes: tuple[Box, ...], tiles: tuple[Box, ...] = (), of: Tiles | None = None
+    ) -> None:
+        """With `of`, the boxes of elements are those of the boxes of tiles, computed when they are asked for."""
+        self.layout: Final = layout
+        """The view of the buffer that the boxes are parts of."""
+        self._boxes = boxes
+        self.tiles: Final = tiles
+        """For an output of a launch the same parts as boxes of its tiles, by their indices."""
+        self.of: Final = of
+        """The output whose tiles these are; None if the boxes were given."""
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        """Parts, in elements."""
+        if not self._boxes and self.of is not None:
+            self._boxes = tuple([_elements_of(box, self.of) for box in self.tiles])
+        return self._boxes
+
+
+def _elements_of(tiles: Box, output: Tiles) -> Box:
+    """Return the box of elements that a box of an output's tiles has."""
+    return tuple(
+        [
+            (first * step, min(end * step, extent))
+            for (first, end), step, extent in zip(tiles, output.tile, output.view.layout.shape, strict=True)
+        ]
+    )
 
 
 Dirty: TypeAlias = Dirt | Everything | None
@@ -69,60 +87,70 @@ def dirt_of_tiles(tiles: Tiles, boxes: Sequence[Box]) -> Dirty:
         return None
     if len(found) > MOST_BOXES:
         return EVERYTHING
-    steps = list(zip(tiles.tile, tiles.view.layout.shape, strict=True))
-    elements = [
-        tuple(
-            [(first * step, min(end * step, extent)) for (first, end), (step, extent) in zip(box, steps, strict=True)]
+    return Dirt(tiles.view.layout, (), found, tiles)
+
+
+@final
+class Window:
+    """What one tile of an output sees of an input, in the numbers by which boxes become boxes of tiles."""
+
+    __slots__ = ("axes", "grid")
+
+    def __init__(self, sight: Sight, tiles: Tiles) -> None:
+        self.grid: Final = tuple([(0, count) for count in tiles.grid])
+        """All tiles of the output."""
+        self.axes: Final = tuple(
+            [
+                (axis, part[0], part[1], part[2], tiles.tile[part[0]], tiles.view.layout.shape[part[0]])
+                for axis, part in enumerate(sight.axes)
+                if part is not None
+            ]
         )
-        for box in found
-    ]
-    return Dirt(tiles.view.layout, tuple(elements), found)
+        """For each axis of the input along which tiles differ: its number, that of the output's axis, the elements seen
+        before and behind the tile's own place, the tile's extent, and the output's."""
 
 
-def tiles_that_see(box: Box, sight: Sight, tiles: Tiles) -> Box | None:
+def tiles_that_see(box: Box, window: Window) -> Box | None:
     """Return the box of an output's tiles that see a box of an input; None if there are none."""
-    found = [(0, count) for count in tiles.grid]
-    for (begin, end), part in zip(box, sight.axes, strict=True):
-        if part is None:
-            continue
-        axis, before, after = part
-        step, extent = tiles.tile[axis], tiles.view.layout.shape[axis]
+    found = list(window.grid)
+    for place, axis, before, after, step, extent in window.axes:
+        begin, end = box[place]
         if begin - after >= extent:  # behind all that the last tile sees
             return None
         first, last = found[axis]
-        found[axis] = max(first, (begin - after) // step), min(last, -(-(end + before) // step))
-        if found[axis][0] >= found[axis][1]:
+        lowest, highest = (begin - after) // step, -(-(end + before) // step)
+        first, last = max(first, lowest), min(last, highest)
+        if first >= last:
             return None
+        found[axis] = first, last
     return tuple(found)
 
 
-def numbers_of(boxes: Sequence[Box], grid: Shape) -> "NDArray[np.int32]":
-    """Return the numbers of the tiles in these boxes, in C order over the grid, each once."""
-    if sum([_volume(box) for box in boxes]) <= _FEW_TILES:
-        found: set[int] = set()
-        for box in boxes:
-            row = [0]
-            for (first, end), count in zip(box, grid, strict=True):
-                row = [number * count + place for number in row for place in range(first, end)]
-            found.update(row)
-        return np.array(sorted(found), np.int32)
-    if len(boxes) > 1:
-        inside = np.zeros(grid, np.bool_)
-        for box in boxes:
-            inside[slices_of(box)] = True
-        return np.flatnonzero(inside).astype(np.int32)
-    numbers = np.zeros((), np.int32)
-    for (first, end), count in zip(boxes[0], grid, strict=True):
-        numbers = np.add.outer(numbers * np.int32(count), np.arange(first, end, dtype=np.int32))
-    return numbers.ravel()
+def numbers_of(boxes: Sequence[Box], every: "NDArray[np.int32]") -> "NDArray[np.int32]":
+    """Return the numbers of the tiles in these boxes, in C order, each once. `every` has the number of each tile."""
+    if len(boxes) == 1:
+        return every[slices_of(boxes[0])].ravel()
+    inside = np.zeros(every.shape, np.bool_)
+    for box in boxes:
+        inside[slices_of(box)] = True
+    return every[inside]
 
 
-def _volume(box: Box) -> int:
-    return prod([end - first for first, end in box])
+def volume(boxes: Sequence[Box]) -> int:
+    """Return the number of elements, or tiles, of some boxes together, which counts what lies in two of them twice."""
+    found = 0
+    for box in boxes:
+        size = 1
+        for first, end in box:
+            size *= end - first
+        found += size
+    return found
 
 
 def _outermost(boxes: Sequence[Box]) -> tuple[Box, ...]:
     """Return the boxes that do not lie in others."""
+    if len(boxes) < 2:
+        return tuple(boxes)
     different = list(dict.fromkeys(boxes))
     if len(different) < 2:
         return tuple(different)

@@ -1,8 +1,9 @@
 """The program of an update in which some launches run a list of their tiles.
 
-All lists of an update are one array of the host, which one copy brings to the device: the array is an input, so one
-plan serves all lists of the same lengths. A list is as long as the next power of two, but for half of all tiles at
-most, and ends with numbers that are no tiles. So a few plans serve updates of any number of tiles.
+All lists of an update are one array, an input of the plan in memory that the host writes and kernels read where it is.
+So no copy goes before the kernels, and one plan serves all lists of the same lengths. A list is as long as the next
+power of two, but for half of all tiles at most, and ends with numbers that are no tiles. So a few plans serve updates
+of any number of tiles.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import numpy as np
 
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout, contiguous_layout
-from dagpu.lowering.program import HOST, Buffer, CopyDtoD, CopyHtoD, Instruction, Launch, Program, Role, View
+from dagpu.lowering.program import Buffer, CopyDtoD, Instruction, Launch, Program, Role, View
 from dagpu.lowering.updates.subprogram import Subprogram
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ class TiledProgram:
     """A subprogram with lists of tiles."""
 
     subprogram: Subprogram
-    list_cell: int | None
-    """The cell of the array with all lists; None if no launch has one."""
+    lists: tuple[tuple[int, int], ...]
+    """The buffers of the array with all lists: for each device whose launches have one its number, and the buffer."""
     old: tuple[tuple[int, int], ...]
     """For each target that begins as a copy of what it held: its number in the whole program, and that of the buffer
     with the old contents here."""
@@ -57,20 +58,12 @@ def with_lists(subprogram: Subprogram, lengths: tuple[tuple[int, int], ...], cop
     places, end = _places(lengths)
     outputs = dict(subprogram.outputs)
     fresh = {outputs[buffer] for buffer in copied}
-    cell: int | None = None
+    on_device: dict[int, int] = {}
     if places:
         launches = [number[index] for index, _, _ in places]
-        devices = {instructions[here].device for here in launches}
-        cell = len(buffers)
-        buffers.append(Buffer(0, HOST, Role.INPUT))
-        whole, on_device = contiguous_layout((end,), _NUMBER), {}
-        for device in sorted(devices):
+        for device in sorted({instructions[here].device for here in launches}):
             on_device[device] = len(buffers)
-            buffers.append(Buffer(end * _NUMBER.itemsize, device, Role.TEMPORARY))
-            here = next(each for each in launches if instructions[each].device == device)
-            out = View(on_device[device], whole)
-            copy = CopyHtoD(out, cell, (cell,), (out.buffer,), device, instructions[here].origin)
-            first.append((copy, policies[here]))
+            buffers.append(Buffer(end * _NUMBER.itemsize, device, Role.INPUT))
         for here, (_, start, length) in zip(launches, places, strict=True):
             launch = instructions[here]
             assert type(launch) is Launch
@@ -97,19 +90,20 @@ def with_lists(subprogram: Subprogram, lengths: tuple[tuple[int, int], ...], cop
         program.policies,
         (*[policy for _, policy in first], *policies),
     )
-    return TiledProgram(replace(subprogram, program=tiled), cell, tuple(old))
+    return TiledProgram(replace(subprogram, program=tiled), tuple(on_device.items()), tuple(old))
 
 
 def list_array(
     lengths: tuple[tuple[int, int], ...], lists: "Mapping[int, NDArray[np.int32]]", totals: Mapping[int, int]
 ) -> "NDArray[np.int32]":
-    """Return the array for the cell of the lists."""
+    """Return the array with all lists."""
     places, end = _places(lengths)
-    array = np.zeros(end, _NUMBER)
+    array = np.empty(end, _NUMBER)
     for index, start, length in places:
         numbers = lists[index]
-        array[start : start + len(numbers)] = numbers
-        array[start + len(numbers) : start + length] = totals[index]
+        end = start + len(numbers)
+        array[start:end] = numbers
+        array[end : start + length] = totals[index]
     return array
 
 

@@ -13,14 +13,25 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, final
 
+import numpy as np
+
+from dagpu.common.layout import Layout
 from dagpu.lowering.program import HOST, Cell, CopyDtoD, CopyHtoD, Launch, Tiles, View
-from dagpu.lowering.updates.dirty.dirt import EVERYTHING, Dirt, Dirty, dirt_of_tiles, numbers_of, tiles_that_see
+from dagpu.lowering.updates.dirty.dirt import (
+    EVERYTHING,
+    Dirt,
+    Dirty,
+    Window,
+    dirt_of_tiles,
+    numbers_of,
+    tiles_that_see,
+    volume,
+)
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.ops.kernel_spec import Sight
 from dagpu.ops.live.parts import Box
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 LeafDirt: TypeAlias = Mapping[int, Dirty]
@@ -53,6 +64,29 @@ class TileUpdate(NamedTuple):
     """What may differ, by buffer and the instruction that wrote it, -1 for a leaf."""
 
 
+class _Read(NamedTuple):
+    """One argument of a launch, and what its tiles see of it."""
+
+    need: tuple[int, int]
+    """The buffer, and the instruction that wrote it."""
+    layout: Layout | None
+    """The layout by which it is read; None for a number."""
+    window: Window | None
+    """None if each tile may see all of it."""
+
+
+class _Step(NamedTuple):
+    """What the analysis asks of one instruction, read off the program once for all updates."""
+
+    number: int
+    outputs: tuple[Tiles, ...] | None
+    """The outputs of a launch; None for any other instruction."""
+    reads: tuple[_Read, ...]
+    """The arguments of a launch."""
+    copied: tuple[tuple[int, int], Layout | None, View] | None
+    """For a copy that leaves all elements in their places: what it reads, by which layout, and its target."""
+
+
 @final
 class TileUpdates:
     """The tiles that updates of one program run."""
@@ -68,8 +102,15 @@ class TileUpdates:
             ]
         )
         """The launches that may run in tiles, as far as the program says."""
-        self._stale: dict[Change, frozenset[int]] = {}
-        """The stale targets after changes of everything that sources hold."""
+        self.totals = {index: prod(self._launch(index).grid) for index in sorted(self._candidates)}
+        """The number of tiles of each launch that may run in tiles."""
+        self._every: dict[int, NDArray[np.int32]] = {}
+        """The number of each tile of such a launch, in the shape of its grid."""
+        self._steps: dict[int, _Step] = {}
+        self._routes: dict[int, tuple[tuple[_Step, ...], tuple[int, ...]]] = {}
+        """By bits that have changed: the instructions that depend on them, and the leaves that have them."""
+        self._stale: dict[Change, tuple[tuple[int, int], ...]] = {}
+        """The stale targets after changes of everything that sources hold, with their last writers."""
         self._chosen: dict[frozenset[int], tuple[int, ...]] = {}
         """The instructions that make targets, by sets of these."""
 
@@ -82,11 +123,6 @@ class TileUpdates:
             and prod(launch.grid) > 1
             and all(len(writers[buffer]) == 1 for buffer in launch.writes)
         )
-
-    @property
-    def total(self) -> dict[int, int]:
-        """The number of tiles of each launch that may run in tiles."""
-        return {index: prod(self._launch(index).grid) for index in sorted(self._candidates)}
 
     def kept_for(self, leaves: Mapping[int, int], bits: int) -> frozenset[int]:
         """Return the buffers that must stay between updates, so that launches may run in tiles after a change of a part
@@ -116,39 +152,42 @@ class TileUpdates:
 
     def update(self, change: Change, leaves: LeafDirt) -> TileUpdate:
         """Return what an update runs if these leaves are dirty."""
-        staleness, lost = self.staleness, change.lost
+        lost = change.lost
         dirt = self._carry(change.mask, leaves)
-        stale = frozenset(
-            [
-                buffer
-                for buffer in self._stale_targets(change)
-                if buffer in lost or dirt.get((buffer, staleness.last[buffer])) is not None
-            ]
-        )
+        versions = self._stale_versions(change)
+        stale = frozenset([each[0] for each in versions if dirt.get(each) is not None or each[0] in lost])
         chosen = self._instructions_for(stale)
-        valid = staleness.targets - lost
         lists = {}
-        for index in self._candidates.intersection(chosen):
+        for index in chosen:
+            if index not in self._candidates:
+                continue
             launch = self._launch(index)
             found = dirt.get((launch.writes[0], index)) if launch.writes else None
-            if type(found) is not Dirt or not all(self._stays(buffer, index, valid) for buffer in launch.writes):
+            if type(found) is not Dirt or not all(self._stays(buffer, lost) for buffer in launch.writes):
                 continue
-            numbers = numbers_of(found.tiles, launch.grid)
-            if len(numbers) < WHOLE_FROM * prod(launch.grid):
+            total = self.totals[index]
+            if len(found.tiles) == 1 and volume(found.tiles) >= WHOLE_FROM * total:
+                continue
+            numbers = numbers_of(found.tiles, self._every_tile(index))
+            if len(numbers) < WHOLE_FROM * total:
                 lists[index] = numbers
         return TileUpdate(chosen, lists, dirt)
 
     def runs_less(self, change: Change, update: TileUpdate) -> bool:
         """Return true if an update runs less than it would without knowing which parts have changed."""
-        return bool(update.lists) or len(update.chosen) < len(self._instructions_for(self._stale_targets(change)))
+        if update.lists:
+            return True
+        stale = frozenset([buffer for buffer, _ in self._stale_versions(change)])
+        return len(update.chosen) < len(self._instructions_for(stale))
 
-    def _stale_targets(self, change: Change) -> frozenset[int]:
-        """Return what `Staleness.stale_targets` does. The same changes often come back."""
+    def _stale_versions(self, change: Change) -> tuple[tuple[int, int], ...]:
+        """Return what `Staleness.stale_targets` does, with the last writers. The same changes often come back."""
         found = self._stale.get(change)
         if found is None:
             if len(self._stale) >= _MOST_REMEMBERED:
                 self._stale.clear()
-            found = self._stale[change] = frozenset(self.staleness.stale_targets(change))
+            last = self.staleness.last
+            found = self._stale[change] = tuple([(b, last[b]) for b in self.staleness.stale_targets(change)])
         return found
 
     def _instructions_for(self, targets: frozenset[int]) -> tuple[int, ...]:
@@ -160,9 +199,18 @@ class TileUpdates:
             found = self._chosen[targets] = self.staleness.instructions_for(set(targets))
         return found
 
-    def _stays(self, buffer: int, writer: int, valid: set[int]) -> bool:
+    def _stays(self, buffer: int, lost: frozenset[int]) -> bool:
         """Return true if a buffer holds what it held after the last update, or nothing reads it."""
-        return buffer in valid or (buffer not in self.staleness.targets and buffer not in self.staleness.read)
+        staleness = self.staleness
+        return buffer not in lost if buffer in staleness.targets else buffer not in staleness.read
+
+    def _every_tile(self, index: int) -> "NDArray[np.int32]":
+        """Return the number of each tile of a launch, in the shape of its grid."""
+        found = self._every.get(index)
+        if found is None:
+            grid = self._launch(index).grid
+            found = self._every[index] = np.arange(prod(grid), dtype=np.int32).reshape(grid)
+        return found
 
     def _launch(self, index: int) -> Launch:
         launch = self.staleness.program.instructions[index]
@@ -173,49 +221,82 @@ class TileUpdates:
 
     def _carry(self, mask: int, leaves: LeafDirt) -> dict[tuple[int, int], Dirty]:
         """Return the dirt of everything that depends on the bits `mask`."""
-        staleness = self.staleness
-        dirt: dict[tuple[int, int], Dirty] = {
-            (buffer, -1): leaves.get(buffer, EVERYTHING) for buffer, bits in staleness.bits.items() if bits & mask
-        }
-        for index in staleness.dependents(mask):
-            instruction = staleness.program.instructions[index]
-            match instruction:
-                case CopyHtoD(out=out) | CopyDtoD(out=out):
-                    source = instruction.source.layout if type(instruction) is CopyDtoD else None
-                    dirt[out.buffer, index] = _copied(dirt.get(staleness.needs[index][0]), source, out)
-                case Launch():
-                    dirt.update(self._launched(index, instruction, dirt))
-                case _:
-                    clean = all(dirt.get(need) is None for need in staleness.needs[index])
-                    dirt.update({(buffer, index): None if clean else EVERYTHING for buffer in instruction.writes})
+        steps, changed = self._route(mask)
+        dirt: dict[tuple[int, int], Dirty] = {(buffer, -1): leaves.get(buffer, EVERYTHING) for buffer in changed}
+        for step in steps:
+            if step.outputs is not None:
+                self._carry_launch(step, step.outputs, dirt)
+            elif step.copied is not None:
+                need, source, out = step.copied
+                dirt[out.buffer, step.number] = _copied(dirt.get(need), source, out)
+            else:
+                clean = all(dirt.get(need) is None for need in self.staleness.needs[step.number])
+                for buffer in self.staleness.program.instructions[step.number].writes:
+                    dirt[buffer, step.number] = None if clean else EVERYTHING
         return dirt
 
-    def _launched(
-        self, index: int, launch: Launch, dirt: Mapping[tuple[int, int], Dirty]
-    ) -> dict[tuple[int, int], Dirty]:
-        """Return the dirt of a launch's outputs: all of them have the tiles of one grid."""
-        outputs = [argument for argument in launch.args if type(argument) is Tiles]
+    def _carry_launch(self, step: _Step, outputs: tuple[Tiles, ...], dirt: "dict[tuple[int, int], Dirty]") -> None:
+        """Add the dirt of a launch's outputs: all of them have the tiles of one grid."""
         boxes: list[Box] = []
-        for position, argument in enumerate(launch.args):
-            found, layout = self._dirt_read(index, argument, dirt)
+        for read in step.reads:
+            found = dirt.get(read.need)
             if found is None:
                 continue
-            sight, tiles = sight_of(launch, position), argument if type(argument) is Tiles else outputs[0]
-            if sight is None or type(found) is not Dirt or found.layout != layout:
-                return {(buffer, index): EVERYTHING for buffer in launch.writes}
-            boxes += [seen for box in found.boxes if (seen := tiles_that_see(box, sight, tiles)) is not None]
-        return {(each.view.buffer, index): dirt_of_tiles(each, boxes) for each in outputs}
+            if read.window is None or type(found) is not Dirt or found.layout != read.layout:
+                for buffer in self._launch(step.number).writes:
+                    dirt[buffer, step.number] = EVERYTHING
+                return
+            for box in found.boxes:
+                seen = tiles_that_see(box, read.window)
+                if seen is not None:
+                    boxes.append(seen)
+        for each in outputs:
+            dirt[each.view.buffer, step.number] = dirt_of_tiles(each, boxes)
 
-    def _dirt_read(self, index: int, argument: Any, dirt: Mapping[tuple[int, int], Dirty]) -> tuple[Dirty, object]:
-        """Return the dirt of what a launch finds in one argument, and the layout by which it reads it."""
-        view = argument.view if type(argument) is Tiles else argument
-        if type(view) is not View and type(view) is not Cell:
-            return None, None
-        layout = view.layout if type(view) is View else None
-        for buffer, writer in self.staleness.needs[index]:
-            if buffer == view.buffer:
-                return dirt.get((buffer, writer)), layout
-        return None, layout
+    def _route(self, mask: int) -> tuple[tuple[_Step, ...], tuple[int, ...]]:
+        """Return the instructions that depend on the bits `mask`, in order, and the leaves that have one of them."""
+        found = self._routes.get(mask)
+        if found is None:
+            if len(self._routes) >= _MOST_REMEMBERED:
+                self._routes.clear()
+            found = self._routes[mask] = (
+                tuple([self._step(index) for index in self.staleness.dependents(mask)]),
+                tuple([buffer for buffer, bits in self.staleness.bits.items() if bits & mask]),
+            )
+        return found
+
+    def _step(self, index: int) -> _Step:
+        found = self._steps.get(index)
+        if found is None:
+            instruction = self.staleness.program.instructions[index]
+            outputs, reads, copied = None, tuple[_Read, ...](), None
+            match instruction:
+                case CopyHtoD(out=out) | CopyDtoD(out=out):
+                    layout = instruction.source.layout if type(instruction) is CopyDtoD else None
+                    copied = self.staleness.needs[index][0], layout, out
+                case Launch():
+                    outputs = tuple([argument for argument in instruction.args if type(argument) is Tiles])
+                    reads = tuple(self._arguments(index, instruction, outputs))
+                case _:
+                    pass
+            found = self._steps[index] = _Step(index, outputs, reads, copied)
+        return found
+
+    def _arguments(self, index: int, launch: Launch, outputs: tuple[Tiles, ...]) -> list[_Read]:
+        """Return what a launch finds in its arguments, where that may change."""
+        found = []
+        for position, argument in enumerate(launch.args):
+            view: Any = argument.view if type(argument) is Tiles else argument
+            if type(view) is not View and type(view) is not Cell:
+                continue
+            need = next((need for need in self.staleness.needs[index] if need[0] == view.buffer), None)
+            if need is None:
+                continue
+            sight, window = sight_of(launch, position), None
+            if sight is not None:
+                window = Window(sight, argument if type(argument) is Tiles else outputs[0])
+            found.append(_Read(need, view.layout if type(view) is View else None, window))
+        return found
 
     # ---- what stays
 

@@ -1,6 +1,7 @@
-"""Tensors are used after they have moved into a source: as its first value, by `set`, `write` or `change`."""
+"""Tensors are used after they have moved into a source: as its first value, by `set`, `write` or `change`; and sources
+of tuples that hold handles."""
 
-from dagpu import SharedTensor, batch, f32, source, zeros
+from dagpu import SharedTensor, Source, Tensor, TensorRef, batch, f32, source, zeros
 from tests.typing.plugin.kernels import vector, yes
 
 
@@ -108,3 +109,38 @@ def set_while_lent() -> None:
     lent = t.borrow()
     s.set(t)  # E: dagpu-conflicting-borrow
     print(lent.to_host().sync())
+
+
+def made_of_a_tuple_with_a_loan() -> None:
+    t = vector()
+    s = source((t.borrow(), 1.0))  # E: dagpu-source-value
+    print(s.revision)
+
+
+def made_of_a_tuple_that_was_named() -> None:
+    t = vector()
+    pair = (2.0, (1, t.borrow_mut()))
+    s = source(pair)  # E: dagpu-source-value
+    print(s.revision)
+
+
+def made_of_many_loans() -> None:
+    t = vector()
+    loans: tuple[TensorRef[f32], ...] = (t.borrow(), t.borrow())
+    s = source(loans)  # E: dagpu-source-value
+    print(s.revision)
+
+
+def made_of_a_tuple_with_a_tensor() -> None:
+    s = source((vector().share(), 1.0))  # E: dagpu-source-value
+    print(s.revision)
+
+
+def set_to_a_tuple_with_a_loan() -> None:
+    t = vector()
+    s: Source[object] = source(1)
+    s.set((t.borrow(), 1.0))  # E: dagpu-source-value
+
+
+def returned_in_a_tuple_in_a_source(t: Tensor[f32]) -> Source[tuple[TensorRef[f32], int]]:
+    return source((t.borrow(), 1))  # E: dagpu-source-value  # E: dagpu-borrow-escape
