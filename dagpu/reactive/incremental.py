@@ -104,6 +104,7 @@ class IncrementalRun:
             lines.append(
                 f"{len(self._stages)} stages: a closure waits for host data, so each update traces the op again"
             )
+        lines += [str(stage.plans.newest) for stage in self._stages if stage.plans.newest is not None]
         lines += self._explain_tiles()
         total = sum(buffer.nbytes for stage in self._stages for buffer in stage.staleness.program.buffers)
         lines.append(f"kept {self.kept_bytes:,} bytes of {total:,}")
