@@ -13,6 +13,7 @@ from dagpu.interop.foreign_ops.lane_views import current_lane
 from dagpu.interop.foreign_ops.shape_rules import extent, new, require, reserve
 from dagpu.interop.incoming import adopt, from_array, lend, lend_mut, share_array
 from dagpu.interop.outgoing import Lent, lent_out, unversioned
+from dagpu.interop.python_kernels.triton_kernels import triton_kernel
 
 __all__ = [
     "Body",
@@ -41,5 +42,6 @@ __all__ = [
     "require",
     "reserve",
     "share_array",
+    "triton_kernel",
     "unversioned",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin
 from dagpu.handles.device_handles import LibraryBody
+from dagpu.ops.python_kernel import PythonKernel
 
 AxisSight: TypeAlias = tuple[int, int, int]
 """What a tile sees along an axis of an input: an axis of the first output, and the elements that it also sees before
@@ -106,6 +107,8 @@ class KernelSpec:
     library: LibraryBody | None = None
     """The functions of a library that do the work on a CUDA device, in place of CUDA source text. Such a kernel writes
     whole outputs."""
+    python: PythonKernel | None = None
+    """The kernel in Python that another library compiles, in place of CUDA source text."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)
