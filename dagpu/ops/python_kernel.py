@@ -76,6 +76,19 @@ class PythonKernel(ABC):
         """
         return self.compile_for(arch, self._keys[variant])
 
+    def specialised(self, variant: int) -> Hashable:
+        """Return what `specialise` gave for a variant."""
+        return self._keys[variant]
+
+    def block(self, tile: Shape) -> Shape:
+        """Return the block dimensions of a launch for a tile of the first output; empty if the kernel's declaration or
+        its compiler gives them.
+
+        Raises:
+            KernelArgumentError: there are none for this tile.
+        """
+        return ()
+
     @abstractmethod
     def usual_variant(self) -> int:
         """Return the variant that is compiled ahead of the first launch.

@@ -1,7 +1,7 @@
 """`triton_kernel`: a kernel of Triton as a kernel of dagpu."""
 
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, ParamSpec, TypeAlias, cast, final
 
 import numpy as np
@@ -10,7 +10,15 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.errors import CompileError, KernelArgumentError
 from dagpu.common.layout import Layout
 from dagpu.common.wrong_arguments import format_value
-from dagpu.interop.python_kernels.declared_kernel import WORDS, Declaration, declared_by, scope_of_caller
+from dagpu.interop.python_kernels.declared_kernel import (
+    WORDS,
+    Constants,
+    Declaration,
+    FixedValues,
+    constants_of,
+    declared_by,
+    scope_of_caller,
+)
 from dagpu.interop.python_kernels.triton_compiler import HIDDEN, TritonCompiler
 from dagpu.interop.python_kernels.triton_stores import find_writes
 from dagpu.kernels.annotations import Annotation
@@ -18,9 +26,6 @@ from dagpu.kernels.decorator import Kernel
 from dagpu.ops.python_kernel import Field, MachineCode, PythonKernel
 
 _P = ParamSpec("_P")
-
-Constexprs: TypeAlias = Mapping[str, object] | Callable[[Shape], Mapping[str, object]]
-"""The constexprs of a kernel: their values, or a function that gives them for a tile."""
 
 _TYPES: Final = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "bool": "i1",
@@ -32,12 +37,12 @@ _ALIGNMENT: Final = 16
 _SAMPLES: Final = ((128,), (32, 32), (16, 16, 16))
 """Tiles for which a kernel is checked at its declaration if its constexprs depend on the tile."""
 
-_Specialised: TypeAlias = tuple[tuple[tuple[str, type, object], ...], tuple[bool, ...]]
-"""The constexprs, each with its name, type and value; and for each tensor whether its address is aligned."""
+_Specialised: TypeAlias = tuple[FixedValues, tuple[bool, ...]]
+"""The constexprs, and for each tensor whether its address is aligned."""
 
 
 def triton_kernel(
-    jit: object, /, *, num_warps: int = 4, num_stages: int | None = None, constexprs: Constexprs | None = None
+    jit: object, /, *, num_warps: int = 4, num_stages: int | None = None, constexprs: Constants | None = None
 ) -> Callable[[Callable[_P, None]], Kernel[_P]]:
     """Declare a kernel of Triton as a kernel of dagpu: `@triton_kernel(axpy_jit, constexprs={"BLOCK": 1024})`.
 
@@ -101,7 +106,7 @@ class _TritonCode(PythonKernel):
         jit: Any,
         num_warps: int,
         num_stages: int | None,
-        constexprs: Constexprs,
+        constexprs: Constants,
     ) -> None:
         super().__init__(triton.name, HIDDEN)
         self._declaration = declaration
@@ -114,22 +119,12 @@ class _TritonCode(PythonKernel):
             raise declaration.error(f"num_warps={format_value(num_warps)}", "Give 1, 2, 4, 8, 16 or 32")
         given = () if callable(constexprs) else tuple(constexprs)
         self._passed = [p for p in jit.params if not p.is_constexpr and p.name not in given]
-        self._pairs = self._paired()
+        declaration.match([p.name for p in self._passed], "Triton's kernel")
+        self._pairs = list(zip(self._passed, declaration.params, strict=True))
         self.scalars = {name: self._scalar(p, name, a) for p, (name, a) in self._pairs if a.form == "scalar"}
         """The types of the scalars."""
 
     # ---- the declaration
-    def _paired(self) -> list[tuple[Any, tuple[str, Annotation]]]:
-        """Return the parameters of Triton that are passed, each with that of the declaration."""
-        declared, theirs = self._declaration.params, [p.name for p in self._passed]
-        ours = [name for name, _ in declared]
-        moved = [name for place, name in enumerate(ours) if name in theirs and theirs.index(name) != place]
-        if len(ours) != len(theirs) or moved:
-            what = f"it takes ({', '.join(ours)}), but Triton's kernel is passed ({', '.join(theirs)})"
-            cure = "Declare Triton's parameters in their order, without the constexprs; the names may differ"
-            raise self._declaration.error(what, cure)
-        return list(zip(self._passed, declared, strict=True))
-
     def _scalar(self, param: Any, name: str, annotation: Annotation) -> "np.dtype[Any]":
         """Return the type of a scalar: that of the declaration, else that of Triton's annotation, else 32 bits."""
         assert annotation.scalar is not None
@@ -142,49 +137,16 @@ class _TritonCode(PythonKernel):
             raise self._declaration.error(what, f"Declare {name}: {wanted.name}")
         return found
 
-    def _values(self, tile: Shape | None) -> tuple[tuple[str, type, object], ...]:
+    def _values(self, tile: Shape | None) -> FixedValues:
         """Return the constexprs for a tile.
 
         Raises:
             KernelArgumentError: one is missing, not known, or cannot be hashed.
         """
-        given = self._given(tile)
-        wanted = {p.name for p in self._jit.params} - {p.name for p in self._passed}
-        unknown = sorted(set(given) - wanted)
-        if unknown:
-            listed = ", ".join(sorted(wanted)) or "none"
-            what = f"constexprs gives {unknown[0]!r}, but the constexprs of Triton's kernel are: {listed}"
-            raise self._declaration.error(what, "Leave it out, or match its name")
-        found = []
-        for param in self._jit.params:
-            if param.name not in wanted:
-                continue
-            if param.name not in given and not param.has_default:
-                what = f"constexprs lacks {param.name!r}"
-                raise self._declaration.error(what, f'Give its value: constexprs={{"{param.name}": ...}}')
-            value = given.get(param.name, param.default)
-            value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
-            if not isinstance(value, Hashable):
-                what = f"the constexpr {param.name!r} is {format_value(value)}, which cannot be hashed"
-                raise self._declaration.error(what, "Give a number, a text, a tuple, None, or a type of Triton")
-            found.append((param.name, type(value), value))
-        return tuple(found)
-
-    def _given(self, tile: Shape | None) -> Mapping[str, object]:
-        if not callable(self._constexprs):
-            return self._constexprs
-        if tile is None:
-            what = "its constexprs depend on the tile, and it has no output"
-            raise self._declaration.error(what, "Give their values, not a function")
-        try:
-            given = self._constexprs(tile)
-        except Exception as error:
-            what = f"constexprs raises {type(error).__name__} ({error}) for the tile {tile}"
-            raise self._declaration.error(what, "Let it accept tiles of the output's rank") from error
-        if not isinstance(given, Mapping):
-            what = f"constexprs gives {format_value(given)} for the tile {tile}"
-            raise self._declaration.error(what, 'Return a dict: lambda tile: {"BLOCK": tile[0]}')
-        return given
+        fixed = [p for p in self._jit.params if p not in self._passed]
+        defaults = {p.name: _plain(p.default) for p in fixed if p.has_default}
+        names = [p.name for p in fixed]
+        return constants_of(self._declaration, "constexprs", self._constexprs, tile, names, defaults)
 
     def check(self) -> None:
         """Refuse a kernel that stores to an input. It is compiled to its first IR, for a sample of its constexprs.
@@ -208,13 +170,9 @@ class _TritonCode(PythonKernel):
 
     def _check_stores(self, ttir: str) -> None:
         writes = find_writes(ttir)
-        for number, (param, (name, annotation)) in enumerate(self._pairs):
-            if number in writes.parameters and annotation.form == "in":
-                place = writes.parameters[number]
-                element = annotation.dtype.name if annotation.dtype is not None else ""
-                what = f"Triton's kernel stores to parameter {param.name!r}{place and f' at {place}'}"
-                what = f"{what}, which is declared {name}: In[{element}]"
-                raise self._declaration.error(what, f"Declare it {name}: Out[{element}]")
+        names = [param.name for param, _ in self._pairs]
+        written = {names[number]: place for number, place in writes.parameters.items()}
+        self._declaration.refuse_writes("Triton's kernel", written, names)
         if writes.unknown:
             place = writes.unknown[0]
             what = f"Triton's kernel stores through an address that comes from no parameter{place and f', at {place}'}"
@@ -267,6 +225,11 @@ class _TritonCode(PythonKernel):
     @property
     def takes_strides(self) -> bool:
         return False
+
+
+def _plain(value: Any) -> object:
+    """Return the value of a default, which Triton may have wrapped."""
+    return value.value if type(value).__name__ == "constexpr" else value
 
 
 def _may_specialise(param: Any) -> bool:

@@ -133,7 +133,7 @@ class _Encoder:
         function = device.library.find_kernel(launch.kernel, form.variant)
         assert function is not None
         block = function.block or form.block
-        if launch.kernel.block is None and function.block is None and prod(block) > function.max_threads:
+        if launch.kernel.block is None and launch.kernel.python is None and prod(block) > function.max_threads:
             block = max(function.max_threads // 32, 1) * 32, 1, 1  # dagpu chooses the block: no error
         check_limits(launch, form, block, function, device.gpu.limits, device.name)
         addresses = self.relocations.addresses

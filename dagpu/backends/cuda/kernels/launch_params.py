@@ -284,6 +284,9 @@ def _block(launch: Launch) -> GridExtents:
         return x, y, z
     for argument in launch.args:
         if type(argument) is Tiles:
+            if spec.python is not None and (own := spec.python.block(argument.tile)):
+                x, y, z = (*own, 1, 1)[:3]
+                return x, y, z
             return max(32, min(THREADS, -(-prod(argument.tile) // 32) * 32)), 1, 1
     return THREADS, 1, 1
 
