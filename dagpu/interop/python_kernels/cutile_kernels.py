@@ -47,8 +47,8 @@ def cutile_kernel(
     tile's index along axis d.
 
     cuTile compiles the kernel, with `tileiras`, before the first launch of each variant: of constants, ranks, strides
-    and alignment. dagpu launches the result itself, in streams and as a node of CUDA graphs. The kernel is told that no
-    array shares memory with another, which dagpu's calls ensure.
+    and alignment. dagpu launches the result itself, in streams and as a node of CUDA graphs. The compiler is told that
+    no output shares memory with another argument, which dagpu ensures.
 
     A store to an `In` is refused here, with no GPU, from the source text of the function and of those that it calls.
 

@@ -1,7 +1,5 @@
 """Kernels of Numba. Only where Numba is installed can this be imported."""
 
-from typing import Any
-
 from numba import cuda
 
 

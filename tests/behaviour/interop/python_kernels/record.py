@@ -1,6 +1,7 @@
-"""Records what the installed compilers make of the kernels here: `python -m tests.behaviour.interop.python_kernels.record`.
+"""Records what the installed compilers make of the kernels here.
 
-The results are in `recorded/`, named after the versions. Tests use them where the libraries are not installed.
+`python -m tests.behaviour.interop.python_kernels.record triton numba cutile` needs no GPU. The results are in
+`recorded/`, named after the versions. Tests use them where the libraries are not installed.
 """
 
 import base64
@@ -8,6 +9,11 @@ import json
 import sys
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+
+from dagpu.common.dtypes import Shape
+from dagpu.common.layout import contiguous_layout
 
 RECORDED: Final = Path(__file__).with_name("recorded")
 
@@ -29,6 +35,40 @@ def record_triton() -> None:
     made = compiler.compile(source, 90, {"num_warps": 4})
     found = {"cubin": encoded(made.cubin), "name": made.name, "num_warps": made.num_warps, "shared": made.shared}
     write("triton", triton.__version__, {"kernels": kernels, "axpy": found})
+
+
+def record_numba() -> None:
+    """Write `numba-<version>.json`: the machine code of one kernel, for arrays in C order."""
+    import numba_cuda
+
+    from dagpu import In, Out, f32, numba_kernel
+    from tests.behaviour.interop.python_kernels import numba_programs
+
+    @numba_kernel(numba_programs.axpy)
+    def axpy(y: Out[f32], a: f32, x: In[f32], n: int) -> None: ...
+
+    write("numba", numba_cuda.__version__, {"axpy": machine_code(axpy, ((12,), (12,)))})
+
+
+def record_cutile() -> None:
+    """Write `cutile-<version>.json`: the machine code of one kernel, for arrays in C order."""
+    from cuda import tile
+
+    from dagpu import In, Out, cutile_kernel, f32
+    from tests.behaviour.interop.python_kernels import cutile_programs
+
+    @cutile_kernel(cutile_programs.axpy, constants={"T": 4})
+    def axpy(y: Out[f32], a: float, x: In[f32]) -> None: ...
+
+    write("cutile", tile.__version__, {"axpy": machine_code(axpy, ((12,), (12,)))})
+
+
+def machine_code(kernel: Any, shapes: tuple[Shape, ...]) -> dict[str, Any]:
+    """Return the machine code of a kernel for arrays of float32 in C order."""
+    python = kernel.spec.python
+    variant = python.variant([contiguous_layout(shape, np.dtype(np.float32)) for shape in shapes], (4,))
+    made = python.compile("sm_90", variant)
+    return {"cubin": encoded(made.cubin), "name": made.symbol}
 
 
 def types_of(jit: Any) -> dict[str, str]:

@@ -116,7 +116,7 @@ def test_launch_shape(triton: FakeTriton) -> None:
         assert_array_equal(result(axpy, 2.0).sync(), 1 + 2 * X)
         assert machine.shapes == {("axpy", (256, 1, 1), 100_000)}
     triton.about = {"shared": 300_000}
-    with installed(0, 1), pytest.raises(KernelArgumentError, match="300000 bytes of shared memory.*num_stages"):
+    with installed(0, 1), pytest.raises(KernelArgumentError, match=r"300000 bytes of shared memory.*num_stages"):
         result(declared(), 2.0).sync()
 
 
@@ -143,7 +143,7 @@ def test_other_parameters_in_the_machine_code(triton: FakeTriton) -> None:
     @triton_kernel(AXPY, constexprs={"BLOCK": 4})
     def axpy(y: Out[f32], x: In[f32], a: float, n: i64) -> None: ...
 
-    with pytest.raises(CompileError, match="takes parameters at .* 20:4 .*a launch passes .* 24:8 "):
+    with pytest.raises(CompileError, match=r"takes parameters at .* 20:4 .*a launch passes .* 24:8 "):
         axpy.compile("sm_90")
 
 
