@@ -24,8 +24,7 @@ from dagpu.common.errors import KernelBoundsError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Launch, Tiles, View
-from dagpu.ops.kernel_spec import KernelSpec, Param
-from dagpu.ops.python_kernel import PythonKernel
+from dagpu.ops.kernel_spec import KernelSpec, Param, PythonKernel
 from tests.simulated.gpu import SimulatedGpu
 
 REPORT: Final = struct.Struct("<4i8q8q")

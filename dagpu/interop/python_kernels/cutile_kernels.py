@@ -7,21 +7,20 @@ from threading import Lock
 from typing import Any, Final, ParamSpec, TypeAlias, cast, final
 
 from dagpu.common.dtypes import Shape
-from dagpu.common.errors import CompileError
 from dagpu.common.layout import Layout
 from dagpu.common.wrong_arguments import format_value
 from dagpu.interop.python_kernels.declared_kernel import (
     WORDS,
     Constants,
-    Declaration,
     FixedValues,
+    PythonDeclaration,
     constants_of,
     declared_by,
     scope_of_caller,
 )
 from dagpu.interop.python_kernels.python_stores import find_python_writes, plain_function
 from dagpu.kernels.decorator import Kernel
-from dagpu.ops.python_kernel import Field, MachineCode, PythonKernel
+from dagpu.ops.kernel_spec import Field, MachineCode, PythonKernel
 
 _P = ParamSpec("_P")
 
@@ -63,7 +62,7 @@ def cutile_kernel(
     """
     scope = scope_of_caller()
 
-    def make(declaration: Declaration) -> Kernel[Any]:
+    def make(declaration: PythonDeclaration) -> Kernel[Any]:
         plain = plain_function(function)
         if plain is None or not hasattr(function, "_annotated_function"):
             what = f"@cutile_kernel is given {format_value(function)}"
@@ -83,7 +82,7 @@ def _writes_first(names: Sequence[str]) -> bool:
 class _TileCode(PythonKernel):
     """A kernel of cuTile, and its declaration."""
 
-    def __init__(self, declaration: Declaration, kernel: Any, function: Any, constants: Constants) -> None:
+    def __init__(self, declaration: PythonDeclaration, kernel: Any, function: Any, constants: Constants) -> None:
         super().__init__("cuTile", 0)
         self._declaration = declaration
         self._kernel = kernel
@@ -118,8 +117,9 @@ class _TileCode(PythonKernel):
         raise self._declaration.error(what, "Leave compile() out, and launch it once")
 
     def compile_for(self, arch: str, specialised: Hashable) -> MachineCode:
-        tile: Any = importlib.import_module("cuda.tile")
-        compilation: Any = importlib.import_module("cuda.tile.compilation")
+        package = type(self._kernel).__module__.rpartition(".")[0]  # cuda.tile
+        tile: Any = importlib.import_module(package)
+        compilation: Any = importlib.import_module(f"{package}.compilation")
         values, arrays = cast(_Fixed, specialised)
         constants = {name: value for name, _, value in values}
         rest, ours = iter(arrays), dict(zip(self.theirs, self._declaration.params, strict=True))
@@ -153,9 +153,9 @@ class _TileCode(PythonKernel):
             with _LOCK:
                 compilation.export_kernel(self._kernel, [signature], made, gpu_code=arch, output_format="cubin")
         except Exception as error:
-            if not type(error).__module__.startswith("cuda.tile"):
+            if not type(error).__module__.startswith(package):
                 raise
-            raise CompileError(str(self._declaration.error(f"cuTile refuses it: {error}", "Change it"))) from error
+            raise self._declaration.compile_error(f"cuTile refuses it: {error}") from error
         return MachineCode(made.getvalue(), self._declaration.name, (), 0)
 
     def fields(self, layout: Layout) -> Sequence[Field]:

@@ -9,15 +9,14 @@ from typing import Any, Final, ParamSpec, TypeAlias, cast, final
 import numpy as np
 
 from dagpu.common.dtypes import Shape
-from dagpu.common.errors import KernelArgumentError
+from dagpu.common.errors import CompileError, KernelArgumentError
 from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.kernels.annotations import Annotation, PySignature, declaration_error, declared_at, read_signature
 from dagpu.kernels.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck, check_default
 from dagpu.kernels.decorator import DECLARED, Kernel
-from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
-from dagpu.ops.python_kernel import PythonKernel
+from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param, PythonKernel
 
 _P = ParamSpec("_P")
 
@@ -33,7 +32,7 @@ WORDS: Final = {"int": np.dtype(np.int32), "float": np.dtype(np.float32), "bool"
 
 @final
 @dataclass(frozen=True, slots=True)
-class Declaration:
+class PythonDeclaration:
     """A function that names and types the parameters of a kernel."""
 
     function: Callable[..., object]
@@ -44,6 +43,10 @@ class Declaration:
     @property
     def name(self) -> str:
         return self.function.__name__
+
+    def compile_error(self, what: str) -> CompileError:
+        """Return the error for a kernel that its library refuses."""
+        return CompileError(f"kernel {self.name!r}, declared at {declared_at(self.function)}: {what}")
 
     @property
     def params(self) -> list[tuple[str, Annotation]]:
@@ -128,7 +131,7 @@ class Declaration:
 
 
 def constants_of(
-    declaration: Declaration,
+    declaration: PythonDeclaration,
     argument: str,
     constants: Constants,
     tile: Shape | None,
@@ -166,7 +169,9 @@ def constants_of(
     return tuple(found)
 
 
-def _given(declaration: Declaration, argument: str, constants: Constants, tile: Shape | None) -> Mapping[str, object]:
+def _given(
+    declaration: PythonDeclaration, argument: str, constants: Constants, tile: Shape | None
+) -> Mapping[str, object]:
     if not callable(constants):
         return constants
     if tile is None:
@@ -184,7 +189,7 @@ def _given(declaration: Declaration, argument: str, constants: Constants, tile: 
 
 
 def declared_by(
-    decorator: str, scope: Mapping[str, Any], make: Callable[[Declaration], Kernel[Any]]
+    decorator: str, scope: Mapping[str, Any], make: Callable[[PythonDeclaration], Kernel[Any]]
 ) -> Callable[[Callable[_P, None]], Kernel[_P]]:
     """Return the decorator of a function that declares a kernel.
 
@@ -197,7 +202,7 @@ def declared_by(
                 f"@{decorator}(...) at {describe(here())} is applied to {format_value(function)}, which is not a plain "
                 "function. Decorate a `def` that names and types the kernel's parameters."
             )
-        made = Declaration(function, read_signature(function, scope), decorator)
+        made = PythonDeclaration(function, read_signature(function, scope), decorator)
         for name, annotation in made.params:
             if annotation.form != "scalar" and annotation.dtype is None:
                 what = f"parameter {name!r} has a generic element type, and @{decorator} compiles for one"

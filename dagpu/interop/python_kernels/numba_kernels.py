@@ -9,15 +9,14 @@ from typing import Any, Final, ParamSpec, cast, final
 import numpy as np
 
 from dagpu.common.dtypes import Shape
-from dagpu.common.errors import CompileError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.common.wrong_arguments import format_value
-from dagpu.interop.python_kernels.declared_kernel import Declaration, declared_by, scope_of_caller
+from dagpu.interop.python_kernels.declared_kernel import PythonDeclaration, declared_by, scope_of_caller
 from dagpu.interop.python_kernels.python_stores import find_python_writes, plain_function
 from dagpu.kernels.declaration import MAX_THREADS, check_extents
 from dagpu.kernels.decorator import Kernel
-from dagpu.ops.python_kernel import Field, MachineCode, PythonKernel
+from dagpu.ops.kernel_spec import Field, MachineCode, PythonKernel
 
 _P = ParamSpec("_P")
 
@@ -55,7 +54,7 @@ def numba_kernel(
     """
     scope = scope_of_caller()
 
-    def make(declaration: Declaration) -> Kernel[Any]:
+    def make(declaration: PythonDeclaration) -> Kernel[Any]:
         plain = plain_function(function)
         if plain is None:
             what = f"@numba_kernel is given {format_value(function)}"
@@ -78,7 +77,7 @@ def _writes_first(names: Sequence[str]) -> bool:
 class _NumbaCode(PythonKernel):
     """A kernel of Numba, and its declaration."""
 
-    def __init__(self, declaration: Declaration, function: Any, *, fastmath: bool) -> None:
+    def __init__(self, declaration: PythonDeclaration, function: Any, *, fastmath: bool) -> None:
         super().__init__("Numba", 0)
         self._declaration = declaration
         self._function = function
@@ -114,10 +113,10 @@ class _NumbaCode(PythonKernel):
         except Exception as error:
             if type(error).__module__.partition(".")[0] not in ("numba", "numba_cuda", "cuda"):
                 raise
-            raise CompileError(str(self._declaration.error(f"Numba refuses it: {error}", "Change it"))) from error
+            raise self._declaration.compile_error(f"Numba refuses it: {error}") from error
         text = ptx if isinstance(ptx, str) else ptx.decode()
         symbol = next(line.split()[2].rstrip("(") for line in text.splitlines() if line.startswith(".visible .entry"))
-        return MachineCode(_linked(text, arch), symbol, (), 0)
+        return MachineCode(text.encode() + b"\0", symbol, (), 0)
 
     def _array(self, rank: int, layout: str, dtype: Any, *, read_only: bool) -> Any:
         types = importlib.import_module("numba").types
@@ -152,21 +151,3 @@ class _NumbaCode(PythonKernel):
     @property
     def takes_strides(self) -> bool:
         return True
-
-
-def _linked(ptx: str, arch: str) -> bytes:
-    """Return the cubin of a PTX text, or the text for the driver if no linker is installed here."""
-    try:
-        linker: Any = importlib.import_module("cuda.bindings.nvjitlink")
-        handle = linker.create(1, [f"-arch={arch}"])
-    except Exception:  # neither the module nor the library need be installed: the driver has a compiler too
-        return ptx.encode() + b"\0"
-    try:
-        data = ptx.encode()
-        linker.add_data(handle, linker.InputType.PTX, data, len(data), "kernel.ptx")
-        linker.complete(handle)
-        cubin = bytearray(linker.get_linked_cubin_size(handle))
-        linker.get_linked_cubin(handle, cubin)
-        return bytes(cubin)
-    finally:
-        linker.destroy(handle)

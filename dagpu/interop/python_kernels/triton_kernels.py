@@ -13,8 +13,8 @@ from dagpu.common.wrong_arguments import format_value
 from dagpu.interop.python_kernels.declared_kernel import (
     WORDS,
     Constants,
-    Declaration,
     FixedValues,
+    PythonDeclaration,
     constants_of,
     declared_by,
     scope_of_caller,
@@ -23,7 +23,7 @@ from dagpu.interop.python_kernels.triton_compiler import HIDDEN, TritonCompiler
 from dagpu.interop.python_kernels.triton_stores import find_writes
 from dagpu.kernels.annotations import Annotation
 from dagpu.kernels.decorator import Kernel
-from dagpu.ops.python_kernel import Field, MachineCode, PythonKernel
+from dagpu.ops.kernel_spec import Field, MachineCode, PythonKernel
 
 _P = ParamSpec("_P")
 
@@ -73,7 +73,7 @@ def triton_kernel(
     """
     scope = scope_of_caller()
 
-    def make(declaration: Declaration) -> Kernel[Any]:
+    def make(declaration: PythonDeclaration) -> Kernel[Any]:
         triton = TritonCompiler(sys.modules.get("triton"))
         _check_jit(declaration, triton, jit)
         code = _TritonCode(declaration, triton, cast(Any, jit), num_warps, num_stages, constexprs or {})
@@ -83,7 +83,7 @@ def triton_kernel(
     return declared_by("triton_kernel", scope, make)
 
 
-def _check_jit(declaration: Declaration, triton: TritonCompiler, jit: object) -> None:
+def _check_jit(declaration: PythonDeclaration, triton: TritonCompiler, jit: object) -> None:
     if "triton" in sys.modules and triton.is_kernel(jit):
         return
     what = f"@triton_kernel is given {format_value(jit)}"
@@ -101,7 +101,7 @@ class _TritonCode(PythonKernel):
 
     def __init__(
         self,
-        declaration: Declaration,
+        declaration: PythonDeclaration,
         triton: TritonCompiler,
         jit: Any,
         num_warps: int,
@@ -241,7 +241,7 @@ def _may_specialise(param: Any) -> bool:
 class _Declared:
     """Within the `with` block, a `CompileError` gets the place of the declaration."""
 
-    def __init__(self, declaration: Declaration) -> None:
+    def __init__(self, declaration: PythonDeclaration) -> None:
         self._declaration = declaration
 
     def __enter__(self) -> None:
@@ -249,5 +249,4 @@ class _Declared:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, CompileError):
-            told = self._declaration.error("", "")
-            raise CompileError(f"{str(told).removesuffix(': . .')}: {error}") from error.__cause__
+            raise self._declaration.compile_error(str(error)) from error.__cause__

@@ -5,10 +5,10 @@ The parameters of the machine code are held against those that a launch passes."
 from collections.abc import Sequence
 
 from dagpu.backends.cuda.compile.cubin import is_cubin, kernel_facts
+from dagpu.backends.cuda.compile.ptx_linker import link_ptx
 from dagpu.common.errors import CompileError
 from dagpu.common.origin import Origin, describe
-from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.ops.python_kernel import MachineCode
+from dagpu.ops.kernel_spec import KernelSpec, MachineCode
 
 
 def python_code(spec: KernelSpec, variant: int, arch: str) -> MachineCode:
@@ -21,11 +21,13 @@ def python_code(spec: KernelSpec, variant: int, arch: str) -> MachineCode:
     python = spec.python
     assert python is not None
     code, name, origin = python.compile(arch, variant), spec.name, spec.origin
-    block = code.block
-    if is_cubin(code.cubin):
+    block, cubin = code.block, code.cubin
+    if not is_cubin(cubin):
+        cubin = link_ptx(cubin, arch)
+    if is_cubin(cubin):
         wanted = _places([*python.sizes(variant), *[8] * python.hidden])
         try:
-            facts = kernel_facts(code.cubin, code.symbol)
+            facts = kernel_facts(cubin, code.symbol)
         except ValueError as error:
             raise CompileError(
                 f"{_of(name, origin)} {python.library} gives a cubin that cannot be read: {error}."
@@ -37,7 +39,7 @@ def python_code(spec: KernelSpec, variant: int, arch: str) -> MachineCode:
                 f"of {python.library.split()[0]}: install one that its extra names."
             )
         block = block or facts.block
-    return MachineCode(code.cubin, code.symbol, block, code.shared_bytes)
+    return MachineCode(cubin, code.symbol, block, code.shared_bytes)
 
 
 def _of(name: str, origin: Origin) -> str:

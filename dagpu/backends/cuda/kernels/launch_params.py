@@ -20,8 +20,7 @@ from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Cell, Launch, Tiles, View
-from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.ops.python_kernel import Field, PythonKernel
+from dagpu.ops.kernel_spec import Field, KernelSpec, PythonKernel
 
 NARROW: Final = 2**31 - 2048
 """Indices of this many elements or more need 64 bits. The limit is below 2**31 because a block steps up to 1,024 past

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dagpu.backends.cuda.compile.compiler import Compiler
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import contiguous_layout
 
@@ -67,7 +68,7 @@ def machine_code(kernel: Any, shapes: tuple[Shape, ...]) -> dict[str, Any]:
     """Return the machine code of a kernel for arrays of float32 in C order."""
     python = kernel.spec.python
     variant = python.variant([contiguous_layout(shape, np.dtype(np.float32)) for shape in shapes], (4,))
-    made = python.compile("sm_90", variant)
+    made = Compiler().compile_python(kernel.spec, variant, "sm_90")
     return {"cubin": encoded(made.cubin), "name": made.symbol}
 
 

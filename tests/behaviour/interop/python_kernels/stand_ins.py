@@ -152,6 +152,9 @@ class Tile:
         self._annotated_function = SimpleNamespace(pysig=signature, parameter_annotations=nodes)
 
 
+Tile.__module__ = "cuda.tile._execution"
+
+
 @contextmanager
 def installed_cutile(recorded: Path) -> Iterator[list[Any]]:
     """Within the `with` block the modules of cuTile are stand-ins with these results. Gives the signatures that were
