@@ -141,6 +141,21 @@ def address_in_memory(y, x, w, n, BLOCK: tl.constexpr):
     tl.store(address.to(tl.pointer_type(tl.float32)), 1.0)
 
 
+@triton.jit
+def product(c, a, b, n, BLOCK: tl.constexpr, DEPTH: tl.constexpr):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    step = tl.arange(0, DEPTH)
+    of_a = a + row[:, None] * n + step[None, :]
+    of_b = b + step[:, None] * n + column[None, :]
+    total = tl.zeros([BLOCK, BLOCK], tl.float32)
+    for _ in range(0, n, DEPTH):
+        total += tl.dot(tl.load(of_a), tl.load(of_b), input_precision="tf32")
+        of_a += DEPTH
+        of_b += DEPTH * n
+    tl.store(c + row[:, None] * n + column[None, :], total)
+
+
 WRITTEN: Final[dict[Any, set[str]]] = {
     axpy: {"y_ptr"}, rows: {"x", "y"}, two_loops: {"y"}, while_loop: {"y"}, branch: {"y", "w"}, early_return: {"y"},
     call: {"x", "y"}, indexed: {"y"}, by_integers: {"y"}, compare_and_swap: {"y", "w"}, descriptors: {"y"},
