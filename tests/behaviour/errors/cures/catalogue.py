@@ -235,8 +235,6 @@ LEFT_OUT: Final[dict[str, str]] = {
     "interop/outgoing.py _interface": "Python's own words, for hasattr(): test_host_arrays.py",
     "backends/cuda/compile/nvrtc.py": COMPILER,
     "backends/cuda/compile/python_code.py": COMPILER,
-    "interop/python_kernels/cutile_kernels.py compile_for": COMPILER,
-    "interop/python_kernels/numba_kernels.py compile_for": COMPILER,
     "interop/python_kernels/triton_kernels.py compile_for": COMPILER,
     "backends/cuda/kernels/launch_params.py check_limits": "limits like that of shared memory: test_cuda_packing.py",
     "backends/cuda/driver/pycuda_driver.py": NO_GPU,
