@@ -38,6 +38,7 @@ from tests.simulated.each_device import where as where
 from tests.simulated.machine import Machine
 
 X = np.arange(12, dtype=f32)
+pytestmark = pytest.mark.host_only("recorded machine code; tests/gpu/libraries launches what the libraries give")
 cuda: Any = None
 ct: Any = None
 

@@ -30,6 +30,7 @@ from tests.behaviour.interop.python_kernels.record import types_of
 from tests.simulated.cuda import installed
 
 X = np.arange(12, dtype=f32)
+pytestmark = pytest.mark.host_only("it has a device of its own")
 PROGRAMS = "tests.behaviour.interop.python_kernels"
 
 

@@ -34,6 +34,7 @@ from tests.simulated.each_device import where as where
 
 KERNELS = [(path, name) for path in TRITON for name in json.loads(path.read_text())["kernels"]]
 X = np.arange(12, dtype=f32)
+pytestmark = pytest.mark.host_only("recorded machine code; tests/gpu/libraries launches what the libraries give")
 
 
 @pytest.fixture(name="triton")
