@@ -33,6 +33,9 @@ from dagpu.interop.foreign_arrays import stream_of
 from dagpu.interop.foreign_ops.foreign_declaration import Foreign, ForeignFunction, foreign
 from dagpu.interop.incoming import adopt, from_array, lend, lend_mut, share_array
 from dagpu.interop.outgoing import Lent, lent_out, unversioned
+from dagpu.interop.python_kernels.cutile_kernels import cutile_kernel
+from dagpu.interop.python_kernels.numba_kernels import numba_kernel
+from dagpu.interop.python_kernels.triton_kernels import triton_kernel
 from dagpu.kernels import arrays as array
 from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
 from dagpu.kernels.expressions.element import Elem
@@ -86,13 +89,13 @@ __all__ = [
     "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Lazy", "Lent", "ListSchedule",
     "MayAlloc", "Module", "MovedError", "NestedRunError", "NoAlloc", "NoDeviceError", "NotReadyError",
     "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError", "Partition", "PartitionError", "Pending",
-    "Pipeline", "PlanError", "RoundRobin", "Rows", "SchedulingPolicy", "Scope", "Shape", "ShapeError",
-    "SharedTensor", "SingleStream", "Source", "SourceError", "Static", "Stats", "Stream", "StreamInterpreter",
-    "Tensor", "TensorMut", "TensorRef", "Tile", "Trace", "UpdateError", "adopt", "arange", "array", "batch",
-    "batching", "bf16", "bool_", "c64", "c128", "convert", "current_device", "cutoff", "device", "devices", "dup",
-    "empty", "every", "expr", "eye", "f16", "f32", "f64", "fill", "flow", "foreign", "from_array", "from_host",
-    "full", "i8", "i16", "i32", "i64", "kernel", "lend", "lend_mut", "lent_out", "linspace", "memcpy", "merge",
-    "observe", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "share_array", "source", "spawn",
-    "stream_of", "trace", "u8", "u16", "u32", "u64", "unversioned", "use_device", "use_interpreter", "value",
+    "Pipeline", "PlanError", "RoundRobin", "Rows", "SchedulingPolicy", "Scope", "Shape", "ShapeError", "SharedTensor",
+    "SingleStream", "Source", "SourceError", "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut",
+    "TensorRef", "Tile", "Trace", "UpdateError", "adopt", "arange", "array", "batch", "batching", "bf16", "bool_",
+    "c64", "c128", "convert", "current_device", "cutile_kernel", "cutoff", "device", "devices", "dup", "empty", "every",
+    "expr", "eye", "f16", "f32", "f64", "fill", "flow", "foreign", "from_array", "from_host", "full", "i8", "i16",
+    "i32", "i64", "kernel", "lend", "lend_mut", "lent_out", "linspace", "memcpy", "merge", "numba_kernel", "observe",
+    "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "share_array", "source", "spawn", "stream_of",
+    "trace", "triton_kernel", "u8", "u16", "u32", "u64", "unversioned", "use_device", "use_interpreter", "value",
     "watch", "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip

@@ -13,6 +13,9 @@ from dagpu.interop.foreign_ops.lane_views import current_lane
 from dagpu.interop.foreign_ops.shape_rules import extent, new, require, reserve
 from dagpu.interop.incoming import adopt, from_array, lend, lend_mut, share_array
 from dagpu.interop.outgoing import Lent, lent_out, unversioned
+from dagpu.interop.python_kernels.cutile_kernels import cutile_kernel
+from dagpu.interop.python_kernels.numba_kernels import numba_kernel
+from dagpu.interop.python_kernels.triton_kernels import triton_kernel
 
 __all__ = [
     "Body",
@@ -31,6 +34,7 @@ __all__ = [
     "View",
     "adopt",
     "current_lane",
+    "cutile_kernel",
     "extent",
     "foreign",
     "from_array",
@@ -38,8 +42,10 @@ __all__ = [
     "lend_mut",
     "lent_out",
     "new",
+    "numba_kernel",
     "require",
     "reserve",
     "share_array",
+    "triton_kernel",
     "unversioned",
 ]

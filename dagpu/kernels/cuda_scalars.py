@@ -24,7 +24,7 @@ class CudaParam:
 
     `name` is empty for an unnamed parameter. `const` is true if the elements must not be written; it is false for a
     scalar, whose `const` does not concern the caller. `rank` is None unless the form is `tile` or `view`. `line` counts
-    from 1 in the source.
+    from 1 in the source; it is 0 for a parameter without a CUDA declaration.
     """
 
     name: str
@@ -164,7 +164,8 @@ def _refuse_scalar(value: object, param: CudaParam, kernel: str, cure: str) -> N
     else:
         largest = _FLOAT_LIMITS[param.ctype][1]
         wanted = f"a number from -{largest} to {largest}"
+    place = f" (CUDA source line {param.line})" if param.line else ""
     raise KernelArgumentError(
         f"kernel {kernel!r}: argument {param.name or '(unnamed)'!r} is {type(value).__name__}{shown}; its "
-        f"CUDA parameter '{c_text(param)}' (CUDA source line {param.line}) takes {wanted}. Cure: {cure}."
+        f"CUDA parameter '{c_text(param)}'{place} takes {wanted}. Cure: {cure}."
     )

@@ -82,13 +82,13 @@ def params_of(
             check = ScalarCheck(dataclasses.replace(declared, name=param_name), name)
             params.append(Param(param_name, "scalar", None, None, check, annotation.lazy))
             if param_name in signature.defaults:
-                _check_default(function, check, signature.defaults[param_name])
+                check_default(function, check, signature.defaults[param_name])
         else:
             params.append(Param(param_name, annotation.form, np.dtype(declared.ctype), declared.rank, None, False))
     return tuple(params)
 
 
-def _check_default(function: Callable[..., object], check: Callable[[object], object], default: object) -> None:
+def check_default(function: Callable[..., object], check: Callable[[object], object], default: object) -> None:
     """Raise if the default of a scalar parameter does not fit its C type."""
     try:
         check(default)

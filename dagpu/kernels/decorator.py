@@ -203,12 +203,14 @@ class Kernel(Generic[_P]):
 
     def block(self, *block: int) -> "Kernel[_P]":
         """Return a copy with these block dimensions: 1 to 3 extents, at most 1024 threads in total."""
+        self._refuse_setting("block(...)")
         return self._changed(
             block=check_extents(block, "block", self.spec.name, describe(self.spec.origin), describe(here()))
         )
 
     def shared_memory(self, nbytes: int) -> "Kernel[_P]":
         """Return a copy whose blocks have `nbytes` bytes of dynamic shared memory each."""
+        self._refuse_setting("shared_memory(...)")
         count = as_whole_number(nbytes)
         if count is None or count < 0:
             what = f"shared_memory({nbytes!r}) at {describe(here())}"
@@ -216,6 +218,14 @@ class Kernel(Generic[_P]):
                 self.spec.name, describe(self.spec.origin), what, "Give a number of bytes, 0 or more"
             )
         return self._changed(shared_bytes=count)
+
+    def _refuse_setting(self, call: str) -> None:
+        """Raise a `KernelArgumentError` for a setting that the compiler of a kernel in Python chooses."""
+        if self.spec.python is not None:
+            what = f"{call} at {describe(here())}, but {self.spec.python.library} chooses what a block has"
+            raise declaration_error(
+                self.spec.name, describe(self.spec.origin), what, "Say it where the kernel is declared"
+            )
 
     def _changed(self, **changes: Any) -> "Kernel[_P]":
         """Return a copy with other settings."""

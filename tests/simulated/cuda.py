@@ -18,7 +18,7 @@ import pytest
 
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.cuda.backend import CudaBackend
-from dagpu.backends.cuda.compile.compiler import Compiled, Unit
+from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, Unit
 from dagpu.backends.cuda.driver.driver_protocol import Limits
 from dagpu.backends.cuda.kernels import fill_and_copy, launch_params
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
@@ -32,6 +32,7 @@ from dagpu.common.reference_queue import Reference, ReferenceQueue
 from dagpu.kernels.decorator import COMPILER
 from dagpu.lowering.program import Launch
 from dagpu.ops.initializers import with_seed
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.runtime.device_lookup import backend, replaced_backend
 from dagpu.runtime.plan_cache import plans
 from tests.simulated.gpu import LIMITS, SimulatedGpu
@@ -53,6 +54,12 @@ class SimulatedCompiler:
             raise CompileError(f"{unit.name}: #error")
         self._machine.units.append(unit)
         return Compiled(str(len(self._machine.units) - 1).encode(), unit.name)
+
+    def compile_python(self, spec: KernelSpec, variant: int, arch: str) -> Compiled:
+        """Return a cubin for a kernel in Python, once its library, or what stands in for it, has compiled it."""
+        made = Compiler().compile_python(spec, variant, arch)
+        unit = Unit(spec.name, spec.cuda, made.symbol, 1, False, (), (), arch)
+        return replace(self.compile(unit), block=made.block, shared=made.shared)
 
 
 # ---- data that is not in the parameters ---------------------------------------------------------------------------

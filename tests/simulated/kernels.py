@@ -24,7 +24,7 @@ from dagpu.common.errors import KernelBoundsError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Launch, Tiles, View
-from dagpu.ops.kernel_spec import KernelSpec, Param
+from dagpu.ops.kernel_spec import KernelSpec, Param, PythonKernel
 from tests.simulated.gpu import SimulatedGpu
 
 REPORT: Final = struct.Struct("<4i8q8q")
@@ -117,6 +117,8 @@ class Loaded:
     def act(self, launch: KernelLaunch) -> Callable[[], None]:
         """Return the action of a launch, in a stream or in a graph. The parameters are read now, as by the driver."""
         refuse(self.gpu, launch)
+        if not self._unit.text:
+            self.gpu.machine.shapes.add((self._unit.name, launch.block, launch.shared))
         text, grid = bytes(launch.parameters), launch.grid
         return lambda: self.run(grid, text)
 
@@ -147,9 +149,11 @@ class Loaded:
             if param.form == "scalar":
                 arguments.append(_scalar(param, reader))
                 continue
-            data, argument, report = (
-                self._struct(number, param, reader) if shapes is None else (reader.pointer(), shapes.args[number], 0)
-            )
+            if shapes is None:
+                data, argument, report = self._struct(number, param, reader)
+            else:
+                argument, report = shapes.args[number], 0
+                data = _passed(spec.python, (argument.view if type(argument) is Tiles else argument).layout, reader)
             layout: Layout = (argument.view if type(argument) is Tiles else argument).layout
             found = self._place(data, layout)
             if memory is None or found is None:
@@ -159,6 +163,8 @@ class Loaded:
             arguments.append(placed if type(argument) is not Tiles else Tiles(placed, argument.tile, argument.grid))
             memory.append(found[0])
             reports[number] = report
+        for _ in range(spec.python.hidden if spec.python is not None else 0):
+            assert not reader.pointer()
         reader.align(8)
         assert reader.at == len(text) - 8, "the parameters go on"
         tiles = next((a for a in arguments if type(a) is Tiles), None)
@@ -256,6 +262,24 @@ def _out_of_sight(error: KernelBoundsError, launch: Launch) -> Violation:
         number = number * extent + at
     at_index = tuple(map(int, index.split(",")))
     return Violation(argument, at_index, (number, *(0,) * (len(at_index) - 1)), OUT_OF_SIGHT)
+
+
+def _passed(python: PythonKernel | None, layout: Layout, reader: Reader) -> int:
+    """Read a tensor as the library of a kernel has it passed, and return its address."""
+    size, shape = layout.dtype.itemsize, layout.shape
+    library = "" if python is None else python.library.split()[0]
+    if library == "Numba":  # meminfo, parent, number of items, size of one, address, shape, strides in bytes
+        about = [reader.pointer() for _ in range(4)]
+        assert about == [0, 0, prod(shape), size]
+        address = reader.pointer()
+        found = [int.from_bytes(reader.bytes(8), "little", signed=True) for _ in range(2 * len(shape))]
+        assert found == [*shape, *layout.strides]
+        return address
+    address = reader.pointer()
+    if library == "cuTile":  # address, shape, strides in elements
+        found = [int.from_bytes(reader.bytes(4), "little", signed=True) for _ in range(2 * len(shape))]
+        assert found == [*shape, *[stride // size for stride in layout.strides]]
+    return address
 
 
 def _scalar(param: Param, reader: Reader) -> Any:

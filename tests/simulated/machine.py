@@ -238,6 +238,8 @@ class Machine:
         self.looks: list[Callable[[], None]] = []
         """Functions that a thread of the backend calls at any time: its watchdog polls the runs that tasks wait for."""
         self.units: list[Unit] = []
+        self.shapes: set[tuple[str, tuple[int, int, int], int]] = set()
+        """Name, block and dynamic shared memory of the launches of kernels in Python."""
         """All compiled units; a cubin is an index into this list."""
 
     def problem(self, what: str) -> None:

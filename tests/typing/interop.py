@@ -17,7 +17,9 @@ from dagpu import (
     Tensor,
     TensorMut,
     TensorRef,
+    Tile,
     adopt,
+    cutile_kernel,
     f32,
     foreign,
     from_array,
@@ -25,8 +27,10 @@ from dagpu import (
     lend,
     lend_mut,
     lent_out,
+    numba_kernel,
     share_array,
     stream_of,
+    triton_kernel,
     unversioned,
     zeros,
 )
@@ -132,3 +136,32 @@ product(zeros((4, 4))).sync()  # type: ignore[call-arg]  # pyright: ignore[repor
 product(zeros((4, 4), i64), zeros((4, 4))).sync()  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 product.on("jax")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 foreign(capture="maybe")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+
+
+# ---- kernels in Python
+@triton_kernel(object(), num_warps=8, constexprs=lambda tile: {"BLOCK": tile[0]})
+def by_triton(y: Out[f32], x: In[f32], a: float) -> None: ...
+
+
+@numba_kernel(lambda y, x: None, block=(16, 16))
+def by_numba(y: Out[f32], x: In[i64]) -> None: ...
+
+
+@cutile_kernel(object(), constants={"T": 16})
+def by_cutile(y: Out[f32], x: In[f32]) -> None: ...
+
+
+@by_triton.host
+def _(y: Tile[f32], x: NDArray[np.float32], a: float) -> None:
+    y[...] += a * x[y.at]
+
+
+kernel_op: KernelOp = by_triton(zeros((4,)).partition((4,)), zeros((4,)), 2.0)
+assert_type(by_triton.new((4,), (4,))(zeros((4,)), 2.0), DeviceOp[Tensor[f32], Any])
+kernel_op = by_numba.grid(4)(zeros((4,)).partition((4,)), zeros((4,), i64))
+kernel_op = by_cutile(zeros((4,)).partition((4,)), zeros((4,)))
+
+by_triton(zeros((4,)), zeros((4,)), 2.0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+by_numba(zeros((4,)).partition((4,)), zeros((4,), f32))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+by_cutile(zeros((4,)).partition((4,)))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+triton_kernel(object(), num_warps="8")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -12,7 +12,7 @@ from dagpu.backends.cuda.driver.driver_protocol import Gpu
 from dagpu.backends.cuda.driver.pycuda_driver import open_gpus
 from dagpu.backends.cuda.executable import Executable
 from dagpu.backends.cuda.kernels.launch_factories import LAUNCH_FACTORIES, LaunchFactories
-from dagpu.backends.cuda.kernels.launch_params import CHECKED
+from dagpu.backends.cuda.kernels.launch_params import usual_variant
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import Device
@@ -116,7 +116,7 @@ def _devices(gpus: Sequence[Gpu], new_compiler: Callable[[], CubinCompiler]) -> 
     drivers = [CudaDevice(gpu, compiler) for gpu in gpus]
 
     def compile_ahead(spec: KernelSpec) -> None:
-        drivers[0].library.load_kernel(spec, CHECKED if spec.checked and spec.abi == "views" else 0)
+        drivers[0].library.load_kernel(spec, usual_variant(spec))
 
     COMPILER.set(compile_ahead)
     return [(Device("cuda", driver.gpu.index, driver), driver) for driver in drivers]

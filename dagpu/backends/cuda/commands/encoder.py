@@ -132,8 +132,8 @@ class _Encoder:
         device, places = compiled.devices[launch.device], compiled.places
         function = device.library.find_kernel(launch.kernel, form.variant)
         assert function is not None
-        block = form.block
-        if launch.kernel.block is None and prod(block) > function.max_threads:
+        block = function.block or form.block
+        if launch.kernel.block is None and launch.kernel.python is None and prod(block) > function.max_threads:
             block = max(function.max_threads // 32, 1) * 32, 1, 1  # dagpu chooses the block: no error
         check_limits(launch, form, block, function, device.gpu.limits, device.name)
         addresses = self.relocations.addresses
@@ -146,7 +146,7 @@ class _Encoder:
             self._patch(cell, number, at, convert)
         for at in form.reports:
             addresses[compiled.report_base].append((number, at, report * REPORT))
-        shared, early = launch.kernel.shared_bytes, self._may_start_early(launch)
+        shared, early = launch.kernel.shared_bytes + function.dynamic_shared, self._may_start_early(launch)
         self._put(launch, lane, KernelLaunch(function, form.grid, block, packed.parameters, shared, early))
 
     def _may_start_early(self, launch: Launch) -> bool:

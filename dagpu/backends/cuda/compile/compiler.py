@@ -20,8 +20,10 @@ from dagpu.backends.cuda.compile.disk_cache import DiskCache, default_cache_dir,
 from dagpu.backends.cuda.compile.includes import included_files, read
 from dagpu.backends.cuda.compile.nvcc import Nvcc, find_nvcc, find_toolkit_headers
 from dagpu.backends.cuda.compile.nvrtc import Nvrtc, Refusal, Toolchain
+from dagpu.backends.cuda.compile.python_code import python_code
 from dagpu.common.errors import CompileError, DeviceError
 from dagpu.kernels.cuda_lexer import scan_declarations, tokenize
+from dagpu.ops.kernel_spec import KernelSpec
 
 PRELUDE = Path(__file__).resolve().parents[1] / "kernels" / "prelude" / "dagpu.cuh"
 """The header that defines `Tile` and `View`. The compiler reads it from this path."""
@@ -57,6 +59,10 @@ class Compiled:
 
     cubin: bytes
     symbol: str
+    block: tuple[int, int, int] | None = None
+    """The block dimensions that it is compiled for; None if any will do."""
+    shared: int = 0
+    """Bytes of dynamic shared memory that it needs."""
 
 
 def split_source_name(source_name: str) -> tuple[str, int]:
@@ -191,6 +197,17 @@ class Compiler:
             told = explain(unit.name, job.declared, outcome.compiler, outcome.log, job.source)
             raise CompileError(told)
         return Compiled(outcome, _symbol(outcome, job))
+
+    def compile_python(self, spec: KernelSpec, variant: int, arch: str) -> Compiled:
+        """Return the machine code of a variant of a kernel that is written in Python. Block until it is ready.
+
+        Raises:
+            CompileError: the library that it is written for refuses it.
+            KernelArgumentError: the kernel writes to an input.
+        """
+        code = python_code(spec, variant, arch)
+        x, y, z = (*code.block, 1, 1, 1)[:3]
+        return Compiled(code.cubin, code.symbol, (x, y, z) if code.block else None, code.shared_bytes)
 
     def _once(self, key: str, build: Callable[[], _Outcome]) -> _Outcome:
         """Return `build()`, or the result of another thread that is building for the same key now.

@@ -1,4 +1,4 @@
-"""Reads the names of the kernels in a cubin.
+"""Reads the names of the kernels in a cubin, and what their compiler says of their parameters.
 
 A kernel is launched by its symbol, and the symbol of a `__global__` function that is not `extern "C"` is mangled. A
 cubin is a 64-bit little-endian ELF file (System V ABI, chapter 4). Its kernels are the function symbols with the flag
@@ -7,11 +7,20 @@ STO_CUDA_ENTRY. Neither cuobjdump nor a demangler is needed.
 
 import re
 import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
 
 _SYMTAB = 2  # SHT_SYMTAB
 _FUNCTION = 2  # STT_FUNC
 _ENTRY = 0x10  # STO_CUDA_ENTRY, in st_other: the symbol is a kernel, not a __device__ function
 _SYMBOL = struct.Struct("<IBBHQQ")
+# The section .nv.info.<symbol> lists attributes: one byte each for format and kind, then two bytes of value, or of the
+# size of a value that follows.
+_SIZED = 4
+_PARAMETER = 0x17  # EIATTR_KPARAM_INFO: index, ordinal and offset, then a word with the size in its upper 14 bits
+_BLOCK = 0x10  # EIATTR_REQNTID
+_INFO = struct.Struct("<IHHI")
 # _Z, L for internal linkage, N and qualifiers for a nested name; then <length><name> again and again.
 _NESTED = re.compile(r"_Z(?:N[rVKRO]*)?")
 _LENGTH = re.compile(r"L?(\d+)")
@@ -33,7 +42,7 @@ def kernel_symbols(cubin: bytes) -> list[str]:
     try:
         sections = _sections(cubin)
         found: list[str] = []
-        for kind, offset, size, link in sections:
+        for kind, offset, size, link, _ in sections:
             if kind == _SYMTAB:
                 names = sections[link][1]
                 for name, info, other, _, _, _ in _SYMBOL.iter_unpack(cubin[offset : offset + size]):
@@ -44,14 +53,68 @@ def kernel_symbols(cubin: bytes) -> list[str]:
     return found
 
 
-def _sections(elf: bytes) -> list[tuple[int, int, int, int]]:
-    """Return type, offset, size and link of each section; offset and size in bytes."""
+@final
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What a cubin says of a kernel."""
+
+    parameters: tuple[tuple[int, int], ...]
+    """Offset and size of each parameter in bytes, in order."""
+    block: tuple[int, ...]
+    """The block dimensions that it requires; empty if it requires none."""
+
+
+def kernel_facts(cubin: bytes, symbol: str) -> KernelFacts:
+    """Return what a cubin says of a kernel.
+
+    Raises:
+        ValueError: `cubin` is not an ELF file, it is cut short, or it says nothing of the kernel.
+    """
+    if not is_cubin(cubin):
+        raise ValueError("not a 64-bit little-endian ELF file")
+    parameters: dict[int, tuple[int, int]] = {}
+    block: tuple[int, ...] = ()
+    known = False
+    try:
+        sections = _sections(cubin)
+        (names,) = struct.unpack_from("<H", cubin, 0x3E)
+        for _, offset, size, _, name in sections:
+            if _text(cubin, sections[names][1] + name) != f".nv.info.{symbol}":
+                continue
+            known = True
+            for kind, value in _attributes(cubin[offset : offset + size]):
+                if kind == _PARAMETER:
+                    _, ordinal, at, word = _INFO.unpack(value)
+                    parameters[ordinal] = at, word >> 18
+                elif kind == _BLOCK:
+                    block = struct.unpack("<3I", value)
+    except (struct.error, IndexError, ValueError) as error:
+        raise ValueError("an ELF file that is cut short") from error
+    if not known:
+        raise ValueError(f"it says nothing of a kernel {symbol}")
+    return KernelFacts(tuple([parameters[number] for number in sorted(parameters)]), block)
+
+
+def _attributes(section: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield kind and value of the attributes whose value follows."""
+    at = 0
+    while at < len(section):
+        form, kind, size = struct.unpack_from("<BBH", section, at)
+        at += 4
+        if form == _SIZED:
+            yield kind, section[at : at + size]
+            at += size
+
+
+def _sections(elf: bytes) -> list[tuple[int, int, int, int, int]]:
+    """Return type, offset, size, link and name of each section; offset and size in bytes, the name as its place in the
+    table of names."""
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     each, count = struct.unpack_from("<HH", elf, 0x3A)
-    found: list[tuple[int, int, int, int]] = []
+    found: list[tuple[int, int, int, int, int]] = []
     for at in range(table, table + each * count, each or 1):
-        kind, _, _, offset, size, link = struct.unpack_from("<IQQQQI", elf, at + 4)
-        found.append((kind, offset, size, link))
+        name, kind, _, _, offset, size, link = struct.unpack_from("<IIQQQQI", elf, at)
+        found.append((kind, offset, size, link, name))
     return found
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol, final
 
 from dagpu.backends.cuda.compile.compiler import Compiled, Unit, split_source_name
@@ -15,13 +16,22 @@ BUILTIN_FILE: Final = "dagpu/builtin.cu"
 
 
 class CubinCompiler(Protocol):
-    """The part of `Compiler` that `Library` calls."""
+    """The part of a compiler that `Library` calls."""
 
     def compile(self, unit: Unit) -> Compiled:
         """Compile one kernel.
 
         Raises:
             CompileError: the source has errors.
+        """
+        ...
+
+    def compile_python(self, spec: KernelSpec, variant: int, arch: str) -> Compiled:
+        """Compile a variant of a kernel that is written in Python, by the library that it is written for.
+
+        Raises:
+            CompileError: the library refuses the kernel.
+            KernelArgumentError: the kernel writes to an input.
         """
         ...
 
@@ -53,9 +63,14 @@ class Library:
 
         Raises:
             CompileError: the compiler refuses its source.
+            KernelArgumentError: it is written in Python, and writes to an input.
         """
         function = self.find_kernel(spec, variant)
-        if function is None:
+        if function is None and spec.python is not None:
+            compiled = self._compiler.compile_python(spec, variant, self._gpu.arch)
+            function = self._load(kernel_key(spec, variant), compiled)
+            self._remember(spec, variant, function)
+        elif function is None:
             file, line = split_source_name(spec.source_name)
             unit = Unit(
                 name=spec.name,
@@ -67,7 +82,7 @@ class Library:
                 options=spec.options,
                 arch=self._gpu.arch,
             )
-            function = self._load(kernel_key(spec, variant), unit)
+            function = self._load(kernel_key(spec, variant), self._compiler.compile(unit))
             self._remember(spec, variant, function)
         return function
 
@@ -80,15 +95,14 @@ class Library:
         found = self.find_builtin(builtin)
         if found is None:
             unit = Unit(builtin.name, builtin.source, BUILTIN_FILE, 1, False, (), (), self._gpu.arch)
-            found = self._load((builtin.source, builtin.name), unit)
+            found = self._load((builtin.source, builtin.name), self._compiler.compile(unit))
         return found
 
-    def _load(self, key: object, unit: Unit) -> Function:
-        compiled = self._compiler.compile(unit)
-
+    def _load(self, key: object, compiled: Compiled) -> Function:
         def load() -> Function:
             with self._gpu.current():
-                return self._gpu.load(compiled.cubin, compiled.symbol)
+                function = self._gpu.load(compiled.cubin, compiled.symbol)
+            return replace(function, block=compiled.block, dynamic_shared=compiled.shared)
 
         return self._once(key, load)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, Unit, split_source_name
 from dagpu.backends.cuda.compile.nvcc import find_nvcc
 from dagpu.backends.cuda.compile.nvrtc import load_nvrtc
-from dagpu.backends.cuda.kernels.launch_params import CHECKED, macros
+from dagpu.backends.cuda.kernels.launch_params import macros, usual_variant
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import describe
 from dagpu.kernels.decorator import DECLARED, Kernel
@@ -48,8 +48,10 @@ def compile_for(spec: KernelSpec, arch: object) -> Compiled:
             f"kernel {spec.name!r}, declared at {describe(spec.origin)}: compile(arch={arch!r}) names no architecture. "
             'Write the name of a real one: compile(arch="sm_90").'
         )
+    variant = usual_variant(spec)
+    if spec.python is not None:
+        return _compiler().compile_python(spec, variant, arch)
     file, line = split_source_name(spec.source_name)
-    variant = CHECKED if spec.checked and spec.abi == "views" else 0
     unit = Unit(
         name=spec.name,
         text=spec.cuda,

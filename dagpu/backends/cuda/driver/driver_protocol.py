@@ -109,6 +109,10 @@ class Function:
     registers: int
     allow_shared: Callable[[int], None]
     """Function that allows the kernel this number of bytes of dynamic shared memory. A call is needed above 48 KiB."""
+    block: GridExtents | None = None
+    """The block dimensions that its compiler has chosen; None if a launch chooses."""
+    dynamic_shared: int = 0
+    """Bytes of dynamic shared memory that its compiler has chosen, beside those of the launch."""
 
 
 @final

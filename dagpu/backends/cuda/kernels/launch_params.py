@@ -5,7 +5,7 @@ struct are multiples of 8; the offset of a scalar is a multiple of its size.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
@@ -20,7 +20,7 @@ from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Cell, Launch, Tiles, View
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.kernel_spec import Field, KernelSpec, PythonKernel
 
 NARROW: Final = 2**31 - 2048
 """Indices of this many elements or more need 64 bits. The limit is below 2**31 because a block steps up to 1,024 past
@@ -168,6 +168,12 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
         kind = type(argument)
         if kind is View or kind is Tiles:
             view: View = argument if kind is View else argument.view
+            if spec.python is not None:
+                if not spec.python.takes_strides:
+                    _refuse_strides(launch, number, view.layout)
+                at = _put_fields(template, spec.python.fields(view.layout))
+                pointers.append((at, number, view.layout.offset))
+                continue
             template.extend(bytes(-len(template) % 8))
             pointers.append((len(template), number, view.layout.offset))
             if spec.abi == "views":
@@ -187,9 +193,22 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
             template.extend(bytes(-len(template) % len(value)))
             scalars.append((len(template), number, convert))
             template += value
+    if spec.python is not None and spec.python.hidden:
+        template.extend(bytes(-len(template) % 8 + 8 * spec.python.hidden))
     return LaunchForm(
         variant, grid, _block(launch), bytes(template), tuple(pointers), tuple(scalars), tuple(reports)
     )  # fmt: skip
+
+
+def _put_fields(template: bytearray, fields: Sequence[Field]) -> int:
+    """Append the fields of a tensor argument, with a null address. Return the place of the address."""
+    address = 0
+    for size, value in fields:
+        template.extend(bytes(-len(template) % size))
+        if value is None:
+            address = len(template)
+        template += (value or 0).to_bytes(size, "little", signed=True)
+    return address
 
 
 def check_limits(
@@ -215,9 +234,10 @@ def check_limits(
     for axis, (blocks, most) in enumerate(zip(form.grid, limits.grid, strict=True)):
         if blocks > most:
             raise _refusal(launch, f"{blocks} blocks along axis {'xyz'[axis]}", f"at most {most}", device, "", "grid")
-    shared = spec.shared_bytes + function.static_shared
+    dynamic = spec.shared_bytes + function.dynamic_shared
+    shared = dynamic + function.static_shared
     if shared > limits.shared:
-        why = f"{spec.shared_bytes} dynamic and {function.static_shared} of its own"
+        why = f"{dynamic} dynamic and {function.static_shared} of its own"
         what = f"{shared} bytes of shared memory for each block"
         raise _refusal(launch, what, f"at most {limits.shared}", device, why, "shared_memory")
     if shared > limits.default_shared:
@@ -228,9 +248,12 @@ def check_limits(
 def _refusal(launch: Launch, what: str, most: str, device: str, why: str, method: str) -> KernelArgumentError:
     spec = launch.kernel
     because = f" ({why})" if why else ""
+    cure = f"{spec.name}.{method}(...), or another tile"
+    if spec.python is not None and method != "grid":
+        cure = f"smaller tiles, num_warps or num_stages, as {spec.python.library} says"
     return KernelArgumentError(
         f"kernel {spec.name!r}, launched at {describe(launch.origin)}: {what}{because}, but {device} allows it {most}. "
-        f"Give fewer: {spec.name}.{method}(...), or another tile."
+        f"Give fewer: {cure}."
     )
 
 
@@ -244,6 +267,12 @@ def _grid(launch: Launch, limits: Limits) -> tuple[GridExtents, bool]:
     if given or (len(grid) <= 3 and all(n <= most for n, most in zip(grid, limits.grid, strict=False))):
         x, y, z = (*grid, 1, 1, 1)[:3]
         return (x, y, z), False
+    if launch.kernel.python is not None:
+        raise KernelArgumentError(
+            f"kernel {launch.kernel.name!r}, launched at {describe(launch.origin)}: its tiles make a grid of {grid}, "
+            f"but {launch.kernel.python.library} counts blocks along three axes, and the device allows {limits.grid}. "
+            "Cut the output into fewer or larger tiles, or reshape it first."
+        )
     return (prod(grid), 1, 1), True
 
 
@@ -254,12 +283,17 @@ def _block(launch: Launch) -> GridExtents:
         return x, y, z
     for argument in launch.args:
         if type(argument) is Tiles:
+            if spec.python is not None and (own := spec.python.block(argument.tile)):
+                x, y, z = (*own, 1, 1)[:3]
+                return x, y, z
             return max(32, min(THREADS, -(-prod(argument.tile) // 32) * 32)), 1, 1
     return THREADS, 1, 1
 
 
 def _variant(launch: Launch, linear: bool) -> int:
     spec = launch.kernel
+    if spec.python is not None:
+        return _python_variant(launch, spec.python)
     if spec.abi == "pointers":
         return 0
     variant = CHECKED if spec.checked else 0
@@ -278,6 +312,27 @@ def _variant(launch: Launch, linear: bool) -> int:
             if _reach(layout) >= NARROW:
                 variant |= WIDE
     return variant
+
+
+def usual_variant(spec: KernelSpec) -> int:
+    """Return the variant that is compiled ahead of the first launch: that for contiguous tensors.
+
+    Raises:
+        KernelArgumentError: it depends on the arguments of a launch.
+    """
+    if spec.python is not None:
+        return spec.python.usual_variant()
+    return CHECKED if spec.checked and spec.abi == "views" else 0
+
+
+def _python_variant(launch: Launch, python: PythonKernel) -> int:
+    tiles = [argument for argument in launch.args if type(argument) is Tiles]
+    arguments = [launch.args[index] for index, _ in launch.kernel.tensors]
+    layouts = [argument.view.layout if type(argument) is Tiles else argument.layout for argument in arguments]
+    try:
+        return python.variant(layouts, tiles[0].tile if tiles else None)
+    except KernelArgumentError as error:
+        raise KernelArgumentError(f"{error} It is launched at {describe(launch.origin)}.") from error.__cause__
 
 
 def _reach(layout: Layout) -> int:
@@ -366,13 +421,17 @@ def _refuse_strides(launch: Launch, number: int, layout: Layout) -> None:
     if layout.contiguous:
         return
     spec = launch.kernel
+    passes = f"{spec.python.library} is passed" if spec.python is not None else 'abi="pointers" passes'
+    other = "" if spec.python is not None else ', or use abi="views"'
     raise KernelArgumentError(
         f"kernel {spec.name!r}, argument {spec.params[number].name!r}: a view of shape {layout.shape} and strides "
-        f'{layout.strides} bytes, but abi="pointers" passes a plain pointer, which has no strides. Launched at '
-        f'{describe(launch.origin)}. Make it contiguous with dup(...), or use abi="views".'
+        f"{layout.strides} bytes, but {passes} a plain pointer, which has no strides. Launched at "
+        f"{describe(launch.origin)}. Make it contiguous with dup(...){other}."
     )
 
 
 def kernel_key(spec: KernelSpec, variant: int) -> tuple[object, ...]:
     """Return the key of a compiled kernel: everything in its spec that the compilation depends on, and the variant."""
+    if spec.python is not None:
+        return spec.python, variant
     return spec.cuda, spec.name, spec.options, spec.abi, variant

@@ -24,6 +24,7 @@ from tests.behaviour.errors.cures.kernels import (
     foreign_ops,
     kernel_calls,
     kernel_declarations,
+    python_kernels,
 )
 from tests.behaviour.errors.cures.reactive import flows, sources, tiles
 
@@ -49,6 +50,7 @@ CASES: Final[list[Case]] = [
         tiles,
         interop,
         foreign_ops,
+        python_kernels,
     )
     for case in module.CATALOGUE.cases
 ]

@@ -1,0 +1,252 @@
+"""`triton_kernel`: a kernel of Triton as a kernel of dagpu."""
+
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, ParamSpec, TypeAlias, cast, final
+
+import numpy as np
+
+from dagpu.common.dtypes import Shape
+from dagpu.common.errors import CompileError, KernelArgumentError
+from dagpu.common.layout import Layout
+from dagpu.common.wrong_arguments import format_value
+from dagpu.interop.python_kernels.declared_kernel import (
+    WORDS,
+    Constants,
+    FixedValues,
+    PythonDeclaration,
+    constants_of,
+    declared_by,
+    scope_of_caller,
+)
+from dagpu.interop.python_kernels.triton_compiler import HIDDEN, TritonCompiler
+from dagpu.interop.python_kernels.triton_stores import find_writes
+from dagpu.kernels.annotations import Annotation
+from dagpu.kernels.decorator import Kernel
+from dagpu.ops.kernel_spec import Field, MachineCode, PythonKernel
+
+_P = ParamSpec("_P")
+
+_TYPES: Final = {
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "bool": "i1",
+    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+}  # fmt: skip
+_ALIGNMENT: Final = 16
+"""Bytes: Triton loads and stores this many at once where it knows that a pointer is a multiple of them."""
+_SAMPLES: Final = ((128,), (32, 32), (16, 16, 16))
+"""Tiles for which a kernel is checked at its declaration if its constexprs depend on the tile."""
+
+_Specialised: TypeAlias = tuple[FixedValues, tuple[bool, ...]]
+"""The constexprs, and for each tensor whether its address is aligned."""
+
+
+def triton_kernel(
+    jit: object, /, *, num_warps: int = 4, num_stages: int | None = None, constexprs: Constants | None = None
+) -> Callable[[Callable[_P, None]], Kernel[_P]]:
+    """Declare a kernel of Triton as a kernel of dagpu: `@triton_kernel(axpy_jit, constexprs={"BLOCK": 1024})`.
+
+    The decorated function names and types the parameters that are passed, in the order of Triton's, without the
+    constexprs: `In[f32]` and `Out[f32]` for pointers; `float` (fp32), `int` (i32), `bool`, or a NumPy type such as
+    `i64` for scalars. Its body never runs. The launch grid is that of the output's tiles: `program_id(d)` is the tile's
+    index along axis d; `.grid(...)` gives another. Tensors are passed as pointers, so they are in C order.
+
+    Triton compiles the kernel before the first launch of each variant: of constexprs, and of the tensors whose address
+    is a multiple of 16 bytes. dagpu launches the result itself, in streams and as a node of CUDA graphs. Triton's
+    launcher, PyTorch and a current CUDA device are not used.
+
+    A store to an `In` is refused here, with no GPU, from Triton's IR. What a program writes outside of its tile is not
+    checked.
+
+    Args:
+        jit: what `@triton.jit` makes. Of an autotuned kernel pass `.fn`.
+        num_warps: the number of warps of a block.
+        num_stages: stages of software pipelining; None for Triton's default.
+        constexprs: values by the names of parameters; or a function that gives them for a tile of the first output:
+            `lambda tile: {"BLOCK": tile[0]}`. Such a kernel is checked here for a tile of 128, 32 x 32 or
+            16 x 16 x 16 elements, and again for each tile that it is compiled for. Triton's defaults hold.
+
+    Raises:
+        CompileError: Triton refuses the kernel.
+        KernelArgumentError: the declaration differs from Triton's parameters, a constexpr is missing, or the kernel
+            stores to an input.
+    """
+    scope = scope_of_caller()
+
+    def make(declaration: PythonDeclaration) -> Kernel[Any]:
+        triton = TritonCompiler(sys.modules.get("triton"))
+        _check_jit(declaration, triton, jit)
+        code = _TritonCode(declaration, triton, cast(Any, jit), num_warps, num_stages, constexprs or {})
+        code.check()
+        return declaration.kernel(code, code.scalars, (32 * num_warps,))
+
+    return declared_by("triton_kernel", scope, make)
+
+
+def _check_jit(declaration: PythonDeclaration, triton: TritonCompiler, jit: object) -> None:
+    if "triton" in sys.modules and triton.is_kernel(jit):
+        return
+    what = f"@triton_kernel is given {format_value(jit)}"
+    if type(jit).__name__ == "InterpretedFunction":
+        raise declaration.error(f"{what}: TRITON_INTERPRET is set, and nothing is compiled", "Unset TRITON_INTERPRET")
+    cure = "Pass a function that is decorated with @triton.jit"
+    if hasattr(jit, "fn"):
+        cure = f"{cure}: .fn of an autotuned kernel, with the constexprs of a config"
+    raise declaration.error(what, cure)
+
+
+@final
+class _TritonCode(PythonKernel):
+    """A kernel of Triton, and its declaration."""
+
+    def __init__(
+        self,
+        declaration: PythonDeclaration,
+        triton: TritonCompiler,
+        jit: Any,
+        num_warps: int,
+        num_stages: int | None,
+        constexprs: Constants,
+    ) -> None:
+        super().__init__(triton.name, HIDDEN)
+        self._declaration = declaration
+        self._triton = triton
+        self._jit = jit
+        self._constexprs = constexprs
+        self._options = {"num_warps": num_warps} | ({} if num_stages is None else {"num_stages": num_stages})
+        self._sample: Shape | None = None
+        if num_warps not in (1, 2, 4, 8, 16, 32):
+            raise declaration.error(f"num_warps={format_value(num_warps)}", "Give 1, 2, 4, 8, 16 or 32")
+        given = () if callable(constexprs) else tuple(constexprs)
+        self._passed = [p for p in jit.params if not p.is_constexpr and p.name not in given]
+        declaration.match([p.name for p in self._passed], "Triton's kernel")
+        self._pairs = list(zip(self._passed, declaration.params, strict=True))
+        self.scalars = {name: self._scalar(p, name, a) for p, (name, a) in self._pairs if a.form == "scalar"}
+        """The types of the scalars."""
+
+    # ---- the declaration
+    def _scalar(self, param: Any, name: str, annotation: Annotation) -> "np.dtype[Any]":
+        """Return the type of a scalar: that of the declaration, else that of Triton's annotation, else 32 bits."""
+        assert annotation.scalar is not None
+        theirs = getattr(param, "annotation_type", None) or ""
+        known = {"u1": "bool"} | {triton: name for name, triton in _TYPES.items()}
+        wanted = np.dtype(known[theirs]) if theirs in known and theirs != "bf16" else None
+        found = annotation.dtype or wanted or WORDS[annotation.scalar]
+        if wanted is not None and found != wanted:
+            what = f"parameter {name!r} is {found.name}, but Triton's {param.name!r} is annotated {theirs}"
+            raise self._declaration.error(what, f"Declare {name}: {wanted.name}")
+        return found
+
+    def _values(self, tile: Shape | None) -> FixedValues:
+        """Return the constexprs for a tile.
+
+        Raises:
+            KernelArgumentError: one is missing, not known, or cannot be hashed.
+        """
+        fixed = [p for p in self._jit.params if p not in self._passed]
+        defaults = {p.name: _plain(p.default) for p in fixed if p.has_default}
+        names = [p.name for p in fixed]
+        return constants_of(self._declaration, "constexprs", self._constexprs, tile, names, defaults)
+
+    def check(self) -> None:
+        """Refuse a kernel that stores to an input. It is compiled to its first IR, for a sample of its constexprs.
+
+        Raises:
+            CompileError: Triton refuses the kernel.
+            KernelArgumentError: it stores to an input, or a constexpr is missing.
+        """
+        aligned = (True,) * len(self._tensors)
+        if not callable(self._constexprs):
+            self._check_stores(self._first_ir((self._values(None), aligned)))
+            return
+        for tile in _SAMPLES:
+            try:
+                ttir = self._first_ir((self._values(tile), aligned))
+            except (CompileError, KernelArgumentError):
+                continue  # its tiles have another rank: the check comes when it is compiled
+            self._sample = tile
+            self._check_stores(ttir)
+            return
+
+    def _check_stores(self, ttir: str) -> None:
+        writes = find_writes(ttir)
+        names = [param.name for param, _ in self._pairs]
+        written = {names[number]: place for number, place in writes.parameters.items()}
+        self._declaration.refuse_writes("Triton's kernel", written, names)
+        if writes.unknown:
+            place = writes.unknown[0]
+            what = f"Triton's kernel stores through an address that comes from no parameter{place and f', at {place}'}"
+            raise self._declaration.error(what, "Pass the tensor as a parameter, and declare it Out")
+
+    @property
+    def _tensors(self) -> list[Any]:
+        return [param for param, (_, annotation) in self._pairs if annotation.form != "scalar"]
+
+    # ---- compilation
+    def _source(self, specialised: _Specialised) -> Any:
+        values, aligned = specialised
+        types = {}
+        for param, (name, annotation) in self._pairs:
+            if annotation.dtype is not None and annotation.form != "scalar":
+                types[param.name] = f"*{_TYPES[annotation.dtype.name]}"
+            else:
+                types[param.name] = {"bool": "u1"}.get(self.scalars[name].name) or _TYPES[self.scalars[name].name]
+        known = [p.name for p, fits in zip(self._tensors, aligned, strict=True) if fits and _may_specialise(p)]
+        return self._triton.source(self._jit, types, {name: value for name, _, value in values}, known)
+
+    def _first_ir(self, specialised: _Specialised) -> str:
+        with _Declared(self._declaration):
+            return self._triton.ttir(self._source(specialised), self._options)
+
+    def specialise(self, operands: Sequence[Layout], tile: Shape | None) -> Hashable:
+        return self._values(tile), tuple([layout.offset % _ALIGNMENT == 0 for layout in operands])
+
+    def usual_variant(self) -> int:
+        if callable(self._constexprs) and self._sample is None:
+            what = "its constexprs depend on the tile, so it cannot be compiled before its first launch"
+            raise self._declaration.error(what, "Leave compile() out, or give the values of the constexprs")
+        return self._number((self._values(self._sample), (True,) * len(self._tensors)))
+
+    def compile_for(self, arch: str, specialised: Hashable) -> MachineCode:
+        source = self._source(cast(_Specialised, specialised))
+        with _Declared(self._declaration):
+            made = self._triton.compile(source, int(arch.removeprefix("sm_").rstrip("af")), self._options)
+            if made.needs:
+                raise CompileError(f"{self.library}: the kernel needs {made.needs}, which dagpu does not give.")
+        self._check_stores(made.ttir)
+        return MachineCode(made.cubin, made.name, (32 * made.num_warps,), made.shared)
+
+    def fields(self, layout: Layout) -> Sequence[Field]:
+        return ((8, None),)
+
+    def sizes(self, variant: int) -> Sequence[int]:
+        return [self.scalars[name].itemsize if a.form == "scalar" else 8 for _, (name, a) in self._pairs]
+
+    @property
+    def takes_strides(self) -> bool:
+        return False
+
+
+def _plain(value: Any) -> object:
+    """Return the value of a default, which Triton may have wrapped."""
+    return value.value if type(value).__name__ == "constexpr" else value
+
+
+def _may_specialise(param: Any) -> bool:
+    """Return true unless the kernel says that its code must not depend on the alignment of a pointer."""
+    return not (param.do_not_specialize or getattr(param, "do_not_specialize_on_alignment", False))
+
+
+@final
+class _Declared:
+    """Within the `with` block, a `CompileError` gets the place of the declaration."""
+
+    def __init__(self, declaration: PythonDeclaration) -> None:
+        self._declaration = declaration
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, CompileError):
+            raise self._declaration.compile_error(str(error)) from error.__cause__
