@@ -109,6 +109,16 @@ def test_variants(triton: FakeTriton) -> None:
     assert triton.sources[0][2] == {"num_warps": 8, "num_stages": 2}
 
 
+def test_constants_of_different_types(triton: FakeTriton) -> None:
+    """1, True and 1.0 are equal in Python, and different constexprs."""
+    given: dict[int, object] = {1: 1, 2: True, 3: 1.0, 4: 1}
+    code = declared(lambda tile: {"BLOCK": given.get(tile[0], 128)}).spec.python
+    assert code is not None
+    first, second, third, again = [code.variant((), (tile,)) for tile in given]
+    assert again == first
+    assert len({first, second, third}) == 3
+
+
 def test_launch_shape(triton: FakeTriton) -> None:
     """The block and the shared memory are those of the machine code; too much of either is refused."""
     triton.about = {"shared": 100_000}

@@ -79,6 +79,26 @@ def branch(y, x, w, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def turns(y, x, w, n, BLOCK: tl.constexpr):
+    p = y
+    q = w
+    for _ in range(n):
+        tl.store(p, tl.load(x))
+        p, q = q, p
+
+
+@triton.jit
+def loop_after_loop(y, x, w, n, BLOCK: tl.constexpr):
+    p = y
+    q = x
+    for _ in range(n):
+        p += 1
+        q += tl.load(w).to(tl.int32)
+    for i in range(n):
+        tl.store(p + i, tl.load(q + i))
+
+
+@triton.jit
 def early_return(y, x, w, n, BLOCK: tl.constexpr):
     if n > 3:
         return
@@ -157,8 +177,9 @@ def product(c, a, b, n, BLOCK: tl.constexpr, DEPTH: tl.constexpr):
 
 
 WRITTEN: Final[dict[Any, set[str]]] = {
-    axpy: {"y_ptr"}, rows: {"x", "y"}, two_loops: {"y"}, while_loop: {"y"}, branch: {"y", "w"}, early_return: {"y"},
-    call: {"x", "y"}, indexed: {"y"}, by_integers: {"y"}, compare_and_swap: {"y", "w"}, descriptors: {"y"},
+    axpy: {"y_ptr"}, rows: {"x", "y"}, two_loops: {"y"}, while_loop: {"y"}, branch: {"y", "w"}, turns: {"y", "w"},
+    loop_after_loop: {"y"}, early_return: {"y"}, call: {"x", "y"}, indexed: {"y"}, by_integers: {"y"},
+    compare_and_swap: {"y", "w"}, descriptors: {"y"},
     assembly: {"y", "w"}, scan: {"y"}, either: {"y", "w"}, address_in_memory: set(),
 }  # fmt: skip
 """The parameters that each kernel writes, as one can read."""
