@@ -21,6 +21,7 @@ from dagpu import (
     full,
     i32,
     i64,
+    source,
     zeros,
 )
 
@@ -45,6 +46,8 @@ def tensors(own: Tensor[f32], many: SharedTensor[f32], lent: TensorRef[f32], laz
     assert_type(gelu(own), DeviceOp[Tensor[f32], Any])
     assert_type(blend(many, 2.5), DeviceOp[Tensor[f32], Any])
     assert_type(blend(lent, lazy), DeviceOp[Tensor[f32], Any])
+    assert_type(blend(many, source(2.5)), DeviceOp[Tensor[f32], Any])
+    blend(many, source("2.5"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(whole(zeros((3,), i32), many), DeviceOp[Tensor[f32], Any])
     assert_type(positive(zeros((3,), f64), 0), DeviceOp[Tensor[bool_], Any])
     assert_type(array.sqrt(own), DeviceOp[Tensor[f32], Any])
@@ -153,6 +156,7 @@ def reduced_expressions(own: Tensor[f32], lazy: DeviceOp[Tensor[f32]]) -> None:
     assert_type(gelu.sum(0)(own), DeviceOp[Tensor[f32], Any])
     assert_type(blend.mean(keepdims=True)(lazy, 2.0), DeviceOp[Tensor[f32], Any])
     assert_type(blend.amax((0, 1))(own, lazy), DeviceOp[Tensor[f32], Any])
+    assert_type(blend.sum()(own, source(2.5)), DeviceOp[Tensor[f32], Any])
     assert_type(gelu.any(1)(own), DeviceOp[Tensor[bool_], Any])
     assert_type(blend.softmax(0)(own, 2.0), DeviceOp[Tensor[f32], Any])
     assert_type(gelu.softmax().cuda, str)

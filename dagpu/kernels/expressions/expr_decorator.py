@@ -11,11 +11,10 @@ from typing_extensions import TypeVar
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import format_value
-from dagpu.kernels.annotations import In
 from dagpu.kernels.decorator import DECLARED
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.expressions.element_operations import dtype_of_type
-from dagpu.kernels.expressions.expression import Expression
+from dagpu.kernels.expressions.expression import Argument, Expression
 from dagpu.kernels.expressions.traced_expression import trace_expression
 
 _A = TypeVar("_A", bound=np.generic)
@@ -30,38 +29,51 @@ _R = TypeVar("_R", bound=np.generic)
 
 
 @overload
-def expr(a: type[_A], /) -> Callable[[Callable[[Elem[_A]], Elem[_R]]], Expression[[In[_A] | float], _R]]: ...
+def expr(a: type[_A], /) -> Callable[[Callable[[Elem[_A]], Elem[_R]]], Expression[[Argument[_A]], _R]]: ...
 @overload
 def expr(
     a: type[_A], b: type[_B], /
-) -> Callable[[Callable[[Elem[_A], Elem[_B]], Elem[_R]]], Expression[[In[_A] | float, In[_B] | float], _R]]: ...
+) -> Callable[[Callable[[Elem[_A], Elem[_B]], Elem[_R]]], Expression[[Argument[_A], Argument[_B]], _R]]: ...
 @overload
 def expr(
     a: type[_A], b: type[_B], c: type[_C], /
 ) -> Callable[
     [Callable[[Elem[_A], Elem[_B], Elem[_C]], Elem[_R]]],
-    Expression[[In[_A] | float, In[_B] | float, In[_C] | float], _R],
+    Expression[[Argument[_A], Argument[_B], Argument[_C]], _R],
 ]: ...
 @overload
 def expr(
     a: type[_A], b: type[_B], c: type[_C], d: type[_D], /
 ) -> Callable[
     [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D]], Elem[_R]]],
-    Expression[[In[_A] | float, In[_B] | float, In[_C] | float, In[_D] | float], _R],
+    Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D]], _R],
 ]: ...
 @overload
 def expr(
     a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], /
 ) -> Callable[
     [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E]], Elem[_R]]],
-    Expression[[In[_A] | float, In[_B] | float, In[_C] | float, In[_D] | float, In[_E] | float], _R],
+    Expression[
+        [Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E]],
+        _R,
+    ],
 ]: ...
 @overload
 def expr(
     a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], f: type[_F], /
 ) -> Callable[
     [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F]], Elem[_R]]],
-    Expression[[In[_A] | float, In[_B] | float, In[_C] | float, In[_D] | float, In[_E] | float, In[_F] | float], _R],
+    Expression[
+        [
+            Argument[_A],
+            Argument[_B],
+            Argument[_C],
+            Argument[_D],
+            Argument[_E],
+            Argument[_F],
+        ],
+        _R,
+    ],
 ]: ...
 @overload
 def expr(
@@ -70,13 +82,13 @@ def expr(
     [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F], Elem[_G]], Elem[_R]]],
     Expression[
         [
-            In[_A] | float,
-            In[_B] | float,
-            In[_C] | float,
-            In[_D] | float,
-            In[_E] | float,
-            In[_F] | float,
-            In[_G] | float,
+            Argument[_A],
+            Argument[_B],
+            Argument[_C],
+            Argument[_D],
+            Argument[_E],
+            Argument[_F],
+            Argument[_G],
         ],
         _R,
     ],
@@ -88,59 +100,76 @@ def expr(
     [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F], Elem[_G], Elem[_H]], Elem[_R]]],
     Expression[
         [
-            In[_A] | float,
-            In[_B] | float,
-            In[_C] | float,
-            In[_D] | float,
-            In[_E] | float,
-            In[_F] | float,
-            In[_G] | float,
-            In[_H] | float,
+            Argument[_A],
+            Argument[_B],
+            Argument[_C],
+            Argument[_D],
+            Argument[_E],
+            Argument[_F],
+            Argument[_G],
+            Argument[_H],
         ],
         _R,
     ],
 ]: ...
 @overload
-def expr(function: Callable[[Elem[_A]], Elem[_R]], /) -> Expression[[In[_A] | float], _R]: ...
+def expr(function: Callable[[Elem[_A]], Elem[_R]], /) -> Expression[[Argument[_A]], _R]: ...
 @overload
-def expr(function: Callable[[Elem[_A], Elem[_B]], Elem[_R]], /) -> Expression[[In[_A] | float, In[_B] | float], _R]: ...
+def expr(function: Callable[[Elem[_A], Elem[_B]], Elem[_R]], /) -> Expression[[Argument[_A], Argument[_B]], _R]: ...
 @overload
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C]], Elem[_R]], /
-) -> Expression[[In[_A] | float, In[_B] | float, In[_C] | float], _R]: ...
+) -> Expression[[Argument[_A], Argument[_B], Argument[_C]], _R]: ...
 @overload
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D]], Elem[_R]], /
-) -> Expression[[In[_A] | float, In[_B] | float, In[_C] | float, In[_D] | float], _R]: ...
+) -> Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D]], _R]: ...
 @overload
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E]], Elem[_R]], /
-) -> Expression[[In[_A] | float, In[_B] | float, In[_C] | float, In[_D] | float, In[_E] | float], _R]: ...
+) -> Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E]], _R]: ...
 @overload
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F]], Elem[_R]], /
 ) -> Expression[
-    [In[_A] | float, In[_B] | float, In[_C] | float, In[_D] | float, In[_E] | float, In[_F] | float], _R
+    [
+        Argument[_A],
+        Argument[_B],
+        Argument[_C],
+        Argument[_D],
+        Argument[_E],
+        Argument[_F],
+    ],
+    _R,
 ]: ...
 @overload
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F], Elem[_G]], Elem[_R]], /
 ) -> Expression[
-    [In[_A] | float, In[_B] | float, In[_C] | float, In[_D] | float, In[_E] | float, In[_F] | float, In[_G] | float], _R
+    [
+        Argument[_A],
+        Argument[_B],
+        Argument[_C],
+        Argument[_D],
+        Argument[_E],
+        Argument[_F],
+        Argument[_G],
+    ],
+    _R,
 ]: ...
 @overload
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F], Elem[_G], Elem[_H]], Elem[_R]], /
 ) -> Expression[
     [
-        In[_A] | float,
-        In[_B] | float,
-        In[_C] | float,
-        In[_D] | float,
-        In[_E] | float,
-        In[_F] | float,
-        In[_G] | float,
-        In[_H] | float,
+        Argument[_A],
+        Argument[_B],
+        Argument[_C],
+        Argument[_D],
+        Argument[_E],
+        Argument[_F],
+        Argument[_G],
+        Argument[_H],
     ],
     _R,
 ]: ...

@@ -1,7 +1,7 @@
 """`Expression`: an element-wise function of tensors and numbers, which builds ops. `expr` makes it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, cast, final
+from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, TypeAlias, cast, final
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -11,7 +11,7 @@ from dagpu.common.errors import KernelArgumentError, ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.handles import Tensor
-from dagpu.kernels.annotations import In, Out
+from dagpu.kernels.annotations import In, Lazy, Out
 from dagpu.kernels.decorator import compile_ahead
 from dagpu.kernels.expressions.broadcasting import Walk, broadcast_shape, direct_walk, merged_walk_of_kinds, tile_of
 from dagpu.kernels.expressions.element_operations import type_name
@@ -45,6 +45,9 @@ _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
 _F = TypeVar("_F", f16, bf16, f32, f64)
 _K = TypeVar("_K", bound=int)
 
+Argument: TypeAlias = In[_R] | Lazy[float]
+"""An argument of an expression: a tensor or an op of one, a number, or a source of numbers."""
+
 TILE: Final = 1024
 """The number of elements of a block's tile: four for each of its 256 threads."""
 
@@ -56,8 +59,9 @@ OUTPUT: Final = ArgumentPattern("output")
 class Expression(Generic[_P, _R]):
     """An element-wise function, from `expr`. A call builds an op, as a call of a kernel does.
 
-    Arguments are tensors of the declared element types, ops whose results are such tensors, and numbers; one of them at
-    least is a tensor. A number is an argument of the kernel, so calls of a pipeline may vary it without another plan.
+    Arguments are tensors of the declared element types, ops whose results are such tensors, and numbers or sources of
+    numbers; one of them at least is a tensor. A number is an argument of the kernel, so calls of a pipeline may vary it
+    without another plan, and a feed may set it without another trace.
     Shapes broadcast by NumPy's rules. There is one kernel for each pattern of tensors, numbers and broadcasting.
 
     All results are equal to the bit on every device, but for `exp expm1 log log1p tanh sin cos erf **`, which are
@@ -105,7 +109,11 @@ class Expression(Generic[_P, _R]):
         return self._write(out, self.by_position(args, kwargs), (), here())
 
     def update(
-        self: "Expression[Concatenate[In[_R] | float, _Q], _R]", out: Out[_R], /, *args: _Q.args, **kwargs: _Q.kwargs
+        self: "Expression[Concatenate[Argument[_R], _Q], _R]",
+        out: Out[_R],
+        /,
+        *args: _Q.args,
+        **kwargs: _Q.kwargs,
     ) -> KernelOp:
         """Return an op that changes a partition in place: the first parameter is the old element of the output.
 
@@ -231,7 +239,7 @@ class Expression(Generic[_P, _R]):
             self._refuse(what, "Pass one for each parameter, by position", origin)
         dtypes = self.traced.dtypes[len(self.traced.dtypes) - len(names) :]
         return [
-            number_input(name, dtype, self._name) if is_number(arg) else tensor_input(name, dtype, None)
+            number_input(name, dtype, self._name, lazy=True) if is_number(arg) else tensor_input(name, dtype, None)
             for name, dtype, arg in zip(names, dtypes, args, strict=True)
         ]
 
@@ -303,7 +311,7 @@ class Expression(Generic[_P, _R]):
         params = [output("out", traced.dtype, rank)]
         for pattern, dtype, param in zip(patterns, traced.dtypes, parameter_names(traced), strict=True):
             if pattern.form == "number":
-                params.append(number_input(param, dtype, name))
+                params.append(number_input(param, dtype, name, lazy=True))
             elif pattern.form == "array":
                 params.append(tensor_input(param, dtype, len(pattern.axes)))
         twin: Callable[..., None] = numpy_twin(traced, patterns, rank)

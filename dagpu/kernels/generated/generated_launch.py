@@ -26,12 +26,14 @@ from dagpu.ops.compose import FIRST, UNCUT, Cut, Map, Reshape, Then, Value, Zip
 from dagpu.ops.creation import Alloc, Copy
 from dagpu.ops.kernel_spec import HostBody, Indexed, KernelSpec, Param
 from dagpu.ops.launch import Launch
+from dagpu.ops.live.source_op import Source
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 Build: TypeAlias = Callable[[tuple[Any, ...], tuple["Layout | None", ...]], AnyOp]
 """Builds an op from arguments and the layouts of those that are tensors; None for a number. It moves the handles."""
 
 _HANDLES: Final = (Tensor, SharedTensor, TensorRef, TensorMut, Partition)
+_NUMBERS: Final = (int, float, np.generic)
 
 
 # ---- declarations
@@ -45,11 +47,10 @@ def tensor_input(name: str, dtype: "np.dtype[Any]", rank: int | None) -> Param:
     return Param(name, "in", dtype, rank, None, False)
 
 
-def number_input(name: str, dtype: "np.dtype[Any]", kernel: str) -> Param:
-    """Return the parameter of a number that is passed as this type."""
-    return Param(
-        name, "scalar", None, None, ScalarCheck(CudaParam(name, "scalar", dtype.name, False, None, 1), kernel), False
-    )
+def number_input(name: str, dtype: "np.dtype[Any]", kernel: str, *, lazy: bool = False) -> Param:
+    """Return the parameter of a number that is passed as this type; if it is lazy, it may be a source of numbers."""
+    check = ScalarCheck(CudaParam(name, "scalar", dtype.name, False, None, 1), kernel)
+    return Param(name, "scalar", None, None, check, lazy)
 
 
 def generated_kernel(
@@ -142,8 +143,10 @@ def known_layouts(arguments: Sequence[Any]) -> "tuple[Layout | None, ...] | None
 
 
 def is_number(x: object) -> bool:
-    """True for an argument that is neither a handle nor an op nor an array."""
-    return not isinstance(x, (DeviceOp, np.ndarray, *_HANDLES))
+    """True for a source of numbers, and for an argument that is neither a handle nor an op nor an array."""
+    return (
+        issubclass(x.kind, _NUMBERS) if isinstance(x, Source) else not isinstance(x, (DeviceOp, np.ndarray, *_HANDLES))
+    )
 
 
 def with_layouts(name: str, arguments: tuple[Any, ...], build: Build, origin: Origin) -> AnyOp:

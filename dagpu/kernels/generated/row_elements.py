@@ -102,7 +102,7 @@ def expression_elements(
     for index, (pattern, dtype, param) in enumerate(each):
         argument = f"x{index}"  # a name that the texts of kernels do not use
         if pattern.form == "number":
-            params.append(number_input(param, dtype, kernel))
+            params.append(number_input(param, dtype, kernel, lazy=True))
             formals += f", {memory_type(dtype)} {argument}"
             values.append(load_text(dtype, argument))
         else:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import SharedTensor, batch, cutoff, from_host, source, zip_ops
+from dagpu import Elem, SharedTensor, batch, cutoff, expr, f32, from_host, source, zip_ops
 from tests.behaviour.live.live_kernels import Op, array, blended, flipped, gathered
 from tests.behaviour.live.live_trials import machine, same
 from tests.support.reused_ops import no_plans_yet as no_plans_yet
@@ -14,6 +14,11 @@ from tests.support.reused_ops import traces
 
 KINDS = ("host", "simulated")
 ROUNDS = 5
+
+
+@expr
+def lifted(x: Elem[f32], by: Elem[f32]) -> Elem[f32]:
+    return x * by + 1
 
 
 def tensor(number: float) -> SharedTensor[Any]:
@@ -25,6 +30,7 @@ def ops_over(x: Any, level: Any, t: Any) -> dict[str, Op]:
     loaded = x.then(from_host).shared()
     return {
         "number": blended(t, t, level).to_host(),
+        "expression": zip_ops(lifted(tensor(1), level).to_host(), lifted.sum()(level, tensor(2)).to_host()),
         "array": flipped(x.then(from_host)).to_host(),
         "shared": zip_ops(blended(loaded, t, level).to_host(), gathered(loaded, loaded).to_host()),
         "below another": blended(gathered(loaded).share().shared(), flipped(loaded).share().shared(), level).to_host(),
