@@ -80,8 +80,17 @@ class UserBody(ABC):
 
     capture: Literal["auto", "never", "required"]
     """Whether its work becomes part of CUDA graphs: if it can, never, or else the run raises a `CaptureError`."""
+    audit: bool
+    """True if its captured work is held against its operands before it becomes part of a graph."""
     refused: str | None = None
     """The reason why its work could not be captured when that was tried last; None if no capture has failed."""
+    noted: str | None = None
+    """A remark of the last audit that refused nothing; None if there is none."""
+
+    @property
+    @abstractmethod
+    def described(self) -> str:
+        """The body that runs on a GPU, for messages: "torch body (model.py:14)"."""
 
     def is_known(self, operands: Sequence[Layout], device: int) -> bool:
         """See `LibraryBody`. The declaration says everything."""

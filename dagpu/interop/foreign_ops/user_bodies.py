@@ -24,14 +24,22 @@ class DeclaredBody(UserBody):
     """The bodies of a foreign op that is called with so many bytes of scratch memory."""
 
     def __init__(
-        self, bodies: BodyList, forms: Sequence[str], scratch: int, capture: Literal["auto", "never", "required"]
-    ) -> None:
+        self, bodies: BodyList, forms: Sequence[str], scratch: int, *,
+        capture: Literal["auto", "never", "required"], audit: bool,
+    ) -> None:  # fmt: skip
         self._bodies = bodies
         self._forms = tuple(forms)
         """For each parameter of the kernel "in", "out" or "scalar"."""
         self._scratch = scratch
         self.capture = capture
-        self.refused = None
+        self.audit = audit
+        self.refused = self.noted = None
+
+    @property
+    def described(self) -> str:
+        """The kind and the place of the body that runs on a CUDA device."""
+        body, _ = self._bodies.choose()
+        return f"{body.kind} body ({body.place})"
 
     def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
         """Return the bytes that the declaration has reserved, which a `raw` body alone gets."""

@@ -32,7 +32,7 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
       the place in the user's code that built it. At most `rows` instructions are shown.
     - The critical path; the makespan compared with the lower bound max(critical path, work / lanes); the peak of memory
       beyond the inputs compared with the bytes that every execution of the plan holds at once.
-    - Each foreign op that keeps the plan from being a CUDA graph, with the reason.
+    - Each foreign op: the origin of its predicted time, and the reason if it keeps the plan from being a CUDA graph.
     - If a kernel is launched more than once: for each kernel its launches, the bytes that they read and write, their
       time, and its share of the time of all instructions; those with the largest share first.
     - Each pair of independent branches that is predicted not to overlap, with the reason. At most `pairs` pairs are
@@ -42,7 +42,15 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
     parts = [_count(len(found.pieces), "instruction"), _count(len(found.lanes), "lane"), _count(plan.events, "event")]
     lines = [f"Plan: {', '.join(parts)}, devices: {', '.join(plan.devices) or 'none'}"]
     if found.pieces:
-        lines += [*_instructions(found, rows), "", *_time(found), _memory(plan), *_graph(plan), "", *_kernels(found)]
+        lines += [
+            *_instructions(found, rows),
+            "",
+            *_time(found),
+            _memory(plan),
+            *_foreign(plan, costs or CostModel()),
+            "",
+            *_kernels(found),
+        ]
         lines += _overlap(found, pairs)
     return "\n".join(lines)
 
@@ -126,18 +134,26 @@ def _memory(plan: Plan) -> str:
     )
 
 
-def _graph(plan: Plan) -> list[str]:
-    """Return a line for each foreign op whose work is no part of a CUDA graph; none for a plan that can be one."""
+def _foreign(plan: Plan, costs: CostModel) -> list[str]:
+    """Return the lines about foreign ops: the origin of each predicted time, what keeps a plan from being a CUDA graph,
+    and remarks of the audit."""
     lines: dict[str, None] = {}
     for step in plan.steps:
         instruction = step.instruction if isinstance(step, Execute) else None
         body = instruction.kernel.library if isinstance(instruction, Launch) else None
         if not (isinstance(instruction, Launch) and isinstance(body, UserBody)):
             continue
+        kernel = instruction.kernel
+        named = f"{kernel.name} at {describe(instruction.origin)}"
+        time = duration(costs.seconds(instruction, plan))
+        lines[f"Foreign op {named}: {time} predicted, {costs.basis(kernel)}"] = None
         why = 'it is declared with capture="never"' if body.capture == "never" else body.refused
+        if why is None and kernel.checked and body.capture != "required":
+            why = "its calls are checked (checked=True, or DAGPU_CHECKED=1)"
         if why is not None:
-            named = f"{instruction.kernel.name} at {describe(instruction.origin)}"
             lines[f"No CUDA graph, every run goes through streams: the body of {named} is not captured: {why}"] = None
+        if body.noted is not None:
+            lines[f"Audit of {named}: {body.noted}"] = None
     return list(lines)
 
 

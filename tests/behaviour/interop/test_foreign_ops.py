@@ -33,6 +33,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.interop import Lane, View, current_lane, extent, new, require, reserve
 from tests.behaviour.interop.foreign_programs import affine, halves, product, scratched, shifted
 from tests.simulated.array_libraries import array_libraries
@@ -188,7 +189,8 @@ def test_a_raw_body_gets_a_lane_views_and_scratch() -> None:
             target.view(f32)[...] = -room.view(f32)
 
         with gpu.machine.changed:
-            gpu.machine.stream_of(lane.handle).put(act, takes_room=True)
+            enqueued = EnqueuedWork("kernel `neg`", tuple(addresses))
+            gpu.machine.stream_of(lane.handle).put(act, takes_room=True, enqueued=enqueued)
 
     with installed(seed=3):
         assert_array_equal(negated(from_host(A), 7).to_host().sync(), -A)

@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final, NamedTuple, final
 
+from dagpu.backends.common.checks.checked_bodies import is_checked
 from dagpu.backends.cuda.commands.command_list import Encoded
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.library_calls import LibraryCall, refused_capture
 from dagpu.backends.cuda.driver.driver_protocol import (
     OUT_OF_MEMORY,
     CapturedNode,
@@ -36,10 +36,11 @@ from dagpu.backends.cuda.graphs.topology import (
     Node,
     build_topology,
 )
+from dagpu.backends.cuda.libraries.library_calls import BodyInGraph, LibraryCall, refused_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError
+from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 from dagpu.common.origin import describe
-from dagpu.handles.device_handles import Enqueue, UserBody
+from dagpu.handles.device_handles import UserBody
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Instruction, Launch
 
@@ -75,7 +76,7 @@ class GraphExec:
 
     __slots__ = (
         "__weakref__",
-        "_calls",
+        "_bodies",
         "_device",
         "_retired",
         "_topology",
@@ -89,8 +90,8 @@ class GraphExec:
     def __init__(self, device: CudaDevice, topology: GraphTopology) -> None:
         self._device = device
         self._topology = topology
-        self._calls: dict[LibraryCall, Enqueue] = {}
-        """The functions that enqueue the work of libraries into this graph, with the memory that the work needs."""
+        self._bodies: dict[LibraryCall, BodyInGraph] = {}
+        """The places of the user's bodies in this graph, with the memory that their work needs."""
         self.parameters = topology.parameters.copy()
         """The parameters of the kernels' nodes, with the bases and numbers for which all nodes are written."""
         self._updates: dict[tuple[int, ...], _Updates] = {}
@@ -139,10 +140,12 @@ class GraphExec:
         """Return the node of a command for these bases, and for the numbers in the cells of this memory."""
         if not isinstance(command, LibraryCall):
             return command.node(bases)
-        enqueue = self._calls.get(command)
-        if enqueue is None:
-            enqueue = self._calls[command] = command.for_graph(self._device)
-        return command.node(bases, memory, enqueue)
+        body, place = command.body, None
+        if body is not None:
+            place = self._bodies.get(command)
+            if place is None:
+                place = self._bodies[command] = BodyInGraph(command, body, self._device)
+        return command.node(bases, memory, place)
 
     def _captured(self, raw: RawGraph, number: int, made: CapturedNode) -> bool:
         """Put a new capture of a library's work in the place of a node. Return False if the driver refuses.
@@ -312,6 +315,12 @@ class GraphInstances:
         return frozenset([body for body in found if body is not None])
 
     @cached_property
+    def is_checked(self) -> bool:
+        """True if calls of the user's bodies are checked, which a graph cannot do: runs go through streams."""
+        launches = [step.instruction for step in self._plan.steps if isinstance(step, Execute)]
+        return not self.is_required and any(is_checked(each) for each in launches if isinstance(each, Launch))
+
+    @cached_property
     def is_required(self) -> bool:
         """True if the plan calls a body whose work must become part of a graph."""
         return any(body.capture == "required" for body in self.bodies)
@@ -346,7 +355,7 @@ class GraphInstances:
     @property
     def _can_make(self) -> bool:
         """True if another graph may be created."""
-        return not (self._count >= INSTANCES or self.refused or self.obstacle)
+        return not (self._count >= INSTANCES or self.refused or self.obstacle or self.is_checked)
 
     def find_topology(self, compiled: CompiledPlan, encoded: Encoded) -> GraphTopology:
         """Return the topology of the plan's graph. It is computed once, or twice if two threads call at the same
@@ -439,6 +448,7 @@ class GraphInstances:
 
         Raises:
             DeviceLostError: the device is lost.
+            ForeignError: a user's body does not do what its declaration says.
         """
         try:
             make(instance)
@@ -455,7 +465,7 @@ class GraphInstances:
         self._refuse(error)
 
     def _refuse(self, error: DagpuError) -> None:
-        if isinstance(error, DeviceLostError) or (isinstance(error, CaptureError) and self.is_required):
+        if isinstance(error, DeviceLostError | ForeignError) or (isinstance(error, CaptureError) and self.is_required):
             raise error
         self._failed = True
         if not (isinstance(error, DeviceError) and error.code == OUT_OF_MEMORY):

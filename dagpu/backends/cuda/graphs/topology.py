@@ -11,11 +11,11 @@ from typing import TypeAlias, final
 
 from dagpu.backends.cuda.commands.command_list import Command, Encoded, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.library_calls import LibraryCall
 from dagpu.backends.cuda.commands.relocation import LaunchParameters, Relocations
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset
+from dagpu.backends.cuda.libraries.library_calls import LibraryCall
 from dagpu.lowering.program import Instruction
 
 
