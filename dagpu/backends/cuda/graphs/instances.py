@@ -38,6 +38,7 @@ from dagpu.backends.cuda.graphs.topology import (
 )
 from dagpu.backends.cuda.libraries.library_calls import BodyInGraph, LibraryCall, refused_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 from dagpu.common.origin import describe
 from dagpu.handles.device_handles import UserBody
@@ -79,6 +80,8 @@ class GraphExec:
         "_bodies",
         "_device",
         "_retired",
+        "_stage",
+        "_staging",
         "_topology",
         "_updates",
         "broken",
@@ -87,9 +90,19 @@ class GraphExec:
         "raw",
     )  # fmt: skip
 
-    def __init__(self, device: CudaDevice, topology: GraphTopology) -> None:
+    def __init__(
+        self,
+        device: CudaDevice,
+        topology: GraphTopology,
+        stage: Callable[[frozenset[int]], GraphTopology] | None = None,
+    ) -> None:
+        """`stage(bases)` returns the topology in which operands of users' bodies are staged that are counted from these
+        bases; None if no address changes."""
         self._device = device
         self._topology = topology
+        self._stage = stage
+        self._staging: list[MemoryBlock] = []
+        """The memory of the operands that are staged."""
         self._bodies: dict[LibraryCall, BodyInGraph] = {}
         """The places of the user's bodies in this graph, with the memory that their work needs."""
         self.parameters = topology.parameters.copy()
@@ -110,7 +123,15 @@ class GraphExec:
         """Update the nodes whose addresses, or numbers in the cells of this memory, differ, and return the driver's
         graph. Instantiate it first if that has not been done. The context must be current."""
         topology, raw = self._topology, self.raw
+        if topology.staging:
+            if not self._staging:
+                self._staging = [self._device.memory.take(nbytes) for nbytes in topology.staging]
+            bases = [*bases, *[block.address for block in self._staging]]
         changed = self.parameters.relocate(bases, memory)
+        if raw is not None and self._stage is not None and not topology.movable.isdisjoint(changed):
+            staged = self._with_staging(raw, topology.movable.intersection(changed), bases, memory)
+            if staged is not None:
+                return staged
         if raw is None:
             self.raw = self._retired.resource = raw = self._instantiated(lambda each: self._node(each, bases, memory))
             return raw
@@ -135,6 +156,30 @@ class GraphExec:
             self.failed_node = None if refused is None else topology.nodes[refused]
             raise
         return raw
+
+    def _with_staging(
+        self, raw: RawGraph, moved: frozenset[int], bases: Sequence[int], memory: Sequence[object]
+    ) -> RawGraph | None:
+        """Return a new graph in which the small operands of users' bodies are staged that have moved from these bases.
+        Return None if there is too little memory to stage them."""
+        assert self._stage is not None
+        topology = self._stage(self._topology.staged | moved)
+        held = self._bodies, self._staging  # the graph before has them until it is destroyed
+        try:
+            staging = [self._device.memory.take(nbytes) for nbytes in topology.staging]
+        except DeviceError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+            self._stage = None
+            return None
+        own = bases[: len(bases) - len(self._staging)]
+        self._topology, self._staging, self._bodies = topology, staging, {}
+        self.parameters = topology.parameters.copy()
+        bases = [*own, *[block.address for block in staging]]
+        self.parameters.relocate(bases, memory)
+        found = self._made_again(raw, bases, memory)
+        del held
+        return found
 
     def _node(self, command: GraphCommand, bases: Sequence[int], memory: Sequence[object]) -> GraphNode:
         """Return the node of a command for these bases, and for the numbers in the cells of this memory."""
@@ -365,6 +410,14 @@ class GraphInstances:
             self._is_small = len(self._topology.nodes) <= FEW_NODES
         return self._topology
 
+    def _with_staged(self, compiled: CompiledPlan, encoded: Encoded, staged: frozenset[int]) -> GraphTopology:
+        """Return the topology of the plan's graph in which at least these bases are staged, for later graphs too."""
+        with self._lock:
+            if self._topology is None or not staged <= self._topology.staged:
+                before = frozenset() if self._topology is None else self._topology.staged
+                self._topology = build_topology(compiled, encoded, staged | before)
+            return self._topology
+
     def prepare_first(self, compiled: CompiledPlan, encoded: Encoded) -> None:
         """Instantiate the first graph ahead of its run."""
         self._prepared_first = True
@@ -405,7 +458,8 @@ class GraphInstances:
                 return None
             self._count += 1
         try:
-            return GraphExec(self._device, self.find_topology(compiled, encoded))
+            topology = self.find_topology(compiled, encoded)
+            return GraphExec(self._device, topology, lambda staged: self._with_staged(compiled, encoded, staged))
         except BaseException as error:
             with self._lock:
                 self._count -= 1

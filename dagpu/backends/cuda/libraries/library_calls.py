@@ -1,10 +1,10 @@
 """Commands that call a library: its functions enqueue work on a stream. In a graph, that work is a child graph."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
-from dagpu.backends.common.checks.checked_bodies import is_checked
+from dagpu.backends.common.checks.checked_bodies import ends_of, is_checked, layout_of
 from dagpu.backends.common.host_instructions import blame
 from dagpu.backends.cuda.commands.command_list import RunBuffers
 from dagpu.backends.cuda.commands.relocation import BaseOffset
@@ -15,8 +15,25 @@ from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.temporaries import Temporaries
 from dagpu.common.errors import CaptureError, DeviceLostError
 from dagpu.common.origin import describe
-from dagpu.handles.device_handles import Capturing, Enqueue, UserBody
+from dagpu.handles.device_handles import STAGED_BYTES, Capturing, Enqueue, UserBody
 from dagpu.lowering.program import Cell, Launch
+
+
+@final
+class StagedOperand(NamedTuple):
+    """An operand of a user's body that is at one address in each run of a graph: it is copied from and to its own."""
+
+    number: int
+    """Its number among the call's operands."""
+    start: BaseOffset
+    """The place of its first byte."""
+    nbytes: int
+    first: int
+    """The distance from its first byte to its first element."""
+    reads: bool
+    """True if its contents are copied before the call."""
+    writes: bool
+    """True if they are copied back after it."""
 
 
 @final
@@ -76,6 +93,24 @@ class LibraryCall:
             whose = f"the body of foreign op {kernel.name}, declared at {describe(kernel.origin)}"
             blame(error, f"{whose}, called at {describe(self.instruction.origin)}")
             raise
+
+    def staged_operands(self, moving: Container[int]) -> list[StagedOperand]:
+        """Return the operands of a user's body that are counted from these bases, and small enough to be copied."""
+        found: list[StagedOperand] = []
+        if self.body is None:
+            return found
+        kernel = self.instruction.kernel
+        for number, ((index, param), place) in enumerate(zip(kernel.tensors, self.operands, strict=True)):
+            if place.base not in moving:
+                continue
+            layout = layout_of(self.instruction, index)
+            low, high = ends_of(layout)
+            if 0 < high - low <= STAGED_BYTES:
+                is_out, is_new = param.form == "out", index >= len(kernel.params) - kernel.results
+                reads = not (is_out and is_new and layout.contiguous)
+                start = BaseOffset(place.base, place.offset + low)
+                found.append(StagedOperand(number, start, high - low, -low, reads=reads, writes=is_out))
+        return found
 
     def _call_checked(
         self, body: UserBody, device: CudaDevice, stream: RawStream, addresses: tuple[int, ...], scratch: int,
