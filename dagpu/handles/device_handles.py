@@ -94,6 +94,11 @@ class UserBody(ABC):
 
     @property
     @abstractmethod
+    def most_streams(self) -> int | None:
+        """The most of dagpu's streams on which the body that runs on a GPU is called; None for any number."""
+
+    @property
+    @abstractmethod
     def described(self) -> str:
         """The body that runs on a GPU, for messages: "torch body (model.py:14)"."""
 

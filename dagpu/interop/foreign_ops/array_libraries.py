@@ -26,6 +26,11 @@ class ArrayLibrary(Protocol):
         """The imported module."""
         ...
 
+    @property
+    def most_streams(self) -> int | None:
+        """The most of dagpu's streams on which bodies are called; None for any number."""
+        ...
+
     def array(self, view: OperandView[Any], /) -> Any:
         """Return an array over an operand, without a copy."""
         ...
@@ -52,6 +57,9 @@ class ArrayLibrary(Protocol):
 @final
 class Torch:
     """PyTorch. Its allocator knows streams: memory that a body drops serves the same stream again."""
+
+    most_streams: Final = 4
+    """PyTorch keeps a workspace for cuBLAS for each stream, 32 MiB on an H200."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -110,6 +118,8 @@ class Torch:
 class CuPy:
     """CuPy. Its pool does not know when a stream that it has not made is over, so temporaries come from dagpu's."""
 
+    most_streams: Final = None
+
     def __init__(self, module: Any) -> None:
         self.module = module
         self._streams: dict[tuple[int, int], Any] = {}
@@ -156,6 +166,8 @@ class CuPy:
 @final
 class Numba:
     """numba-cuda. It has no current stream: a body names it, `cuda.external_stream(current_lane().handle)`."""
+
+    most_streams: Final = None
 
     def __init__(self, module: Any) -> None:
         self.module = module

@@ -36,6 +36,12 @@ class DeclaredBody(UserBody):
         self.refused = self.noted = None
 
     @property
+    def most_streams(self) -> int | None:
+        """The most streams on which the body is called."""
+        _, library = self._bodies.choose()
+        return None if library is None else library.most_streams
+
+    @property
     def described(self) -> str:
         """The kind and the place of the body that runs on a CUDA device."""
         body, _ = self._bodies.choose()

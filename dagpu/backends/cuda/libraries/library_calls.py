@@ -12,6 +12,7 @@ from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, EnqueuedWor
 from dagpu.backends.cuda.libraries.body_audit import BodyAudit, who
 from dagpu.backends.cuda.libraries.checked_calls import CheckedCall
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.cuda.resources.streams import Detour
 from dagpu.backends.cuda.resources.temporaries import Temporaries
 from dagpu.common.errors import CaptureError, DeviceLostError
 from dagpu.common.origin import describe
@@ -84,15 +85,35 @@ class LibraryCall:
         memory = Temporaries(device.memory)
         buffers.kept_alive.append(memory)
         try:
-            if is_checked(self.instruction):
-                self._call_checked(self.body, device, stream, addresses, scratch, numbers, memory)
+            most = self.body.most_streams
+            own = stream if most is None else device.streams.stream_for_body(stream, most)
+            call = CapturedNode(self.enqueue, addresses, scratch, numbers)
+            if own is stream:
+                self._call_body(self.body, device, stream, call, memory)
             else:
-                self.enqueue(stream.handle, addresses, scratch, *numbers, memory=memory)
+                way = Detour(device.streams, stream, own)
+                buffers.kept_alive.append(way)
+                with way:
+                    self._call_body(self.body, device, own, call, memory)
         except BaseException as error:
             kernel = self.instruction.kernel
             whose = f"the body of foreign op {kernel.name}, declared at {describe(kernel.origin)}"
             blame(error, f"{whose}, called at {describe(self.instruction.origin)}")
             raise
+
+    def _call_body(
+        self, body: UserBody, device: CudaDevice, stream: RawStream, call: CapturedNode, memory: Temporaries
+    ) -> None:
+        """Call a user's body. If the op is checked, check what it does, and then audit its work in a capture that is
+        thrown away: libraries have initialised themselves by then."""
+        handle, numbers = stream.handle, call.numbers
+        if not is_checked(self.instruction):
+            self.enqueue(handle, call.addresses, call.scratch, *numbers, memory=memory)
+            return
+        run = CheckedCall(self.instruction, device, stream, call.addresses)
+        run.run(lambda moved, room: self.enqueue(handle, moved, room, *numbers, memory=memory))
+        if body.audit:
+            BodyInGraph(self, body, device).audit(call)
 
     def staged_operands(self, moving: Container[int]) -> list[StagedOperand]:
         """Return the operands of a user's body that are counted from these bases, and small enough to be copied."""
@@ -111,17 +132,6 @@ class LibraryCall:
                 start = BaseOffset(place.base, place.offset + low)
                 found.append(StagedOperand(number, start, high - low, -low, reads=reads, writes=is_out))
         return found
-
-    def _call_checked(
-        self, body: UserBody, device: CudaDevice, stream: RawStream, addresses: tuple[int, ...], scratch: int,
-        numbers: tuple[Any, ...], memory: Temporaries,
-    ) -> None:  # fmt: skip
-        """Call a user's body, and check what it does. Then audit its work in a capture that is thrown away: libraries
-        have initialised themselves by then."""
-        run = CheckedCall(self.instruction, device, stream, addresses)
-        run.run(lambda moved, room: self.enqueue(stream.handle, moved, room, *numbers, memory=memory))
-        if body.audit:
-            BodyInGraph(self, body, device).audit(CapturedNode(self.enqueue, addresses, scratch, numbers))
 
     def _addresses(self, bases: Sequence[int]) -> tuple[tuple[int, ...], int]:
         addresses = tuple([bases[base] + offset for base, offset in self.operands])
