@@ -94,11 +94,6 @@ class UserBody(ABC):
 
     @property
     @abstractmethod
-    def most_streams(self) -> int | None:
-        """The most of dagpu's streams on which the body that runs on a GPU is called; None for any number."""
-
-    @property
-    @abstractmethod
     def described(self) -> str:
         """The body that runs on a GPU, for messages: "torch body (model.py:14)"."""
 
@@ -117,6 +112,11 @@ class UserBody(ABC):
 
 class UserCall(Protocol):
     """An `Enqueue` of a `UserBody`."""
+
+    @property
+    def most_streams(self) -> int | None:
+        """The most of dagpu's streams on which the body is called; None for any number."""
+        ...
 
     def __call__(
         self,

@@ -1,7 +1,8 @@
 """Commands that call a library: its functions enqueue work on a stream. In a graph, that work is a child graph."""
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
 from dagpu.backends.common.checks.checked_bodies import ends_of, is_checked, layout_of
@@ -51,6 +52,23 @@ class LibraryCall:
     """Bytes of the largest tensor, or of the scratch memory; not 0."""
     numbers: tuple[Any, ...] = ()
     """The numbers. A `Cell` among them holds its number in each run."""
+    body: UserBody | None = field(init=False)
+    """The user's body that is called; None for a call of a library's own functions."""
+    is_checked: bool = field(init=False)
+    """True if the calls of the body are checked."""
+    most_streams: int | None = field(init=False)
+    """The most of dagpu's streams on which the body is called; None for any number."""
+    has_cells: bool = field(init=False)
+    """True if a number differs between runs."""
+
+    def __post_init__(self) -> None:
+        library: Any = self.instruction.kernel.library
+        body = library if isinstance(library, UserBody) else None
+        call: Any = self.enqueue  # of a body it is a `UserCall`
+        object.__setattr__(self, "body", body)
+        object.__setattr__(self, "is_checked", is_checked(self.instruction))
+        object.__setattr__(self, "most_streams", None if body is None else call.most_streams)
+        object.__setattr__(self, "has_cells", any(type(number) is Cell for number in self.numbers))
 
     @property
     def bases(self) -> tuple[int, ...]:
@@ -62,12 +80,6 @@ class LibraryCall:
     def cells(self) -> tuple[int, ...]:
         """The cells of the call's numbers."""
         return tuple([number.buffer for number in self.numbers if type(number) is Cell])
-
-    @property
-    def body(self) -> UserBody | None:
-        """The user's body that is called; None for a call of a library's own functions."""
-        body = self.instruction.kernel.library
-        return body if isinstance(body, UserBody) else None
 
     def node(self, bases: Sequence[int], memory: Sequence[object], place: "BodyInGraph | None") -> CapturedNode:
         """Return the equivalent node of a graph, for the numbers in the cells of this memory. `place` is that of the
@@ -85,16 +97,16 @@ class LibraryCall:
         memory = Temporaries(device.memory)
         buffers.kept_alive.append(memory)
         try:
-            most = self.body.most_streams
+            most = self.most_streams
             own = stream if most is None else device.streams.stream_for_body(stream, most)
+            if own is stream and not self.is_checked:  # most calls
+                self.enqueue(stream.handle, addresses, scratch, *numbers, memory=memory)
+                return
             call = CapturedNode(self.enqueue, addresses, scratch, numbers)
-            if own is stream:
-                self._call_body(self.body, device, stream, call, memory)
-            else:
-                way = Detour(device.streams, stream, own)
-                buffers.kept_alive.append(way)
-                with way:
-                    self._call_body(self.body, device, own, call, memory)
+            way = Detour(device.streams, stream, own) if own is not stream else nullcontext()
+            buffers.kept_alive.append(way)
+            with way:
+                self._call_body(self.body, device, own, call, memory)
         except BaseException as error:
             kernel = self.instruction.kernel
             whose = f"the body of foreign op {kernel.name}, declared at {describe(kernel.origin)}"
@@ -107,7 +119,7 @@ class LibraryCall:
         """Call a user's body. If the op is checked, check what it does, and then audit its work in a capture that is
         thrown away: libraries have initialised themselves by then."""
         handle, numbers = stream.handle, call.numbers
-        if not is_checked(self.instruction):
+        if not self.is_checked:
             self.enqueue(handle, call.addresses, call.scratch, *numbers, memory=memory)
             return
         run = CheckedCall(self.instruction, device, stream, call.addresses)
@@ -138,6 +150,8 @@ class LibraryCall:
         return addresses, 0 if self.scratch is None else bases[self.scratch.base] + self.scratch.offset
 
     def _numbers(self, memory: Sequence[object]) -> tuple[Any, ...]:
+        if not self.has_cells:
+            return self.numbers
         return tuple([memory[number.buffer] if type(number) is Cell else number for number in self.numbers])
 
 
