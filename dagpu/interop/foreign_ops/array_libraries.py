@@ -19,6 +19,10 @@ LibraryName: TypeAlias = Literal["torch", "cupy", "numba"]
 """A library whose arrays a body of a foreign op can take."""
 
 
+MOST_TORCH_STREAMS: Final = 4
+"""PyTorch keeps a workspace for cuBLAS for each stream, 32 MiB on an H200."""
+
+
 class ArrayLibrary(Protocol):
     """A library of arrays."""
 
@@ -90,11 +94,9 @@ class _Entered:
 class Torch:
     """PyTorch. Its allocator knows streams: memory that a body drops serves the same stream again."""
 
-    most_streams: Final = 4
-    """PyTorch keeps a workspace for cuBLAS for each stream, 32 MiB on an H200."""
-
     def __init__(self, module: Any) -> None:
         self.module = module
+        self.most_streams: int | None = MOST_TORCH_STREAMS
         self._streams: dict[tuple[int, int], Any] = {}
 
     def array(self, view: OperandView[Any]) -> Any:
@@ -149,10 +151,9 @@ class Torch:
 class CuPy:
     """CuPy. Its pool does not know when a stream that it has not made is over, so temporaries come from dagpu's."""
 
-    most_streams: Final = None
-
     def __init__(self, module: Any) -> None:
         self.module = module
+        self.most_streams: int | None = None
         self._streams: dict[tuple[int, int], Any] = {}
 
     def array(self, view: OperandView[Any]) -> Any:
@@ -192,10 +193,9 @@ class CuPy:
 class Numba:
     """numba-cuda. It has no current stream: a body names it, `cuda.external_stream(current_lane().handle)`."""
 
-    most_streams: Final = None
-
     def __init__(self, module: Any) -> None:
         self.module = module
+        self.most_streams: int | None = None
 
     def array(self, view: OperandView[Any]) -> Any:
         return self.module.as_cuda_array(view, sync=False)

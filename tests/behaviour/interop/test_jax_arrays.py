@@ -66,7 +66,7 @@ def each_jax(request: pytest.FixtureRequest) -> Any:
     """A stand-in, and JAX if it is installed."""
     if request.param == "a stand-in":
         return StandIn()
-    if find_spec("jax") is None:
+    if find_spec("jaxlib") is None:
         pytest.skip("JAX is not installed")
     return Jax()
 
