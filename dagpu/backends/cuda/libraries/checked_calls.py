@@ -15,10 +15,10 @@ from dagpu.backends.common.checks.checked_bodies import (
     refuse_body,
     refuse_changed_input,
 )
-from dagpu.backends.cuda.commands.staging import array_over
 from dagpu.backends.cuda.driver.driver_protocol import RawStream
 from dagpu.backends.cuda.libraries.body_audit import OperandSpan, operand_spans
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.cuda.resources.locked_arrays import array_over
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.program import Launch
