@@ -107,7 +107,8 @@ CACHE_DIR: Final = Variable[Path | None](
 )
 """The folder of compiled kernels. The path is absolute: a relative path would depend on the working directory."""
 CHECKED: Final = Variable("DAGPU_CHECKED", "0 or 1", "1", _switch, False)
-"""True compiles bounds checks into kernels that are declared without `checked`."""
+"""True compiles bounds checks into kernels that are declared without `checked`, and checks the calls of such foreign
+ops."""
 DEVICE: Final = Variable[str | None]("DAGPU_DEVICE", "the name of a device", "host", str, None)
 """The default device of ops."""
 DIRECT: Final = Variable("DAGPU_DIRECT", "0 or 1", "1", _switch, True)

@@ -71,6 +71,11 @@ class TemporaryBlock(Protocol):
     def address(self) -> int: ...
 
 
+STAGED_BYTES: Final = 64 << 20
+"""The most bytes of an operand of a `UserBody` that is copied in a graph, from and to where it is in each run. The body
+of a larger one is captured again. A copy of so many bytes takes 31 us on an H200, and a call of a body 100 and more."""
+
+
 class UserBody(ABC):
     """A `LibraryBody` that is Python code of the user's, for arrays of a library: the body of a foreign op.
 
@@ -80,8 +85,17 @@ class UserBody(ABC):
 
     capture: Literal["auto", "never", "required"]
     """Whether its work becomes part of CUDA graphs: if it can, never, or else the run raises a `CaptureError`."""
+    audit: bool
+    """True if its captured work is held against its operands before it becomes part of a graph."""
     refused: str | None = None
     """The reason why its work could not be captured when that was tried last; None if no capture has failed."""
+    noted: str | None = None
+    """A remark of the last audit that refused nothing; None if there is none."""
+
+    @property
+    @abstractmethod
+    def described(self) -> str:
+        """The body that runs on a GPU, for messages: "torch body (model.py:14)"."""
 
     def is_known(self, operands: Sequence[Layout], device: int) -> bool:
         """See `LibraryBody`. The declaration says everything."""
@@ -98,6 +112,11 @@ class UserBody(ABC):
 
 class UserCall(Protocol):
     """An `Enqueue` of a `UserBody`."""
+
+    @property
+    def most_streams(self) -> int | None:
+        """The most of dagpu's streams on which the body is called; None for any number."""
+        ...
 
     def __call__(
         self,

@@ -32,6 +32,8 @@ def used_after_move(name: str, handle: Type | None, hows: Iterable[str], sites: 
 
 def _cure(handle: Type | None, how: str) -> str:
     cure = "use what the move gave back"
+    if how == "adopt()":  # an array of another library
+        return f"{cure}, copy it with from_array(x), or share it with share_array(x)"
     match _class_name(handle):
         case names.TENSOR_MUT:
             return cure + ", or lend the tensor again with .borrow_mut()"

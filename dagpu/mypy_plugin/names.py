@@ -46,6 +46,8 @@ FOREIGN_CALLS: Final = frozenset(
     f"dagpu.interop.foreign_ops.foreign_declaration.{name}.__call__" for name in ("Foreign", "ForeignFunction")
 )
 """Calls of foreign ops."""
+ADOPT: Final = "dagpu.interop.incoming.adopt"
+"""The function that takes an array of another library over from the program."""
 PIPELINE: Final = "dagpu.runtime.pipelines.Pipeline"
 PIPELINE_CALL: Final = f"{PIPELINE}.__call__"
 PIPELINE_DECORATOR: Final = "dagpu.runtime.pipelines.pipeline"

@@ -225,6 +225,10 @@ class KernelSpec:
     whole outputs."""
     python: PythonKernel | None = None
     """The kernel in Python that another library compiles, in place of CUDA source text."""
+    seconds: float | None = None
+    """The declared time of a launch on a device, in seconds; None if none is declared."""
+    results: int = 0
+    """The number of parameters, the last ones, that are new tensors: the kernel defines each of their elements."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)

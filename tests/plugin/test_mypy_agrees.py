@@ -18,6 +18,7 @@ import dagpu
 from dagpu import (
     BorrowError,
     CaptureError,
+    InteropError,
     KernelArgumentError,
     MovedError,
     OwnershipError,
@@ -30,8 +31,9 @@ PACKAGE = "tests.typing.plugin"
 
 
 RAISES: dict[str, tuple[type[Exception], ...]] = {
-    # The check of a kernel's arguments comes first where one call uses a handle twice.
-    "dagpu-use-after-move": (MovedError, KernelArgumentError),
+    # The check of a kernel's arguments comes first where one call uses a handle twice. An array of another library that
+    # is adopted twice would have two owners.
+    "dagpu-use-after-move": (MovedError, KernelArgumentError, InteropError),
     # MovedError: a borrow of a tensor that has moved meanwhile.
     "dagpu-conflicting-borrow": (BorrowError, MovedError, KernelArgumentError),
     # MovedError: one op for two outputs; OwnershipError: a whole result where a handle is wanted.

@@ -37,6 +37,23 @@ add(zeros((8,)).partition((4,)), x, x).sync()
 print(x.shape)
 
 ## dagpu-use-after-move
+x = np.ones(8, np.float32)
+t = adopt(x)
+print(x.sum(), t)
+# use what the move gave back
+x = np.ones(8, np.float32)
+t = adopt(x)
+print(t.to_host().sync().sum())
+# copy it with from_array(x)
+x = np.ones(8, np.float32)
+t = from_array(x).sync()
+print(x.sum(), t)
+# share it with share_array(x)
+x = np.ones(8, np.float32)
+t = share_array(x)
+print(x.sum(), t)
+
+## dagpu-use-after-move
 x = vector()
 scale(x.partition((4,)), 2.0).sync()
 print(x.shape)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.backends.host.arrays import bytes_at
 from dagpu.common.dtypes import Shape, strides_of
 from dagpu.interop.capsules import CPU, read_capsule
@@ -156,6 +157,8 @@ class FakeLibrary:
         self.temporaries = 0
         self.workspaces: dict[int, Any] = {}
         """PyTorch's memory for cuBLAS, by the stream."""
+        self.stale: list[int] = []
+        """Words that happen to be in the parameters of every kernel."""
 
     def current(self) -> Any:
         """Return the current stream."""
@@ -183,8 +186,10 @@ class FakeLibrary:
                 *[each.contents(gpu) if isinstance(each, FakeArray) else each for each in copied]
             )
 
+        words = (target.address, *[each.address for each in copied if isinstance(each, FakeArray)], *self.stale)
+        work = EnqueuedWork(f"kernel `{getattr(f, '__name__', 'copy')}`", words)
         with self.machine.changed:
-            stream.put(act, takes_room=True)
+            stream.put(act, takes_room=True, enqueued=work)
 
     def allocate(self, nbytes: int) -> Any:
         """Return memory for a temporary, from the allocator that is set."""

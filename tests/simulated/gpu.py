@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, final
 
@@ -23,6 +24,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     LAUNCH,
     STICKY,
     CapturedNode,
+    EnqueuedWork,
     Function,
     Gpu,
     GraphNode,
@@ -187,7 +189,15 @@ class SimulatedGpu:
         finally:
             del self.machine.capturing[threading.get_ident()]
         with self.call("cuStreamEndCapture"):
-            return [work.act for work in stream.queue]
+            queue = list(stream.queue)
+        if node.inspect is not None:
+            node.inspect([work.enqueued for work in queue])
+        return [work.act for work in queue]
+
+    def captured_work(self, node: CapturedNode) -> Sequence[EnqueuedWork]:
+        found: list[EnqueuedWork] = []
+        self.captured(replace(node, inspect=found.extend))
+        return found
 
     def close_when_reached(self, stream: Any, descriptor: int) -> None:
         with self.call("cuLaunchHostFunc"):
@@ -267,7 +277,9 @@ class SimulatedGpu:
 
     def _copy(self, call: str, stream: Any, target: int, source: int, nbytes: int) -> None:
         with self.call(call):
-            stream.put(lambda: self.copied(target, source, nbytes), takes_room=True)
+            ends = (target, target + nbytes - 1, source, source + nbytes - 1)
+            work = EnqueuedWork("a copy", ends)
+            stream.put(lambda: self.copied(target, source, nbytes), takes_room=True, enqueued=work)
 
     def copy_in(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
         assert source.flags.c_contiguous
@@ -315,7 +327,8 @@ class SimulatedGpu:
 
     def fill(self, address: int, width: int, value: int, count: int, stream: Any) -> None:
         with self.call(f"cuMemsetD{8 * width}Async"):
-            stream.put(lambda: self.filled(address, width, value, count), takes_room=True)
+            work = EnqueuedWork("a fill", (address, address + width * count - 1))
+            stream.put(lambda: self.filled(address, width, value, count), takes_room=True, enqueued=work)
 
     def reach_peer(self, peer: Gpu) -> bool:
         with self.call("cuCtxEnablePeerAccess"):

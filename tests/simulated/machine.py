@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from dagpu.backends.cuda.compile.compiler import Unit
+from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.backends.host.arrays import HostMemory
 from tests.support.driver_calls import may_wait_behind_a_load, releases
 
@@ -32,6 +33,9 @@ POISON: Final = 0xA5
 
 LOOKS: Final = 0.2
 """Probability that the backend's watchdog polls after a piece of work that is done for a sleeping task."""
+
+UNKNOWN: Final = EnqueuedWork("a node", ())
+"""Work of which an audit reads no address."""
 
 
 @final
@@ -120,6 +124,8 @@ class Work:
     takes_room: bool = False
     python: bool = False
     """True for a host function in Python, for which the driver's thread needs the GIL."""
+    enqueued: EnqueuedWork = UNKNOWN
+    """The work, as an audit of a capture reads it."""
 
 
 @final
@@ -148,12 +154,13 @@ class SimulatedStream:
         needs: Record | None = None,
         takes_room: bool = False,
         python: bool = False,
+        enqueued: EnqueuedWork = UNKNOWN,
     ) -> None:
         """Append a piece of work to the stream."""
         if takes_room and self.pending >= QUEUE_DEPTH:
             self.gpu.machine.problem(f"more than {QUEUE_DEPTH} launches, copies and fills are pending in a stream")
         self.pending += takes_room
-        self.queue.append(Work(act, needs, takes_room, python))
+        self.queue.append(Work(act, needs, takes_room, python, enqueued))
 
     def wait_for_event(self, event: Any, /) -> None:
         with self.gpu.call("cuStreamWaitEvent", anywhere=True):

@@ -298,6 +298,72 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgrap
     say(" child %lx\n", (unsigned long)child);
     return CUDA_SUCCESS;
 }
+/* ---- a captured graph: two kernels, a copy of rows, a fill, a child graph with one kernel more, and an empty node ----
+ * Nodes 0x701 to 0x706, in graph 0x300 + n; the child graph is 0x3ff. The second kernel has no CUfunction but a CUkernel,
+ * the third has its parameters in `extra`. */
+static struct { uint64_t address; int number; uint64_t other; } captured_struct = {0x5000, 7, 0x6000};
+static uint64_t captured_pointer = 0x5100;
+static int captured_int = 9;
+static void *captured_params[] = {&captured_struct, &captured_int, &captured_pointer};
+static size_t captured_size = 16;
+static uint64_t captured_buffer[] = {0x7000, 0x7100};
+static void *captured_extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, captured_buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &captured_size,
+                                 CU_LAUNCH_PARAM_END};
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *found, size_t *count) {
+    ENTER("cuGraphGetNodes");
+    uintptr_t first = graph == (CUgraph)0x3ff ? 0x706 : 0x701, number = graph == (CUgraph)0x3ff ? 1 : 6;
+    for (uintptr_t i = 0; found && i < number && i < *count; ++i) found[i] = (CUgraphNode)(i == 5 ? 0x707 : first + i);
+    *count = number;
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type) {
+    static const CUgraphNodeType types[] = {CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_MEMCPY,
+        CU_GRAPH_NODE_TYPE_MEMSET, CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_EMPTY};
+    ENTER("cuGraphNodeGetType");
+    *type = types[(uintptr_t)node - 0x701];
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params) {
+    ENTER("cuGraphKernelNodeGetParams");
+    memset(params, 0, sizeof *params);
+    if (node == (CUgraphNode)0x702) params->kern = (CUkernel)0x802;
+    else params->func = (CUfunction)(uintptr_t)((uintptr_t)node + 0x100);
+    if (node == (CUgraphNode)0x706) params->extra = captured_extra;
+    else params->kernelParams = captured_params;
+    return CUDA_SUCCESS;
+}
+static CUresult captured_info(size_t index, size_t *offset, size_t *size) {
+    static const size_t offsets[] = {0, 24, 32}, sizes[] = {24, 4, 8};
+    if (index >= 3) return CUDA_ERROR_INVALID_VALUE;
+    *offset = offsets[index], *size = sizes[index];
+    return CUDA_SUCCESS;
+}
+CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size) {
+    ENTER("cuFuncGetParamInfo");
+    return captured_info(index, offset, size);
+}
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size) {
+    ENTER("cuKernelGetParamInfo");
+    return captured_info(index, offset, size);
+}
+CUresult cuFuncGetName(const char **name, CUfunction function) GIVES("cuFuncGetName", *name = "gemm")
+CUresult cuKernelGetName(const char **name, CUkernel kernel) GIVES("cuKernelGetName", *name = "relu")
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *params) {
+    ENTER("cuGraphMemcpyNodeGetParams");
+    memset(params, 0, sizeof *params);
+    params->srcMemoryType = CU_MEMORYTYPE_DEVICE, params->srcDevice = 0x8000, params->srcPitch = 64, params->srcXInBytes = 4;
+    params->srcY = 1, params->dstMemoryType = CU_MEMORYTYPE_HOST, params->dstHost = (void *)0x9000;
+    params->WidthInBytes = 16, params->Height = 3, params->Depth = 1;
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *params) {
+    ENTER("cuGraphMemsetNodeGetParams");
+    memset(params, 0, sizeof *params);
+    params->dst = 0xa000, params->pitch = 32, params->elementSize = 4, params->width = 5, params->height = 2;
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
+    GIVES("cuGraphChildGraphNodeGetGraph", *graph = (CUgraph)0x3ff)
 CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                                    const CUgraphEdgeData *edges, size_t count) {
     ENTER("cuGraphAddDependencies");

@@ -7,7 +7,9 @@ It must run in a separate process, with the stand-in first in LD_LIBRARY_PATH.
 import ctypes
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from struct import pack
+from typing import Final
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +18,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     NOT_READY,
     CapturedNode,
     CopyNode,
+    EnqueuedWork,
     FillNode,
     Function,
     Gpu,
@@ -30,6 +33,8 @@ LIBRARY = ctypes.CDLL("libcuda.so.1")
 LIBRARY.stand_in_log.restype = ctypes.c_char_p
 
 ILLEGAL_ADDRESS = 700
+NOTHING: Final = CapturedNode(lambda *_: None, (0x5000,), 0)
+"""The stand-in captures the same graph whatever is enqueued."""
 
 
 def said() -> list[str]:
@@ -79,6 +84,7 @@ def main() -> None:
         found["again"] = said()
         found["early"] = early_kernels(gpu, first)
         found["captured"] = captured_nodes(gpu, kernel(first, 0x5000, 1))
+        found["enqueued"] = enqueued_work(gpu)
         found["refused"] = refusals(gpu, stream)
         for call, code in (("cuGraphInstantiate", 2), ("cuGraphAddMemcpyNode", 1), ("cuModuleLoadData", 2)):
             LIBRARY.stand_in_fail(call.encode(), code)
@@ -138,6 +144,21 @@ def captured_nodes(gpu: Gpu, after: KernelLaunch) -> list[str]:
         except DeviceError as error:
             errors.append(f"{type(error).__name__} {error.code}: {error}")
     return [*said(), *asked, str(answers), *errors]
+
+
+def enqueued_work(gpu: Gpu) -> list[str]:
+    """Return what is read of a captured graph, and the errors of a graph that is refused for it."""
+    read = [f"{name} {[f'{word:x}' for word in words]}" for name, words in gpu.captured_work(NOTHING)]
+
+    def refuse(work: Sequence[EnqueuedWork]) -> None:
+        raise ValueError(f"{len(work)} nodes")
+
+    said()
+    try:
+        gpu.make_graph([(replace(NOTHING, inspect=refuse), ())])
+    except ValueError as error:
+        return [*read, str(error), *[line.split()[0] for line in said()]]
+    return read
 
 
 def of_events(gpu: Gpu, stream: RawStream, other: RawStream) -> list[str]:

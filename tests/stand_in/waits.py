@@ -142,6 +142,12 @@ def _calls_of_a_context(gpu: Any, see: See) -> None:
         "cuGraphInstantiate",
     ):  # fmt: skip
         see(name, "bindings", lambda: gpu.make_graph(nodes))
+    for name in (
+        "cuGraphGetNodes", "cuGraphNodeGetType", "cuGraphKernelNodeGetParams", "cuGraphMemcpyNodeGetParams",
+        "cuGraphMemsetNodeGetParams", "cuGraphChildGraphNodeGetGraph", "cuFuncGetParamInfo", "cuKernelGetParamInfo",
+        "cuFuncGetName", "cuKernelGetName",
+    ):  # fmt: skip
+        see(name, "bindings", lambda: gpu.captured_work(work))
     graph = gpu.make_graph(nodes)
     see("cuGraphExecKernelNodeSetParams", "bindings", lambda: graph.prepare_updates([0]).apply())
     see("cuGraphExecMemcpyNodeSetParams", "bindings", lambda: graph.update_copy(1, copy))

@@ -73,7 +73,7 @@ t, n = TorchLike(), NumbaLike()
 assert_type(from_array(array), DeviceOp[Tensor[np.float32]])
 assert_type(from_array(t, f32, stream=1), DeviceOp[Tensor[f32]])
 assert_type(from_array(n), DeviceOp[Tensor[Any]])
-assert_type(adopt(t, f32), Tensor[f32])
+assert_type(adopt(TorchLike(), f32), Tensor[f32])
 assert_type(share_array(n, f32, stream=StreamLike()), SharedTensor[f32])
 assert_type(share_array(t), SharedTensor[Any])
 with lend(t, f32) as r:
@@ -88,6 +88,7 @@ assert_type(stream_of(1, "cuda:0").__cuda_stream__(), tuple[int, int])
 
 from_array(3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 lent_out(zeros((4,)).sync())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+foreign(verify="always")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 unversioned(zeros((4,)).sync())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -99,7 +100,7 @@ def product(a: In[f32], b: In[f32], by: float = 1.0) -> Tensor[f32]:
     return new((extent(a, 0), extent(b, 1)), f32)
 
 
-@foreign(capture="never")
+@foreign(capture="never", verify="none", cost=3e-5, checked=True)
 def halves(x: In[f32]) -> tuple[Tensor[f32], Tensor[i64]]:
     return new(x), new((1,), i64)
 

@@ -6,7 +6,6 @@ from typing import NamedTuple, TypeAlias, assert_never, final
 from dagpu.backends.cuda.commands.command_list import Do, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.encoder import Selected, SelectedBuiltin, SelectedCommand, SelectedKernel
-from dagpu.backends.cuda.commands.library_calls import LibraryCall
 from dagpu.backends.cuda.commands.relocation import BaseOffset
 from dagpu.backends.cuda.commands.staging import PROMPT_IN
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut, host_call
@@ -14,6 +13,7 @@ from dagpu.backends.cuda.driver.driver_protocol import Function
 from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
+from dagpu.backends.cuda.libraries.library_calls import LibraryCall
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.handles.device_handles import LibraryBody, UserBody

@@ -7,12 +7,14 @@ from typing import Any, Final, Protocol, assert_never, cast
 
 import numpy as np
 
+from dagpu.backends.common.checks.checked_bodies import is_checked
+from dagpu.backends.common.checks.tile_sight import index_error
 from dagpu.backends.common.failures import Outcome
 from dagpu.backends.common.host_instructions import blame, call, source_array
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.common.run_errors import no_room, out_of_memory
-from dagpu.backends.common.tile_sight import index_error
 from dagpu.backends.host.arrays import input_array, readonly_array, writable_array
+from dagpu.backends.host.body_checks import call_checked
 from dagpu.backends.host.sight_check import check_sight
 from dagpu.backends.host.tiles import TilePlace, cut_out, listed, places, whole
 from dagpu.common.errors import DagpuError
@@ -132,7 +134,10 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
             return  # the outputs of a cancelled run are discarded
         for (position, block_memory, layout), place in zip(outputs, block, strict=True):
             arguments[position] = cut_out(block_memory, layout, place)
-        _call_body(body, arguments, launch)
+        if is_checked(launch):
+            call_checked(launch, arguments, lambda given: _call_body(body, given, launch))
+        else:
+            _call_body(body, arguments, launch)
 
 
 @passes_on

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.common.tile_sight import index_of_tile, sight_error
+from dagpu.backends.common.checks.tile_sight import index_of_tile, sight_error
 from dagpu.backends.host.arrays import Account, HostMemory, Part, writable_array
 from dagpu.backends.host.tiles import listed
 from dagpu.common.layout import Layout

@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from dagpu.backends.common.tile_sight import index_of_tile
+from dagpu.backends.common.checks.tile_sight import index_of_tile
 from dagpu.backends.host.arrays import HostMemory, Part
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout

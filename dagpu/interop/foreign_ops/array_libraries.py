@@ -6,6 +6,7 @@ A library is imported when a body for it is first prepared for a device, never b
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
 from typing import Any, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
@@ -18,12 +19,21 @@ LibraryName: TypeAlias = Literal["torch", "cupy", "numba"]
 """A library whose arrays a body of a foreign op can take."""
 
 
+MOST_TORCH_STREAMS: Final = 4
+"""PyTorch keeps a workspace for cuBLAS for each stream, 32 MiB on an H200."""
+
+
 class ArrayLibrary(Protocol):
     """A library of arrays."""
 
     @property
     def module(self) -> Any:
         """The imported module."""
+        ...
+
+    @property
+    def most_streams(self) -> int | None:
+        """The most of dagpu's streams on which bodies are called; None for any number."""
         ...
 
     def array(self, view: OperandView[Any], /) -> Any:
@@ -50,11 +60,43 @@ class ArrayLibrary(Protocol):
 
 
 @final
+class _Entered:
+    """Several contexts as one. A generator would take 2 us more for each call of a body."""
+
+    __slots__ = ("_contexts", "_count")
+
+    def __init__(self, *contexts: AbstractContextManager[object]) -> None:
+        self._contexts = contexts
+        self._count = 0
+
+    def __enter__(self) -> None:
+        try:
+            for context in self._contexts:
+                context.__enter__()
+                self._count += 1
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._count:
+            self._count -= 1
+            try:
+                self._contexts[self._count].__exit__(kind, error, trace)
+            except BaseException:
+                self.__exit__(kind, error, trace)
+                raise
+
+
+@final
 class Torch:
     """PyTorch. Its allocator knows streams: memory that a body drops serves the same stream again."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
+        self.most_streams: int | None = MOST_TORCH_STREAMS
         self._streams: dict[tuple[int, int], Any] = {}
 
     def array(self, view: OperandView[Any]) -> Any:
@@ -71,24 +113,23 @@ class Torch:
         if stream is None:
             device = self.module.device("cuda", lane.device)
             stream = self._streams[key] = self.module.cuda.ExternalStream(lane.handle, device=device)
-        return self._entered(stream, capturing)
+        torch = self.module
+        contexts = torch.no_grad(), torch.cuda.stream(stream)
+        return _Entered(*contexts) if capturing is None else _Entered(*contexts, self._private_memory(capturing))
 
     @contextmanager
-    def _entered(self, stream: Any, capturing: Capturing | None) -> Iterator[None]:
+    def _private_memory(self, capturing: Capturing) -> Iterator[None]:
+        """Within the `with` block, temporaries are in memory that lives as long as the graph."""
         torch = self.module
-        with torch.no_grad(), torch.cuda.stream(stream):
-            if capturing is None:
+        pool = capturing.kept.get("torch")
+        if pool is None:  # PyTorch knows nothing of the capture, and would give its memory to others afterwards
+            pool = capturing.kept["torch"] = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            self._clear_workspaces()
+            try:
                 yield
-                return
-            pool = capturing.kept.get("torch")
-            if pool is None:  # PyTorch knows nothing of the capture, and would give its memory to others afterwards
-                pool = capturing.kept["torch"] = torch.cuda.MemPool()
-            with torch.cuda.use_mem_pool(pool):
+            finally:
                 self._clear_workspaces()
-                try:
-                    yield
-                finally:
-                    self._clear_workspaces()
 
     def _clear_workspaces(self) -> None:
         """Make PyTorch take another workspace for cuBLAS, which it keeps for each stream. Each captured body needs one
@@ -112,6 +153,7 @@ class CuPy:
 
     def __init__(self, module: Any) -> None:
         self.module = module
+        self.most_streams: int | None = None
         self._streams: dict[tuple[int, int], Any] = {}
 
     def array(self, view: OperandView[Any]) -> Any:
@@ -138,13 +180,7 @@ class CuPy:
             block = memory.take(nbytes)
             return cuda.MemoryPointer(cuda.UnownedMemory(block.address, nbytes, block, lane.device), 0)
 
-        return self._entered(lane.device, stream, allocate)
-
-    @contextmanager
-    def _entered(self, device: int, stream: Any, allocate: Callable[[int], Any]) -> Iterator[None]:
-        cuda = self.module.cuda
-        with cuda.Device(device), stream, cuda.using_allocator(allocate):
-            yield
+        return _Entered(cuda.Device(lane.device), stream, cuda.using_allocator(allocate))
 
     def host_array(self, array: "np.ndarray[Any, Any]") -> Any:
         return array
@@ -159,6 +195,7 @@ class Numba:
 
     def __init__(self, module: Any) -> None:
         self.module = module
+        self.most_streams: int | None = None
 
     def array(self, view: OperandView[Any]) -> Any:
         return self.module.as_cuda_array(view, sync=False)

@@ -1,13 +1,28 @@
 """`foreign`: an op whose work another library does, as a typed declaration that gives shapes, and bodies."""
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, cast, final, get_args, get_origin, overload
+from typing import (
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    cast,
+    final,
+    get_args,
+    get_origin,
+    overload,
+)
 
 import numpy as np
 from typing_extensions import TypeVar
 
+from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import ForeignError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
@@ -38,8 +53,20 @@ _T = TypeVar("_T", bound=Tensor[Any] | tuple[Tensor[Any], ...])
 _T_co = TypeVar("_T_co", bound=Tensor[Any] | tuple[Tensor[Any], ...], covariant=True)
 
 Capture = Literal["auto", "never", "required"]
+Verify = Literal["audit", "none"]
 _CAPTURES: Final = ("auto", "never", "required")
+_VERIFICATIONS: Final = ("audit", "none")
 _NUMBERS: Final = {"int": np.dtype(np.int64), "float": np.dtype(np.float64), "bool": np.dtype(np.bool_)}
+
+
+@final
+class _Options(NamedTuple):
+    """The options of a declaration."""
+
+    capture: Capture
+    verify: Verify
+    cost: float | None
+    checked: bool
 
 
 @final
@@ -47,7 +74,7 @@ class _Declaration:
     """A declaration: its parameters, its bodies, and the kernels that calls of it launch."""
 
     def __init__(
-        self, function: Callable[..., object], signature: PySignature, results: int | None, capture: Capture
+        self, function: Callable[..., object], signature: PySignature, results: int | None, options: _Options
     ) -> None:
         self.name = function.__name__
         self.origin: Origin = (function.__code__, 0)
@@ -57,7 +84,7 @@ class _Declaration:
         )
         self._function = function
         self._signature = signature
-        self._capture: Capture = capture
+        self._options = options
         self._specs: dict[tuple[int, int], KernelSpec] = {}
         """The kernels, by the number of new tensors and the bytes of scratch memory."""
         self._checked = self._spec(0, 0)
@@ -95,10 +122,14 @@ class _Declaration:
         if found is None:
             made = [output(f"result{number}", cast(Any, None), None) for number in range(results)]
             params = (*self.params, *made)
-            body = DeclaredBody(self.bodies, [param.form for param in params], scratch, self._capture)
+            options = self._options
+            audit = options.verify == "audit"
+            forms = [param.form for param in params]
+            body = DeclaredBody(self.bodies, forms, scratch, capture=options.capture, audit=audit)
             spec = KernelSpec(
                 name=self.name, params=params, cuda="", source_name="", abi="views", block=None, options=(),
-                checked=False, origin=self.origin, host=self.bodies.host, grid=(1,), library=body,
+                checked=options.checked, origin=self.origin, host=self.bodies.host, grid=(1,), library=body,
+                seconds=options.cost, results=results,
             )  # fmt: skip
             found = self._specs.setdefault((results, scratch), spec)
         return found
@@ -193,8 +224,18 @@ def foreign(declaration: Callable[_P, None], /) -> Foreign[_P]: ...
 @overload
 def foreign(declaration: Callable[_P, _T], /) -> ForeignFunction[_P, _T]: ...
 @overload
-def foreign(*, capture: Capture = ...) -> _Declare: ...
-def foreign(declaration: Callable[..., Any] | None = None, /, *, capture: Capture = "auto") -> Any:
+def foreign(
+    *, capture: Capture = ..., verify: Verify = ..., cost: float | None = ..., checked: bool | None = ...
+) -> _Declare: ...
+def foreign(
+    declaration: Callable[..., Any] | None = None,
+    /,
+    *,
+    capture: Capture = "auto",
+    verify: Verify = "audit",
+    cost: float | None = None,
+    checked: bool | None = None,
+) -> Any:
     """Declare an op whose work another library does: PyTorch, CuPy, Numba, or one that takes addresses.
 
     The decorated function has the parameters of a kernel: `In`, `Out` and numbers. Its body runs at each call, on
@@ -209,26 +250,58 @@ def foreign(declaration: Callable[..., Any] | None = None, /, *, capture: Captur
         declaration: the function.
         capture: "auto" makes the work a part of CUDA graphs, and lets a plan whose body cannot be captured go through
             streams; `op.explain()` says why. "never" does not try. "required" raises a `CaptureError` if it cannot.
+        verify: "audit" reads the work of a body before it becomes part of a CUDA graph: it must not point at memory of
+            dagpu that is no argument of the call, and it must point at each output. "none" does not read it.
+        cost: the seconds of a call on the device, for schedules and predictions; None to count its bytes. A time that
+            the policy's `CostModel` declares for the op's name comes first.
+        checked: True checks each call, on the host and on a GPU: inputs are compared before and after, outputs lie
+            between bytes that must not change, new tensors and scratch memory begin with a pattern. A plan with such
+            an op goes through streams. None means True if DAGPU_CHECKED is 1.
 
     Raises:
-        ForeignError: the declaration has no output, or `capture` is none of these.
+        ForeignError: the declaration has no output, or an option is none of these; from a run, the body does something
+            else than the declaration says.
         KernelArgumentError: a parameter is neither an input, an output nor a number.
     """
     where = here()
+    options = _checked_options(capture, verify, cost, checked, where)
+    scope = sys._getframe(1).f_locals
+
+    def declare(function: Callable[..., Any]) -> Any:
+        return _declare(function, options, scope, where)
+
+    return declare if declaration is None else declare(declaration)
+
+
+def _checked_options(capture: Any, verify: Any, cost: Any, checked: Any, where: Origin) -> _Options:
     if type(capture) is not str or capture not in _CAPTURES:
         raise ForeignError(
             f"foreign at {describe(where)}: capture is {format_value(capture)}. "
             'Write capture="auto", "never" or "required".'
         )
-    scope = sys._getframe(1).f_locals
+    if type(verify) is not str or verify not in _VERIFICATIONS:
+        raise ForeignError(
+            f'foreign at {describe(where)}: verify is {format_value(verify)}. Write verify="audit" or "none".'
+        )
+    is_number = isinstance(cost, int | float | np.integer | np.floating) and not isinstance(cost, bool)
+    if cost is not None and not (is_number and 0 <= cost < math.inf):
+        raise ForeignError(
+            f"foreign at {describe(where)}: cost is {format_value(cost)}, not a number of seconds, 0 or more and "
+            "finite. Write cost=3e-5, say."
+        )
+    if not isinstance(checked, bool | np.bool_ | None):
+        raise ForeignError(
+            f"foreign at {describe(where)}: checked is {format_value(checked)}. Write checked=True or False."
+        )
+    return _Options(
+        cast(Capture, capture),
+        cast(Verify, verify),
+        None if cost is None else float(cost),
+        CHECKED.get() if checked is None else bool(checked),
+    )
 
-    def declare(function: Callable[..., Any]) -> Any:
-        return _declare(function, capture, scope, where)
 
-    return declare if declaration is None else declare(declaration)
-
-
-def _declare(function: Callable[..., Any], capture: Capture, scope: dict[str, Any], where: Origin) -> Any:
+def _declare(function: Callable[..., Any], options: _Options, scope: dict[str, Any], where: Origin) -> Any:
     if not inspect.isfunction(function):
         raise ForeignError(
             f"foreign at {describe(where)} is applied to {format_value(function)}, which is not a plain function. "
@@ -260,7 +333,7 @@ def _declare(function: Callable[..., Any], capture: Capture, scope: dict[str, An
             f"{name}, declared at {place}: it has the Out parameter {outs[0]!r} and returns new tensors. Annotate it "
             "-> None, or make that output a new tensor too."
         )
-    declaration = _Declaration(function, signature, 0 if into_partitions else _results_of(returned), capture)
+    declaration = _Declaration(function, signature, 0 if into_partitions else _results_of(returned), options)
     return Foreign(declaration) if into_partitions else ForeignFunction(declaration)
 
 

@@ -1,7 +1,7 @@
 """The call of a body on a CUDA device: arrays over the operands' addresses, in the library's contexts."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from typing import Any, Final, Literal, final
 
 import numpy as np
@@ -24,14 +24,22 @@ class DeclaredBody(UserBody):
     """The bodies of a foreign op that is called with so many bytes of scratch memory."""
 
     def __init__(
-        self, bodies: BodyList, forms: Sequence[str], scratch: int, capture: Literal["auto", "never", "required"]
-    ) -> None:
+        self, bodies: BodyList, forms: Sequence[str], scratch: int, *,
+        capture: Literal["auto", "never", "required"], audit: bool,
+    ) -> None:  # fmt: skip
         self._bodies = bodies
         self._forms = tuple(forms)
         """For each parameter of the kernel "in", "out" or "scalar"."""
         self._scratch = scratch
         self.capture = capture
-        self.refused = None
+        self.audit = audit
+        self.refused = self.noted = None
+
+    @property
+    def described(self) -> str:
+        """The kind and the place of the body that runs on a CUDA device."""
+        body, _ = self._bodies.choose()
+        return f"{body.kind} body ({body.place})"
 
     def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
         """Return the bytes that the declaration has reserved, which a `raw` body alone gets."""
@@ -55,7 +63,12 @@ class BoundBody:
         self._bodies = bodies
         self._body = body
         self._library = library
-        self._forms = forms
+        self.most_streams = None if library is None else library.most_streams
+        tensors, numbers = count(), count(len(operands))
+        self._places = [next(numbers if form == "scalar" else tensors) for form in forms]
+        """For each parameter the place of its argument among the tensors, followed by the numbers."""
+        self._lanes: dict[int, BodyLane] = {}
+        """The lanes of calls that are not captured, by their CUstreams."""
         self._layouts = [(layout, form == "in") for layout, form in zip(operands, _tensors(forms), strict=True)]
         self._device = device
         self._scratch = contiguous_layout((scratch,), np.dtype(np.uint8))
@@ -77,17 +90,20 @@ class BoundBody:
         Raises:
             ForeignError: the body returned a value.
         """
-        lane = BodyLane(stream, self._device, capturing is not None)
+        lane = self._lanes.get(stream) if capturing is None else BodyLane(stream, self._device, True)
+        if lane is None:
+            lane = self._lanes[stream] = BodyLane(stream, self._device, False)
+        library = self._library
         before, LANES.current = LANES.current, lane
         try:
-            with self._entered(lane, memory, capturing):
-                tensors, others = iter(self._operands(tuple(addresses))), iter(numbers)
-                given = [next(others) if form == "scalar" else next(tensors) for form in self._forms]
-                if self._library is None:
-                    given.insert(0, lane)
-                    if self._scratch.shape[0]:
-                        given.append(OperandView(scratch, self._scratch, self._device, False))
-                returned = self._body.function(*given)
+            if library is None:
+                given = self._arguments(addresses, numbers)
+                if self._scratch.shape[0]:
+                    given.append(OperandView(scratch, self._scratch, self._device, False))
+                returned = self._body.function(lane, *given)
+            else:
+                with library.entered(lane, memory, capturing):
+                    returned = self._body.function(*self._arguments(addresses, numbers))
         finally:
             LANES.current = before
         if returned is not None:
@@ -97,25 +113,27 @@ class BoundBody:
                 "into the output: out.copy_(...) in PyTorch, out[...] = ... in CuPy."
             )
 
-    def _entered(
-        self, lane: BodyLane, memory: TemporaryMemory, capturing: Capturing | None
-    ) -> AbstractContextManager[object]:
-        return nullcontext() if self._library is None else self._library.entered(lane, memory, capturing)
-
-    def _operands(self, addresses: tuple[int, ...]) -> list[Any]:
-        """Return an array of the library for each tensor; for a `raw` body a view."""
+    def _arguments(self, addresses: Sequence[int], numbers: tuple[Any, ...]) -> list[Any]:
+        """Return an array of the library for each tensor, for a `raw` body a view, among the numbers."""
+        addresses = tuple(addresses)
+        arrays = self._arrays.get(addresses)
         library = self._library
-        found = self._arrays.get(addresses)
-        if found is None:
+        if arrays is None:
             views: list[OperandView[Any]] = [
                 OperandView(address, layout, self._device, read_only)
                 for address, (layout, read_only) in zip(addresses, self._layouts, strict=True)
             ]
-            found = views if library is None else [library.array(view) for view in views]
+            arrays = views if library is None else [library.array(view) for view in views]
             if len(self._arrays) >= KEPT:
                 self._arrays.clear()
-            self._arrays[addresses] = found
-        return found if library is None else [library.again(array) for array in found]
+            self._arrays[addresses] = arrays
+        if library is None:
+            values = [*arrays, *numbers]
+        else:
+            again = library.again
+            values = [again(array) for array in arrays]
+            values += numbers
+        return [values[place] for place in self._places]
 
 
 def _tensors(forms: Sequence[str]) -> list[str]:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, final
 
 from dagpu.common.origin import describe
-from dagpu.handles.device_handles import UserBody
+from dagpu.handles.device_handles import STAGED_BYTES, UserBody
 from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import Launch
+from dagpu.lowering.program import Launch, Role, Tiles
 from dagpu.lowering.report.memory_bound import least_bytes
 from dagpu.lowering.report.missed_overlap import MOST_BRANCHES, Branch, Branches, branches_apart
 from dagpu.lowering.report.prediction import PredictedStep, Prediction, forecast
@@ -32,7 +32,8 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
       the place in the user's code that built it. At most `rows` instructions are shown.
     - The critical path; the makespan compared with the lower bound max(critical path, work / lanes); the peak of memory
       beyond the inputs compared with the bytes that every execution of the plan holds at once.
-    - Each foreign op that keeps the plan from being a CUDA graph, with the reason.
+    - Each foreign op: the origin of its predicted time; the reason if it keeps the plan from being a CUDA graph, else
+      the operands that a graph copies, and those for which it captures the body again.
     - If a kernel is launched more than once: for each kernel its launches, the bytes that they read and write, their
       time, and its share of the time of all instructions; those with the largest share first.
     - Each pair of independent branches that is predicted not to overlap, with the reason. At most `pairs` pairs are
@@ -42,7 +43,15 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
     parts = [_count(len(found.pieces), "instruction"), _count(len(found.lanes), "lane"), _count(plan.events, "event")]
     lines = [f"Plan: {', '.join(parts)}, devices: {', '.join(plan.devices) or 'none'}"]
     if found.pieces:
-        lines += [*_instructions(found, rows), "", *_time(found), _memory(plan), *_graph(plan), "", *_kernels(found)]
+        lines += [
+            *_instructions(found, rows),
+            "",
+            *_time(found),
+            _memory(plan),
+            *_foreign(plan, costs or CostModel()),
+            "",
+            *_kernels(found),
+        ]
         lines += _overlap(found, pairs)
     return "\n".join(lines)
 
@@ -126,19 +135,53 @@ def _memory(plan: Plan) -> str:
     )
 
 
-def _graph(plan: Plan) -> list[str]:
-    """Return a line for each foreign op whose work is no part of a CUDA graph; none for a plan that can be one."""
+def _foreign(plan: Plan, costs: CostModel) -> list[str]:
+    """Return the lines about foreign ops: the origin of each predicted time, what keeps a plan from being a CUDA graph,
+    and remarks of the audit."""
     lines: dict[str, None] = {}
     for step in plan.steps:
         instruction = step.instruction if isinstance(step, Execute) else None
         body = instruction.kernel.library if isinstance(instruction, Launch) else None
         if not (isinstance(instruction, Launch) and isinstance(body, UserBody)):
             continue
+        kernel = instruction.kernel
+        named = f"{kernel.name} at {describe(instruction.origin)}"
+        time = duration(costs.seconds(instruction, plan))
+        lines[f"Foreign op {named}: {time} predicted, {costs.basis(kernel)}"] = None
         why = 'it is declared with capture="never"' if body.capture == "never" else body.refused
+        if why is None and kernel.checked and body.capture != "required":
+            why = "its calls are checked (checked=True, or DAGPU_CHECKED=1)"
         if why is not None:
-            named = f"{instruction.kernel.name} at {describe(instruction.origin)}"
             lines[f"No CUDA graph, every run goes through streams: the body of {named} is not captured: {why}"] = None
+        else:
+            lines |= dict.fromkeys(_moving_operands(plan, instruction, named))
+        if body.noted is not None:
+            lines[f"Audit of {named}: {body.noted}"] = None
     return list(lines)
+
+
+def _moving_operands(plan: Plan, launch: Launch, named: str) -> list[str]:
+    """Return the line that says what a CUDA graph does with operands of a foreign op whose addresses differ between
+    runs; none if there are none."""
+    if not plan.devices[launch.device].startswith("cuda"):
+        return []
+    copied: list[str] = []
+    captured: list[str] = []
+    kernel = launch.kernel
+    for index, param in kernel.tensors:
+        argument = launch.args[index]
+        view = argument.view if isinstance(argument, Tiles) else argument
+        if plan.buffers[view.buffer].role is not Role.TEMPORARY:
+            number = index - (len(kernel.params) - kernel.results)
+            name = param.name if number < 0 else f"new tensor {number}"
+            (copied if view.layout.nbytes <= STAGED_BYTES else captured).append(name)
+    parts = [f"{', '.join(copied)} {_are(copied)} copied once their addresses move"] if copied else []
+    parts += [f"{', '.join(captured)} {_are(captured)} captured again for another address"] if captured else []
+    return [f"If captured, {named}: {'; '.join(parts)}"] if parts else []
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def _overlap(found: Prediction, most: int) -> list[str]:

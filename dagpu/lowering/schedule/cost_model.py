@@ -30,6 +30,7 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
+from dagpu.ops.kernel_spec import KernelSpec
 
 COMPUTE: Final = 0
 """Engine of kernels, fills, copies within a device and between devices, and host calls: they run concurrently."""
@@ -62,10 +63,11 @@ def engine_of(instruction: Instruction) -> int:
 class CostModel:
     """Predicts the seconds of an instruction: `launch`, and its bytes at a bandwidth or a kernel's own time.
 
-    A kernel's time is the declared one. If none is declared but the kernel was measured, it is the mean at the same
-    bytes, or the mean at the nearest bytes (by ratio) scaled by the bytes. Else it is the kernel's bytes at
-    `bandwidth`: the counted ones, or each view that is read or written, whole and once. A model is immutable and
-    compared by value; `declare`, `count` and `learn` return another model.
+    A kernel's time is the declared one: that of `declare`, else that of the kernel's own declaration. If none is
+    declared but the kernel was measured, it is the mean at the same bytes, or the mean at the nearest bytes (by ratio)
+    scaled by the bytes. Else it is the kernel's bytes at `bandwidth`: the counted ones, or each view that is read or
+    written, whole and once. A model is immutable and compared by value; `declare`, `count` and `learn` return another
+    model.
 
     The defaults are medians measured on one H200 (driver 580, CUDA 13.0, 21 November 2026). Only a copy between two
     devices was not measured: it is assumed to be as slow as a copy to the host.
@@ -164,6 +166,14 @@ class CostModel:
         """
         return _Clock(self, program).nbytes(instruction)
 
+    def basis(self, kernel: KernelSpec) -> str:
+        """Return the origin of a kernel's time, in words."""
+        if kernel.name in dict(self.declared):
+            return "declared to the policy's CostModel"
+        if kernel.seconds is not None:
+            return "declared with the op, cost="
+        return "learnt by the policy's CostModel" if dict(self.learnt).get(kernel.name) else "by its bytes"
+
     def seconds(self, instruction: Instruction, program: _Buffered) -> float:
         """Return the seconds of an instruction; `program` is the program or the plan that it belongs to."""
         return _Clock(self, program).seconds(instruction)
@@ -211,17 +221,17 @@ class _Clock:
         if kind is CopyHtoD or kind is CopyDtoH:
             return model.launch + nbytes * self._host_byte
         if isinstance(instruction, Launch):
-            if self._declared or self._learnt:
-                return model.launch + self._kernel(instruction.kernel.name, nbytes)
+            if self._declared or self._learnt or instruction.kernel.seconds is not None:
+                return model.launch + self._kernel(instruction.kernel, nbytes)
         elif isinstance(instruction, CopyDtoD) and self._crosses(instruction):
             return model.launch + instruction.source.layout.nbytes * self._host_byte
         return model.launch + nbytes * self._byte
 
-    def _kernel(self, name: str, nbytes: int) -> float:
-        seconds = self._declared.get(name)
+    def _kernel(self, kernel: KernelSpec, nbytes: int) -> float:
+        seconds = self._declared.get(kernel.name, kernel.seconds)
         if seconds is not None:
             return seconds
-        sizes = self._learnt.get(name)
+        sizes = self._learnt.get(kernel.name)
         if not sizes:
             return nbytes * self._byte
         wanted = max(nbytes, 1)

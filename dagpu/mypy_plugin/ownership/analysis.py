@@ -29,6 +29,7 @@ from dagpu.mypy_plugin.ownership.lower import (  # noqa: F401  # each registers 
     lower_match,
     lower_statements,
 )
+from dagpu.mypy_plugin.ownership.lower.adopted_arrays import adopted_variables
 from dagpu.mypy_plugin.ownership.lower.lower_functions import bodies_of, effect_in, is_pipeline
 from dagpu.mypy_plugin.ownership.module_facts import Effect, ModuleFacts, Types
 from dagpu.mypy_plugin.ownership.reporting import Finding, check_body
@@ -44,6 +45,7 @@ class Analysis:
             tree.fullname,
             types,
             expects_errors=not tree.names.keys().isdisjoint(("dagpu", *names.RUNTIME_ERRORS)),
+            adopted=adopted_variables(tree, types),
             own=frozenset(function for function, _ in self.functions),
             effects=effects,
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from mypy.nodes import Context, Expression, FuncDef, FuncItem
+from mypy.nodes import Context, Expression, FuncDef, FuncItem, Var
 from mypy.types import Type
 
 from dagpu.mypy_plugin.ownership.control_flow import Body, Path, Root
@@ -61,6 +61,8 @@ class ModuleFacts:
     deliberate: ExpectedErrors = field(default_factory=ExpectedErrors)
     expects_errors: bool = True
     """True if the module's namespace has `dagpu` or one of the run-time errors for a mistake in ownership."""
+    adopted: frozenset[Var] = frozenset()
+    """The variables whose arrays `adopt` takes. They move, although their types are not those of handles."""
     own: frozenset[FuncDef] = frozenset()
     """The module's functions and methods."""
     bodies: dict[FuncDef, list[Body]] = field(default_factory=dict)

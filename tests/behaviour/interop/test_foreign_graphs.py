@@ -13,6 +13,7 @@ from dagpu import (
     CaptureError,
     DeviceLostError,
     In,
+    Out,
     OutOfMemoryError,
     Tensor,
     array,
@@ -20,7 +21,10 @@ from dagpu import (
     f32,
     foreign,
     from_host,
+    full,
     pipeline,
+    u8,
+    zip_ops,
 )
 from dagpu.interop import current_lane, new
 from tests.behaviour.interop.foreign_programs import affine, halves, product
@@ -77,17 +81,102 @@ def test_a_body_is_called_once_and_captured_once() -> None:
         assert machine.gpus[0].calls["cuGraphLaunch"] == 5
 
 
-def test_it_is_captured_again_for_other_addresses_and_numbers() -> None:
-    """One more capture for each change, and none where nothing has changed; the graph is instantiated once."""
+def test_small_operands_that_move_are_copied() -> None:
+    """From the first move on, the graph has copies between where they are in each run and where the body has them: the
+    body is captured once more for that, again for another number, and never again for an address."""
     adds, calls = counted()
     with installed() as machine, array_libraries(machine, "torch"):
         step = pipeline(graph_from=2)(lambda t, number: adds(t, number))
         one, two = from_host(A).sync().share(), from_host(A * 2).sync().share()
-        for t, contents, number in ((one, A, 1.0), (one, A, 1.0), (two, A * 2, 1.0), (two, A * 2, 3.0)):
+        for t, contents, number in ((one, A, 1.0), (one, A, 1.0), (two, A * 2, 1.0), (two, A * 2, 3.0), (one, A, 3.0)):
             for repeat in range(2):
                 assert_array_equal(step(t, number).to_host().sync(), contents + f32(number), f"{repeat}")
         assert calls == [False, True, True, True]
-        assert machine.gpus[0].calls["cuGraphInstantiate"] == 1
+        assert machine.gpus[0].calls["cuGraphInstantiate"] == 2
+        others = [from_host(A * number).sync().share() for number in range(6)]
+        held = [step(t, 3.0).sync() for t in others]  # the results move too
+        assert calls[4:] == [False, True, True]  # a plan of its own, without a copy to the host
+        held += [step(t, 3.0).sync() for t in others]
+        assert len(calls) == 7
+        for number, tensor in enumerate(held):
+            assert_array_equal(tensor.to_host().sync(), A * f32(number % 6) + 3)
+        explained = adds(one.clone(), 1.0).explain()
+        assert "If captured, adds at" in explained
+        assert "x, new tensor 0 are copied once their addresses move" in explained
+
+
+LARGE = (64 << 20) + 1
+
+
+def test_large_operands_that_move_are_captured_again() -> None:
+    """Above 64 MiB a capture costs less than a copy; `explain()` says which operands these are."""
+    calls: list[bool] = []
+
+    @foreign
+    def first_of(x: In[u8], start: In[u8]) -> Tensor[u8]:
+        return new(start)
+
+    @first_of.on("torch")
+    def _(x: Any, start: Any, out: Any) -> None:
+        calls.append(current_lane().capturing)
+        out.written_by(lambda a, b: a[:4] + b, x, start)
+
+    with installed() as machine, array_libraries(machine, "torch"):
+        step = pipeline(graph_from=2)(lambda x, start: first_of(x, start))
+        large = [full((LARGE,), number, u8).sync().share() for number in (1, 2)]
+        small = [full((4,), number, u8).sync().share() for number in (10, 20)]
+        for each, other in ((0, 0), (0, 0), (0, 1), (1, 1), (0, 0), (0, 1), (1, 0)):
+            expected = np.full(4, each + 1 + 10 * (other + 1), u8)
+            assert_array_equal(step(large[each], small[other]).to_host().sync(), expected)
+        assert calls == [False] + [True] * 5
+        explained = first_of(large[0].clone(), small[0].clone()).explain()
+        assert "start, new tensor 0 are copied once their addresses move; x is captured again" in explained
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), min_size=3, max_size=9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(STEPS, st.integers(0, 1000))
+def test_a_graph_whose_operands_move_is_right(steps: Any, seed: int) -> None:
+    """Inputs, results and an argument that the body adds to are anywhere in each run, two bodies read each other's
+    results, and memory may be too short to copy them: the results are those of NumPy."""
+
+    @foreign
+    def accumulated(y: Out[f32], x: In[f32], by: float) -> None: ...
+
+    @accumulated.on("torch")
+    def _(y: Any, x: Any, by: float) -> None:
+        y.copy_(y + x * by)
+
+    with installed(seed=seed) as machine, array_libraries(machine, "torch"):
+        gpu = machine.gpus[0]
+        tensors = [from_host(A * number).sync().share() for number in range(4)]
+        expected = [np.zeros((2, 3), f32) for _ in range(3)]
+        sums = [from_host(each).sync() for each in expected]
+
+        @pipeline(graph_from=2)
+        def step(y: Any, x: Any, by: float) -> Any:
+            made = affine(x, by, 1.0)
+            return zip_ops(accumulated(y, affine(made, 1.0), by).first(), affine(x, by))
+
+        held = []
+        for number, which, short in steps:
+            if short:
+                gpu.fail("cuMemAlloc", 2)
+            try:
+                y, x = sums[which].borrow_mut().partition((1, 3)), tensors[number].clone()
+                _, other = step(y, x, float(which)).sync()
+            except OutOfMemoryError:
+                assert short
+            else:
+                expected[which] = expected[which] + (A * number * f32(which) + 1) * f32(which)
+                assert_array_equal(other.to_host().sync(), A * number * f32(which))
+                held.append(other)
+            gpu.heal()
+        for total, right in zip(sums, expected, strict=True):
+            assert_array_equal(total.to_host().sync(), right)
+        assert machine.problems == []
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])

@@ -33,6 +33,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.interop import Lane, View, current_lane, extent, new, require, reserve
 from tests.behaviour.interop.foreign_programs import affine, halves, product, scratched, shifted
 from tests.simulated.array_libraries import array_libraries
@@ -188,7 +189,8 @@ def test_a_raw_body_gets_a_lane_views_and_scratch() -> None:
             target.view(f32)[...] = -room.view(f32)
 
         with gpu.machine.changed:
-            gpu.machine.stream_of(lane.handle).put(act, takes_room=True)
+            enqueued = EnqueuedWork("kernel `neg`", tuple(addresses))
+            gpu.machine.stream_of(lane.handle).put(act, takes_room=True, enqueued=enqueued)
 
     with installed(seed=3):
         assert_array_equal(negated(from_host(A), 7).to_host().sync(), -A)
@@ -367,3 +369,21 @@ def test_require_is_for_declarations() -> None:
             call()
     with pytest.raises(ForeignError, match="no body of a foreign op runs"):
         current_lane()
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1000), st.integers(5, 9), st.sampled_from(LIBRARIES))
+def test_bodies_of_torch_keep_to_four_streams(seed: int, lanes: int, library: str) -> None:
+    """PyTorch keeps memory for each stream, so its bodies in further lanes make a detour; the order is the data's. CuPy
+    has as many streams as there are lanes."""
+    with installed(seed=seed) as machine, array_libraries(machine, library) as found:
+        x = from_host(A).sync().share()
+        branches = [
+            affine(array.cumsum(affine(array.cumsum(x.clone(), 0), float(n)), 0), 2.0).to_host() for n in range(lanes)
+        ]
+        results = zip_ops(*branches).schedule(RoundRobin(lanes)).sync()
+        for number, each in enumerate(results):
+            expected = np.cumsum(np.cumsum(A, 0) * f32(number), 0) * 2
+            assert_array_equal(each, expected)
+        assert len(found[library].used_streams) == (4 if library == "torch" else lanes)
+        assert machine.problems == []

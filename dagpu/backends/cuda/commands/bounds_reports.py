@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dagpu.backends.common.checks.tile_sight import index_error, index_of_tile, sight_error
 from dagpu.backends.common.failures import Outcome
-from dagpu.backends.common.tile_sight import index_error, index_of_tile, sight_error
 from dagpu.backends.cuda.commands.error_context import instructions_of
 from dagpu.backends.cuda.kernels.launch_params import REPORT
 from dagpu.common.errors import KernelBoundsError

@@ -191,6 +191,17 @@ class FillNode:
 
 
 @final
+class EnqueuedWork(NamedTuple):
+    """One node of captured work: a kernel, a copy, a fill, or the work of the host."""
+
+    name: str
+    """The node in words: "kernel `ampere_sgemm`", "a copy", "a fill"."""
+    words: tuple[int, ...]
+    """The addresses that the node may point at: each 8-byte word of a kernel's parameters, and the first and last bytes
+    of copies and fills."""
+
+
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class CapturedNode:
     """Work of a library in a graph: a child graph of what `enqueue` enqueues for these addresses and numbers."""
@@ -199,6 +210,8 @@ class CapturedNode:
     addresses: tuple[int, ...]
     scratch: int
     numbers: tuple[Any, ...] = ()
+    inspect: Callable[[Sequence[EnqueuedWork]], object] | None = None
+    """Called with the captured work before it becomes part of the graph; it may raise. None: the work is not read."""
 
 
 GraphNode: TypeAlias = KernelLaunch | CopyNode | FillNode | CapturedNode
@@ -354,6 +367,14 @@ class Gpu(Protocol):
 
         Raises:
             DeviceError: the driver refuses the graph; nothing of it remains.
+        """
+        ...
+
+    def captured_work(self, node: CapturedNode) -> Sequence[EnqueuedWork]:
+        """Capture the work of a library, and return what it enqueues. Nothing of it is executed.
+
+        Raises:
+            DeviceError: the library refuses the work, or it cannot be captured.
         """
         ...
 

@@ -1,11 +1,12 @@
 """Captures the work that a library enqueues as a CUgraph, through cuda.bindings."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
-from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, RawStream
+from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, EnqueuedWork, RawStream
+from dagpu.backends.cuda.driver.pycuda_enqueued import read_work
 from dagpu.backends.cuda.driver.pycuda_streams import Checked
 from dagpu.common.errors import DeviceError
 
@@ -36,9 +37,16 @@ class StreamCapture:
         with self.lock:
             graph = self._capture(node)
         try:
+            if node.inspect is not None:
+                node.inspect(read_work(self._bindings, self._checked, graph))
             yield graph
         finally:
             self._bindings.cuGraphDestroy(graph)
+
+    def work(self, node: CapturedNode) -> Sequence[EnqueuedWork]:
+        """Return what the node's library enqueues; see `Gpu.captured_work`. The context must be current."""
+        with self.captured(node) as graph:
+            return read_work(self._bindings, self._checked, graph)
 
     def _capture(self, node: CapturedNode) -> Any:
         bindings = self._bindings

@@ -58,6 +58,16 @@ makes:
     cuGraphAddMemsetNode            bindings                         -                 unknown        released
     cuGraphAddChildGraphNode        bindings                         -                 unknown        released
     cuGraphAddDependencies          bindings                         -                 unknown        released
+    cuGraphGetNodes                 bindings                         -                 unknown        released
+    cuGraphNodeGetType              bindings                         -                 unknown        released
+    cuGraphKernelNodeGetParams      bindings                         -                 unknown        released
+    cuGraphMemcpyNodeGetParams      bindings                         -                 unknown        released
+    cuGraphMemsetNodeGetParams      bindings                         -                 unknown        released
+    cuGraphChildGraphNodeGetGraph   bindings                         -                 unknown        released
+    cuFuncGetParamInfo              bindings                         -                 unknown        released
+    cuKernelGetParamInfo            bindings                         -                 unknown        released
+    cuFuncGetName                   bindings                         -                 unknown        released
+    cuKernelGetName                 bindings                         -                 unknown        released
     cuGraphInstantiate              bindings                         the device        unknown        released
     cuGraphExecKernelNodeSetParams  bindings                         -                 -              released
     cuGraphExecMemcpyNodeSetParams  bindings                         -                 -              released
@@ -92,6 +102,8 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     LAUNCH,
     NOT_SUPPORTED,
     PEER_ACCESS_ALREADY_ENABLED,
+    CapturedNode,
+    EnqueuedWork,
     Function,
     Gpu,
     GraphNode,
@@ -366,6 +378,9 @@ class PyCudaGpu:
     def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> PyCudaGraph:
         context = self.current().context
         return PyCudaGraph(self._bindings, context, self._checked, self._capture, nodes)
+
+    def captured_work(self, node: CapturedNode) -> Sequence[EnqueuedWork]:
+        return self._capture.work(node)
 
     # ---- kernels --------------------------------------------------------------------------------------------------
 

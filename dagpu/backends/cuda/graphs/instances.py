@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final, NamedTuple, final
 
+from dagpu.backends.common.checks.checked_bodies import is_checked
 from dagpu.backends.cuda.commands.command_list import Encoded
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.library_calls import LibraryCall, refused_capture
 from dagpu.backends.cuda.driver.driver_protocol import (
     OUT_OF_MEMORY,
     CapturedNode,
@@ -36,10 +36,12 @@ from dagpu.backends.cuda.graphs.topology import (
     Node,
     build_topology,
 )
+from dagpu.backends.cuda.libraries.library_calls import BodyInGraph, LibraryCall, refused_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError
+from dagpu.backends.cuda.resources.pools import MemoryBlock
+from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 from dagpu.common.origin import describe
-from dagpu.handles.device_handles import Enqueue, UserBody
+from dagpu.handles.device_handles import UserBody
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Instruction, Launch
 
@@ -75,9 +77,11 @@ class GraphExec:
 
     __slots__ = (
         "__weakref__",
-        "_calls",
+        "_bodies",
         "_device",
         "_retired",
+        "_stage",
+        "_staging",
         "_topology",
         "_updates",
         "broken",
@@ -86,11 +90,21 @@ class GraphExec:
         "raw",
     )  # fmt: skip
 
-    def __init__(self, device: CudaDevice, topology: GraphTopology) -> None:
+    def __init__(
+        self,
+        device: CudaDevice,
+        topology: GraphTopology,
+        stage: Callable[[frozenset[int]], GraphTopology] | None = None,
+    ) -> None:
+        """`stage(bases)` returns the topology in which operands of users' bodies are staged that are counted from these
+        bases; None if no address changes."""
         self._device = device
         self._topology = topology
-        self._calls: dict[LibraryCall, Enqueue] = {}
-        """The functions that enqueue the work of libraries into this graph, with the memory that the work needs."""
+        self._stage = stage
+        self._staging: list[MemoryBlock] = []
+        """The memory of the operands that are staged."""
+        self._bodies: dict[LibraryCall, BodyInGraph] = {}
+        """The places of the user's bodies in this graph, with the memory that their work needs."""
         self.parameters = topology.parameters.copy()
         """The parameters of the kernels' nodes, with the bases and numbers for which all nodes are written."""
         self._updates: dict[tuple[int, ...], _Updates] = {}
@@ -109,7 +123,15 @@ class GraphExec:
         """Update the nodes whose addresses, or numbers in the cells of this memory, differ, and return the driver's
         graph. Instantiate it first if that has not been done. The context must be current."""
         topology, raw = self._topology, self.raw
+        if topology.staging:
+            if not self._staging:
+                self._staging = [self._device.memory.take(nbytes) for nbytes in topology.staging]
+            bases = [*bases, *[block.address for block in self._staging]]
         changed = self.parameters.relocate(bases, memory)
+        if raw is not None and self._stage is not None and not topology.movable.isdisjoint(changed):
+            staged = self._with_staging(raw, topology.movable.intersection(changed), bases, memory)
+            if staged is not None:
+                return staged
         if raw is None:
             self.raw = self._retired.resource = raw = self._instantiated(lambda each: self._node(each, bases, memory))
             return raw
@@ -135,14 +157,40 @@ class GraphExec:
             raise
         return raw
 
+    def _with_staging(
+        self, raw: RawGraph, moved: frozenset[int], bases: Sequence[int], memory: Sequence[object]
+    ) -> RawGraph | None:
+        """Return a new graph in which the small operands of users' bodies are staged that have moved from these bases.
+        Return None if there is too little memory to stage them."""
+        assert self._stage is not None
+        topology = self._stage(self._topology.staged | moved)
+        held = self._bodies, self._staging  # the graph before has them until it is destroyed
+        try:
+            staging = [self._device.memory.take(nbytes) for nbytes in topology.staging]
+        except DeviceError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+            self._stage = None
+            return None
+        own = bases[: len(bases) - len(self._staging)]
+        self._topology, self._staging, self._bodies = topology, staging, {}
+        self.parameters = topology.parameters.copy()
+        bases = [*own, *[block.address for block in staging]]
+        self.parameters.relocate(bases, memory)
+        found = self._made_again(raw, bases, memory)
+        del held
+        return found
+
     def _node(self, command: GraphCommand, bases: Sequence[int], memory: Sequence[object]) -> GraphNode:
         """Return the node of a command for these bases, and for the numbers in the cells of this memory."""
         if not isinstance(command, LibraryCall):
             return command.node(bases)
-        enqueue = self._calls.get(command)
-        if enqueue is None:
-            enqueue = self._calls[command] = command.for_graph(self._device)
-        return command.node(bases, memory, enqueue)
+        body, place = command.body, None
+        if body is not None:
+            place = self._bodies.get(command)
+            if place is None:
+                place = self._bodies[command] = BodyInGraph(command, body, self._device)
+        return command.node(bases, memory, place)
 
     def _captured(self, raw: RawGraph, number: int, made: CapturedNode) -> bool:
         """Put a new capture of a library's work in the place of a node. Return False if the driver refuses.
@@ -312,6 +360,12 @@ class GraphInstances:
         return frozenset([body for body in found if body is not None])
 
     @cached_property
+    def is_checked(self) -> bool:
+        """True if calls of the user's bodies are checked, which a graph cannot do: runs go through streams."""
+        launches = [step.instruction for step in self._plan.steps if isinstance(step, Execute)]
+        return not self.is_required and any(is_checked(each) for each in launches if isinstance(each, Launch))
+
+    @cached_property
     def is_required(self) -> bool:
         """True if the plan calls a body whose work must become part of a graph."""
         return any(body.capture == "required" for body in self.bodies)
@@ -346,7 +400,7 @@ class GraphInstances:
     @property
     def _can_make(self) -> bool:
         """True if another graph may be created."""
-        return not (self._count >= INSTANCES or self.refused or self.obstacle)
+        return not (self._count >= INSTANCES or self.refused or self.obstacle or self.is_checked)
 
     def find_topology(self, compiled: CompiledPlan, encoded: Encoded) -> GraphTopology:
         """Return the topology of the plan's graph. It is computed once, or twice if two threads call at the same
@@ -355,6 +409,14 @@ class GraphInstances:
             self._topology = build_topology(compiled, encoded)
             self._is_small = len(self._topology.nodes) <= FEW_NODES
         return self._topology
+
+    def _with_staged(self, compiled: CompiledPlan, encoded: Encoded, staged: frozenset[int]) -> GraphTopology:
+        """Return the topology of the plan's graph in which at least these bases are staged, for later graphs too."""
+        with self._lock:
+            if self._topology is None or not staged <= self._topology.staged:
+                before = frozenset() if self._topology is None else self._topology.staged
+                self._topology = build_topology(compiled, encoded, staged | before)
+            return self._topology
 
     def prepare_first(self, compiled: CompiledPlan, encoded: Encoded) -> None:
         """Instantiate the first graph ahead of its run."""
@@ -396,7 +458,8 @@ class GraphInstances:
                 return None
             self._count += 1
         try:
-            return GraphExec(self._device, self.find_topology(compiled, encoded))
+            topology = self.find_topology(compiled, encoded)
+            return GraphExec(self._device, topology, lambda staged: self._with_staged(compiled, encoded, staged))
         except BaseException as error:
             with self._lock:
                 self._count -= 1
@@ -439,6 +502,7 @@ class GraphInstances:
 
         Raises:
             DeviceLostError: the device is lost.
+            ForeignError: a user's body does not do what its declaration says.
         """
         try:
             make(instance)
@@ -455,7 +519,7 @@ class GraphInstances:
         self._refuse(error)
 
     def _refuse(self, error: DagpuError) -> None:
-        if isinstance(error, DeviceLostError) or (isinstance(error, CaptureError) and self.is_required):
+        if isinstance(error, DeviceLostError | ForeignError) or (isinstance(error, CaptureError) and self.is_required):
             raise error
         self._failed = True
         if not (isinstance(error, DeviceError) and error.code == OUT_OF_MEMORY):

@@ -6,16 +6,16 @@ nodes before the records of the events for which its lane has waited.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 from dagpu.backends.cuda.commands.command_list import Command, Encoded, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.library_calls import LibraryCall
-from dagpu.backends.cuda.commands.relocation import LaunchParameters, Relocations
+from dagpu.backends.cuda.commands.relocation import BaseOffset, LaunchParameters, Relocations
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset
+from dagpu.backends.cuda.libraries.library_calls import LibraryCall
 from dagpu.lowering.program import Instruction
 
 
@@ -63,15 +63,22 @@ class GraphTopology:
     """The launch parameters, which each graph copies. They are not written for any base."""
     dependents: list[tuple[int, ...]]
     """For each source of changes the nodes that depend on it; see `Relocations`."""
+    movable: frozenset[int]
+    """The bases of operands of users' bodies that may be staged, and are not."""
+    staged: frozenset[int]
+    """The bases of operands of users' bodies that are staged."""
+    staging: list[int]
+    """Bytes of each operand that is staged. Each has a base of its own, after those of the plan."""
 
 
-def build_topology(compiled: CompiledPlan, encoded: Encoded) -> GraphTopology:
-    """Return the topology of a plan's graph.
+def build_topology(compiled: CompiledPlan, encoded: Encoded, staged: frozenset[int] = frozenset()) -> GraphTopology:
+    """Return the topology of a plan's graph. Small operands of users' bodies that are counted from the bases `staged`
+    are copied from and to where they are in each run, so that the body's work need not be captured again.
 
     It may compile a kernel: in a graph, a kernel copies pitched rows, because the driver can update the addresses only
     of one-dimensional copies (cuGraphExecMemcpyNodeSetParams).
     """
-    drawing = _TopologyBuilder(compiled, encoded)
+    drawing = _TopologyBuilder(compiled, encoded, staged)
     for action in encoded.actions:
         drawing.add(action)
     return drawing.finished()
@@ -86,7 +93,12 @@ def _library_cells(encoded: Encoded) -> list[int]:
 class _TopologyBuilder:
     """Builds the topology of one plan's graph."""
 
-    def __init__(self, compiled: CompiledPlan, encoded: Encoded) -> None:
+    def __init__(self, compiled: CompiledPlan, encoded: Encoded, staged: frozenset[int]) -> None:
+        self._staged = staged
+        self._staging: list[int] = []
+        self._moving = {base for _, base in compiled.inputs} | {base for _, base, _, _ in compiled.outputs}
+        """The bases that differ between runs, also where the pools give the same memory again."""
+        self._movable: set[int] = set()
         self._device = compiled.devices[0]
         self._launches = encoded.launches
         parameters = encoded.parameters
@@ -109,10 +121,37 @@ class _TopologyBuilder:
             self._tails[action.lane] |= self._recorded[action.a]
         elif action.instruction is not None:
             node = self._node(action, action.instruction)
-            if node is not None:
-                self._needs.append(tuple(sorted(self._tails[action.lane])))
-                self._tails[action.lane] = frozenset((len(self._nodes),))
-                self._nodes.append(node)
+            if isinstance(node, CommandNode) and isinstance(node.command, LibraryCall):
+                self._call(node.command, action.lane)
+            elif node is not None:
+                self._tails[action.lane] = frozenset((self._put(node, self._tails[action.lane]),))
+
+    def _put(self, node: Node, needs: frozenset[int]) -> int:
+        """Append a node, and return its number."""
+        self._needs.append(tuple(sorted(needs)))
+        self._nodes.append(node)
+        return len(self._nodes) - 1
+
+    def _call(self, call: LibraryCall, lane: int) -> None:
+        """Append the call of a library, between the copies of its staged operands."""
+        instruction, needs, operands = call.instruction, self._tails[lane], list(call.operands)
+        self._movable.update(operand.start.base for operand in call.staged_operands(self._moving - self._staged))
+        copies: list[Memcpy] = []
+        for operand in call.staged_operands(self._staged):
+            base = len(self._relocations.addresses)
+            self._relocations.addresses.append([])
+            self._staging.append(operand.nbytes)
+            operands[operand.number] = BaseOffset(base, operand.first)
+            copy = Memcpy(operand.nbytes, 0, 0)
+            if operand.reads:
+                node = CommandNode(instruction, copy.placed((base, 0), operand.start))
+                needs |= {self._put(node, self._tails[lane])}
+            if operand.writes:
+                copies.append(copy.placed(operand.start, (base, 0)))
+        if operands != list(call.operands):
+            call = replace(call, operands=operands)
+        tail = frozenset((self._put(CommandNode(instruction, call), needs),))
+        self._tails[lane] = frozenset([self._put(CommandNode(instruction, each), tail) for each in copies]) or tail
 
     def _node(self, action: Command, instruction: Instruction) -> Node | None:
         """Return the node of a command; None if it copies or writes no bytes."""
@@ -154,4 +193,7 @@ class _TopologyBuilder:
             self._needs,
             LaunchParameters(self._texts, self._relocations),
             [tuple(sorted(nodes)) for nodes in dependents],
+            frozenset(self._movable),
+            self._staged,
+            self._staging,
         )

@@ -18,7 +18,7 @@ from dagpu.backends.cuda.replay.graph_replay import GraphReplay
 from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, Replay
-from dagpu.common.errors import CaptureError, DagpuError, DeviceLostError
+from dagpu.common.errors import CaptureError, DagpuError, DeviceLostError, ForeignError
 
 
 def launch_idle_graph(
@@ -207,13 +207,14 @@ def _is_ready(graph: GraphExec, graphs: GraphInstances, buffers: RunMemory) -> b
 
     Raises:
         DeviceLostError: the device is lost.
+        ForeignError: a user's body does not do what its declaration says.
     """
     try:
         buffers.allocate_host_memory(graph.parameters.bases)
         return graph.raw is not None or graphs.instantiated(
             graph, lambda new: new.update_nodes(buffers.bases, buffers.bound)
         )
-    except (CaptureError, DeviceLostError):
+    except (CaptureError, DeviceLostError, ForeignError):
         raise
     except DagpuError:
         return False

@@ -125,6 +125,10 @@ class Pool:
         self._lock = threading.Lock()
         self._idle: dict[int, dict[int, None]] = {}
         self._sizes: list[int] = []
+        self._starts: list[int] = []
+        """The addresses of all blocks, in order."""
+        self._ends: dict[int, int] = {}
+        """The end of each block, by its address."""
         self._used = 0
         self._held = 0
         self.dropped: ReferenceQueue[tuple[int, int, int]] = ReferenceQueue()
@@ -156,6 +160,12 @@ class Pool:
                 address, size = self._fitting(size, wanted) or self._fresh(size, room)
             self._used += nbytes
         return MemoryBlock(self, address, nbytes, size)
+
+    def owns(self, address: int) -> bool:
+        """Return True if an address is in memory of this pool, in use or idle."""
+        with self._lock:
+            at = bisect_right(self._starts, address)
+            return at > 0 and address < self._ends[self._starts[at - 1]]
 
     def has_idle(self, nbytes: int) -> bool:
         """Return True if an idle block would serve this request."""
@@ -259,6 +269,8 @@ class Pool:
             self._trim()
             address = self._allocate(size)
         self._held += size
+        insort(self._starts, address)
+        self._ends[address] = address + size
         return address, size
 
     def _trim(self) -> None:
@@ -267,3 +279,4 @@ class Pool:
             for address in addresses:
                 self._free(address)
                 self._held -= size
+                del self._starts[bisect_left(self._starts, address)], self._ends[address]

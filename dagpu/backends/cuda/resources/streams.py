@@ -118,12 +118,42 @@ class OwnedStream:
 
 
 @final
+class Detour:
+    """The way of a lane's work through another stream: within the `with` block, work that is put there comes after the
+    lane's earlier work, and before its later work. Keep the object until the run is over."""
+
+    def __init__(self, streams: "Streams", lane: RawStream, stream: RawStream) -> None:
+        self._streams = streams
+        self._lane = lane
+        self._stream = stream
+        self._events: list[RawEvent] = []
+
+    def __enter__(self) -> None:
+        self._join(self._stream, self._lane)
+
+    def __exit__(self, *error: object) -> None:
+        self._join(self._lane, self._stream)
+
+    def _join(self, later: RawStream, earlier: RawStream) -> None:
+        event = self._streams.take_event()
+        self._events.append(event)
+        event.record(earlier)
+        later.wait_for_event(event)
+
+    def __del__(self) -> None:
+        for event in self._events:
+            self._streams.give_back(event)
+
+
+@final
 class Streams:
     """The streams and events of one device."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._pool: list[CudaStream] = []
+        self._of_bodies: dict[int, RawStream] = {}
+        """The streams on which bodies are called whose library keeps memory for each stream, by their CUstreams."""
         self._events: deque[RawEvent] = deque()
         self._timing_events: deque[TimingEvent] = deque()
         self.exclusive: list[CudaStream] = []
@@ -183,6 +213,20 @@ class Streams:
     def _over(self, raw: RawStream) -> CudaStream:
         name = f"cuda:{self._gpu.index}/{next(self._numbers)}"
         return CudaStream(self._gpu, raw, self, WorkerStream(self._gpu.index, name))
+
+    def stream_for_body(self, stream: RawStream, most: int) -> RawStream:
+        """Return the stream for a body of the user's in a lane on `stream`, of at most `most` streams of dagpu's: the
+        lane's own one if it is among these. A stream of another library is the user's choice."""
+        handle, chosen = stream.handle, self._of_bodies
+        if handle in chosen:
+            return stream
+        with self._lock:
+            if not any(each.raw is stream for each in self._pool):
+                return stream
+            if len(chosen) < most:
+                chosen[handle] = stream
+                return stream
+        return tuple(chosen.values())[handle % most]
 
     def take_exclusive(self) -> CudaStream:
         """Return an idle stream that no lane and no other run uses. The context must be current.

@@ -19,6 +19,8 @@ class Temporaries:
         self._pool = pool
         self._idle: dict[int, deque[MemoryBlock]] = {}
         """The blocks whose temporaries are dropped, by size. A finaliser appends to a deque, which is atomic."""
+        self._spans: list[tuple[int, int]] = []
+        """The first address and the end of each block that has been taken."""
 
     def take(self, nbytes: int) -> "Temporary":
         """Return memory.
@@ -31,7 +33,12 @@ class Temporaries:
             block = idle.pop()
         except IndexError:
             block = self._pool.take(nbytes)
+            self._spans.append((block.address, block.address + block.size))
         return Temporary(block, idle)
+
+    def has(self, address: int) -> bool:
+        """Return True if an address is in a temporary, or at the end of one."""
+        return any(start <= address <= end for start, end in self._spans)
 
 
 @final

@@ -95,7 +95,8 @@ def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None) -> None:
     b.aliases.pop(b.slot(root), None)
     kind = b.kind(target) or b.kinds.kind_of(root.type)
     place = place_of(b, target)
-    if place is None or not (kind or held is not None or place.slot in b.body.elements):
+    known = kind or held is not None or root in b.module.adopted
+    if place is None or not (known or place.slot in b.body.elements):
         b.emit(Forget(target, place, whole=False)) if place is not None else None
         return
     b.emit(Store(target, place, held, kind & EVERYTHING))

@@ -53,7 +53,8 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
         if i in callee.borrows and not taken:
             arguments.append(_lend_for_later(b, e.args[i]))
         else:
-            arguments.append(operands.evaluate(e.args[i], taken))
+            adopts = i == 0 and callee.name == names.ADOPT and getattr(e.args[0], "node", None) in b.module.adopted
+            arguments.append(operands.evaluate(e.args[i], taken or adopts, always=adopts))
     b.in_then = outer
     if callee.is_ours and callee.name not in names.NEVER_RAISES:
         b.may_raise()  # before the moves: a call of dagpu that raises leaves its arguments unmoved

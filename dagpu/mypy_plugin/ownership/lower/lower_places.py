@@ -129,7 +129,8 @@ def _name(b: GraphBuilder, e: NameExpr, by_value: bool) -> Slot | None:
         if (closure := b.closures.get(root)) is not None:
             return pass_closure_on(b, closure, e) if by_value else None
         kind = b.kind(e)
-        return move_or_read(b, e, Place(b.slot(root)), kind, by_value) if kind else None
+        known = kind or root in b.module.adopted
+        return move_or_read(b, e, Place(b.slot(root)), kind, by_value) if known else None
     function = function_of(root)
     if function is not None and (closure := b.closures.get(function)) is not None:
         return pass_closure_on(b, closure, e) if by_value else None

@@ -21,6 +21,7 @@ from tests.behaviour.errors.cures.catalogue import KEPT, LEFT_OUT, Case, Program
 from tests.behaviour.errors.cures.kernels import (
     array_functions,
     expressions,
+    foreign_checks,
     foreign_ops,
     kernel_calls,
     kernel_declarations,
@@ -51,6 +52,7 @@ CASES: Final[list[Case]] = [
         interop,
         foreign_ops,
         python_kernels,
+        foreign_checks,
     )
     for case in module.CATALOGUE.cases
 ]

@@ -182,6 +182,25 @@ def test_the_work_of_a_library_is_a_child_graph(said: dict[str, list[str]]) -> N
     ]
 
 
+def test_the_addresses_in_captured_work_are_read(said: dict[str, list[str]]) -> None:
+    """Each whole word of each parameter, of kernels with a CUfunction, a CUkernel and a buffer of parameters; the first
+    and last bytes of copies and fills of rows, where they are on the device; and child graphs. What an inspection
+    refuses is destroyed, and so is the graph."""
+    assert said["enqueued"] == [
+        "kernel `gemm` ['5000', '7', '6000', '5100']",
+        "kernel `relu` ['5000', '7', '6000', '5100']",
+        "a copy ['8044', '80d3']",
+        "a fill ['a000', 'a033']",
+        "kernel `gemm` ['7000', '7100']",
+        "5 nodes",
+        "create",
+        "begin",
+        "end",
+        "destroy",
+        "destroy",
+    ]
+
+
 def test_failures_leave_no_graph(said: dict[str, list[str]]) -> None:
     """They are errors of ours with their CUresult, and the graph that was begun is destroyed."""
     for call, error in (

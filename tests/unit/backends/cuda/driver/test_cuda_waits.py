@@ -15,6 +15,7 @@ from dagpu.backends.cuda.driver import (
     pycuda_capture,
     pycuda_context,
     pycuda_driver,
+    pycuda_enqueued,
     pycuda_graphs,
     pycuda_launches,
     pycuda_streams,
@@ -27,7 +28,9 @@ from tests.stand_in.build import StandIn, on_the_stand_in  # noqa: F401  # a fix
 from tests.support import driver_calls as listed
 from tests.support.driver_calls import DriverCall, driver_calls
 
-MODULES = (pycuda_capture, pycuda_context, pycuda_driver, pycuda_graphs, pycuda_launches, pycuda_streams)
+MODULES = (
+    pycuda_capture, pycuda_context, pycuda_driver, pycuda_enqueued, pycuda_graphs, pycuda_launches, pycuda_streams,
+)  # fmt: skip
 NO_CALLS = frozenset({"cuda.device_attribute.names"})
 """What is used of PyCUDA and calls no driver."""
 

@@ -1,0 +1,1 @@
+"""Checks of the bodies of kernels and foreign ops, for all backends."""
