@@ -79,7 +79,8 @@ ELSEWHERE = {
         "tests/behaviour/errors/cures/interop.py has each refusal",
     ),
     **dict.fromkeys(
-        ("foreign", "Foreign.__call__", "ForeignFunction.__call__"), "tests/behaviour/errors/cures/ has each refusal"
+        ("foreign", "Foreign.__call__", "ForeignFunction.__call__", "triton_kernel", "numba_kernel", "cutile_kernel"),
+        "tests/behaviour/errors/cures/ has each refusal",
     ),
     "Kernel.compile": "it needs a compiler: tests/unit/backends/cuda/compile",
     "Kernel.new": "tests/unit/kernels/test_new_outputs.py",
@@ -92,7 +93,8 @@ ELSEWHERE = {
     "Ask.__call__": "its argument is that of the user's function",
     "Trace.save": "the path is checked like that of `trace`, and tests/unit/runtime/test_timeline.py writes it",
     **dict.fromkeys(
-        ("CostModel.nbytes", "CostModel.seconds", "CostModel.times"), "policies call it with their program"
+        ("CostModel.basis", "CostModel.nbytes", "CostModel.seconds", "CostModel.times"),
+        "policies call it with their program",
     ),
     **dict.fromkeys(("SingleStream.place", "RoundRobin.place", "ListSchedule.place"), "runs call it"),
     **dict.fromkeys(
