@@ -60,6 +60,7 @@ def hidden_array(found: Any, tensor: Any) -> FakeArray:
     return FakeArray(found["torch"], tensor, address, (2, 3), (12, 4), np.dtype(f32))
 
 
+SIZE = 64
 READS = st.lists(st.sampled_from(["x", "y", "out", "hidden"]), max_size=3)
 
 
@@ -108,6 +109,30 @@ def test_a_word_that_looks_like_a_pointer_is_told_from_one() -> None:
         assert_array_equal(runs(op, x.clone(), x.clone()), A + A)
         assert machine.gpus[0].graphs == 1
         assert "look like pointers into dagpu's memory" in op(x.clone(), x.clone()).explain()
+
+
+def test_the_end_of_an_operand_is_told_from_the_block_behind_it() -> None:
+    """A kernel may be given the end of an operand. The same address is refused if it is that of a block of dagpu's."""
+    with installed() as machine, array_libraries(machine, "torch") as found:
+        exchange: Any = driver().exchange
+        both = from_host(np.ones(2 * SIZE, f32)).sync()
+        first = both.slice(slice(SIZE))
+        words = found["torch"].stale
+        words.append(exchange.address_of(storage_of(both).memory) + 4 * SIZE)
+
+        def behind(x: Any, y: Any, out: Any) -> None:
+            out.copy_(x + y)
+
+        with pytest.raises(ForeignError, match="memory of dagpu that is no operand"):
+            runs(declared(behind), first, first)
+
+        def end(x: Any, y: Any, out: Any) -> None:
+            words[0] = x.address + 4 * SIZE
+            out.copy_(x + y)
+
+        op = declared(end)
+        assert_array_equal(runs(op, first, first), np.full(SIZE, 2, f32))
+        assert "look like pointers" not in op(first, first).explain()
 
 
 def test_an_audit_is_made_once_for_each_graph() -> None:

@@ -1,5 +1,6 @@
 """Kernels of Triton, Numba and cuTile on a real GPU: results, variants, pipelines, and what is refused."""
 
+import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -30,7 +31,20 @@ N = 10_000
 X = np.arange(N, dtype=f32) / f32(7)
 PROGRAMS = "tests.behaviour.interop.python_kernels"
 
-pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:numba.*"),
+]
+
+
+def need_numba() -> None:
+    """Skip a test where Numba is missing, or is older than this NumPy allows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import_module("numba.cuda")
+        except (ImportError, AttributeError) as error:
+            pytest.skip(f"Numba cannot be imported: {error}")
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +65,7 @@ def by_triton() -> Any:
 
 
 def by_numba() -> Any:
-    pytest.importorskip("numba_cuda")
+    need_numba()
 
     @numba_kernel(import_module(f"{PROGRAMS}.numba_programs").axpy)
     def axpy(y: Out[f32], a: float, x: In[f32], n: int) -> None: ...
@@ -111,7 +125,7 @@ def _swapped(kernel: Kernel[Any], tile: tuple[int, int]) -> None:
 
 def test_strides() -> None:
     """Numba and cuTile take views with strides."""
-    pytest.importorskip("numba_cuda")
+    need_numba()
 
     @numba_kernel(import_module(f"{PROGRAMS}.numba_programs").swapped)
     def swapped(y: Out[f32], x: In[f32]) -> None: ...
@@ -133,7 +147,7 @@ def test_strides_of_cutile() -> None:
 
 def test_atomic_operations_of_numba() -> None:
     """A kernel that is made by numba.cuda.jit counts with atomic operations into its output."""
-    pytest.importorskip("numba_cuda")
+    need_numba()
 
     @numba_kernel(import_module(f"{PROGRAMS}.numba_programs").counted, block=256)
     def counted(counts: Out[i32], x: In[i32]) -> None: ...

@@ -88,7 +88,9 @@ class BodyAudit:
                         "dagpu that is no operand of this call. Declare it as In or Out. If it is no pointer, declare "
                         'the op with @foreign(verify="none").'
                     )
-            self._body.noted = _remark(len(strange))
+            odd = [word for _, word in strange if not self._is_end(word)]
+            if odd:
+                self._body.noted = _remark(len(odd))
         for span in written:
             if not any(span.start <= word < span.start + span.nbytes for each in work for word in each.words):
                 raise self._wrong(
@@ -98,13 +100,22 @@ class BodyAudit:
                 )
 
     def _is_strange(self, word: int) -> bool:
-        """Return True if a word is an address in dagpu's memory that the body has not been given."""
+        """Return True if a word is an address in dagpu's memory that the body has not been given.
+
+        The end of an operand is one: it may be the start of the next block. A kernel that is given ends has others in
+        a capture elsewhere.
+        """
         if not self._pool.owns(word):
             return False
         scratch = self._node.scratch
-        if any(span.start <= word <= span.start + span.nbytes for span in self._spans):  # ends are passed as well
+        if any(span.start <= word < span.start + span.nbytes for span in self._spans):
             return False
-        return not (scratch <= word <= scratch + self._scratch or self._temporaries.has(word))
+        return not (scratch <= word < scratch + self._scratch or self._temporaries.has(word))
+
+    def _is_end(self, word: int) -> bool:
+        """Return True if a word is the end of an operand or of the scratch memory."""
+        ends = [span.start + span.nbytes for span in self._spans]
+        return word in ends or word == self._node.scratch + self._scratch
 
     def _words_elsewhere(self) -> frozenset[int]:
         """Return the words of a capture in which all operands are elsewhere; none if there is no such capture."""
