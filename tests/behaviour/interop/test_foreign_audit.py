@@ -118,7 +118,7 @@ def test_the_end_of_an_operand_is_told_from_the_block_behind_it() -> None:
         both = from_host(np.ones(2 * SIZE, f32)).sync()
         first = both.slice(slice(SIZE))
         words = found["torch"].stale
-        words.append(exchange.address_of(storage_of(both).memory) + 4 * SIZE)
+        words.append(exchange.address_of(storage_of(both.borrow()).memory) + 4 * SIZE)
 
         def behind(x: Any, y: Any, out: Any) -> None:
             out.copy_(x + y)
