@@ -149,8 +149,8 @@ class IncrementalRun:
                     with StartedAt(self._origin):
                         repeated = stage.find_repeated(self._stale, parts)
                 if repeated is not None:
-                    await stage.repeat(*repeated, waits, self._origin)
-                    ran = len(repeated[0].subprogram.chosen)
+                    await stage.repeat(repeated, waits, self._origin)
+                    ran = len(repeated.subprogram.chosen)
                     self.launched += ran
                     self.reused += len(stage.staleness.program.instructions) - ran
                 else:

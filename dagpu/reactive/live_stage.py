@@ -1,6 +1,6 @@
 """`LiveStage`, a traced stage between updates: it runs the plan of each change, and has the memory that stays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 from dagpu.backends.protocol import Bindings
@@ -178,40 +178,30 @@ class LiveStage:
         `parts` are the parts of sources that have changed, where that is known: then launches run the tiles that see
         them. If it fails or is cancelled, everything that it was to make counts as lost.
         """
-        tiled = self.tiles.find(change, parts or {}, self.targets)
-        update: UpdatePlan | TiledPlan = self.plans.find(change) if tiled is None else tiled[0]
+        tiled = self.tiles.find(change, parts, self.targets)
+        update = self.plans.find(change) if tiled is None else tiled
         chosen = update.subprogram.chosen
         if update.loaded is None:
             self.lost = change.lost
             return 0
-        memory = self._bind(update.subprogram, change.compare)
-        if tiled is not None:
-            for here, memory_here in tiled[1]:
-                memory[here] = memory_here
+        memory = self._bind(update, change.compare)
         await self._launch(update, update.loaded, memory, waits, origin, change.compare)
         self.lost -= update.targets
         return len(chosen) - sum(len(each.chosen) for each in self._comparisons.of(change.compare))
 
-    def find_repeated(
-        self, mask: int, parts: ChangedParts | None
-    ) -> tuple[UpdatePlan | TiledPlan, Sequence[tuple[int, object]]] | None:
-        """Return the plan for a change of these bits, and the memory of its buffers beside the inputs, if nothing else
-        has to be done before its next run; else None. For a stage without cutoffs, lost targets and common ones."""
-        if self.tiles.runs_whole(parts):
-            whole = self.plans.repeated(mask)
-            return None if whole is None else (whole, ())
-        tiled = self.tiles.find_dirty(Change(mask), parts or {}, self.targets)
-        if tiled is None or tiled[0].loaded is None or not tiled[0].loaded.graph_is_ready:
-            return None
-        return tiled
+    def find_repeated(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | TiledPlan | None:
+        """Return the plan for a change of these bits if nothing else has to be done before its next run; else None.
+        For a stage without cutoffs, lost targets and common ones."""
+        tiled = self.tiles.find(Change(mask), parts, self.targets)
+        if tiled is None:
+            return self.plans.repeated(mask)
+        return tiled if tiled.loaded is not None and tiled.loaded.graph_is_ready else None
 
-    async def repeat(
-        self, update: UpdatePlan | TiledPlan, bound: Sequence[tuple[int, object]], waits: Waits, origin: Origin
-    ) -> None:
+    async def repeat(self, update: UpdatePlan | TiledPlan, waits: Waits, origin: Origin) -> None:
         """Do what `run` does, for a plan of `find_repeated`."""
         loaded, settings = update.loaded, self._settings
         assert loaded is not None
-        if settings.direct and loaded.runs >= OFTEN and isinstance(update, UpdatePlan):
+        if settings.direct and loaded.runs >= OFTEN:
             if not loaded.again_is_known:
                 self._write_call(update, loaded)
             if loaded.again is not None:
@@ -226,12 +216,9 @@ class LiveStage:
                     raise
                 if refused is None:
                     return
-        memory = self._bind(update.subprogram)
-        for here, memory_here in bound:
-            memory[here] = memory_here
-        await self._launch(update, loaded, memory, waits, origin)
+        await self._launch(update, loaded, self._bind(update), waits, origin)
 
-    def _write_call(self, update: UpdatePlan, loaded: LoadedPlan) -> None:
+    def _write_call(self, update: UpdatePlan | TiledPlan, loaded: LoadedPlan) -> None:
         """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, without a cutoff."""
         subprogram, targets, buffers = update.subprogram, self.targets, self.staleness.program.buffers
         text = CallText()
@@ -247,6 +234,10 @@ class LiveStage:
             if buffers[buffer].device == HOST:
                 made = f"{text.function_name(make_unwritable)}({made})"
             after += [f"made = {made}", *targets.write_replace(text, buffer, "made")]
+        if type(update) is TiledPlan:
+            text.cells.update(dict.fromkeys(update.fresh, "None"))
+            text.cells.update({here: f"{memory}[{text.constant('AT', buffer)}]" for here, buffer in update.kept})
+            text.cells.update({here: text.constant("LISTS", table) for here, table in update.bound})
         for storage in update.locks:
             text.add_lock(storage.lock)
         write_update_call(loaded, text, len(subprogram.program.buffers), after)
@@ -287,9 +278,10 @@ class LiveStage:
             raise
         self._replace(update.subprogram, memory, compare)
 
-    def _bind(self, subprogram: Subprogram, compare: int = 0) -> list[object]:
+    def _bind(self, update: UpdatePlan | TiledPlan, compare: int = 0) -> list[object]:
         """Bind the buffers of an update: leaves, kept memory that it reads, kept memory that it writes in place, and
         what the cutoffs `compare` let through last."""
+        subprogram = update.subprogram
         memory: list[object] = [None] * len(subprogram.program.buffers)
         last, targets, leaves = self.staleness.last, self.targets, self.leaves
         for buffer, here in subprogram.inputs:
@@ -303,6 +295,13 @@ class LiveStage:
         for buffer, here in subprogram.outputs:
             if buffer in kept:
                 memory[here] = targets.own_memory(buffer)
+        if type(update) is TiledPlan:
+            for here in update.fresh:
+                memory[here] = None
+            for here, buffer in update.kept:
+                memory[here] = targets.memory[buffer]
+            for here, table in update.bound:
+                memory[here] = table
         return memory
 
     def _replace(self, subprogram: Subprogram, memory: list[object], compare: int = 0) -> None:

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
 
@@ -44,7 +44,9 @@ ChangedParts: TypeAlias = Mapping[int, tuple[Box, ...]]
 class TiledPlan:
     """A plan with lists of tiles, which serves all lists that fit into its own."""
 
-    __slots__ = ("_lists", "bound", "loaded", "locks", "old", "proved", "subprogram", "targets", "whole", "written")
+    __slots__ = (
+        "_lists", "bound", "fresh", "held", "kept", "loaded", "locks", "proved", "subprogram", "targets", "whole",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -52,10 +54,11 @@ class TiledPlan:
         tiled: TiledProgram,
         targets: set[int],
         listed: frozenset[int],
+        held: tuple[int, ...],
         loaded: LoadedPlan | None,
         locks: list[Storage],
     ) -> None:
-        """`listed` has the buffers that launches with lists write."""
+        """`listed` has the buffers that launches with lists write, `held` those of them that begin as copies."""
         self.whole = whole
         """The same instructions without lists."""
         self.proved: set[frozenset[int]] = set()
@@ -66,9 +69,15 @@ class TiledPlan:
         self.loaded = loaded
         """None where nothing runs."""
         self.locks = dict.fromkeys(locks, False)
-        self.old = tiled.old
-        self.written = tuple([(buffer, here) for buffer, here in tiled.subprogram.outputs if buffer in listed])
-        """The outputs of which tiles are written: the number in the whole program, and here."""
+        self.held = held
+        """The buffers of which tiles are written in new memory, which begins as a copy."""
+        written = [(here, buffer) for buffer, here in tiled.subprogram.outputs if buffer in listed]
+        self.fresh = tuple([here for here, buffer in written if buffer in held])
+        """Their numbers here."""
+        old = [(here, buffer) for buffer, here in tiled.old]
+        self.kept = (*old, *[each for each in written if each[1] not in held])
+        """The memory of targets that the plan copies, or of which it writes tiles: the number here, and in the whole
+        program."""
         devices = tiled.subprogram.program.devices
         tables = [
             (here, driver_of(find_device(devices[device])).mapped_memory(tiled.subprogram.program.buffers[here].nbytes))
@@ -85,19 +94,32 @@ class TiledPlan:
 
 
 @final
-class _Prepared(NamedTuple):
+class _Prepared:
     """What an update runs after a change of certain parts."""
 
-    update: TileUpdate
-    unchanged: frozenset[int]
-    """The instructions that leave what they left before."""
-    written: frozenset[int]
-    """The buffers of which tiles are written."""
-    lengths: tuple[tuple[int, int], ...]
-    array: "NDArray[np.int32] | None"
-    """The lists, as kernels read them."""
-    runs_less: bool
-    """False if all runs that would run without knowing the parts."""
+    __slots__ = ("array", "lengths", "plan", "runs_less", "unchanged", "update", "written")
+
+    def __init__(
+        self,
+        update: TileUpdate,
+        unchanged: frozenset[int],
+        written: tuple[int, ...],
+        totals: Mapping[int, int],
+        *,
+        runs_less: bool,
+    ) -> None:
+        self.update = update
+        self.unchanged = unchanged
+        """The instructions that leave what they left before."""
+        self.written = written
+        """The buffers of which tiles are written."""
+        self.lengths = lengths = lengths_of(update.lists, totals)
+        self.array: NDArray[np.int32] | None = list_array(lengths, update.lists, totals) if lengths else None
+        """The lists, as kernels read them."""
+        self.runs_less = runs_less
+        """False if all runs that would run without knowing the parts."""
+        self.plan: TiledPlan | None = None
+        """The plan that ran this last, proved for it, as long as it is kept."""
 
 
 @final
@@ -121,7 +143,9 @@ class TiledPlans:
         self._totals = self._tiles.totals
         self._verifier: UpdateVerifier | None = None
         self._tile_verifier = TileVerifier(staleness)
-        self._plans: OrderedDict[Hashable, TiledPlan] = OrderedDict()
+        self._plans: dict[Hashable, TiledPlan] = {}
+        self._used: OrderedDict[TiledPlan, Hashable] = OrderedDict()
+        """These plans, the one used last at the end, with their keys."""
         self._prepared: OrderedDict[Hashable, _Prepared] = OrderedDict()
         self._latest: list[TileUpdate] = []
         """The parts of the last update, if it may have run tiles: the later ones waited for cutoffs."""
@@ -143,79 +167,72 @@ class TiledPlans:
         """Return the number of dirty tiles from which on a launch runs all of them, with no list."""
         return ceil(WHOLE_FROM * self._totals[launch])
 
-    def runs_whole(self, parts: ChangedParts | None) -> bool:
-        """Return true if a change of these parts of sources runs all tiles, as far as their extents say; None if more
-        than parts has changed. Then the last update ran no tiles."""
-        if parts and self._totals and not self._leaves.mostly_changed(parts, WHOLE_FROM):
-            return False
-        self._latest.clear()
-        return True
+    def find(self, change: Change, parts: ChangedParts | None, targets: TargetMemory) -> TiledPlan | None:
+        """Return the plan for a change of parts of sources, with its lists written. None if it would run no less than
+        the plan for the change of all of them, and if more than parts has changed.
 
-    def find(
-        self, change: Change, parts: ChangedParts, targets: TargetMemory
-    ) -> "tuple[TiledPlan, list[tuple[int, object]]] | None":
-        """Return the plan for a change of parts of sources, and what its buffers are bound to beside those that each
-        plan binds: the lists, and the memory of outputs of which tiles are written. None if it would run no less than
-        the plan for the change of all of them."""
-        if not parts or not self._totals or self._leaves.mostly_changed(parts, WHOLE_FROM):
-            if not change.only:  # else it goes on with an update that waited for a cutoff
-                self._latest.clear()
-            return None
-        return self.find_dirty(change, parts, targets)
-
-    def find_dirty(
-        self, change: Change, parts: ChangedParts, targets: TargetMemory
-    ) -> "tuple[TiledPlan, list[tuple[int, object]]] | None":
-        """Do what `find` does, for parts that are less than the share of all from which on all tiles run."""
-        if not change.only:
+        Parts that have changed before need neither an analysis nor a proof.
+        """
+        if not change.only:  # else it goes on with an update that waited for a cutoff
             self._latest.clear()
-        prepared = self._prepare(change, parts)
-        update = prepared.update
-        self._latest.append(update)
+        if not parts or not self._totals:
+            return None
+        key = change, tuple(parts.items())
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            if self._leaves.mostly_changed(parts, WHOLE_FROM):
+                return None
+            prepared = self._prepared[key] = self._prepare(change, parts)
+            if len(self._prepared) > MOST_PREPARED:
+                self._prepared.popitem(last=False)
+        else:
+            self._prepared.move_to_end(key)
+        self._latest.append(prepared.update)
         if not prepared.runs_less:
             return None
         held = tuple([buffer for buffer in prepared.written if targets.is_held(buffer)])
-        key = change, update.chosen, prepared.lengths, held
+        plan = prepared.plan
+        if plan is None or plan.held != held:
+            plan = prepared.plan = self._plan_for(change, prepared, held)
+        self._used.move_to_end(plan)
+        if prepared.array is not None:
+            plan.put_lists(prepared.array)
+        return plan
+
+    def _prepare(self, change: Change, parts: ChangedParts) -> _Prepared:
+        """Return what an update runs after a change of these parts, proved."""
+        dirt = self._leaves.dirt(parts)
+        update = self._tiles.update(change, dirt)
+        unchanged: frozenset[int] = frozenset()
+        if self._settings.verify:
+            unchanged = self._tile_verifier.verify(change, dirt, update)
+        instructions = self._staleness.program.instructions
+        written = tuple(dict.fromkeys([buffer for index in update.lists for buffer in instructions[index].writes]))
+        return _Prepared(update, unchanged, written, self._totals, runs_less=self._tiles.runs_less(change, update))
+
+    def _plan_for(self, change: Change, prepared: _Prepared, held: tuple[int, ...]) -> TiledPlan:
+        """Return the plan that runs this, proved for it. Outputs that something else holds begin as copies."""
+        key = change, prepared.update.chosen, prepared.lengths, held
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._make(change, prepared, held)
-            while len(self._plans) > MOST_TILED_PLANS:
-                self._plans.popitem(last=False)
-        self._plans.move_to_end(key)
+            self._used[plan] = key
+            if len(self._used) > MOST_TILED_PLANS:
+                self._drop_oldest()
         if self._settings.verify and prepared.unchanged not in plan.proved:
             if self._verifier is None:
                 self._verifier = UpdateVerifier(self._staleness, self._comparisons)
             self._verifier.verify(change, plan.whole, prepared.unchanged)
             plan.proved.add(prepared.unchanged)
-        if prepared.array is not None:
-            plan.put_lists(prepared.array)
-        memory = targets.memory
-        bound: list[tuple[int, object]] = [(here, memory[buffer]) for buffer, here in plan.old]
-        bound += [(here, None if buffer in held else memory[buffer]) for buffer, here in plan.written]
-        bound += plan.bound
-        return plan, bound
+        return plan
 
-    def _prepare(self, change: Change, parts: ChangedParts) -> "_Prepared":
-        """Return what an update runs after a change of these parts, proved. The same parts often change again."""
-        key = change, tuple(parts.items())
-        found = self._prepared.get(key)
-        if found is None:
-            dirt = self._leaves.dirt(parts)
-            update = self._tiles.update(change, dirt)
-            unchanged: frozenset[int] = frozenset()
-            if self._settings.verify:
-                unchanged = self._tile_verifier.verify(change, dirt, update)
-            instructions = self._staleness.program.instructions
-            written = frozenset([buffer for index in update.lists for buffer in instructions[index].writes])
-            lengths = lengths_of(update.lists, self._totals)
-            runs_less = self._tiles.runs_less(change, update)
-            array = list_array(lengths, update.lists, self._totals) if lengths else None
-            found = self._prepared[key] = _Prepared(update, unchanged, written, lengths, array, runs_less)
-            if len(self._prepared) > MOST_PREPARED:
-                self._prepared.popitem(last=False)
-        else:
-            self._prepared.move_to_end(key)
-        return found
+    def _drop_oldest(self) -> None:
+        """Keep the plan no longer that was not used for the longest time."""
+        oldest, key = self._used.popitem(last=False)
+        del self._plans[key]
+        for prepared in self._prepared.values():
+            if prepared.plan is oldest:
+                prepared.plan = None
 
     def _make(self, change: Change, prepared: _Prepared, held: tuple[int, ...]) -> TiledPlan:
         """Return a new plan. Outputs that something else holds begin as copies."""
@@ -227,4 +244,4 @@ class TiledPlans:
             loaded = LoadedPlan(made, self._settings)
             loaded.keep(None, _GRAPH_FROM)
         locks = [self._leaves.locks[b] for b, _ in whole.inputs if b in self._leaves.locks]
-        return TiledPlan(whole, tiled, self._staleness.targets, prepared.written, loaded, locks)
+        return TiledPlan(whole, tiled, self._staleness.targets, frozenset(prepared.written), held, loaded, locks)

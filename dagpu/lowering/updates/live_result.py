@@ -6,6 +6,8 @@ here, again only if what it is given has changed.
 """
 
 from collections.abc import Callable
+from functools import partial
+from operator import is_
 from typing import Any, TypeAlias, final
 
 from dagpu.common.containers import is_container, map_values, values_in
@@ -88,7 +90,7 @@ class TargetMemory:
         """Return true if something outside of the feed may read the present contents of a buffer, or another target is
         in the same memory."""
         own, handle = self.memory[buffer], self.handle_of(buffer)
-        if buffer in self._seen_elsewhere or sum(memory is own for memory in self.memory) > 1:
+        if buffer in self._seen_elsewhere or sum(map(partial(is_, own), self.memory)) > 1:
             return True
         holders = None if handle is None else live_state(handle).holders
         return holders is not None and len(holders.alive) > 1

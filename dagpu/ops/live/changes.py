@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from dagpu.common.critical import Bookkeeping, Section
 from dagpu.ops.live.parts import Box
-from dagpu.ops.live.versions import CLOCK, SNAPSHOTS, History, Version
+from dagpu.ops.live.versions import CLOCK, SNAPSHOTS, History, Version, snapshot_instants
 
 _EXACT: Final = frozenset((int, bool, str, bytes, type(None)))
 """The types of values that are equal by `==` exactly if nothing can distinguish them."""
@@ -93,7 +93,8 @@ class _New(NamedTuple):
         if self.base is None:
             return self
         if self.is_alone is not None:
-            return self._replace(base=newest, value=newest.value)
+            same = self.base is newest and self.value is newest.value
+            return self if same else _New(newest.value, newest, self.writes, self.is_alone)
         return self if self.base is newest else _New(newest.value, newest, self.writes, _never).written()
 
     @property
@@ -162,7 +163,7 @@ def change_source(source: SourceCell, value: Any, only_after: Version | None = N
             added = history.add(instant, value)
             CLOCK.now = instant
             if SNAPSHOTS:
-                history.drop_old()
+                history.drop_old(snapshot_instants())
             else:
                 history.versions = (added,)
             woken = source.watchers()
@@ -268,12 +269,14 @@ def _announce(changes: dict[SourceCell, _New]) -> tuple[_Announced, list[Callabl
                     version.written = Event()
                     to_write.append((source, version, new, new.is_alone(new.value)))
             CLOCK.now = instant
+            instants = snapshot_instants() if SNAPSHOTS else []
             announced = [
-                (version, new, alone and not source.history.older_is_read()) for source, version, new, alone in to_write
+                (version, new, alone and not source.history.older_is_read(instants))
+                for source, version, new, alone in to_write
             ]
             for source in differing:
-                source.history.drop_old()
-            return announced, list(dict.fromkeys(wake for source in differing for wake in source.watchers()))
+                source.history.drop_old(instants)
+            return announced, list(dict.fromkeys([wake for source in differing for wake in source.watchers()]))
 
 
 def _write_announced(announced: _Announced) -> None:

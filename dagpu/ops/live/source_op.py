@@ -143,32 +143,36 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
 
     def _checked_part(self, held: Any, at: Any, data: Any, origin: Origin) -> Box:
         """Return the part that a call of `write` names, if it and the data fit."""
-        where = f"the source made at {describe(self.origin)} was written at {describe(origin)}"
         if not isinstance(held, np.ndarray) and type(held) is not SharedTensor:
             raise SourceError(
-                f"{where}, and holds {format_value(held)}, which has no parts. Set it: source.set(value)."
+                f"{self._written(origin)}, and holds {format_value(held)}, which has no parts. Set it: "
+                "source.set(value)."
             )
         box = box_of(at, held.shape)
         if isinstance(box, str):
             raise SourceError(
-                f"{where} in the part {format_value(at)} of its shape {held.shape}: {box}. Give a slice for each axis, "
-                "within the shape and without a step."
+                f"{self._written(origin)} in the part {format_value(at)} of its shape {held.shape}: {box}. Give a "
+                "slice for each axis, within the shape and without a step."
             )
         wanted = tuple([end - begin for begin, end in box])
-        kinds: tuple[type[Any], ...] = (np.ndarray,)
-        if type(held) is SharedTensor:
-            kinds = (np.ndarray, Tensor, SharedTensor)
-        if not isinstance(data, kinds):
-            what = "an array" if len(kinds) == 1 else "an array or a tensor"
+        if not isinstance(data, np.ndarray) and (
+            type(held) is not SharedTensor or not isinstance(data, Tensor | SharedTensor)
+        ):
+            what = "an array or a tensor" if type(held) is SharedTensor else "an array"
             raise SourceError(
-                f"{where} with {format_value(data)}. Give {what} of shape {wanted} and {held.dtype.name}."
+                f"{self._written(origin)} with {format_value(data)}. Give {what} of shape {wanted} and "
+                f"{held.dtype.name}."
             )
         if data.shape != wanted or data.dtype != held.dtype:
             raise SourceError(
-                f"{where} with {data.dtype.name} of shape {data.shape}, but the part has {held.dtype.name} of shape "
-                f"{wanted}. Give data of the shape and element type of the part."
+                f"{self._written(origin)} with {data.dtype.name} of shape {data.shape}, but the part has "
+                f"{held.dtype.name} of shape {wanted}. Give data of the shape and element type of the part."
             )
         return box
+
+    def _written(self, origin: Origin) -> str:
+        """Return the beginning of a message about a write."""
+        return f"the source made at {describe(self.origin)} was written at {describe(origin)}"
 
     def _refuse_in_closure(self, done: str = "set") -> None:
         if in_user_code():

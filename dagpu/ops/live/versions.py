@@ -68,9 +68,9 @@ SNAPSHOTS: Final[set[Reference[None]]] = set()
 """The snapshots that exist. Single operations of a set are atomic."""
 
 
-def _living() -> list[Snapshot]:
-    """Return the snapshots that exist."""
-    return [snapshot for reference in SNAPSHOTS.copy() if (snapshot := reference()) is not None]
+def snapshot_instants() -> list[int]:
+    """Return the instants of the snapshots that exist; -1 for one that another thread is taking."""
+    return [snapshot.instant for reference in SNAPSHOTS.copy() if (snapshot := reference()) is not None]
 
 
 @final
@@ -125,23 +125,20 @@ class History:
         self.versions = (*self.versions, added)
         return added
 
-    def older_is_read(self) -> bool:
-        """Return true if a snapshot may need a version before the newest one. The caller holds the lock of the
-        bookkeeping."""
-        return any(snapshot.instant < 0 or snapshot.instant < self.newest.instant for snapshot in _living())
+    def older_is_read(self, instants: Sequence[int]) -> bool:
+        """Return true if a snapshot of one of these instants may need a version before the newest one; `instants` are
+        those of `snapshot_instants` after the clock has advanced. The caller holds the lock of the bookkeeping."""
+        return min(instants, default=CLOCK.now) < self.versions[-1].instant
 
-    def drop_old(self) -> None:
-        """Drop the versions that no snapshot needs. The caller holds the lock of the bookkeeping."""
+    def drop_old(self, instants: Sequence[int]) -> None:
+        """Drop the versions that no snapshot of these instants needs; see `older_is_read`."""
         versions = self.versions
-        if not SNAPSHOTS:
+        if not instants:
             self.versions = versions[-1:]
-            return
-        living = _living()
-        needed = {max(_position(versions, snapshot.instant), 0) for snapshot in living}
-        if any(snapshot.instant < 0 for snapshot in living):
-            return  # it is being taken in another thread
-        needed.add(len(versions) - 1)
-        self.versions = tuple([versions[index] for index in sorted(needed)])
+        elif min(instants) >= 0:
+            needed = {max(_position(versions, instant), 0) for instant in instants}
+            needed.add(len(versions) - 1)
+            self.versions = tuple([versions[index] for index in sorted(needed)])
 
 
 def _position(versions: Sequence[Version], instant: int) -> int:

@@ -26,16 +26,20 @@ def put_part(tensor: SharedTensor[Any], box: Box, data: Any, alone: bool, origin
     With `alone` the tensor itself, whose memory is written; no other handle and no run may use it. Otherwise a copy.
     This thread blocks until the memory is written.
     """
-    settings, where = current_settings("write"), live_state(tensor).storage.device
+    state = live_state(tensor)
+    where, slices = state.storage.device, slices_of(box)
+    settings = current_settings("write")
+    in_place = alone and isinstance(data, np.ndarray)
+    if in_place and driver_of(where).write_part(state.storage.memory, slice_layout(state.layout, slices), data):
+        return tensor
 
     def run(op: DeviceOp[Any, Any, Any]) -> Any:
         return _run(op.on(where), settings, origin)
 
-    state = live_state(tensor)
     target = Tensor(HandleState(Tensor, state.storage, state.layout, origin)) if alone else run(dup(tensor.clone()))
     own = live_state(target)
-    layout = slice_layout(own.layout, slices_of(box))
-    if not isinstance(data, np.ndarray) or not driver_of(where).write_part(own.storage.memory, layout, data):
+    layout = slice_layout(own.layout, slices)
+    if alone or not isinstance(data, np.ndarray) or not driver_of(where).write_part(own.storage.memory, layout, data):
         source = run(from_host(data)).share() if isinstance(data, np.ndarray) else data.clone()
         run(memcpy(TensorMut(HandleState(TensorMut, own.storage, layout, origin, target, Loan())), source))
     return tensor if alone else share_tensor(target, origin)

@@ -19,6 +19,7 @@ from dagpu.reactive.live_stage import LiveStage
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
 from tests.behaviour.live.live_kernels import array, blended, flipped
 from tests.behaviour.live.live_trials import Trial
+from tests.behaviour.tiles.tile_kernels import N, joined, smoothed, turned
 from tests.simulated.cuda import driver, installed
 from tests.simulated.raising import RaisingAt, lines_to_try
 
@@ -32,6 +33,37 @@ class Scene(NamedTuple):
 
     trial: Trial
     held: SharedTensor[Any]
+    tiles: bool
+    """True if parts of the array and the tensor are written, so that launches run lists of tiles."""
+
+    def change(self, which: int, number: int) -> None:
+        """Change the sources of these bits. The lists of tiles after two changes differ, and their lengths do not."""
+        level, given, tensor = self.trial.sources
+        if which & 1:
+            level.set(float(number))
+        if self.tiles:
+            begin = 1 + 8 * (number % 2)
+            for bit, written in ((2, given), (4, tensor)):
+                if which & bit:
+                    part = slice(begin, begin + 2), slice(begin, begin + 1)
+                    written.write(part, np.full((2, 1), number, np.float32))
+            return
+        if which & 2:
+            given.set(array(number, 3))
+        if which & 4:
+            tensor.set(full((8,), number).sync())
+
+
+def scene_in_tiles(*, home: bool) -> Scene:
+    """A scene whose sources are written in parts, with a launch that sees its number as a whole."""
+    ramp = np.arange(N * N, dtype=np.float32).reshape(N, N) % 5
+    level, given, tensor = source(1.0), source(ramp), source(from_host(ramp).sync())
+    held = full((N, N), 3.0).sync().share()
+    loaded = given.then(from_host).shared()
+    kept = smoothed(joined(tensor, held)).shared()
+    both = joined(joined(kept, loaded, level.map(lambda x: 2 * x)), held, level)
+    op = zip_ops(both.to_host() if home else both.share(), turned(joined(kept, loaded)).share())
+    return Scene(Trial(op, [level, given, tensor]), held, tiles=True)
 
 
 def scene(*, home: bool) -> Scene:
@@ -42,17 +74,7 @@ def scene(*, home: bool) -> Scene:
     kept = flipped(blended(loaded, held, 0.5)).shared()
     both = blended(blended(kept, tensor, level.map(lambda x: 2 * x)), held, level)
     op = zip_ops(both.to_host() if home else both.share(), flipped(blended(kept, held, level)).share())
-    return Scene(Trial(op, [level, given, tensor]), held)
-
-
-def change(trial: Trial, which: int, number: int) -> None:
-    """Change the sources of these bits."""
-    values: list[Callable[[], Any]] = [
-        lambda: float(number), lambda: array(number, 3), lambda: full((8,), number).sync(),
-    ]  # fmt: skip
-    for index, make in enumerate(values):
-        if which >> index & 1:
-            trial.sources[index].set(make())
+    return Scene(Trial(op, [level, given, tensor]), held, tiles=False)
 
 
 def bits_of(value: Any) -> list[bytes]:
@@ -70,12 +92,13 @@ def stage_of(trial: Trial) -> LiveStage:
     return stage
 
 
-def direct_call(trial: Trial) -> DirectCall:
+def direct_call(stage: LiveStage) -> DirectCall:
     """The direct call of the update that was repeated last."""
-    latest = stage_of(trial).plans._repeated  # noqa: SLF001
-    assert latest is not None
-    assert latest[1].loaded is not None
-    direct: DirectCall = latest[1].loaded.again
+    whole = stage.plans._repeated  # noqa: SLF001
+    plan: Any = next(reversed(stage.tiles._used)) if stage.tiles._latest else whole and whole[1]  # noqa: SLF001
+    assert plan is not None
+    assert plan.loaded is not None
+    direct: DirectCall = plan.loaded.again
     return direct
 
 
@@ -100,24 +123,25 @@ TROUBLES: Final[dict[str, Callable[[Scene, Any], object]]] = {
 }
 
 
-def observed(which: int, trouble: str, direct: bool, spin: str, home: bool) -> list[object]:
+def observed(which: int, trouble: str, direct: bool, spin: str, home: bool, tiles: bool) -> list[object]:
     """All that two updates with trouble in the way, and one after it, let a program see."""
     seen: list[object] = []
     with pytest.MonkeyPatch.context() as patch, installed(7, gpus=1) as machine:
         patch.setenv("DAGPU_DIRECT", str(int(direct)))
         patch.setenv("DAGPU_SPIN_US", spin)
-        made = scene(home=home)
+        made = scene_in_tiles(home=home) if tiles else scene(home=home)
         trial = made.trial
         for number in range(WARM):
-            change(trial, which, number)
+            made.change(which, number)
             trial.update()
+        assert bool(stage_of(trial).tiles._latest) == (tiles and which > 1)  # noqa: SLF001
         if direct:
-            assert direct_call(trial) is not None
+            assert direct_call(stage_of(trial)) is not None
         gc.collect()
         used, calls, lock = driver().memory.used, machine.gpus[0].calls.copy(), storage_of(made.held).lock
         for number in (20, 21, 22):
             with suppress(DagpuError):  # a lost device makes no tensor
-                change(trial, which, number)
+                made.change(which, number)
             if number == 20:
                 with suppress(DagpuError):
                     TROUBLES[trouble](made, machine)
@@ -141,45 +165,48 @@ def observed(which: int, trouble: str, direct: bool, spin: str, home: bool) -> l
     return seen
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(st.integers(1, 7), st.sampled_from(sorted(TROUBLES)), st.sampled_from(["0", "1000000"]), st.booleans())
-def test_a_direct_update_is_no_different(which: int, trouble: str, spin: str, home: bool) -> None:
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.integers(1, 7), st.sampled_from(sorted(TROUBLES)), st.sampled_from(["0", "1000000"]), st.booleans(),
+    st.booleans(),
+)  # fmt: skip
+def test_a_direct_update_is_no_different(which: int, trouble: str, spin: str, home: bool, tiles: bool) -> None:
     """Whatever is in its way, updates give what they give without direct calls: values, texts of errors, what is lost,
     locks, launches, updates of nodes, and memory in use."""
     gc.freeze()  # so that the collector only walks objects of this example
     try:
-        expected = observed(which, trouble, False, spin, home)
-        assert observed(which, trouble, True, spin, home) == expected
+        expected = observed(which, trouble, False, spin, home, tiles)
+        assert observed(which, trouble, True, spin, home, tiles) == expected
     finally:
         gc.unfreeze()
 
 
-@pytest.mark.parametrize("home", [False, True])
+@pytest.mark.parametrize("kind", ["home", "device", "tiles"])
 @pytest.mark.parametrize("awaits", [False, True])
-def test_an_exception_at_any_line_of_an_update_leaves_it_stale(awaits: bool, home: bool) -> None:
+def test_an_exception_at_any_line_of_an_update_leaves_it_stale(awaits: bool, kind: str) -> None:
     """At each line of the text that may be interrupted: when the call ends, nothing is locked or under way,
     and the next update gives the value that is due."""
-    raised = 0
+    raised, which = 0, 4 if kind == "tiles" else 1
     with installed(5, gpus=1):
-        made = scene(home=home)
+        made = scene_in_tiles(home=False) if kind == "tiles" else scene(home=kind == "home")
         trial, lock = made.trial, storage_of(made.held).lock
 
         async def main() -> int:
             nonlocal raised
             async with observe(trial.op) as feed:
-                stage: Any = feed._stage  # noqa: SLF001  # the text is not public
+                observed_by: Any = feed._stage  # noqa: SLF001  # the text is not public
                 for number in range(WARM):
-                    trial.sources[0].set(float(number))
+                    made.change(which, number)
                     await feed.next()
-                (_, latest) = stage._run._stages[0].plans._repeated  # noqa: SLF001
-                for code, line in lines_of(latest.loaded.again.in_task):
-                    trial.sources[0].set(trial.sources[0].get() + 1)
+                (stage,) = observed_by._run._stages  # noqa: SLF001
+                for code, line in lines_of(direct_call(stage).in_task):
+                    made.change(which, 2 * line)
                     with RaisingAt(code, line) as raising, suppress(TimeoutError):
                         await feed.next()
                     raised += raising.raised
                     assert not driver().live, line
                     assert (lock.readers, lock.writer) == (0, None), line
-                    trial.sources[0].set(trial.sources[0].get() + 1)
+                    made.change(which, 2 * line + 1)
                     assert await awaited_bits(await feed.next()) == await awaited_bits(await trial.op), line
             return raised
 
@@ -187,10 +214,10 @@ def test_an_exception_at_any_line_of_an_update_leaves_it_stale(awaits: bool, hom
             trio.run(main)
         else:
             for number in range(WARM):
-                change(trial, 1, number)
+                made.change(which, number)
                 trial.update()
-            for code, line in lines_of(direct_call(trial).now):
-                change(trial, 1, line + 100)
+            for code, line in lines_of(direct_call(stage_of(trial)).now):
+                made.change(which, line + 100)
                 with RaisingAt(code, line) as raising, suppress(TimeoutError):
                     trial.update()
                 raised += raising.raised
