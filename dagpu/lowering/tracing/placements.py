@@ -7,10 +7,11 @@ from dagpu.common.errors import NoDeviceError
 from dagpu.common.wrong_arguments import add_call_place
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.lowering.schedule.policies import OnStream
+from dagpu.lowering.schedule.spread import spreads
 from dagpu.ops.compose import On
 
 Placement: TypeAlias = tuple[Device, int, bool]
-"""The device for new memory, the index of the policy, and whether the user named the device."""
+"""The device for new memory, the index of the policy, and whether the user named the device or a mesh."""
 
 
 @final
@@ -24,7 +25,7 @@ class Placements:
         self.policies: list[Any] = [policy]
         self.indices: dict[Hashable, int] = {id(policy): 0}
         """The index of each policy in `policies`, by its key."""
-        self.current: Placement = (device, 0, False)
+        self.current: Placement = (policy.mesh.automatic, 0, True) if spreads(policy) else (device, 0, False)
 
     def share_policies(self, other: "Placements") -> None:
         """Use the policies and indices of another trace of the same program."""
@@ -43,7 +44,8 @@ class Placements:
                 raise add_call_place(f"on({place!r})", node.origin, error) from None
         if isinstance(place, Stream):
             return place.device, self.policy_of_stream(place), True
-        return device, self._policy_index(place, id(place)), chosen
+        index = self._policy_index(place, id(place))
+        return (place.mesh.automatic, index, True) if spreads(place) else (device, index, chosen)
 
     def policy_of_stream(self, stream: Stream) -> int:
         """Return the index of the policy that puts all instructions on one stream."""
