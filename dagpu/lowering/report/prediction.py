@@ -188,11 +188,11 @@ def _piece(
     inputs: tuple[int, ...],
     waits: tuple[int, ...],
 ) -> PredictedStep:
-    text = label(instruction)
+    peer = peer_of(instruction, plan.buffers)
+    text = label(instruction) if peer < 0 else f"{label(instruction)} from {plan.devices[peer]}"
     written = sum([plan.buffers[buffer].nbytes for buffer in instruction.writes if plan.buffers[buffer].device != HOST])
     name = text.split(" ", 1)[1] if isinstance(instruction, Launch | HostCall) else text
     kind, engine, origin = type(instruction).__name__, engine_of(instruction, plan.buffers), instruction.origin
-    peer = peer_of(instruction, plan.buffers)
     return PredictedStep(number, text, name, kind, lane, engine, origin, written, moved, 0.0, 0.0, inputs, waits, peer)
 
 

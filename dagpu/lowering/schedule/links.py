@@ -59,14 +59,15 @@ class Links:
     """The network of a mesh, by levels. Immutable, and compared by value.
 
     The defaults of `peer` were measured on two and four H200s (NVLink 4, 18 links, 22 November 2026): copies that the
-    target pulls took 7.7 us for 4 KiB, and 382 GB/s for large ones. `host` is two copies of 55 GB/s each, one after the
-    other. `node` was not measured: it is one network adapter of 400 Gbit/s.
+    target pulls took 7.7 us for 4 KiB, and 382 GB/s for large ones. `host` was 37 GB/s there without access to the
+    peer's memory. Its latency, that of two copies, was not measured, and neither was `node`: it is one network adapter
+    of 400 Gbit/s.
     """
 
     peer: Link = Link(7.7e-6, 382e9)
     """Between two devices of one host that read each other's memory."""
-    host: Link = Link(2 * 2.4e-6, 55e9 / 2)
-    """Between two devices of one host that do not, through page-locked memory of the host."""
+    host: Link = Link(2 * 7.7e-6, 37e9)
+    """Between two devices of one host that do not: the driver copies through page-locked memory of the host."""
     node: Link = Link(12e-6, 50e9)
     """Between two devices of different hosts."""
 

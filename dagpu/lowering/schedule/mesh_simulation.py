@@ -29,7 +29,7 @@ from dagpu.lowering.program import (
 )
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.links import node_of
-from dagpu.lowering.schedule.mesh import Mesh
+from dagpu.lowering.schedule.mesh import FIND_DEVICE, Mesh
 
 _COMPUTE: Final = 0
 _UPLOAD: Final = 1
@@ -40,7 +40,7 @@ _ENGINE_OF: Final[dict[type, int]] = {CopyHtoD: _UPLOAD, CopyDtoH: _DOWNLOAD, Ho
 host function, and that of kernels for all others."""
 
 LinkTable: TypeAlias = list[list[tuple[float, float, bool]]]
-"""For each two places the latency, the seconds of a byte, and whether copies go through the host."""
+"""For each two places the latency, the seconds of a byte, and whether one reads the memory of the other."""
 
 
 @final
@@ -50,8 +50,6 @@ class Move(NamedTuple):
     version: int
     source: int
     """The place that has a replica of it."""
-    staged: bool
-    """True if the copy goes through memory of the host, because the devices do not read each other's memory."""
 
 
 @final
@@ -86,7 +84,7 @@ class Versions:
         self.fixed: list[int] = []
         """For each instruction, the place where it has to run; -1 if any place of the mesh will do."""
         self.anywhere: list[bool] = []
-        """For each instruction, whether it reads what it uses on any device, as copies do."""
+        """For each instruction, whether it reads what it uses on other devices too, as copies do."""
         self._program = program
         self._scan()
 
@@ -203,19 +201,23 @@ class SimulatedRun(NamedTuple):
     """For each copy of the program that reads a replica of another place, that place."""
 
 
-def _link_table(places: Sequence[str], mesh: Mesh, costs: CostModel) -> LinkTable:
+def _link_table(places: Sequence[str], costs: CostModel) -> LinkTable:
     """Return the links between places."""
-    links, known = costs.links, {device.name: device for device in mesh.devices}
+    links = costs.links
     table: LinkTable = []
-    for here in places:
+    for source in places:
         row: list[tuple[float, float, bool]] = []
-        for there in places:
-            link, staged = links.peer, False
-            if node_of(here) != node_of(there):
-                link = links.node
-            elif here != there and here in known and there in known and not reaches(known[there], known[here]):
-                link, staged = links.host, True
-            row.append((link.latency, 1 / link.bandwidth, staged))
+        for target in places:
+            link, peers = links.peer, True
+            if node_of(source) != node_of(target):
+                link, peers = links.node, False
+            elif (
+                not node_of(source)
+                and source != target
+                and not reaches(FIND_DEVICE.value(target), FIND_DEVICE.value(source))
+            ):
+                link, peers = links.host, False
+            row.append((link.latency, 1 / link.bandwidth, peers))
         table.append(row)
     return table
 
@@ -236,7 +238,7 @@ class MeshSimulation:
         ]
         """Seconds for which each instruction occupies the queue of its device."""
         self._ports = costs.links.peer.ports
-        self._links = _link_table(self.versions.places, mesh, costs)
+        self._links = _link_table(self.versions.places, costs)
 
     def work(self) -> float:
         """Return the seconds that one device takes at least for all instructions."""
@@ -380,10 +382,9 @@ class _Execution:
             if end < arrival:
                 arrival, busy, found = end, seconds, source
         sends[found] = self._receives[place] = arrival - busy + busy / self._ports
-        staged = links[found][place][2]
-        if self._versions.anywhere[index] and not staged:
+        if self._versions.anywhere[index] and links[found][place][2]:
             self.sources[index] = found
         else:
-            self.moves.setdefault(index, []).append(Move(version, found, staged))
+            self.moves.setdefault(index, []).append(Move(version, found))
             self._there[version][place] = arrival
         return arrival

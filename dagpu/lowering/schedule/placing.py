@@ -6,15 +6,15 @@ memory that a run hands out, cells and inputs are found where they were. Replica
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol, final, overload
+from typing import Any, NamedTuple, Protocol, final, overload
 
 import numpy as np
 
 from dagpu.common.errors import PlanError
-from dagpu.common.layout import Layout, contiguous_layout
+from dagpu.common.layout import contiguous_layout
 from dagpu.common.origin import Origin
 from dagpu.handles.device_handles import is_automatic
-from dagpu.lowering.program import HOST, Buffer, CopyDtoD, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
+from dagpu.lowering.program import HOST, Buffer, CopyDtoD, Instruction, Program, Role, View
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.lowering.schedule.mesh_simulation import MeshSimulation, Move, SimulatedRun, Versions
@@ -37,8 +37,7 @@ def place(program: Program, policy: DevicePolicy, mesh: Mesh) -> Program:
     """Return the program with a device of the mesh for each instruction and buffer on `host:auto` (`cuda:auto`), and
     with the copies between devices that this needs. A program without such places is returned itself.
 
-    Each copy comes from the replica from which it is there first, in the cost model of the policy's `costs`. Copies
-    between devices that do not read each other's memory are two, through memory of the host.
+    Each copy comes from the replica from which it is there first, in the cost model of the policy's `costs`.
 
     Raises:
         PlanError: the policy does not choose a device of the mesh for each instruction; a kernel writes memory of
@@ -115,7 +114,6 @@ class _Placing:
         """For each buffer, the replica in which its newest version was made; -1 while there is none."""
         self._made: list[tuple[int, int]] = []
         """For each replica that is no buffer of the program, its buffer there and its place."""
-        self._cells = 0
         self._steps: list[tuple[Instruction | _Copy, dict[int, int], int, int]] = []
         """The instructions and copies, each with its replicas by buffer, its place and its policy."""
         self._renumbering = Renumbering()
@@ -127,7 +125,8 @@ class _Placing:
         instruction, policy = program.instructions[index], program.policy_of[index]
         for move in moves:
             buffer = self._versions.buffer[move.version]
-            copy = _Copy(newest[buffer][move.source], self._replica(buffer, place), move, buffer, instruction.origin)
+            nbytes = program.buffers[buffer].nbytes
+            copy = _Copy(newest[buffer][move.source], self._replica(buffer, place), nbytes, instruction.origin)
             self._steps.append((copy, {}, place, policy))
         replicas: dict[int, int] = {}
         for buffer in instruction.reads:
@@ -157,14 +156,12 @@ class _Placing:
         instructions: list[Instruction] = []
         policy_of: list[int] = []
         for step, replicas, place, policy in self._steps:
+            policy_of.append(policy)
             if isinstance(step, _Copy):
-                made = step.instructions(number, device, self._versions, buffers)
-                instructions += made
-                policy_of += [policy] * len(made)
+                instructions.append(step.instruction(number, device[place]))
                 continue
             names = _Numbers({b: number.get(replica, replica) for b, replica in replicas.items()})
             instructions.append(self._renumbering.instruction(step, names, device[place]))
-            policy_of.append(policy)
         devices = tuple(sorted(device, key=device.__getitem__))
         names_of = tuple([self._versions.places[place] for place in devices])
         return Program(names_of, tuple(buffers), tuple(instructions), self._program.policies, tuple(policy_of))
@@ -207,35 +204,16 @@ class _Placing:
 
 
 @final
-class _Copy:
-    """A copy of a version from one replica to another."""
+class _Copy(NamedTuple):
+    """A copy of all bytes of a version from one replica to another."""
 
-    __slots__ = ("_buffer", "_into", "_move", "_origin", "_source")
+    source: int
+    into: int
+    nbytes: int
+    origin: Origin
 
-    def __init__(self, source: int, into: int, move: Move, buffer: int, origin: Origin) -> None:
-        self._source = source
-        self._into = into
-        self._move = move
-        self._buffer = buffer
-        self._origin = origin
-
-    def instructions(
-        self, number: dict[int, int], device: dict[int, int], versions: Versions, buffers: list[Buffer]
-    ) -> list[Instruction]:
-        """Return the copy as instructions: one, or two with a new cell between them."""
-        source, into = number.get(self._source, self._source), number[self._into]
-        whole = _whole(versions.nbytes[self._move.version])
-        target, origin = buffers[into].device, self._origin
-        if not self._move.staged:
-            return [CopyDtoD(View(into, whole), View(source, whole), (source,), (into,), target, origin)]
-        cell = len(buffers)
-        buffers.append(Buffer(0, HOST, Role.OUTPUT))
-        return [
-            CopyDtoH(cell, View(source, whole), (source,), (cell,), device[self._move.source], origin),
-            CopyHtoD(View(into, whole), cell, (cell,), (into,), target, origin),
-        ]
-
-
-def _whole(nbytes: int) -> Layout:
-    """Return the layout of all bytes of a buffer."""
-    return contiguous_layout((nbytes,), np.dtype(np.uint8))
+    def instruction(self, number: dict[int, int], device: int) -> Instruction:
+        """Return the copy with the new numbers of the replicas, as an instruction of the device that it goes to."""
+        whole = contiguous_layout((self.nbytes,), np.dtype(np.uint8))
+        source, into = number.get(self.source, self.source), number[self.into]
+        return CopyDtoD(View(into, whole), View(source, whole), (source,), (into,), device, self.origin)

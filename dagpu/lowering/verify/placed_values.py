@@ -58,7 +58,7 @@ def verify_placement(before: Program, after: Program) -> None:
     """
     _check_tables(before, after)
     terms = _Terms()
-    first, second = _Walk(before, terms, len(before.buffers)), _Walk(after, terms, len(before.buffers))
+    first, second = _Walk(before, terms), _Walk(after, terms)
     first.run(None)
     second.run(first.made)
     for key, count in (first.made - second.made).items():
@@ -124,11 +124,9 @@ class _Terms:
 class _Walk:
     """A walk over one program."""
 
-    def __init__(self, program: Program, terms: _Terms, shared: int) -> None:
+    def __init__(self, program: Program, terms: _Terms) -> None:
         self._program = program
         self._terms = terms
-        self._shared = shared
-        """The number of buffers that both programs have; those behind are replicas."""
         self.made: Counter[Hashable] = Counter()
         """How often each term is computed."""
         self.example: dict[Hashable, Instruction] = {}
@@ -138,8 +136,6 @@ class _Walk:
             for number, buffer in enumerate(program.buffers)
         ]
         """The value of each buffer now."""
-        self._copied: dict[int, tuple[int, int]] = {}
-        """For each cell that has all bytes of a buffer, the value and the layout of the copy."""
 
     def run(self, wanted: "Counter[Hashable] | None") -> None:
         """Walk over all instructions. Each term has to be among the `wanted` ones, no more often than there."""
@@ -159,7 +155,6 @@ class _Walk:
             value = self._terms.number(term)
             for at, buffer in enumerate(instruction.writes):
                 self.values[buffer] = self._terms.number((value, at))
-                self._copied.pop(buffer, None)
 
     def _device_of(self, instruction: Instruction) -> str:
         return self._program.devices[instruction.device]
@@ -186,17 +181,6 @@ class _Walk:
                 return False
             values[out.buffer] = values[source.buffer]
             return True
-        if isinstance(instruction, CopyDtoH) and instruction.out >= self._shared:
-            source, layout = instruction.source, self._terms.layout(instruction.source.layout)
-            values[instruction.out] = self._terms.number(("array", values[source.buffer], layout))
-            if _is_whole(source, buffers):
-                self._copied[instruction.out] = values[source.buffer], layout
-            return True
-        if isinstance(instruction, CopyHtoD) and instruction.source in self._copied:
-            value, layout = self._copied[instruction.source]
-            if layout == self._terms.layout(instruction.out.layout) and _is_whole(instruction.out, buffers):
-                values[instruction.out.buffer] = value
-                return True
         return False
 
     def _term(self, instruction: Instruction) -> Hashable:

@@ -1,5 +1,6 @@
 """Placement changes no result: on any mesh, on any devices, an op gives the bits that it gives on one device."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from dagpu import (
     BorrowError,
     CaptureError,
+    CostModel,
     KernelArgumentError,
+    Links,
     MovedError,
     PlanError,
     Spread,
@@ -25,6 +28,7 @@ from dagpu import (
     pipeline,
     plan_of,
     source,
+    trace,
     use_interpreter,
     use_mesh,
     zeros,
@@ -207,3 +211,27 @@ def test_small_work_stays_on_one_device() -> None:
     with use_mesh(mesh(4)):
         plan = plan_of(_sum(_sum(ones((4, 4)), ones((4, 4))), _sum(ones((4, 4)), ones((4, 4)))))
     assert len(plan.devices) == 1
+
+
+def test_explain_and_the_timeline_show_devices_and_links() -> None:
+    """The work and bytes of each device, the copies of each link, and for each copy the device that it comes from."""
+    x = ones((4, 4)).on("host:1").sync()
+    op = add(zeros((4, 4)).on("host:0").partition((2, 2)), x.borrow(), x.borrow()).first().unpartition()
+    text = op.schedule(Spread(mesh(2))).explain()
+    assert re.search(r"\nBy device:\ndevice +instructions +time +bytes beyond the inputs\n", text), text
+    assert re.search(r"\nhost:1 -> host:0 +1 +64 +7\.7 us", text), text
+    with trace() as timeline, use_mesh(mesh(2)):
+        op.sync()
+    assert "CopyDtoD from host:1" in [piece.label for piece in timeline.runs[0].predicted.pieces]
+    assert "By device" not in ones((4, 4)).explain()
+
+
+def test_links_are_measured() -> None:
+    """An op measures the links of a mesh; one device has none, and so the defaults."""
+    found = Links.measured(mesh(2)).sync()
+    assert found.host == Links().host
+    assert found.peer.bandwidth > 0 <= found.peer.latency
+    assert Links.measured(mesh(1)).sync() == Links()
+    one, other = mesh(2).devices
+    assert found.between(one, other) == found.peer
+    assert CostModel(links=found) == CostModel(links=found)
