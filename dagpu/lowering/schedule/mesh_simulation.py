@@ -314,31 +314,33 @@ class _Execution:
         Those are looked at that made what it uses, and the idlest one. Here a copy comes from where its version was
         made; the copies that are really made come from the nearest replica.
         """
-        there, limit, receives, uses = self._there, self._versions.free, self._receives, self._versions.uses[index]
-        free = self._free[self._engine[index]]
-        candidates = [self.idlest(self._engine[index])]
-        homes: list[tuple[int, dict[int, float]]] = []
-        for version in uses:
+        there, limit, receives, nbytes = self._there, self._versions.free, self._receives, self._versions.nbytes
+        engine, links = self._engine[index], self._links
+        free = self._free[engine]
+        candidates = [self.idlest(engine)]
+        used: list[tuple[dict[int, float], int, float, int]] = []
+        for version in self._versions.uses[index]:
             replicas = there[version]
-            for home in replicas:  # the first
-                homes.append((version, replicas))
+            for home, ready in replicas.items():
+                used.append((replicas, home, ready, nbytes[version]))
                 if home not in candidates and home < limit:
                     candidates.append(home)
-                break
+                break  # the first is where it was made
         best, chosen = inf, limit
         for place in candidates:
-            begin, extra = free[place], 0.0
-            for version, replicas in homes:
-                ready = replicas.get(place)
-                if ready is None:
-                    for home in replicas:  # the first
-                        latency, byte, _ = self._links[home][place]
-                        seconds = latency + self._versions.nbytes[version] * byte
-                        ready = max(replicas[home], receives[place]) + seconds
-                        extra += seconds
-                        break
-                if ready is not None and ready > begin:
-                    begin = ready
+            begin, extra, port = free[place], 0.0, receives[place]
+            for replicas, home, ready, size in used:
+                if place == home:
+                    arrival = ready
+                elif place in replicas:
+                    arrival = replicas[place]
+                else:
+                    latency, byte, _ = links[home][place]
+                    seconds = latency + size * byte
+                    arrival = (max(port, ready)) + seconds
+                    extra += seconds
+                if arrival > begin:
+                    begin = arrival
             score = begin + shun * extra
             if score < best or (score == best and place < chosen):
                 best, chosen = score, place
@@ -377,8 +379,9 @@ class _Execution:
         port, arrival, busy, found = self._receives[place], inf, 0.0, -1
         for source, ready in self._there[version].items():
             latency, byte, _ = links[source][place]
-            seconds = latency + nbytes * byte
-            end = max(ready, sends[source], port) + seconds
+            seconds, sent = latency + nbytes * byte, sends[source]
+            end = (max(sent, ready)) if sent > port or ready > port else port
+            end += seconds
             if end < arrival:
                 arrival, busy, found = end, seconds, source
         sends[found] = self._receives[place] = arrival - busy + busy / self._ports

@@ -128,7 +128,7 @@ class _Placing:
             nbytes = program.buffers[buffer].nbytes
             copy = _Copy(newest[buffer][move.source], self._replica(buffer, place), nbytes, instruction.origin)
             self._steps.append((copy, {}, place, policy))
-        replicas: dict[int, int] = {}
+        replicas = _Numbers()
         for buffer in instruction.reads:
             there = newest[buffer]
             if there:
@@ -160,8 +160,9 @@ class _Placing:
             if isinstance(step, _Copy):
                 instructions.append(step.instruction(number, device[place]))
                 continue
-            names = _Numbers({b: number.get(replica, replica) for b, replica in replicas.items()})
-            instructions.append(self._renumbering.instruction(step, names, device[place]))
+            for buffer, replica in replicas.items():
+                replicas[buffer] = number.get(replica, replica)
+            instructions.append(self._renumbering.instruction(step, replicas, device[place]))
         devices = tuple(sorted(device, key=device.__getitem__))
         names_of = tuple([self._versions.places[place] for place in devices])
         return Program(names_of, tuple(buffers), tuple(instructions), self._program.policies, tuple(policy_of))

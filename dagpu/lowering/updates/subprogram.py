@@ -83,12 +83,17 @@ class Renumbering:
         """Return the instruction on another device, with the new numbers of all its buffers and cells."""
         reads = tuple([buffers[b] for b in old.reads])
         writes = tuple([buffers[b] for b in old.writes])
+        if type(old) is Launch:  # most instructions are launches
+            operand = self._operand
+            args = tuple([operand(buffers, each) for each in old.args])
+            scratch, tiles = old.scratch, old.tile_list
+            if scratch is not None:
+                scratch = operand(buffers, scratch)
+            if tiles is not None:
+                tiles = operand(buffers, tiles)
+            return Launch(old.kernel, args, old.grid, reads, writes, device, old.origin, tiles, scratch)
         new = partial(self._operand, buffers)
         match old:
-            case Launch():
-                args, scratch = tuple(map(new, old.args)), new(old.scratch)
-                tiles = new(old.tile_list)
-                return Launch(old.kernel, args, old.grid, reads, writes, device, old.origin, tiles, scratch)
             case Fill():
                 return Fill(new(old.out), old.recipe, reads, writes, device, old.origin, new(old.seed))
             case CopyHtoD():
