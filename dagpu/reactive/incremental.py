@@ -30,7 +30,6 @@ from dagpu.reactive.live_stage import Contents, LiveStage
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker
 from dagpu.reactive.tiled_plans import ChangedParts
-from dagpu.runtime.calls.loaded_plan import check_placement
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage
@@ -309,9 +308,7 @@ class IncrementalRun:
         build: Build | None = None
         try:
             while True:
-                traced = await next_stage(tracer, waits)
-                check_placement(traced, settings.verify)
-                program = traced.program
+                program = (await next_stage(tracer, waits)).program
                 stage = self._maker.new_stage(tracer, live, program, stages)
                 made |= {storage: (stage.targets, buffer) for buffer, storage in tracer.builder.outputs()}
                 if not stages and all(map(_ends_on_host, tracer.suspended)):

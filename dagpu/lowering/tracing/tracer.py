@@ -94,7 +94,8 @@ class Tracer:
     ) -> None:
         self._origin: Origin = start_of_run()
         self._find = find
-        self._places = Placements(device, policy, find)
+        # A feed compares memory of one trace with that of the next, by the device too.
+        self._places = Placements(device, policy, find, one_device=snapshot is not None)
         self._loans = Loans()
         self._leaves = leaves = TracedArguments(inputs)
         self.live = None if snapshot is None else LiveInputs(snapshot, leaves.reads, before)

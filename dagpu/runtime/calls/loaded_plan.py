@@ -37,14 +37,9 @@ def plan_program(program: Program, check: bool) -> Plan:
 
 def plan_stage(stage: Stage, check: bool) -> Plan:
     """Return the plan of a traced stage. If `check` is set, the plan and the placement on a mesh are verified."""
-    check_placement(stage, check)
-    return plan_program(stage.program, check)
-
-
-def check_placement(stage: Stage, check: bool) -> None:
-    """Verify the placement of a traced stage on a mesh, if it has one and `check` is set."""
     if check and stage.traced is not stage.program:
         verify_placement(stage.traced, stage.program)
+    return plan_program(stage.program, check)
 
 
 def device_kind_of(plan: Plan) -> str:

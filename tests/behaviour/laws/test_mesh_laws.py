@@ -158,12 +158,14 @@ def test_ownership_is_that_of_one_device() -> None:
             zip_ops(x.on("host:1"), y.on("host:2")).graph()
 
 
-def test_a_feed_is_spread_too() -> None:
-    """Each value of a feed on a mesh is that of a run at the same source values, also where only a part runs again."""
+def test_a_feed_is_on_one_device() -> None:
+    """Each value of a feed is that of a run at the same source values, also where only a part runs again; `use_mesh`
+    and `Spread` leave it on its device."""
     a, b = source(np.ones((4, 4), np.float32)), source(np.ones((4, 4), np.float32))
 
     async def follow() -> None:
-        op = zip_ops(_sum(from_source(a), from_source(b)).to_host(), _sum(from_source(b), from_source(b)).to_host())
+        both = _sum(from_source(b), from_source(b)).schedule(Spread(mesh(2))).to_host()
+        op = zip_ops(_sum(from_source(a), from_source(b)).to_host(), both)
         async with observe(op) as feed:
             values = [await anext(feed)]
             a.set(np.full((4, 4), 3, np.float32))
