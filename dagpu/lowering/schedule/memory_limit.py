@@ -61,7 +61,7 @@ class _Limits:
     """The memory limits of the policies of a program: of whole runs, and of single devices."""
 
     def __init__(self, program: Program) -> None:
-        self._whole = [getattr(policy, "memory_limit", None) for policy in program.policies]
+        self._whole: list[int | None] = [getattr(policy, "memory_limit", None) for policy in program.policies]
         self._of_devices: dict[int, int] = {}
         """The limit of each device that has one, by its index."""
         self.limited = [limit is not None for limit in self._whole]
@@ -76,7 +76,7 @@ class _Limits:
 
     def exceeded(self, plan: Plan) -> dict[int, int]:
         """Return the devices whose limits a plan exceeds, with the limits; all of them for a limit of the run."""
-        whole = min([limit for limit in self._whole if limit is not None], default=None)
+        whole: int | None = min([limit for limit in self._whole if limit is not None], default=None)
         if whole is not None and plan.peak_bytes > whole:
             return dict.fromkeys(range(len(plan.devices)), whole)
         if not self._of_devices:

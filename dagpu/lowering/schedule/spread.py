@@ -128,7 +128,8 @@ def _checked_limit(limit: Any, mesh: Mesh) -> "int | DeviceLimits":
 class DeviceLimits(dict[str, int]):
     """Bytes by the names of devices. It is not changed once it is made."""
 
-    def __hash__(self) -> int:  # type: ignore[override]  # reason: a dict has none
+    # reason for both: a dict has no hash
+    def __hash__(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
         return hash(frozenset(self.items()))
 
 
