@@ -53,7 +53,7 @@ def lower_bound(program: Program, costs: CostModel, streams: int) -> MakespanBou
 
     In a program of more than `LARGEST` instructions, heads and tails are longest paths alone.
     """
-    on = Dependences(program, costs.times(program))
+    on = Dependences(program, costs.times(program), ports=costs.links.peer.ports)
     times: _Seconds = np.array(on.times, dtype=np.float64)
     before: list[list[int]] = [[] for _ in on.after]
     for index, later in enumerate(on.after):
@@ -62,7 +62,7 @@ def lower_bound(program: Program, costs: CostModel, streams: int) -> MakespanBou
     last = on.count - 1
     mirrored = [[last - follower for follower in later] for later in reversed(on.after)]
     pools = {pool: np.flatnonzero(np.array(on.pool) == pool) for pool in on.work}
-    shares = {pool: streams_of(pool, streams) for pool in on.work}
+    shares = {pool: streams_of(pool, streams, on.ports) for pool in on.work}
     heads = _heads(before, times, [(shares[pool], found) for pool, found in pools.items()])
     tails = _heads(mirrored, times[::-1], [(shares[pool], last - found[::-1]) for pool, found in pools.items()])[::-1]
     between = max([_least(heads[m], times[m], tails[m], shares[p]) for p, m in pools.items()], default=0.0)

@@ -53,6 +53,10 @@ class PlanError(DagpuError):
     """A plan breaks one of its invariants: a defect in a scheduling policy, or in dagpu."""
 
 
+class MeshError(DagpuError, ValueError):
+    """A mesh has no devices, or devices of several kinds, or its shape and axes do not fit."""
+
+
 class OperationCancelled(DagpuError):
     """A task awaited a `Pending` that was cancelled."""
 

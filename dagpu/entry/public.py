@@ -13,6 +13,7 @@ from dagpu.common.errors import (
     InteropError,
     KernelArgumentError,
     KernelBoundsError,
+    MeshError,
     MovedError,
     NestedRunError,
     NoDeviceError,
@@ -44,8 +45,11 @@ from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.sees import Along, Around, Columns, Here, Rows
 from dagpu.kernels.tile import Tile
 from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.lowering.schedule.links import Link, Links
 from dagpu.lowering.schedule.list_schedule import ListSchedule
+from dagpu.lowering.schedule.mesh import Mesh, use_mesh
 from dagpu.lowering.schedule.policies import RoundRobin, SchedulingPolicy, SingleStream
+from dagpu.lowering.schedule.spread import Spread
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
 from dagpu.ops.compose import value, zip_ops
 from dagpu.ops.creation import (
@@ -86,16 +90,17 @@ __all__ = [
     "Along", "Around", "Ask", "BorrowError", "Borrowed", "CaptureError", "Columns", "CompileError", "CostModel",
     "CudaGraph", "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "Elem", "ExportError",
     "Expression", "Feed", "Flow", "Foreign", "ForeignError", "ForeignFunction", "Here", "In", "InteropError",
-    "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Lazy", "Lent", "ListSchedule",
-    "MayAlloc", "Module", "MovedError", "NestedRunError", "NoAlloc", "NoDeviceError", "NotReadyError",
-    "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError", "Partition", "PartitionError", "Pending",
-    "Pipeline", "PlanError", "RoundRobin", "Rows", "SchedulingPolicy", "Scope", "Shape", "ShapeError", "SharedTensor",
-    "SingleStream", "Source", "SourceError", "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut",
-    "TensorRef", "Tile", "Trace", "UpdateError", "adopt", "arange", "array", "batch", "batching", "bf16", "bool_",
-    "c64", "c128", "convert", "current_device", "cutile_kernel", "cutoff", "device", "devices", "dup", "empty", "every",
-    "expr", "eye", "f16", "f32", "f64", "fill", "flow", "foreign", "from_array", "from_host", "full", "i8", "i16",
-    "i32", "i64", "kernel", "lend", "lend_mut", "lent_out", "linspace", "memcpy", "merge", "numba_kernel", "observe",
-    "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "share_array", "source", "spawn", "stream_of",
-    "trace", "triton_kernel", "u8", "u16", "u32", "u64", "unversioned", "use_device", "use_interpreter", "value",
-    "watch", "zeros", "zip_flows", "zip_ops",
+    "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Lazy", "Lent", "Link",
+    "Links", "ListSchedule", "MayAlloc", "Mesh", "MeshError", "Module", "MovedError", "NestedRunError", "NoAlloc",
+    "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
+    "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "Rows", "SchedulingPolicy",
+    "Scope", "Shape", "ShapeError", "SharedTensor", "SingleStream", "Source", "SourceError", "Spread", "Static",
+    "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace", "UpdateError",
+    "adopt", "arange", "array", "batch", "batching", "bf16", "bool_", "c64", "c128", "convert", "current_device",
+    "cutile_kernel", "cutoff", "device", "devices", "dup", "empty", "every", "expr", "eye", "f16", "f32", "f64",
+    "fill", "flow", "foreign", "from_array", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "lend",
+    "lend_mut", "lent_out", "linspace", "memcpy", "merge", "numba_kernel", "observe", "ones", "pipeline", "plan_of",
+    "rand", "randn", "record_origins", "share_array", "source", "spawn", "stream_of", "trace", "triton_kernel",
+    "u8", "u16", "u32", "u64", "unversioned", "use_device", "use_interpreter", "use_mesh", "value", "watch",
+    "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip

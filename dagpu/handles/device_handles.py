@@ -254,6 +254,10 @@ class Driver(Protocol):
         """
         ...
 
+    def reaches(self, peer: int) -> bool:
+        """Return whether the device reads the memory of device number `peer` of its kind."""
+        ...
+
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return the bytes of scratch memory that the body of a kernel needs here; 0 if this backend does not call it.
 
@@ -284,8 +288,12 @@ class Device:
 
     @property
     def name(self) -> str:
-        """The kind and the index of the device in one word. `device(name)` returns the device."""
-        return f"{self._kind}:{self._index}"
+        """The kind and the index of the device in one word. `device(name)` returns the device.
+
+        While an op is traced that `Spread` places, handles are on `host:auto` or `cuda:auto`: their device is chosen
+        once the whole op is known.
+        """
+        return f"{self._kind}:{self._index}" if self._index >= 0 else f"{self._kind}:auto"
 
     @property
     def kind(self) -> Literal["host", "cuda", "explore"]:
@@ -324,6 +332,22 @@ class Device:
 
 driver_of: Final[Callable[[Device], Driver]] = attrgetter("_driver")
 """Return the driver of a device."""
+
+
+def automatic_device(like: Device) -> Device:
+    """Return the place `host:auto` or `cuda:auto`, for work whose device is chosen after the trace. It asks the driver
+    of `like` for what a trace has to know, such as the bytes of scratch memory that a library needs."""
+    return Device(like.kind, -1, driver_of(like))
+
+
+def reaches(one: Device, other: Device) -> bool:
+    """Return whether a device reads the memory of another one of its kind, which may take a call of its driver."""
+    return driver_of(one).reaches(other.index)
+
+
+def is_automatic(name: str) -> bool:
+    """Return whether this is the name of an automatic device."""
+    return name.endswith(":auto")
 
 
 @final

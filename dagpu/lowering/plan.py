@@ -14,9 +14,11 @@ from typing import Final, TypeAlias, final
 from dagpu.common.frozen import plain
 from dagpu.common.slot import Slot
 from dagpu.lowering.program import (
+    HOST,
     Buffer,
     Instruction,
     Launch,
+    Role,
     Tiles,
     View,
     buffer_bytes,
@@ -125,6 +127,18 @@ class Plan:
 
     def _repr_svg_(self) -> str:
         return self.to_svg()
+
+
+def peak_bytes_on(plan: Plan) -> dict[str, int]:
+    """Return the bytes that a run allocates on each device beyond its inputs, by the device's name. Their sum is
+    `plan.peak_bytes`."""
+    found = dict.fromkeys(plan.devices, 0)
+    for name, arena in zip(plan.devices, plan.arena_bytes, strict=True):
+        found[name] += arena
+    for buffer in plan.buffers:
+        if buffer.role is Role.OUTPUT and buffer.device != HOST:
+            found[plan.devices[buffer.device]] += buffer.nbytes
+    return found
 
 
 def may_write_over(launch: Launch, source: int, out: int) -> bool:

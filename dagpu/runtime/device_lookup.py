@@ -15,6 +15,7 @@ from dagpu.common.origin import here
 from dagpu.common.wrong_arguments import add_call_place, replace_message, wrong_argument
 from dagpu.handles.device_handles import Device
 from dagpu.kernels.decorator import ARCH_COMPILER
+from dagpu.lowering.schedule.mesh import FIND_DEVICE
 from dagpu.ops.kernel_spec import KernelSpec
 
 GROUP = "dagpu.backends"
@@ -127,6 +128,9 @@ def find_device(name: str) -> Device:
         return _automatic()
     kind, index = _split_name(name)
     return backend(kind).device(index)
+
+
+FIND_DEVICE.set(find_device)
 
 
 @lru_cache(maxsize=64)

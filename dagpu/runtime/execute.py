@@ -17,7 +17,7 @@ from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Value
-from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
+from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
 from dagpu.runtime.calls.run_call import run_bound, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
@@ -48,7 +48,7 @@ def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
     """Return the plan of the op's first stage. Nothing is run, and the op keeps its handles."""
     tracer = Tracer(op, settings.device, settings.policy, find_device, flatten_op(op))
     try:
-        return plan_program(tracer.stage().program, settings.verify)
+        return plan_stage(tracer.stage(), settings.verify)
     finally:
         tracer.abandon("it was only planned")
 
@@ -145,7 +145,7 @@ async def _run_traced(
         while True:
             stage = await next_stage(tracer, waits)
             with quiet_collector():
-                plan = plan_program(stage.program, settings.verify) if stage.program.instructions else None
+                plan = plan_stage(stage, settings.verify) if stage.program.instructions else None
             if plan is not None:
                 call_on_plan(settings, op, plan)
                 loaded, bound = LoadedPlan(plan, settings), stage.bind()

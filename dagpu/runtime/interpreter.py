@@ -22,7 +22,9 @@ from dagpu.lowering.plan import Plan
 from dagpu.lowering.report.explanation import explain
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.list_schedule import ListSchedule
+from dagpu.lowering.schedule.mesh import chosen_mesh
 from dagpu.lowering.schedule.policies import SchedulingPolicy
+from dagpu.lowering.schedule.spread import over_mesh
 from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope
@@ -114,14 +116,16 @@ class StreamInterpreter:
         asked = self._device
         facts = (
             chosen_device(), device_lookup.version, raw_value(_DEVICE), raw_value(_SPIN), raw_value(_VERIFY),
-            raw_value(_DIRECT),
+            raw_value(_DIRECT), chosen_mesh(),
         )  # fmt: skip
         last = self._last
         if last is not None and last[0] == facts:
             return last[1]
         where = current_device() if asked is None else self._named(asked) if isinstance(asked, str) else asked
         check = VERIFY.get() if self._verify is None else self._verify
-        found = Settings(where, self._policy, check, self._graph_from, self._on_plan, DIRECT.get(), SPIN_US.get())
+        mesh = facts[-1]
+        policy = self._policy if mesh is None or asked is not None else over_mesh(self._policy, mesh)
+        found = Settings(where, policy, check, self._graph_from, self._on_plan, DIRECT.get(), SPIN_US.get())
         self._last = facts, found
         return found
 
@@ -167,7 +171,7 @@ class StreamInterpreter:
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
         """Describe the plan of an op in words. Times come from the cost model of the policy that places all of it."""
         check_op(op, "explain")
-        costs = getattr(_policy_of(op, self._policy), "costs", None)
+        costs = getattr(_policy_of(op, self.settings().policy), "costs", None)
         return explain(self.plan_of(op), costs if isinstance(costs, CostModel) else None)
 
 

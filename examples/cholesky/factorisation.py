@@ -1,12 +1,14 @@
 """Factors a symmetric positive definite matrix, A = L L^T, in tiles: one op of more than a hundred kernels.
 
-    python -m examples.cholesky [--quick] [--tiles 8] [--edge 96] [--streams 4] [--out cholesky.svg]
+    python -m examples.cholesky [--quick] [--tiles 8] [--edge 96] [--streams 4] [--devices cuda:0 cuda:1]
+                                [--out cholesky.svg]
 
     for k:  factor (k, k);  for r > k: solve (r, k);  for r >= c > k: update (r, c) with (r, k) and (c, k)
 
 This loop builds the DAG, without any statement about overlap. In the first steps most updates are independent, and in
 the last hardly any. The scheduler finds the updates that delay the others. A run on one stream under `dagpu.trace`
-measures the cost of the kernels, and the next run is planned with these costs: critical path first.
+measures the cost of the kernels, and the next run is planned with these costs: critical path first. With `--devices`
+the tiles are spread over several devices, each kernel where it is done soonest.
 Prints the predicted and the measured time of the plan, and the lower bound for any plan; writes the lanes as a picture.
 The factor is compared with numpy.linalg.cholesky, and has the same bits on one stream as on several.
 """
@@ -24,8 +26,11 @@ from dagpu import (
     CostModel,
     DeviceOp,
     ListSchedule,
+    Mesh,
+    SchedulingPolicy,
     SharedTensor,
     SingleStream,
+    Spread,
     Tensor,
     current_device,
     f64,
@@ -114,19 +119,23 @@ def job(given: argparse.Namespace) -> None:
     with dagpu.trace() as probe:  # the time of each kernel when nothing else runs
         alone = cholesky(matrix, tiles).schedule(SingleStream()).sync()
     costs = CostModel().learn(probe.kernel_times())
-    op = cholesky(matrix, tiles).schedule(ListSchedule(given.streams, costs))
+    policy: SchedulingPolicy = ListSchedule(given.streams, costs)
+    if given.devices:
+        policy = Spread(Mesh(given.devices), given.streams, costs)
+    op = cholesky(matrix, tiles).schedule(policy)
     told = [line.rstrip(":") for line in op.explain().splitlines() if line.startswith(TOLD)]
     given.out.write_text(picture(plan_of(op), costs), encoding="utf-8")
     with dagpu.trace(costs=costs) as trace:
         parts = op.sync()
 
     residual, distance = check(matrix, assembled(parts, tiles))
-    print(f"{len(matrix)} x {len(matrix)} in {tiles} x {tiles} tiles on {current_device().name}")
+    where = " ".join(given.devices) or current_device().name
+    print(f"{len(matrix)} x {len(matrix)} in {tiles} x {tiles} tiles on {where}")
     print(*told, "", trace, "", sep="\n")
     print(f"|A - L L^T| / |A| is {residual:.2g} n eps; from numpy.linalg.cholesky {distance:.2g} n eps")
     print(f"wrote {given.out}: what the plan runs where, and when")
     for one, other, third in zip(parts, alone, first, strict=True):
-        assert np.array_equal(one, other), "any schedule gives the same bits"
+        assert np.array_equal(one, other), "any schedule gives the same bits, on any devices"
         assert np.array_equal(one, third), "and so does every run"
     (run,) = trace.runs
     assert run.predicted.makespan >= run.predicted.bound
@@ -152,6 +161,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tiles", type=at_least(1), help="tiles along each axis (8)")
     parser.add_argument("--edge", type=at_least(STEP, STEP), help=f"of a tile, a multiple of {STEP} (96)")
     parser.add_argument("--streams", type=at_least(1), default=4, help="for kernels (4)")
+    parser.add_argument("--devices", nargs="+", default=(), help="devices to spread the tiles over (the current one)")
     parser.add_argument("--out", type=Path, default=Path("cholesky.svg"), help="picture to write (cholesky.svg)")
     given = parser.parse_args(arguments)
     given.tiles = given.tiles or (5 if given.quick else 8)

@@ -4,6 +4,7 @@ import gc
 import importlib
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ import pytest
 from dagpu import (
     DagpuError,
     Device,
+    Links,
+    Mesh,
+    Spread,
+    StreamInterpreter,
     Tensor,
     convert,
     devices,
@@ -23,10 +28,14 @@ from dagpu import (
     memcpy,
     ones,
     use_device,
+    use_interpreter,
     zeros,
     zip_ops,
 )
 from tests.gpu.support.gpu_kernels import add
+from tests.programs.expressions import bits
+from tests.programs.meshes import EAGER, Scatter
+from tests.programs.trials import random_dag
 from tests.support.paths import ROOT
 
 
@@ -145,3 +154,33 @@ def test_many_independent_ops_on_both(two: tuple[Device, Device]) -> None:
     ]
     for n, result in enumerate(zip_ops(*ops).sync()):
         assert (result == n + 1).all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_spread_over_both_has_the_bits_of_the_host(two: tuple[Device, Device], seed: int) -> None:
+    """Random DAGs, placed by chance and by cost, through streams: run again and again, with memory that moves."""
+    wanted = list(map(bits, random_dag(seed).on("host").sync()))
+    both = Mesh(list(two))
+    for policy in (Scatter(both, seed), Spread(both, costs=EAGER)):
+        with use_interpreter(StreamInterpreter(policy=policy)):
+            for _ in range(4):
+                assert list(map(bits, random_dag(seed).sync())) == wanted
+
+
+def test_the_links_of_both_are_measured(two: tuple[Device, Device]) -> None:
+    """Large copies are faster than over the host's bus, where the two read each other's memory."""
+    links = Links.measured(Mesh(list(two))).sync()
+    link = links.between(*two)
+    assert link.latency < 1e-3
+    assert link.bandwidth > 1e9
+
+
+def test_a_factorisation_on_both(
+    two: tuple[Device, Device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """examples/cholesky, whose own assertions compare it with one stream of one device, to the bit."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    script = importlib.import_module("examples.cholesky.factorisation")
+    names = [each.name for each in two]
+    script.main(["--tiles", "6", "--edge", "256", "--devices", *names, "--out", str(tmp_path / "lanes.svg")])
+    assert " ".join(names) in capsys.readouterr().out

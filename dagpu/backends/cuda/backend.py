@@ -114,6 +114,8 @@ def _devices(gpus: Sequence[Gpu], new_compiler: Callable[[], CubinCompiler]) -> 
         )
     compiler = new_compiler()
     drivers = [CudaDevice(gpu, compiler) for gpu in gpus]
+    for driver in drivers:
+        driver.all_devices = drivers
 
     def compile_ahead(spec: KernelSpec) -> None:
         drivers[0].library.load_kernel(spec, usual_variant(spec))

@@ -182,8 +182,11 @@ class _Selector:
         out, source = instruction.out, instruction.source
         copy = self._factories.copy(out.layout, source.layout)
         here, there = self._plan.buffers[out.buffer].device, self._plan.buffers[source.buffer].device
-        if there != here and not isinstance(copy, Memcpy):
-            device.reach(self._devices[there], instruction)
+        if there != here:
+            if isinstance(copy, Memcpy):  # without peer access the driver copies through the host
+                device.reaches(self._devices[there].gpu.index)
+            else:
+                device.reach(self._devices[there], instruction)
         places = self._place(out.buffer), self._place(source.buffer)
         return self._copied(instruction, device, copy, (out.layout, source.layout), places)
 

@@ -86,6 +86,10 @@ class ExploreDriver:
         writable_array(memory, layout)[...] = array
         return True
 
+    def reaches(self, peer: int) -> bool:
+        """Return true: all devices of this kind are in the memory of one process."""
+        return True
+
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return 0: here kernels run by their host bodies."""
         return 0

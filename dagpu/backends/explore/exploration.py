@@ -21,6 +21,9 @@ class UnderWay(Protocol):
     def lanes(self) -> int: ...
 
     @property
+    def device_of_lane(self) -> Sequence[int]: ...
+
+    @property
     def thread(self) -> int:
         """The thread that submitted the run. A thread executes only its own runs while it waits for another run."""
         ...
@@ -81,7 +84,7 @@ class Exploration:
     def begin(self, run: UnderWay) -> Choice:
         """Add a run in progress. Return the choice among its lanes."""
         number, self._runs = self._runs, self._runs + 1
-        choose = Seeded(self.seed * 1_000_003 + number, run.lanes)
+        choose = Seeded(self.seed * 1_000_003 + number, run.lanes, run.device_of_lane)
         choices, taken = self._choices, self.taken
         self.under_way.append(run)
 

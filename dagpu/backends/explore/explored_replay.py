@@ -30,8 +30,8 @@ class ExploreReplay:
     """
 
     __slots__ = (
-        "_exploration", "_machine", "_open", "_outcome", "_script", "_store", "_unseen", "_wakes", "held", "lanes",
-        "thread",
+        "_exploration", "_machine", "_open", "_outcome", "_script", "_store", "_unseen", "_wakes", "device_of_lane",
+        "held", "lanes", "thread",
     )  # fmt: skip
 
     def __init__(self, script: Script, bindings: Bindings, store: PoisonedStore, exploration: Exploration) -> None:
@@ -40,6 +40,7 @@ class ExploreReplay:
         self._exploration = exploration
         self._outcome = Outcome()
         self.lanes = len(script.lanes)
+        self.device_of_lane = [lane.device for lane in script.plan.lanes]
         self.thread = threading.get_ident()
         self.held = False
         self._machine: Machine | None = Machine(script, store, self._outcome, exploration.begin(self))

@@ -46,7 +46,7 @@ class Trial:
 
     def seeded(self, seed: int) -> Bits:
         """Execute in the order of a seed."""
-        return self.run(Seeded(seed, len(self.script.lanes)))
+        return self.run(Seeded(seed, len(self.script.lanes), [lane.device for lane in self.script.plan.lanes]))
 
     def listed(self, lanes: Iterable[int]) -> Bits:
         """Execute in the order of `lanes`, one for each step; after its end, the lowest ready lane is chosen."""

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, final
 
 from dagpu.common.origin import describe
 from dagpu.handles.device_handles import STAGED_BYTES, UserBody
-from dagpu.lowering.plan import Execute, Plan
+from dagpu.lowering.plan import Execute, Plan, peak_bytes_on
 from dagpu.lowering.program import Launch, Role, Tiles
 from dagpu.lowering.report.memory_bound import least_bytes
 from dagpu.lowering.report.missed_overlap import MOST_BRANCHES, Branch, Branches, branches_apart
@@ -32,6 +32,8 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
       the place in the user's code that built it. At most `rows` instructions are shown.
     - The critical path; the makespan compared with the lower bound max(critical path, work / lanes); the peak of memory
       beyond the inputs compared with the bytes that every execution of the plan holds at once.
+    - If there are several devices: for each device its instructions, their time, and the bytes that it takes beyond the
+      inputs; and for each link between two devices its copies, their bytes and their time.
     - Each foreign op: the origin of its predicted time; the reason if it keeps the plan from being a CUDA graph, else
       the operands that a graph copies, and those for which it captures the body again.
     - If a kernel is launched more than once: for each kernel its launches, the bytes that they read and write, their
@@ -49,6 +51,7 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
             *_time(found),
             _memory(plan),
             *_foreign(plan, costs or CostModel()),
+            *_devices(plan, found),
             "",
             *_kernels(found),
         ]
@@ -133,6 +136,36 @@ def _memory(plan: Plan) -> str:
         f"Memory beyond the inputs: {plan.peak_bytes:,} bytes, {_ratio(plan.peak_bytes, least)} the lower bound "
         f"{least:,} (what every execution of this plan holds at once)"
     )
+
+
+def _devices(plan: Plan, found: Prediction) -> list[str]:
+    """Return a table of the devices and one of the links between them; nothing for a plan on one device."""
+    if len(plan.devices) == 1:
+        return []
+    held = peak_bytes_on(plan)
+    work: list[list[float]] = [[] for _ in plan.devices]
+    links: dict[tuple[int, int], list[PredictedStep]] = {}
+    for piece in found.pieces:
+        device = found.device_of_lane[piece.lane]
+        work[device].append(piece.seconds)
+        if piece.peer >= 0:
+            links.setdefault((piece.peer, device), []).append(piece)
+    rows = [
+        (name, f"{len(work[at]):,}", duration(sum(work[at])), f"{held[name]:,}") for at, name in enumerate(plan.devices)
+    ]
+    lines = ["", "By device:", *table(("device", "instructions", "time", "bytes beyond the inputs"), rows)]
+    if links:
+        routes = [
+            (
+                f"{plan.devices[source]} -> {plan.devices[target]}",
+                f"{len(copies):,}",
+                f"{sum([copy.nbytes for copy in copies]):,}",
+                duration(sum([copy.seconds for copy in copies])),
+            )
+            for (source, target), copies in sorted(links.items())
+        ]
+        lines += ["", "By link:", *table(("link", "copies", "bytes", "time"), routes)]
+    return lines
 
 
 def _foreign(plan: Plan, costs: CostModel) -> list[str]:

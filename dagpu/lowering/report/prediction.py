@@ -12,7 +12,7 @@ from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin
 from dagpu.lowering.plan import Execute, Plan, Record, Wait
 from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program, label
-from dagpu.lowering.schedule.cost_model import COMPUTE, CostModel, engine_of
+from dagpu.lowering.schedule.cost_model import COMPUTE, PEER_IN, CostModel, EngineTimes, engine_of, engines_of, peer_of
 from dagpu.lowering.schedule.dependences import AccessHistory
 from dagpu.lowering.vector_clock import Clock, step_clocks
 
@@ -48,6 +48,8 @@ class PredictedStep:
     """Its direct predecessors by the buffers that they and it read and write, as indices of pieces."""
     waits: tuple[int, ...]
     """Pieces of other lanes that its lane waits for between the previous piece of the lane and this one."""
+    peer: int = -1
+    """Index of the device that a copy between two devices comes from; -1 for other instructions."""
 
     @property
     def seconds(self) -> float:
@@ -74,6 +76,8 @@ class Prediction:
     """Length of the critical path in seconds."""
     work_seconds: float
     """Largest work of one device's lanes with kernels (shared out evenly over them), or of one of its copy engines."""
+    ports: int = 1
+    """Number of copies between devices that a device sends at once, and that it receives at once."""
 
     @property
     def makespan(self) -> float:
@@ -96,14 +100,13 @@ class Prediction:
         With `engines`, each device has one copy engine for each direction. Without, copies overlap freely.
         """
         free = [0.0] * len(self.lanes)
-        busy: dict[tuple[int, int], float] = {}
+        busy = EngineTimes(self.ports)
         spans: list[tuple[float, float]] = []
         for piece, takes in zip(self.pieces, seconds, strict=True):
             begin = max([free[piece.lane], *[spans[other][1] for other in piece.waits]])
-            engine = self.device_of_lane[piece.lane], piece.engine
             if engines and piece.engine != COMPUTE:
-                begin = max(begin, busy.get(engine, 0.0))
-            free[piece.lane] = busy[engine] = begin + takes
+                begin = busy.claim(begin, takes, engines_of(self.device_of_lane[piece.lane], piece.engine, piece.peer))
+            free[piece.lane] = begin + takes
             spans.append((begin, begin + takes))
         return self.at(spans)
 
@@ -111,8 +114,9 @@ class Prediction:
         """Return the timeline of the same plan with these begins and ends of the pieces, predicted or measured."""
         pieces = [replace(piece, begin=begin, end=end) for piece, (begin, end) in zip(self.pieces, spans, strict=True)]
         critical, length = _critical(pieces)
-        work = _work(pieces, self.device_of_lane)
-        return Prediction(tuple(pieces), self.lanes, self.device_of_lane, self.clocks, critical, length, work)
+        work = _work(pieces, self.device_of_lane, self.ports)
+        lanes, devices = self.lanes, self.device_of_lane
+        return Prediction(tuple(pieces), lanes, devices, self.clocks, critical, length, work, self.ports)
 
 
 def overlap_of(spans: Iterable[tuple[float, float]]) -> float:
@@ -162,7 +166,16 @@ def forecast(plan: Plan, costs: CostModel | None = None) -> Prediction:
     names = tuple([f"{plan.devices[lane.device]}/{lane.key}" for lane in plan.lanes])
     devices = tuple([lane.device for lane in plan.lanes])
     clocks = step_clocks(plan.steps, len(plan.lanes), plan.events)
-    bare = Prediction(tuple(pieces), names, devices, tuple([clocks[piece.step] for piece in pieces]), (), 0.0, 0.0)
+    bare = Prediction(
+        tuple(pieces),
+        names,
+        devices,
+        tuple([clocks[piece.step] for piece in pieces]),
+        (),
+        0.0,
+        0.0,
+        model.links.peer.ports,
+    )
     return bare.timed(model.times(program_of(plan)))
 
 
@@ -175,11 +188,12 @@ def _piece(
     inputs: tuple[int, ...],
     waits: tuple[int, ...],
 ) -> PredictedStep:
-    text = label(instruction)
+    peer = peer_of(instruction, plan.buffers)
+    text = label(instruction) if peer < 0 else f"{label(instruction)} from {plan.devices[peer]}"
     written = sum([plan.buffers[buffer].nbytes for buffer in instruction.writes if plan.buffers[buffer].device != HOST])
     name = text.split(" ", 1)[1] if isinstance(instruction, Launch | HostCall) else text
-    kind, engine, origin = type(instruction).__name__, engine_of(instruction), instruction.origin
-    return PredictedStep(number, text, name, kind, lane, engine, origin, written, moved, 0.0, 0.0, inputs, waits)
+    kind, engine, origin = type(instruction).__name__, engine_of(instruction, plan.buffers), instruction.origin
+    return PredictedStep(number, text, name, kind, lane, engine, origin, written, moved, 0.0, 0.0, inputs, waits, peer)
 
 
 def dependencies(plan: Plan) -> list[tuple[int, ...]]:
@@ -206,13 +220,16 @@ def _critical(pieces: Sequence[PredictedStep]) -> tuple[tuple[int, ...], float]:
     return tuple(reversed(chain)), length
 
 
-def _work(pieces: Sequence[PredictedStep], device_of_lane: Sequence[int]) -> float:
-    """Return the largest work of one engine, shared out over its lanes, in seconds."""
+def _work(pieces: Sequence[PredictedStep], device_of_lane: Sequence[int], ports: int) -> float:
+    """Return the largest work of one engine, shared out over its lanes or ports, in seconds."""
     work: dict[tuple[int, int], float] = {}
     lanes: dict[tuple[int, int], set[int]] = {}
     for piece in pieces:
         place = device_of_lane[piece.lane], piece.engine
         work[place] = work.get(place, 0.0) + piece.seconds
         lanes.setdefault(place, set()).add(piece.lane)
-    shares = [seconds / (len(lanes[place]) if place[1] == COMPUTE else 1) for place, seconds in work.items()]
+    at_once = {
+        place: len(lanes[place]) if place[1] == COMPUTE else ports if place[1] == PEER_IN else 1 for place in work
+    }
+    shares = [seconds / at_once[place] for place, seconds in work.items()]
     return max(shares, default=0.0)

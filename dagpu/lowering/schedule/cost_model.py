@@ -7,7 +7,7 @@ them, and the cost of an event.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Final, Protocol, TypeAlias, final
 
@@ -30,15 +30,21 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
+from dagpu.lowering.schedule.links import Links, node_of
 from dagpu.ops.kernel_spec import KernelSpec
 
 COMPUTE: Final = 0
-"""Engine of kernels, fills, copies within a device and between devices, and host calls: they run concurrently."""
+"""Engine of kernels, fills, copies within a device, and host calls: they run concurrently."""
 UPLOAD: Final = 1
 """Engine of copies from the host: each device has one, so they run one at a time."""
 DOWNLOAD: Final = 2
 """Engine of copies to the host: each device has one, so they run one at a time."""
-ENGINES: Final = 3
+PEER_IN: Final = 3
+"""Engine of copies from another device, on the device that they go to. It runs as many at once as its link has
+ports."""
+PEER_OUT: Final = 4
+"""Engine of copies to another device, on the device that they come from. The other device's lane runs the copy."""
+ENGINES: Final = 5
 """Number of engines of a device."""
 
 _Learnt: TypeAlias = tuple[tuple[str, tuple[tuple[int, float, int], ...]], ...]
@@ -50,12 +56,62 @@ class _Buffered(Protocol):
 
     @property
     def buffers(self) -> tuple[Buffer, ...]: ...
+    @property
+    def devices(self) -> tuple[str, ...]: ...
 
 
-def engine_of(instruction: Instruction) -> int:
-    """Return the engine of its device that an instruction occupies: `COMPUTE`, `UPLOAD` or `DOWNLOAD`."""
+def peer_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
+    """Return the device that a copy between two devices comes from; -1 for any other instruction."""
+    if type(instruction) is CopyDtoD:
+        source = buffers[instruction.source.buffer].device
+        if source != buffers[instruction.out.buffer].device:
+            return source
+    return -1
+
+
+def engine_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
+    """Return the engine of its device that an instruction occupies: `COMPUTE`, `UPLOAD`, `DOWNLOAD` or `PEER_IN`."""
     kind = type(instruction)
+    if kind is CopyDtoD:
+        return COMPUTE if peer_of(instruction, buffers) < 0 else PEER_IN
     return UPLOAD if kind is CopyHtoD else DOWNLOAD if kind is CopyDtoH else COMPUTE
+
+
+@final
+class EngineTimes:
+    """The times at which engines are free, while a schedule is simulated. `ports` is the number of copies between
+    devices that a device sends at once, and that it receives at once; any other copy engine runs one copy."""
+
+    __slots__ = ("_free", "_ports")
+
+    def __init__(self, ports: int) -> None:
+        self._free: dict[tuple[int, int], list[float]] = {}
+        self._ports = ports
+
+    def claim(self, ready: float, seconds: float, places: Sequence[tuple[int, int]]) -> float:
+        """Occupy each of these engines, given by device and number, for the same `seconds`. Return the begin: the first
+        time from `ready` on at which all of them are free."""
+        slots, begin = [self.slots(place) for place in places], ready
+        for each in slots:
+            begin = max(begin, min(each))
+        for each in slots:
+            each[each.index(min(each))] = begin + seconds
+        return begin
+
+    def slots(self, place: tuple[int, int]) -> list[float]:
+        """Return the times at which the ports of an engine are free."""
+        found = self._free.get(place)
+        if found is None:
+            found = self._free[place] = [0.0] * (self._ports if place[1] >= PEER_IN else 1)
+        return found
+
+
+def engines_of(device: int, engine: int, peer: int) -> list[tuple[int, int]]:
+    """Return the copy engines that an instruction occupies: none for work on `COMPUTE`, both ends of a copy between
+    two devices."""
+    if engine == COMPUTE:
+        return []
+    return [(device, engine)] if peer < 0 else [(device, engine), (peer, PEER_OUT)]
 
 
 @final
@@ -69,8 +125,8 @@ class CostModel:
     written, whole and once. A model is immutable and compared by value; `declare`, `count` and `learn` return another
     model.
 
-    The defaults are medians measured on one H200 (driver 580, CUDA 13.0, 21 November 2026). Only a copy between two
-    devices was not measured: it is assumed to be as slow as a copy to the host.
+    A copy between two devices takes the time of their link. The defaults are medians measured on one H200 (driver 580,
+    CUDA 13.0, 21 November 2026); `Links` has those between devices.
     """
 
     launch: float = 2.4e-6
@@ -87,6 +143,8 @@ class CostModel:
     """Measured kernel times; `learn` adds to them."""
     counted: tuple[tuple[str, int], ...] = ()
     """Kernel names with the bytes of a launch, sorted; `count` adds to them."""
+    links: Links = field(default_factory=Links)
+    """The links between devices."""
 
     def __post_init__(self) -> None:
         number: Any  # whatever the user gave
@@ -96,6 +154,8 @@ class CostModel:
                 raise wrong_argument("CostModel", here(), name, number, wanted, "Write 4.29e12, say", ValueError)
         for name, number in (("launch", self.launch), ("host_call", self.host_call), *self.declared):
             _check_seconds("CostModel", name, number)
+        if not isinstance(self.links, Links):
+            raise wrong_argument("CostModel", here(), "links", self.links, "a Links", "Write links=Links(), say")
 
     def declare(self, kernels: Mapping[str, float]) -> "CostModel":
         """Return a model with these seconds on the device for each launch of the kernels of these names.
@@ -194,11 +254,12 @@ def _check_seconds(call: str, name: object, seconds: object) -> None:
 class _Clock:
     """A cost model with its tables as dicts, for the instructions of one program."""
 
-    __slots__ = ("_buffers", "_byte", "_counted", "_declared", "_host_byte", "_learnt", "_model")
+    __slots__ = ("_buffers", "_byte", "_counted", "_declared", "_host_byte", "_learnt", "_model", "_nodes")
 
     def __init__(self, model: CostModel, program: _Buffered) -> None:
         self._model = model
         self._buffers = program.buffers
+        self._nodes = [node_of(name) for name in program.devices]
         self._byte = 1 / model.bandwidth
         self._host_byte = 1 / model.host_bandwidth
         self._declared = dict(model.declared)
@@ -223,8 +284,11 @@ class _Clock:
         if isinstance(instruction, Launch):
             if self._declared or self._learnt or instruction.kernel.seconds is not None:
                 return model.launch + self._kernel(instruction.kernel, nbytes)
-        elif isinstance(instruction, CopyDtoD) and self._crosses(instruction):
-            return model.launch + instruction.source.layout.nbytes * self._host_byte
+        elif isinstance(instruction, CopyDtoD):
+            peer = peer_of(instruction, self._buffers)
+            if peer >= 0:
+                near = self._nodes[peer] == self._nodes[self._buffers[instruction.out.buffer].device]
+                return (model.links.peer if near else model.links.node).seconds(instruction.source.layout.nbytes)
         return model.launch + nbytes * self._byte
 
     def _kernel(self, kernel: KernelSpec, nbytes: int) -> float:
@@ -237,9 +301,6 @@ class _Clock:
         wanted = max(nbytes, 1)
         size, mean, _ = min(sizes, key=lambda known: abs(math.log(max(known[0], 1) / wanted)))
         return mean * wanted / max(size, 1)
-
-    def _crosses(self, copy: CopyDtoD) -> bool:
-        return self._buffers[copy.source.buffer].device != self._buffers[copy.out.buffer].device
 
 
 def _bytes_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
@@ -287,13 +348,14 @@ class PredictedTimes:
 
 
 def simulate(plan: Plan, costs: CostModel) -> PredictedTimes:
-    """Simulate a plan: lanes run concurrently, waits block on events, each copy engine runs one copy at a time.
+    """Simulate a plan: lanes run concurrently, waits block on events, each copy engine runs one copy at a time (a port
+    of a link, for copies between devices).
 
     Copies of one direction run in the order of the steps.
     """
     clock = _Clock(costs, plan)
     lane_free = [0.0] * len(plan.lanes)
-    engine_free: dict[tuple[int, int], float] = {}
+    engines = EngineTimes(costs.links.peer.ports)
     happened = [0.0] * plan.events
     starts: list[float] = []
     ends: list[float] = []
@@ -302,12 +364,11 @@ def simulate(plan: Plan, costs: CostModel) -> PredictedTimes:
         start = end = lane_free[lane]
         if isinstance(step, Execute):
             instruction = step.instruction
-            engine = engine_of(instruction)
+            seconds, engine = clock.seconds(instruction), engine_of(instruction, plan.buffers)
             if engine != COMPUTE:
-                start = max(start, engine_free.get((instruction.device, engine), 0.0))
-            end = start + clock.seconds(instruction)
-            if engine != COMPUTE:
-                engine_free[instruction.device, engine] = end
+                places = engines_of(instruction.device, engine, peer_of(instruction, plan.buffers))
+                start = engines.claim(start, seconds, places)
+            end = start + seconds
         elif isinstance(step, Wait):
             start = end = max(start, happened[step.event])
         elif isinstance(step, Record):

@@ -5,7 +5,7 @@ from operator import neg
 from typing import Final, final
 
 from dagpu.lowering.program import Instruction, Program
-from dagpu.lowering.schedule.cost_model import COMPUTE, ENGINES, engine_of
+from dagpu.lowering.schedule.cost_model import COMPUTE, ENGINES, PEER_IN, engine_of, peer_of
 
 ANYWHERE: Final = -1
 """Pool of an instruction that another policy places, on an unknown stream: it starts as soon as it is ready."""
@@ -65,16 +65,28 @@ class Dependences:
     """
 
     __slots__ = (
-        "after", "count", "devices", "feeds", "gate", "leaves_of", "pool", "producers", "rest", "times", "work",
+        "after", "count", "devices", "feeds", "gate", "leaves_of", "pool", "ports", "producers", "rest", "sender",
+        "times", "work",
     )  # fmt: skip
 
-    def __init__(self, program: Program, times: list[float], own: Sequence[bool] | None = None) -> None:
-        """`own` says for each instruction whether the policy places it; None if it places all."""
+    def __init__(
+        self, program: Program, times: list[float], own: Sequence[bool] | None = None, *, ports: int = 1
+    ) -> None:
+        """`own` says for each instruction whether the policy places it; None if it places all. `ports` is that of the
+        links between devices."""
         self.times = times
         """Seconds of each instruction."""
         self.count = count = len(times)
         self.devices = len(program.devices)
-        self.pool = [i.device * ENGINES + engine_of(i) for i in program.instructions]
+        self.ports = ports
+        """Number of copies between devices that a device sends at once, and that it receives at once."""
+        self.pool = [i.device * ENGINES + engine_of(i, program.buffers) for i in program.instructions]
+        self.sender = {
+            index: peer_of(program.instructions[index], program.buffers)
+            for index, pool in enumerate(self.pool)
+            if pool % ENGINES == PEER_IN
+        }
+        """For each copy between two devices, the device that it comes from."""
         if own is not None:
             self.pool = [pool if is_own else ANYWHERE for pool, is_own in zip(self.pool, own, strict=True)]
         self.after: list[list[int]] = [[] for _ in range(count)]
@@ -147,7 +159,7 @@ class Dependences:
         the pool that it needs is full. So it is the sum of the pools' shares and of the part (1 - 1 / `streams`) of the
         critical path.
         """
-        shares = [total / streams_of(pool, streams) for pool, total in self.work.items()]
+        shares = [total / streams_of(pool, streams, self.ports) for pool, total in self.work.items()]
         path = max(self.rest, default=0.0)
         alone = 0.0 if ANYWHERE in self.pool else 1 / streams
         return max([path, *shares]), sum(shares) + path * (1 - alone)
@@ -157,6 +169,8 @@ class Dependences:
         return sorted(range(self.count), key=list(map(neg, self.rest)).__getitem__)
 
 
-def streams_of(pool: int, streams: int) -> int:
-    """Return the number of streams of a pool: `streams` for kernels, one for the copies of each direction."""
-    return streams if pool % ENGINES == COMPUTE else 1
+def streams_of(pool: int, streams: int, ports: int = 1) -> int:
+    """Return the number of streams of a pool: `streams` for kernels, one for each of the `ports` of a link, and one for
+    the copies from the host and for those to it."""
+    engine = pool % ENGINES
+    return streams if engine == COMPUTE else ports if engine == PEER_IN else 1

@@ -40,8 +40,9 @@ class ListSchedule:
     """List scheduling by critical path, on `streams` streams of each device; the default policy.
 
     Kernels, fills and host calls run on streams 0 to `streams - 1`. If a program is more than one chain, copies from
-    the host have stream `streams` to themselves, and copies to the host the next one, so that they overlap with the
-    rest. An instruction runs on the stream of one of its producers if that is free.
+    the host have stream `streams` to themselves, copies to the host the next one, and copies from other devices those
+    after that, so that they overlap with the rest. An instruction runs on the stream of one of its producers if that
+    is free.
 
     `costs` gives the times of instructions. Declare the times that you know: `CostModel().declare({"gemm": 3e-5})`.
     """
@@ -66,20 +67,26 @@ class ListSchedule:
         """
         if _is_chain(program):
             return Placement((0,) * len(program.instructions))
-        on = Dependences(program, self.costs.times(program), placed_by(program, self))
-        lower, graham = on.bounds(self.streams)
-        best = ListSimulation(on, self.streams, list(range(on.count)), hold_back=True)
-        if best.makespan > _GOOD * lower:
-            ranked = on.by_path()
-            other = ListSimulation(on, self.streams, ranked, hold_back=True, limit=best.makespan)
-            if other.makespan < best.makespan:
+        return place_on_streams(program, self.streams, self.costs, placed_by(program, self))
+
+
+def place_on_streams(program: Program, streams: int, costs: CostModel, own: list[bool]) -> Placement:
+    """Return the stream of each instruction and the order in which the instructions start, as `ListSchedule` chooses
+    them. `own` says for each instruction whether the policy places it."""
+    on = Dependences(program, costs.times(program), own, ports=costs.links.peer.ports)
+    lower, graham = on.bounds(streams)
+    best = ListSimulation(on, streams, list(range(on.count)), hold_back=True)
+    if best.makespan > _GOOD * lower:
+        ranked = on.by_path()
+        other = ListSimulation(on, streams, ranked, hold_back=True, limit=best.makespan)
+        if other.makespan < best.makespan:
+            best = other
+        if on.gate and best.makespan > _GOOD * lower:
+            limit = best.makespan if best.makespan > graham else best.makespan / _GOOD
+            other = ListSimulation(on, streams, ranked, hold_back=False, limit=limit)
+            if other.makespan <= limit:
                 best = other
-            if on.gate and best.makespan > _GOOD * lower:
-                limit = best.makespan if best.makespan > graham else best.makespan / _GOOD
-                other = ListSimulation(on, self.streams, ranked, hold_back=False, limit=limit)
-                if other.makespan <= limit:
-                    best = other
-        return Placement(best.keys, best.order)
+    return Placement(best.keys, best.order)
 
 
 def _is_chain(program: Program) -> bool:

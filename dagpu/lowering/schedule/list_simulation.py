@@ -4,7 +4,7 @@ import math
 from heapq import heappop, heappush
 from typing import Final, final
 
-from dagpu.lowering.schedule.cost_model import COMPUTE, ENGINES, UPLOAD
+from dagpu.lowering.schedule.cost_model import COMPUTE, DOWNLOAD, ENGINES, PEER_OUT, UPLOAD, EngineTimes
 from dagpu.lowering.schedule.dependences import ANYWHERE, Dependences, streams_of
 
 _LOOK: Final = 64
@@ -32,6 +32,7 @@ class ListSimulation:
         "_rank",
         "_ranked",
         "_ready",
+        "_senders",
         "_streams",
         "_toward",
         "_unbound",
@@ -57,8 +58,10 @@ class ListSimulation:
         """A heap of the running instructions: end time, and position in `order`."""
         self._ready: list[list[int]] = [[] for _ in range(on.devices * ENGINES)]
         """For each pool, a heap of the ranks of its ready instructions."""
-        self._idle = [_keys_of(pool % ENGINES, streams) for pool in range(on.devices * ENGINES)]
+        self._idle = [_keys_of(pool % ENGINES, streams, on.ports) for pool in range(on.devices * ENGINES)]
         """For each pool, a stack of its free streams: the last freed is the first taken, so that few are used."""
+        self._senders = EngineTimes(on.ports)
+        """The times at which devices can send another copy. The lane of the receiving device waits for that."""
         self._unbound: list[int] = []
         """Ready instructions that belong to no pool."""
         self._streams = streams
@@ -99,7 +102,10 @@ class ListSimulation:
             if pool_of[index] != ANYWHERE:
                 left[pool_of[index]] -= times[index]
         self._counted = len(self.order)
-        return any(now + seconds / streams_of(pool, self._streams) > self._limit for pool, seconds in left.items())
+        return any(
+            now + seconds / streams_of(pool, self._streams, self._on.ports) > self._limit
+            for pool, seconds in left.items()
+        )
 
     def _offer(self, index: int) -> None:
         """Add an instruction to the ready instructions of its pool."""
@@ -112,6 +118,8 @@ class ListSimulation:
     def _start(self, index: int, key: int, now: float) -> None:
         """Start an instruction on a stream, and offer the leaves that were held back for its start."""
         on = self._on
+        if index in on.sender:
+            now = self._senders.claim(now, on.times[index], [(on.sender[index], PEER_OUT)])
         heappush(self._events, (now + on.times[index], len(self.order)))
         self.order.append(index)
         self.keys[index] = key
@@ -161,8 +169,10 @@ class ListSimulation:
                 self._start(index, idle.pop(), now)
 
 
-def _keys_of(engine: int, streams: int) -> list[int]:
+def _keys_of(engine: int, streams: int, ports: int) -> list[int]:
     """Return the keys of the streams of a pool, as a stack: the last is used first."""
     if engine == COMPUTE:
         return list(range(streams - 1, -1, -1))
-    return [streams if engine == UPLOAD else streams + 1]
+    if engine in (UPLOAD, DOWNLOAD):
+        return [streams if engine == UPLOAD else streams + 1]
+    return list(range(streams + 1 + ports, streams + 1, -1))

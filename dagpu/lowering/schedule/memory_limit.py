@@ -2,14 +2,16 @@
 
 Buffers of instructions that overlap cannot share memory, so the number of lanes is halved until the plan fits. A
 depth-first order ends a branch before it begins the next one, so fewer buffers are alive at once. For each number of
-lanes the policy's own order is tried first, because it was chosen for speed.
+lanes the policy's own order is tried first, because it was chosen for speed. A limit of one device gives up overlap on
+that device alone.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import final
 
 from dagpu.common.errors import PlanError
 from dagpu.lowering.memory.planner import describe_peak
-from dagpu.lowering.plan import Plan
+from dagpu.lowering.plan import Plan, peak_bytes_on
 from dagpu.lowering.program import Program
 from dagpu.lowering.schedule.dependences import AccessHistory
 from dagpu.lowering.schedule.policies import reordered
@@ -26,12 +28,13 @@ def fit(
     Raises:
         PlanError: no variant keeps the limits.
     """
-    limits = [getattr(policy, "memory_limit", None) for policy in program.policies]
-    limit = min([limit for limit in limits if limit is not None], default=None)
-    if limit is None or plan.peak_bytes <= limit:
+    limits = _Limits(program)
+    over = limits.exceeded(plan)
+    if not over:
         return plan
     free = [
-        limits[policy] is not None and type(key) is int for policy, key in zip(program.policy_of, keys, strict=True)
+        limits.limited[policy] and type(key) is int and instruction.device in over
+        for policy, key, instruction in zip(program.policy_of, keys, program.instructions, strict=True)
     ]
     numbers: dict[Hashable, int] = {}
     for key, movable in zip(keys, free, strict=True):
@@ -45,12 +48,47 @@ def fit(
         folded = [numbers[key] % left if movable else key for key, movable in zip(keys, free, strict=True)]
         for source, placed in ((program, folded), (deep, [folded[at] for at in order])):
             tried = make(source, placed)
-            if tried.peak_bytes <= limit:
+            if not limits.exceeded(tried):
                 return tried
             best = min(best, tried, key=lambda each: each.peak_bytes)
         if left == 1:
-            raise _too_large(best, limit)
+            raise _too_large(best, limits)
         left = (left + 1) // 2
+
+
+@final
+class _Limits:
+    """The memory limits of the policies of a program: of whole runs, and of single devices."""
+
+    def __init__(self, program: Program) -> None:
+        self._whole: list[int | None] = [getattr(policy, "memory_limit", None) for policy in program.policies]
+        self._of_devices: dict[int, int] = {}
+        """The limit of each device that has one, by its index."""
+        self.limited = [limit is not None for limit in self._whole]
+        """For each policy, whether it has a limit."""
+        for number, policy in enumerate(program.policies):
+            if callable(getattr(policy, "limit_on", None)):
+                self._whole[number] = None
+                for device, name in enumerate(program.devices):
+                    limit = policy.limit_on(name)
+                    if limit is not None:
+                        self._of_devices[device] = min(limit, self._of_devices.get(device, limit))
+
+    def exceeded(self, plan: Plan) -> dict[int, int]:
+        """Return the devices whose limits a plan exceeds, with the limits; all of them for a limit of the run."""
+        whole: int | None = min([limit for limit in self._whole if limit is not None], default=None)
+        if whole is not None and plan.peak_bytes > whole:
+            return dict.fromkeys(range(len(plan.devices)), whole)
+        if not self._of_devices:
+            return {}
+        held = peak_bytes_on(plan)
+        return {at: limit for at, limit in self._of_devices.items() if held[plan.devices[at]] > limit}
+
+    def bytes_over(self, plan: Plan, device: int) -> tuple[int, str]:
+        """Return the bytes that a limit of this device is about, and where they are, in words."""
+        if device in self._of_devices:
+            return peak_bytes_on(plan)[plan.devices[device]], f" on {plan.devices[device]}"
+        return plan.peak_bytes, ""
 
 
 def _depth_first(program: Program) -> list[int]:
@@ -88,11 +126,13 @@ def _needs(program: Program) -> list[list[int]]:
     ]
 
 
-def _too_large(plan: Plan, limit: int) -> PlanError:
+def _too_large(plan: Plan, limits: _Limits) -> PlanError:
     """Build the error for the smallest plan that was found."""
-    most = max(range(len(plan.devices)), key=plan.arena_bytes.__getitem__)
+    over = limits.exceeded(plan)
+    most = max(over, key=plan.arena_bytes.__getitem__)
+    held, where = limits.bytes_over(plan, most)
     return PlanError(
-        f"this takes {plan.peak_bytes:,} bytes, and the policy's memory_limit is {limit:,}: no order and no number of "
+        f"this takes {held:,} bytes{where}, and the policy's memory_limit is {over[most]:,}: no order and no number of "
         f"streams that was tried takes less. Alive at once: {describe_peak(plan, most)}. Raise the limit, or cut the "
         "work into smaller pieces."
     )

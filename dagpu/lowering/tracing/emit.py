@@ -33,8 +33,9 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
+from dagpu.lowering.schedule.spread import spreads
 from dagpu.lowering.tracing.deferred import Deferred, FromCell
-from dagpu.lowering.tracing.program_builder import ProgramBuilder
+from dagpu.lowering.tracing.program_builder import NO_DEVICE, ProgramBuilder
 from dagpu.ops import creation, graph, launch
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall as HostCallNode
@@ -132,7 +133,7 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
     operands = list(args)
     reads: list[int] = []
     writes: list[int] = []
-    grid, device = spec.grid, HOST
+    grid, device, several = spec.grid, HOST, False
     for index, param in spec.tensors:
         if param.form == "out":
             tiles = operands[index] = b.write_tiles_view(args[index])
@@ -144,9 +145,10 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
             buffer = view.buffer
             reads.append(buffer)
         at = b.device_of(buffer)
-        if device != at and device != HOST:
-            raise _two_devices(node, args)
+        several |= device not in (at, HOST)
         device = at
+    if several:
+        device = _device_of_several(node, args, writes, b, policy)
     for index, check in spec.lazy:  # numbers that the call had were converted by the call
         operands[index] = check(args[index])
     if SymbolicNumber in map(type, operands):
@@ -212,6 +214,20 @@ def _scratch(
         return None
     memory = b.new_tensor(device, contiguous_layout((nbytes,), np.dtype(np.uint8)), origin)
     return b.write_view(memory)  # nothing else refers to the memory: it is a temporary
+
+
+def _device_of_several(
+    node: launch.Launch, args: tuple[Any, ...], writes: list[int], b: ProgramBuilder, policy: int
+) -> int:
+    """Return the device of a launch whose tensors are on several: under `Spread` that of its outputs, or else one that
+    is chosen later. The placement copies the inputs there."""
+    placed = b.policies[policy]
+    if spreads(placed):
+        b.device_index(placed.mesh.automatic)  # also where no memory is on it: the program is to be placed
+    named = {b.device_of(buffer) for buffer in writes} - {b.automatic}
+    if b.automatic == NO_DEVICE or len(named) > 1:
+        raise _two_devices(node, args)
+    return named.pop() if named else b.automatic
 
 
 def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentError:

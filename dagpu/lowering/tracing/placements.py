@@ -7,24 +7,30 @@ from dagpu.common.errors import NoDeviceError
 from dagpu.common.wrong_arguments import add_call_place
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.lowering.schedule.policies import OnStream
+from dagpu.lowering.schedule.spread import on_one_device, spreads
 from dagpu.ops.compose import On
 
 Placement: TypeAlias = tuple[Device, int, bool]
-"""The device for new memory, the index of the policy, and whether the user named the device."""
+"""The device for new memory, the index of the policy, and whether the user named the device or a mesh."""
 
 
 @final
 class Placements:
-    """The policies of a program, and the placement at the current point of the trace. The innermost `On` wins."""
+    """The policies of a program, and the placement at the current point of the trace. The innermost `On` wins.
 
-    __slots__ = ("_find", "current", "indices", "policies")
+    With `one_device`, policies that spread work over a mesh choose streams alone.
+    """
 
-    def __init__(self, device: Device, policy: Any, find: Callable[[str], Device]) -> None:
+    __slots__ = ("_find", "_one_device", "current", "indices", "policies")
+
+    def __init__(self, device: Device, policy: Any, find: Callable[[str], Device], *, one_device: bool = False) -> None:
         self._find = find
+        self._one_device = one_device
+        policy = on_one_device(policy) if one_device else policy
         self.policies: list[Any] = [policy]
         self.indices: dict[Hashable, int] = {id(policy): 0}
         """The index of each policy in `policies`, by its key."""
-        self.current: Placement = (device, 0, False)
+        self.current: Placement = (policy.mesh.automatic, 0, True) if spreads(policy) else (device, 0, False)
 
     def share_policies(self, other: "Placements") -> None:
         """Use the policies and indices of another trace of the same program."""
@@ -43,7 +49,9 @@ class Placements:
                 raise add_call_place(f"on({place!r})", node.origin, error) from None
         if isinstance(place, Stream):
             return place.device, self.policy_of_stream(place), True
-        return device, self._policy_index(place, id(place)), chosen
+        key, place = id(place), on_one_device(place) if self._one_device else place
+        index = self._policy_index(place, key)
+        return (place.mesh.automatic, index, True) if spreads(place) else (device, index, chosen)
 
     def policy_of_stream(self, stream: Stream) -> int:
         """Return the index of the policy that puts all instructions on one stream."""

@@ -6,8 +6,8 @@ Python's reference counts decide which memory outlives the stage, and no closure
 """
 
 import weakref
-from collections.abc import Iterator
-from typing import Any, final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
 from dagpu.ops.initializers import Constant
 
+NO_DEVICE: Final = -2
+"""The index of no device, which no buffer has."""
+
 _CELL_IN, _CELL_OUT = Buffer(0, HOST, Role.INPUT), Buffer(0, HOST, Role.OUTPUT)
 
 
@@ -68,11 +71,13 @@ class ProgramBuilder:
         "_external",
         "_loans",
         "_own_storages",
+        "_placed",
         "_reads",
         "_tiles",
         "_undefined",
         "_views",
         "arrays",
+        "automatic",
         "drawn",
         "graphs",
         "inputs",
@@ -112,6 +117,9 @@ class ProgramBuilder:
         self.locks: dict[Storage, bool] = {}
         """The storages from outside the run that the stage locks: exclusively if true, for reading if false."""
         self._devices: dict[Device, int] = {}
+        self.automatic = NO_DEVICE
+        """The index of the automatic device, on which instructions are that get their device after the trace."""
+        self._placed: Program | None = None
         self._buffers: list[Buffer] = []
         self._own_storages: dict[int, weakref.ref[TracedStorage]] = {}
         self._external: dict[Storage, int] = {}
@@ -129,6 +137,8 @@ class ProgramBuilder:
         number = self._devices.get(device)
         if number is None:
             number = self._devices[device] = len(self._devices)
+            if device.index < 0:
+                self.automatic = number
         return number
 
     def new_tensor(self, device: Device, layout: Layout, origin: Origin) -> Tensor[Any, Any]:
@@ -380,8 +390,15 @@ class ProgramBuilder:
         )
 
     def buffer_count(self) -> int:
-        """Return the number of buffers so far."""
-        return len(self._buffers)
+        """Return the number of buffers so far, with those that the placement has added."""
+        return len(self._buffers if self._placed is None else self._placed.buffers)
+
+    def place_outputs(self, placed: Program, find: Callable[[str], Device]) -> None:
+        """Note the placed program, and the devices that it has for memory which handles refer to."""
+        self._placed = placed
+        for index, storage in self.outputs():
+            if storage.device.index < 0:
+                storage.device = find(placed.devices[placed.buffers[index].device])
 
     def external_buffers(self) -> dict[Storage, int]:
         """Return the storages from outside that are read or written, with their buffers."""

@@ -29,6 +29,7 @@ from dagpu.lowering.arguments.traced_arguments import TracedArguments, storage_o
 from dagpu.lowering.program import Program
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.signature import Signature, make_signature
+from dagpu.lowering.schedule.spread import place_spread
 from dagpu.lowering.tracing.deferred import PENDING, Deferred, ForeignSuspension, FromCell, FromItems, Turns, resolve
 from dagpu.lowering.tracing.evaluate import AnyOp, Evaluation
 from dagpu.lowering.tracing.loans import Loans
@@ -50,10 +51,12 @@ _T = TypeVar("_T")
 class Stage:
     """The result of one call of `Tracer.stage`: a program, its inputs, and the memory that its run must lock."""
 
-    __slots__ = ("_undo_log", "graphs", "inputs", "locks", "program")
+    __slots__ = ("_undo_log", "graphs", "inputs", "locks", "program", "traced")
 
-    def __init__(self, program: Program, builder: ProgramBuilder, undo_log: UndoLog) -> None:
+    def __init__(self, program: Program, traced: Program, builder: ProgramBuilder, undo_log: UndoLog) -> None:
         self.program = program
+        self.traced = traced
+        """The program before its placement on a mesh; the program itself without one."""
         self.inputs = builder.inputs
         self.locks = builder.locks
         self.graphs = builder.graphs
@@ -90,7 +93,9 @@ class Tracer:
         before: LiveInputs | None = None,
     ) -> None:
         self._origin: Origin = start_of_run()
-        self._places = Placements(device, policy, find)
+        self._find = find
+        # A feed compares memory of one trace with that of the next, by the device too.
+        self._places = Placements(device, policy, find, one_device=snapshot is not None)
         self._loans = Loans()
         self._leaves = leaves = TracedArguments(inputs)
         self.live = None if snapshot is None else LiveInputs(snapshot, leaves.reads, before)
@@ -183,8 +188,12 @@ class Tracer:
             evaluation.memo.forget_private()
             evaluation.seen.clear()  # ops that closures have built hold borrows, whose memory would count as an output
         self._evaluation.memo.forget_unreachable()
-        program = self._evaluation.builder.program()
-        return Stage(program, self._evaluation.builder, self._evaluation.taker.undo_log)
+        builder = self._evaluation.builder
+        traced = builder.program()
+        program = place_spread(traced)
+        if program is not traced:
+            builder.place_outputs(program, self._find)
+        return Stage(program, traced, builder, self._evaluation.taker.undo_log)
 
     def make_signature(self) -> Signature | None:
         """Return the record that lets later runs of the same op skip their trace. Call this after the trace of the

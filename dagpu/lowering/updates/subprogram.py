@@ -1,6 +1,8 @@
 """The program that some instructions of another program make. What they find is input, what they leave is output."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 from dagpu.common.frozen import plain
@@ -54,11 +56,11 @@ def extract(whole: Program, chosen: tuple[int, ...], targets: set[int]) -> Subpr
         return Role.OUTPUT if buffer in targets or whole.buffers[buffer].device < 0 else Role.TEMPORARY
 
     buffers = [Buffer(whole.buffers[b].nbytes, device_number[whole.buffers[b].device], role_of(b)) for b in touched]
-    renumber = _Renumbering(number, device_number)
+    renumber = Renumbering()
     program = Program(
         tuple(whole.devices[device] for device in devices if device >= 0),
         tuple(buffers),
-        tuple(map(renumber.instruction, instructions)),
+        tuple([renumber.instruction(each, number, device_number[each.device]) for each in instructions]),
         whole.policies,
         tuple(whole.policy_of[index] for index in chosen),
     )
@@ -71,51 +73,57 @@ def extract(whole: Program, chosen: tuple[int, ...], targets: set[int]) -> Subpr
 
 
 @final
-class _Renumbering:
+class Renumbering:
     """Writes instructions with other numbers of buffers and devices. A view that several share stays one object."""
 
-    def __init__(self, buffers: dict[int, int], devices: dict[int, int]) -> None:
-        self._buffers = buffers
-        self._devices = devices
-        self._made: dict[int, Any] = {}
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int], Any] = {}
 
-    def instruction(self, old: Instruction) -> Instruction:
-        """Return the instruction with the new numbers."""
-        new: dict[str, Any] = {
-            "reads": tuple([self._buffers[b] for b in old.reads]),
-            "writes": tuple([self._buffers[b] for b in old.writes]),
-            "device": self._devices[old.device],
-        }
+    def instruction(self, old: Instruction, buffers: Mapping[int, int], device: int) -> Instruction:
+        """Return the instruction on another device, with the new numbers of all its buffers and cells."""
+        reads = tuple([buffers[b] for b in old.reads])
+        writes = tuple([buffers[b] for b in old.writes])
+        if type(old) is Launch:  # most instructions are launches
+            operand = self._operand
+            args = tuple([operand(buffers, each) for each in old.args])
+            scratch, tiles = old.scratch, old.tile_list
+            if scratch is not None:
+                scratch = operand(buffers, scratch)
+            if tiles is not None:
+                tiles = operand(buffers, tiles)
+            return Launch(old.kernel, args, old.grid, reads, writes, device, old.origin, tiles, scratch)
+        new = partial(self._operand, buffers)
         match old:
-            case Launch():
-                return replace(old, args=tuple(map(self._operand, old.args)), scratch=self._operand(old.scratch), **new)
             case Fill():
-                return replace(old, out=self._operand(old.out), seed=self._operand(old.seed), **new)
+                return Fill(new(old.out), old.recipe, reads, writes, device, old.origin, new(old.seed))
             case CopyHtoD():
-                return replace(old, out=self._operand(old.out), source=self._buffers[old.source], **new)
+                return CopyHtoD(new(old.out), buffers[old.source], reads, writes, device, old.origin)
             case CopyDtoH():
-                return replace(old, out=self._buffers[old.out], source=self._operand(old.source), **new)
+                return CopyDtoH(buffers[old.out], new(old.source), reads, writes, device, old.origin)
             case CopyDtoD():
-                return replace(old, out=self._operand(old.out), source=self._operand(old.source), **new)
+                return CopyDtoD(new(old.out), new(old.source), reads, writes, device, old.origin)
             case HostCall():
-                return replace(old, out=self._buffers[old.out], argument=self._operand(old.argument), **new)
+                argument = new(old.argument)
+                return HostCall(old.function, argument, buffers[old.out], reads, writes, device, old.origin)
             case GraphLaunch():
-                return replace(old, **new)
+                return replace(old, reads=reads, writes=writes, device=device)
 
-    def _operand(self, operand: Any) -> Any:
+    def _operand(self, buffers: Mapping[int, int], operand: Any) -> Any:
         """Return an operand with the new numbers; a plain value itself."""
         kind = type(operand)
-        if kind is View or kind is Tiles:
-            found = self._made.get(id(operand))
+        if kind is View:
+            number = buffers[operand.buffer]
+            found = self._made.get((id(operand), number))
             if found is None:
-                found = self._made[id(operand)] = self._rewritten(operand)
+                found = self._made[id(operand), number] = View(number, operand.layout)
+            return found
+        if kind is Tiles:
+            number = buffers[operand.view.buffer]
+            found = self._made.get((id(operand), number))
+            if found is None:
+                tiles = Tiles(self._operand(buffers, operand.view), operand.tile, operand.grid)
+                found = self._made[id(operand), number] = tiles
             return found
         if kind is Cell:
-            return Cell(self._buffers[operand.buffer])
-        return Items(tuple(map(self._operand, operand.items))) if kind is Items else operand
-
-    def _rewritten(self, operand: "View | Tiles") -> "View | Tiles":
-        if type(operand) is Tiles:
-            return Tiles(self._operand(operand.view), operand.tile, operand.grid)
-        assert type(operand) is View
-        return View(self._buffers[operand.buffer], operand.layout)
+            return Cell(buffers[operand.buffer])
+        return Items(tuple(map(partial(self._operand, buffers), operand.items))) if kind is Items else operand

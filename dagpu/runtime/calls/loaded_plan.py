@@ -16,11 +16,14 @@ from dagpu.lowering.reuse.signature import Signature
 from dagpu.lowering.schedule.list_schedule import ListSchedule
 from dagpu.lowering.schedule.policies import RoundRobin, SingleStream
 from dagpu.lowering.schedule.scheduler import schedule
+from dagpu.lowering.schedule.spread import Spread
+from dagpu.lowering.tracing.tracer import Stage
+from dagpu.lowering.verify.placed_values import verify_placement
 from dagpu.lowering.verify.verifier import verify
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import backend
 
-VALUE_POLICIES: Final = frozenset((SingleStream, RoundRobin, ListSchedule))
+VALUE_POLICIES: Final = frozenset((SingleStream, RoundRobin, ListSchedule, Spread))
 """The types of policies that compare by value. User-defined policies compare by identity."""
 
 
@@ -30,6 +33,13 @@ def plan_program(program: Program, check: bool) -> Plan:
     if check:
         verify(plan)
     return plan
+
+
+def plan_stage(stage: Stage, check: bool) -> Plan:
+    """Return the plan of a traced stage. If `check` is set, the plan and the placement on a mesh are verified."""
+    if check and stage.traced is not stage.program:
+        verify_placement(stage.traced, stage.program)
+    return plan_program(stage.program, check)
 
 
 def device_kind_of(plan: Plan) -> str:

@@ -14,12 +14,13 @@ from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.storage import Locks, Storage
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Program, Role
+from dagpu.lowering.schedule.spread import on_one_device
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Unzip, zip_ops
 from dagpu.ops.creation import dup
 from dagpu.ops.graph import Captured
-from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
+from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
 from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
@@ -45,7 +46,8 @@ def capture(
         CaptureError: part of the op cannot be in a graph. Nothing has run then.
     """
     waits = BlockingWaits()
-    tracer = Tracer(op, settings.device if stream is None else stream.device, settings.policy, find_device)
+    where = settings.device if stream is None else stream.device
+    tracer = Tracer(op, where, on_one_device(settings.policy), find_device)
     locks = Locks(origin)
     try:
         with quiet_collector():
@@ -56,7 +58,7 @@ def capture(
         with quiet_collector():
             where = _one_device(stage.program, origin)
             _refuse(tracer, stage.program, origin)
-            plan = plan_program(stage.program, settings.verify)
+            plan = plan_stage(stage, settings.verify)
         call_on_plan(settings, op, plan)
         loaded, bound, constant = LoadedPlan(plan, settings), stage.bind(), stage.bind()
         drive(run_call(loaded, bound, locks, settings, waits))
@@ -132,7 +134,7 @@ class ScopeRecording:
     def record(self, op: DeviceOp[Any, Any, Any]) -> Any:
         """Record one more op, which comes after earlier ops that use the same memory. Returns its result."""
         last = self._tracers[-1] if self._tracers else None
-        tracer = Tracer(op, self._stream.device, self._settings.policy, find_device, after=last)
+        tracer = Tracer(op, self._stream.device, on_one_device(self._settings.policy), find_device, after=last)
         value = tracer.record("recorded")
         self._tracers.append(tracer)
         _mark_written_by(self, tracer.owned_storages)
@@ -159,7 +161,7 @@ class ScopeRecording:
                 f"the scope at {describe(self._origin)} is on {self._stream.device.name}, and its ops work on "
                 f"{where.name}. Give a stream of {where.name}."
             )
-        plan = plan_program(stage.program, self._settings.verify)
+        plan = plan_stage(stage, self._settings.verify)
         loaded = LoadedPlan(plan, self._settings)
         loaded.compile()
         frozen = loaded.freeze(stage.bind())

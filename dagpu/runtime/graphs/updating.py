@@ -21,7 +21,7 @@ from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope, ScopeState
-from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
+from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.graphs.capture import ScopeRecording, capture
@@ -108,7 +108,7 @@ def _enqueue_traced(placed: On[Any], lookup: PlanLookup, captured: Captured, set
         tracer.record("given to update()")
         stage = tracer.stage()
         if stage.program.instructions:
-            loaded = LoadedPlan(plan_program(stage.program, settings.verify), settings)
+            loaded = LoadedPlan(plan_stage(stage, settings.verify), settings)
             loaded.compile()
             _start_call(captured, loaded, stage.bind(), origin)
             lookup.store(loaded, tracer.make_signature(), tracer.reads)

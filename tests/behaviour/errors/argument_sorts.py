@@ -6,7 +6,20 @@ from typing import Any, final
 
 import numpy as np
 
-from dagpu import SingleStream, Tensor, current_device, f32, ones
+from dagpu import (
+    CostModel,
+    Link,
+    Links,
+    Mesh,
+    SingleStream,
+    Spread,
+    Tensor,
+    current_device,
+    device,
+    f32,
+    ones,
+    use_mesh,
+)
 from tests.behaviour.arrays.array_places import ARRAY_CALLS
 
 
@@ -88,6 +101,8 @@ ELSEWHERE = {
     "SharedTensor.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
     "TensorRef.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
     "Trace.begin": "backends call it",
+    **dict.fromkeys(("Spread.assign", "Spread.place", "Spread.limit_on"), "the planning of a run calls it"),
+    "Link.seconds": "the cost model calls it",
     **dict.fromkeys(("Trace.track", "Flow.begin", "Ask.close"), "open flows call it"),
     **dict.fromkeys(("Stats.hand_over", "Stats.wait_for_producer", "Stats.wait_for_consumer"), "feeds call it"),
     "Ask.__call__": "its argument is that of the user's function",
@@ -113,3 +128,37 @@ class Settable:
     """Takes the values of a flow."""
 
     def set(self, x: object) -> None: ...
+
+
+POSITIVE = ("number", "fraction", "true")
+MESH = Mesh(["host:0", "host:1"])
+MESH_CALLS: dict[str, Public] = {
+    "Spread": Public(
+        Spread,
+        lambda: {"mesh": MESH, "streams": 2, "costs": CostModel(), "shun_moves": 0.3, "memory_limit": None},
+        {"streams": ("number",), "shun_moves": POSITIVE, "memory_limit": ("None", "number")},
+    ),
+    "Mesh": Public(
+        Mesh,
+        lambda: {"devices": ["host:0", "host:1"], "shape": (2,), "axes": ("devices",)},
+        {"shape": ("None",)},
+    ),
+    "Mesh.along": Public(MESH.along, lambda: {"axis": "devices"}),
+    "use_mesh": Public(use_mesh, lambda: {"mesh": MESH}),
+    "Link": Public(
+        Link,
+        lambda: {"latency": 1e-6, "bandwidth": 1e9, "ports": 1},
+        {"latency": POSITIVE, "bandwidth": POSITIVE, "ports": ("number",)},
+    ),
+    "Links": Public(Links, lambda: {"peer": Link(1e-6, 1e9)}),
+    "Links.between": Public(
+        Links().between,
+        lambda: {"one": device("host:1"), "other": device("host:2")},
+        {"one": ("device",), "other": ("device",)},
+    ),
+    "Links.measured": Public(Links.measured, lambda: {"mesh": Mesh(["host:0"])}),
+    "CostModel.declare": Public(CostModel().declare, lambda: {"kernels": {"copy": 1e-6}}),
+    "CostModel.count": Public(CostModel().count, lambda: {"kernels": {"copy": 4096}}),
+    "CostModel.learn": Public(CostModel().learn, lambda: {"measured": [("copy", 4, 1e-6)]}),
+}
+"""The calls that are about meshes and costs."""

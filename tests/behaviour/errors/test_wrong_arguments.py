@@ -49,6 +49,7 @@ from tests.behaviour.errors.argument_sorts import (
     ELSEWHERE,
     FINITE,
     HELD,
+    MESH_CALLS,
     NUMBERS,
     SEED,
     WHOLE,
@@ -429,9 +430,7 @@ TABLE: dict[str, Public] = {
         lambda: {"streams": 2, "memory_limit": None, "costs": CostModel()},
         {"streams": ("number",), "memory_limit": ("None", "number")},
     ),
-    "CostModel.declare": Public(CostModel().declare, lambda: {"kernels": {"copy": 1e-6}}),
-    "CostModel.count": Public(CostModel().count, lambda: {"kernels": {"copy": 4096}}),
-    "CostModel.learn": Public(CostModel().learn, lambda: {"measured": [("copy", 4, 1e-6)]}),
+    **MESH_CALLS,
 }
 
 

@@ -1,5 +1,7 @@
 """The larger examples by their parts: what must hold for any picture, matrix, length, board and load."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import trio
@@ -61,6 +63,13 @@ def test_a_tiled_factor_is_numpys(tiles: int) -> None:
     assert len(executed) == kernels + 2 * lower
     found = cholesky.assembled(op.sync(), tiles)
     np.testing.assert_allclose(found, np.linalg.cholesky(matrix), atol=1e-10)
+
+
+def test_a_factor_on_several_devices_has_the_same_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The example compares them itself, with the kernels' times measured, and tells what each device and link has."""
+    names = ["host:0", "host:1", "host:2"]
+    example("cholesky.factorisation").main(["--quick", "--devices", *names, "--out", str(tmp_path / "lanes.svg")])
+    assert "tiles on host:0 host:1 host:2\n" in capsys.readouterr().out
 
 
 # ---- flash attention ------------------------------------------------------------------------------------

@@ -72,6 +72,8 @@ class CudaDevice:
         self.retired: ReferenceQueue[RawGraph | None] = ReferenceQueue()
         """Graphs that are no longer referenced. The next thread that starts a run destroys them."""
         self.lost: DeviceLostError | None = None
+        self.all_devices: Sequence[CudaDevice] = (self,)
+        """The CUDA devices of the process, by their numbers."""
         self._peers: dict[int, bool] = {}
         self._lock = threading.Lock()
 
@@ -176,18 +178,23 @@ class CudaDevice:
                 except DeviceError:
                     pass  # nothing refers to the graph
 
+    def reaches(self, peer: int) -> bool:
+        """Return whether the device reads the memory of device number `peer`. The first call for a peer enables that,
+        where the hardware can: copies between the two take their own link then, and kernels may read the peer."""
+        with self._lock:
+            reached = self._peers.get(peer)
+            if reached is None:
+                with self.gpu.current():
+                    reached = self._peers[peer] = self.gpu.reach_peer(self.all_devices[peer].gpu)
+        return reached
+
     def reach(self, peer: "CudaDevice", instruction: CopyDtoD) -> None:
         """Enable kernels of this device to read the peer's memory.
 
         Raises:
             DeviceError: the hardware cannot.
         """
-        with self._lock:
-            reached = self._peers.get(peer.gpu.index)
-            if reached is None:
-                with self.gpu.current():
-                    reached = self._peers[peer.gpu.index] = self.gpu.reach_peer(peer.gpu)
-        if not reached:
+        if not self.reaches(peer.gpu.index):
             raise DeviceError(
                 f"copying a strided view, or converting it, from {peer.name} to {self.name} at "
                 f"{describe(instruction.origin)}: {self.name} cannot read memory of {peer.name}. Copy or convert it on "

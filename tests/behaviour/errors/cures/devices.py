@@ -2,17 +2,23 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import trio
 from numpy.typing import NDArray
 
 from dagpu import (
+    CostModel,
     DeviceOp,
     In,
+    Link,
+    Links,
+    Mesh,
     Out,
+    Spread,
     Tensor,
     Tile,
     arange,
@@ -25,6 +31,7 @@ from dagpu import (
     ones,
     pipeline,
     use_device,
+    use_mesh,
     value,
     zeros,
     zip_ops,
@@ -282,4 +289,126 @@ def _(y: Tile[f32], by: int) -> None:
 on_gpus(
     lambda: stray(zeros((N,)).partition((N,)), 3).sync(),
     ("Correct the index in the kernel", lambda: stray(zeros((N,)).partition((N,)), 0).sync()),
+)
+
+
+# ---- meshes
+
+
+def pair() -> Mesh:
+    return Mesh(["host:0", "host:1"])
+
+
+GPUS = 'Write Mesh(["cuda:0", "cuda:1"])', lambda: Mesh(["cuda:0", "cuda:1"])
+on_gpus(lambda: Mesh([]), GPUS)
+on_gpus(lambda: Mesh(["cuda:0", "host:0"]), GPUS)
+case(
+    lambda: Mesh(["host:99"]),
+    ("Use one of these", lambda: Mesh(["host:0", "host:7"])),
+)
+case(lambda: Mesh(["host:0", "host:1"], (3,)), ("Write shape=(2,)", lambda: Mesh(["host:0", "host:1"], shape=(2,))))
+case(
+    lambda: Mesh(["host:0", "host:1"], (2, 1)),
+    ('Write axes=("rows", "columns")', lambda: Mesh(["host:0", "host:1"], (2, 1), axes=("rows", "columns"))),
+)
+case(lambda: pair().along("rows"), ("Write .along('devices')", lambda: pair().along("devices")))
+on_gpus(
+    lambda: use_mesh(anything(["cuda:0"])),
+    ('Write use_mesh(Mesh(["cuda:0", "cuda:1"]))', lambda: use_mesh(Mesh(["cuda:0", "cuda:1"]))),
+)
+case(lambda: Link(-1.0, 1e9), ("Write Link(5e-6, 382e9), say", lambda: Link(5e-6, 382e9)))
+case(lambda: Links(peer=anything(1e9)), ("Write peer=Link(5e-6, 382e9)", lambda: Links(peer=Link(5e-6, 382e9))))
+case(lambda: CostModel(links=anything(3)), ("Write links=Links(), say", lambda: CostModel(links=Links())))
+on_gpus(
+    lambda: Links.measured(anything(["cuda:0"])),
+    ('Write Links.measured(Mesh(["cuda:0", "cuda:1"]))', lambda: Links.measured(Mesh(["cuda:0", "cuda:1"]))),
+)
+on_gpus(
+    lambda: Links().between(anything("cuda:0"), device("cuda:1")),
+    (
+        'Write between(device("cuda:0"), device("cuda:1"))',
+        lambda: Links().between(device("cuda:0"), device("cuda:1")),
+    ),
+)
+on_gpus(
+    Spread,
+    ('Name the devices: Spread(Mesh(["cuda:0", "cuda:1"]))', lambda: Spread(Mesh(["cuda:0", "cuda:1"]))),
+)
+on_gpus(
+    lambda: Spread(anything(["cuda:0"])),
+    ('Write Spread(Mesh(["cuda:0", "cuda:1"]))', lambda: Spread(Mesh(["cuda:0", "cuda:1"]))),
+)
+case(
+    lambda: Spread(pair(), costs=anything(3)),
+    ("Write costs=CostModel()", lambda: Spread(pair(), costs=CostModel())),
+    ("leave it out", lambda: Spread(pair())),
+)
+case(lambda: Spread(pair(), shun_moves=-1), ("Write shun_moves=0.3", lambda: Spread(pair(), shun_moves=0.3)))
+case(
+    lambda: Spread(pair(), memory_limit={"cuda:0": 1}),
+    ("Write memory_limit=8 << 20 for 8 MiB on each device", lambda: Spread(pair(), memory_limit=8 << 20)),
+    ("leave it out", lambda: Spread(pair())),
+)
+
+
+def over_two_meshes(one: Mesh, other: Mesh) -> object:
+    return zip_ops(ones((2,)).schedule(Spread(one)), ones((2,)).schedule(Spread(other))).sync()
+
+
+case(
+    lambda: over_two_meshes(pair(), Mesh(["host:2"])),
+    ("Use one mesh in all of the op", lambda: over_two_meshes(pair(), pair())),
+    (
+        "run the two parts one after the other",
+        lambda: [ones((2,)).schedule(Spread(mesh)).sync() for mesh in (pair(), Mesh(["host:2"]))],
+    ),
+)
+
+
+@final
+@dataclass(frozen=True)
+class Chooses:
+    """A policy that chooses what it is told to."""
+
+    mesh: Mesh
+    choices: Callable[[int], Any]
+
+    def assign(self, program: Any, mesh: Mesh, /) -> Any:
+        return self.choices(len(program.instructions))
+
+    def place(self, program: Any) -> Any:
+        return [0] * len(program.instructions)
+
+
+case(
+    lambda: ones((2,)).schedule(Chooses(pair(), lambda n: [])).sync(),
+    (
+        "Return a list of indices of mesh.devices",
+        lambda: ones((2,)).schedule(Chooses(pair(), lambda n: [1] * n)).sync(),
+    ),
+)
+
+
+def exchanged(x: Any, y: Any) -> object:
+    """Both tensors are written by one kernel."""
+    with use_mesh(pair()):
+        return swap(x.partition((N,)), y.partition((N,))).sync()
+
+
+@kernel(cuda="__global__ void swap(Tile<float, 1> x, Tile<float, 1> y) {}")
+def swap(x: Out[f32], y: Out[f32]) -> None:
+    """x, y = y, x"""
+
+
+@swap.host
+def _(x: Tile[f32], y: Tile[f32]) -> None:
+    x[...], y[...] = y[...].copy(), x[...].copy()
+
+
+case(
+    lambda: exchanged(ones((N,)).on("host:0"), ones((N,)).on("host:1")),
+    (
+        'dup(t).on("host:0")',
+        lambda: exchanged(ones((N,)).on("host:0"), ones((N,)).on("host:1").then(lambda t: dup(t).on("host:0"))),
+    ),
 )

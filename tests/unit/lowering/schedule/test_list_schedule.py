@@ -296,7 +296,9 @@ def test_copies_run_beside_the_work() -> None:
     """Copies each way have a stream to themselves: three kinds of work go on at once, at the pace of the slowest."""
     source = piped(8, ListSchedule(2, COSTS))
     plan = planned(source)
-    keys = {engine_of(s.instruction): {plan.lanes[s.lane].key} for s in plan.steps if isinstance(s, Execute)}
+    keys = {
+        engine_of(s.instruction, plan.buffers): {plan.lanes[s.lane].key} for s in plan.steps if isinstance(s, Execute)
+    }
     assert keys[1] == {2}
     assert keys[2] == {3}
     # A copy takes 1 + 100 / 10 = 11 seconds, a launch 1 + 200 / 100 = 3; the last part has to get through.
@@ -311,7 +313,7 @@ def test_copies_one_way_take_turns() -> None:
     spans = [
         (start, end)
         for step, start, end in zip(plan.steps, timing.starts, timing.ends, strict=True)
-        if isinstance(step, Execute) and engine_of(step.instruction) == 1
+        if isinstance(step, Execute) and engine_of(step.instruction, plan.buffers) == 1
     ]
     assert all(first[1] <= second[0] for first, second in pairwise(sorted(spans)))
 
@@ -389,7 +391,7 @@ def test_costs_count_bytes_at_a_bandwidth() -> None:
     fill = Fill(View(1, contiguous_layout((50,), np.dtype(np.int16))), Constant(0), (), (1,), 0, None)
     assert COSTS.seconds(fill, source) == pytest.approx(2.0)
     assert COSTS.seconds(host_call((), 0), source) == 3.0
-    assert engine_of(fill) == COMPUTE
+    assert engine_of(fill, source.buffers) == COMPUTE
 
 
 def test_a_declared_time_takes_the_place_of_the_bytes() -> None:
