@@ -10,14 +10,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, final
 
-from dagpu.interop.capsules import CUDA, LEGACY, MAJOR, ArrayMemory, read_versioned
+from dagpu.interop.capsules import CUDA, DELETER_AT, LEGACY, MAJOR, ArrayMemory, read_versioned
 
 _NAME: Final = b"dlpack_exchange_api"
 _TABLE: Final = struct.Struct("=IIQQQQQQ")
 """DLPackExchangeAPI: major and minor version, the table of an earlier version, and the functions: allocate a tensor,
 make a managed tensor of an object, make an object of one, describe an object, give the current stream."""
-_DELETER_AT: Final = 16
-"""The offset of the deleter in a DLManagedTensorVersioned."""
 
 _FromObject: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p))
 _CurrentStream: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
@@ -42,7 +40,7 @@ class _Managed:
 
     def __init__(self, address: int) -> None:
         self._address = address
-        (deleter,) = struct.unpack("=Q", ctypes.string_at(address + _DELETER_AT, 8))
+        (deleter,) = struct.unpack("=Q", ctypes.string_at(address + DELETER_AT, 8))
         self._delete = _delete_function(deleter) if deleter else None
 
     def __del__(self) -> None:

@@ -8,6 +8,7 @@ Two rules make an exchange safe on any thread and at any time:
   its own destructor calls the producer's deleter, once.
 """
 
+import atexit
 import ctypes
 import struct
 from functools import lru_cache
@@ -40,6 +41,8 @@ _BFLOAT: Final = 4
 
 _VERSIONED_HEAD: Final = struct.Struct("=IIQQQ")
 """The first fields of DLManagedTensorVersioned: major and minor version, context, deleter, flags."""
+DELETER_AT: Final = 16
+"""The offset of the deleter in a DLManagedTensorVersioned."""
 _TENSOR: Final = struct.Struct("=QiiiBBHQQQ")
 """DLTensor: data, type and index of the device, rank, type code, bits and lanes of elements, shape, strides, offset."""
 _MANAGED_TAIL: Final = struct.Struct("=QQ")
@@ -57,10 +60,13 @@ _pointer_of: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
-_exported: Final[dict[int, tuple[object, object]]] = {}
-"""What each exported capsule keeps alive, by the address of its structure: the owner of the memory, and the structure.
+_increment: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
 
-Removing an entry is atomic. An interpreter that exits leaves it as it is: consumers may live longer."""
+_exported: Final[dict[int, tuple[object, object, int]]] = {}
+"""What each exported capsule keeps alive, by the address of its structure: the owner of the memory, the structure, and
+the address of its deleter. Removing an entry is atomic."""
+_at_exit: Final[list[bool]] = []
+"""Not empty once the interpreter exits."""
 
 
 def _delete(address: int) -> None:
@@ -68,9 +74,9 @@ def _delete(address: int) -> None:
     _exported.pop(address, None)
 
 
-def _destroy(capsule: int) -> None:
+def _destroy(capsule: int, at_exit: list[bool] = _at_exit) -> None:
     """Delete a capsule that no consumer has taken. A consumer renames the capsule that it takes."""
-    for name in (_VERSIONED, _UNVERSIONED):
+    for name in () if at_exit else (_VERSIONED, _UNVERSIONED):
         if _is_capsule(capsule, name):
             _exported.pop(_pointer_of(capsule, name), None)
 
@@ -78,6 +84,18 @@ def _destroy(capsule: int) -> None:
 _FUNCTION: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _CALLBACKS: Final = _FUNCTION(_delete), _FUNCTION(_destroy)
 _DELETER, _DESTRUCTOR = (ctypes.cast(callback, ctypes.c_void_p).value for callback in _CALLBACKS)
+_NOTHING: Final = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value
+"""The address of a C function that changes nothing, and needs no interpreter."""
+
+
+@atexit.register
+def _leave_to_the_process() -> None:
+    """Keep what consumers still hold. They may drop it when Python is gone, so it is not freed from here on."""
+    _at_exit.append(True)
+    for kept in (_exported, *_CALLBACKS):
+        _increment(kept)
+    for _, _, deleter in tuple(_exported.values()):
+        ctypes.c_void_p.from_address(deleter).value = _NOTHING
 
 
 @final
@@ -117,7 +135,8 @@ def make_capsule(array: ArrayMemory, *, versioned: bool) -> object:
     else:
         _MANAGED_TAIL.pack_into(block, _TENSOR.size, 0, _DELETER)
     block[extents // 8 :] = [*array.shape, *[stride // itemsize for stride in array.strides]]
-    _exported[address] = array.owner, block
+    deleter = address + (DELETER_AT if versioned else _TENSOR.size + 8)
+    _exported[address] = array.owner, block, deleter
     return _new_capsule(address, _VERSIONED if versioned else _UNVERSIONED, _DESTRUCTOR)
 
 

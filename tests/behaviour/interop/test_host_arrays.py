@@ -1,6 +1,7 @@
 """Arrays of NumPy as handles, and handles as arrays of NumPy, on the devices that compute on the host."""
 
 import gc
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -38,6 +39,7 @@ from dagpu import (
     zeros,
 )
 from dagpu.interop.capsules import exported_count
+from tests.support.paths import ROOT
 
 PLACES = pytest.mark.parametrize("place", ["host", "host:1", "explore"])
 
@@ -299,3 +301,27 @@ def test_wrong_arrays_are_refused_with_their_place() -> None:
             np.from_dlpack(tensor.borrow())  # type: ignore[arg-type]
         with pytest.raises(AttributeError, match="__cuda_array_interface__"):
             _ = tensor.share().__cuda_array_interface__
+
+
+HELD_AT_EXIT = """
+import numpy as np
+from dagpu import In, Out, f32, kernel, ones
+
+@kernel(cuda="__global__ void k(Tile<float, 1> y, View<const float, 1> x) { for (auto i : y) y[i] = x[i]; }")
+def k(y: Out[f32], x: In[f32]) -> None: ...
+
+@k.host
+def _(y, x):  # its globals are freed with the interpreter, after all modules
+    y[...] = x[y.at]
+
+theirs = np.from_dlpack(k.new((4,), (4,))(ones((4,))).sync())
+raw = ones((4,)).sync().share().__dlpack__(max_version=(1, 0))
+"""
+
+
+def test_an_array_may_outlive_the_interpreter() -> None:
+    """What consumers hold at the exit is left to the process: nothing of dagpu is called any more."""
+    done = subprocess.run(
+        [sys.executable, "-c", HELD_AT_EXIT], check=False, cwd=ROOT, timeout=60, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
