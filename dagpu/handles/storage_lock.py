@@ -16,7 +16,7 @@ class Lock:
 
     def __init__(self) -> None:
         self.readers = 0
-        """The number of runs that hold a read lock."""
+        """The number of runs that hold a read lock; one more, for ever, if another library shares the memory."""
         self.writer: object = None
         """The `Locks` object of the run that holds the exclusive lock; None if no run holds it."""
         self.holder: Origin = None

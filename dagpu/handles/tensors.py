@@ -129,7 +129,8 @@ class SharedTensor(ArrayHandle[D_co, S_co]):
         It is safe against a concurrent `clone()` in another thread: one of the two calls is refused.
 
         Raises:
-            OwnershipError: the memory is held by a clone, by a `shared()` op, or by a run that reads it.
+            OwnershipError: the memory is held by a clone, by a `shared()` op, by a run that reads it, or by another
+                library whose array it is (`share_array`).
         """
         where = here()
         with Bookkeeping():
@@ -139,7 +140,7 @@ class SharedTensor(ArrayHandle[D_co, S_co]):
                 take_state(self, "try_unwrap()", where)
                 self._holders.alive.discard(self._counted)
                 return Tensor(HandleState(Tensor, state.storage, state.layout, state.origin))
-        who = "a run that is reading it"
+        who = "a run that is reading it, or by the library whose array it is"
         if others:
             who = "1 more handle" if others == 1 else f"{others} more handles"
         raise OwnershipError(

@@ -225,6 +225,7 @@ def _share(
     storage, layout = _wrap(arrival)
     if known:
         _enter(storage, array, call, where, writable=False)
+    storage.lock.readers = 1  # for ever: the array's library reads it too, so no handle of dagpu may own or write it
     return SharedTensor(HandleState(SharedTensor, storage, layout, where, holders=Holders()))
 
 

@@ -37,6 +37,8 @@ from dagpu.runtime.waiting import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
 
+_SHOWN: Final = (int, float, str)
+"""Values of these types are shown beside the places of their sources."""
 _MOST_SHOWN: Final = 12
 """The most instructions that `explain` names for one source."""
 
@@ -94,7 +96,8 @@ class IncrementalRun:
             what = "source" if type(node) is Source else "cutoff, if its value differs,"
             shown = ", ".join(again[:_MOST_SHOWN]) + (", ..." if len(again) > _MOST_SHOWN else "")
             why = "; a closure reads it, so the op is traced again" if bit & live.structural_bits() else ""
-            where = f"{what} at {describe(node.origin)}"
+            now = f", now {node.get()!r}" if type(node) is Source and issubclass(node.kind, _SHOWN) else ""
+            where = f"{what} at {describe(node.origin)}{now}"
             for stage in self._stages:
                 if bit & stage.decided_on_device:
                     last = "was cut off" if bit & stage.cut_off else "was let through"

@@ -45,6 +45,10 @@ class Stats:
         self._waited_for_producer = 0.0
         self._waited_for_consumer = 0.0
 
+    def __repr__(self) -> str:
+        counts = ("values", "skipped", "in_flight", "launched", "reused", "kept_bytes")
+        return f"<Stats {', '.join(f'{name}={getattr(self, name):,}' for name in counts)}>"
+
     @property
     def rate(self) -> float:
         """Values a second, of the last 1,024; 0 before the second value."""

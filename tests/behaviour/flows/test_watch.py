@@ -1,6 +1,7 @@
 """What those who look at a feed see: `explain`, `watch` in a terminal, and the tracks of a trace."""
 
 import io
+import re
 import sys
 from itertools import pairwise
 from typing import Any
@@ -9,7 +10,22 @@ import pytest
 import trio
 from rich.console import Console
 
-from dagpu import DagpuError, Flow, Trace, flow, merge, trace, use_interpreter, value, watch, zip_flows
+from dagpu import (
+    DagpuError,
+    Flow,
+    Trace,
+    flow,
+    merge,
+    observe,
+    source,
+    trace,
+    use_device,
+    use_interpreter,
+    value,
+    watch,
+    zip_flows,
+    zip_ops,
+)
 from tests.behaviour.flows.flow_programs import Producer, SlowInterpreter, clocked
 
 
@@ -162,3 +178,18 @@ def test_without_a_trace_nothing_is_recorded() -> None:
     found = trio.run(main)
     assert found.tracks == ()
     assert not [e for e in found.events() if e.get("args") == {"name": "feeds"}]
+
+
+async def _described(op: Any) -> tuple[str, str]:
+    async with observe(op) as feed:
+        await feed.next()
+        return feed.explain(), repr(feed.stats)
+
+
+def test_a_feed_tells_sources_of_one_line_apart() -> None:
+    """Beside its place stands the value of a source of numbers; the statistics show their counts."""
+    with use_device("host"):
+        near, far = source(2.0), source(3.0)
+        text, stats = trio.run(_described, zip_ops(near, far).map(sum))
+    assert re.findall(r"source at \S+:\d+, now (\S+):", text) == ["2.0", "3.0"]
+    assert stats.startswith("<Stats values=1, skipped=0,")
