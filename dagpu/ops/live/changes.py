@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from struct import Struct
-from threading import Event
+from threading import Event, get_ident
 from typing import Any, Final, NamedTuple, TypeAlias, final
+
+import trio
 
 from dagpu.common.critical import Bookkeeping, Section
 from dagpu.ops.live.parts import Box
@@ -113,6 +115,7 @@ class _Pending:
 
     def __init__(self, around: "_Pending | None") -> None:
         self.around = around
+        self.owner = _task_or_thread()
         self.open = True
         self.changes: dict[SourceCell, _New] = {}
 
@@ -122,10 +125,24 @@ _innermost: Final = _batch.get
 """Returns the innermost batch of this task or thread, which may have ended; None if there is none."""
 
 
+def _task_or_thread() -> object:
+    """Return the task of trio that runs now, or a number for the thread."""
+    try:
+        return trio.lowlevel.current_task()
+    except RuntimeError:
+        return get_ident()
+
+
 def _open_batch() -> _Pending | None:
-    """Return the innermost batch of this task or thread; None if there is none, or if it ended in another task."""
+    """Return the innermost open batch of this task or thread; None if there is none.
+
+    A child task and a thread of `trio.to_thread` inherit the variable, and not the batch.
+    """
     pending = _batch.get()
-    while pending is not None and not pending.open:
+    if pending is None:
+        return None
+    owner = _task_or_thread()
+    while pending is not None and not (pending.open and pending.owner == owner):
         pending = pending.around
     return pending
 
@@ -140,6 +157,18 @@ def newest_value(source: SourceCell) -> tuple[Any, Version]:
             return new.value, version
         pending = pending.around
     return (version if version.written is None else version.settled()).value, version
+
+
+def value_to_write(source: SourceCell) -> Any:
+    """Return a value of the shape and element type that a write meets: that which a batch of this task or thread has
+    set, or the newest."""
+    pending = None if _innermost() is None else _open_batch()
+    while pending is not None:
+        new = pending.changes.get(source)
+        if new is not None:
+            return new.value
+        pending = pending.around
+    return source.history.newest.settled().value
 
 
 def change_source(source: SourceCell, value: Any, only_after: Version | None = None) -> bool:
@@ -233,12 +262,23 @@ def _apply(changes: dict[SourceCell, _New]) -> None:
             wake()
         return
     with Section("a part of a source was written"):  # a Ctrl-C in between would leave readers waiting
+        if len(changes) > 1:  # copies may need more memory than there is: nothing is visible yet
+            changes = {
+                source: new if _may_be_in_place(source, new) else new.written() for source, new in changes.items()
+            }
         announced, woken = _announce(changes)
         try:
             _write_announced(announced)
         finally:
             for wake in woken:
                 wake()
+
+
+def _may_be_in_place(source: SourceCell, new: _New) -> bool:
+    """Return False if the parts of a change have to be written to a copy."""
+    with Bookkeeping():
+        instants = snapshot_instants() if SNAPSHOTS else []
+        return new.is_alone is not None and new.is_alone(new.value) and not source.history.older_is_read(instants)
 
 
 _Announced: TypeAlias = list[tuple[Version, _New, bool]]
@@ -280,16 +320,28 @@ def _announce(changes: dict[SourceCell, _New]) -> tuple[_Announced, list[Callabl
 
 
 def _write_announced(announced: _Announced) -> None:
-    """Write the parts of versions, and let their readers go on; also those of which a part could not be written."""
+    """Write the parts of versions, and let their readers go on; also those of which a part could not be written.
+
+    A Ctrl-C ends the run that writes a part. It is raised once all parts are written.
+    """
+    interrupt: KeyboardInterrupt | None = None
     try:
         for version, new, alone in announced:
             for number, (_, put) in enumerate(new.writes):
-                version.value = put(version.value, alone or number > 0)
+                written = None
+                while written is None:
+                    try:
+                        written = put(version.value, alone or number > 0)
+                    except KeyboardInterrupt as error:
+                        interrupt = error
+                version.value = written
     finally:
         for version, _, _ in announced:
-            written = version.written
-            assert written is not None
-            written.set()
+            ready = version.written
+            assert ready is not None
+            ready.set()
+    if interrupt is not None:
+        raise interrupt
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`Source`, an op whose value is set from outside, and `cutoff`, which hides equal values from what comes after it."""
 
 from collections.abc import Callable, Hashable
+from threading import get_ident
 from typing import Any, Final, TypeAlias, final, overload
 
 import numpy as np
@@ -18,7 +19,7 @@ from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
-from dagpu.ops.live.changes import PLAIN, SourceCell, change_source, newest_value, write_source
+from dagpu.ops.live.changes import PLAIN, SourceCell, change_source, newest_value, value_to_write, write_source
 from dagpu.ops.live.parts import Box, Region, box_of, slices_of
 from dagpu.ops.live.versions import Snapshot
 
@@ -85,18 +86,33 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         """Set the value to `f(get())`, with no change of another thread in between: `f` is called again after one.
 
         Raises:
-            SourceError: as `set` does.
+            SourceError: as `set` does; or `f` itself changes the source.
         """
         self._refuse_in_closure()
         check_function(f, "change", here())
-        while True:
-            snapshot = Snapshot()
-            value, version = newest_value(self.cell)
-            given = as_read(value)
-            del snapshot, value
-            new = f(given)
-            if change_source(self.cell, _own(new, self.kind, self.origin, "set"), version):
-                return
+        if self._changed_by(f):
+            return
+        mine, changed = get_ident(), list[bool]()
+        watcher = object()
+        self.cell.watch(watcher, lambda: changed.append(True) if get_ident() == mine else None)
+        try:
+            while not self._changed_by(f):
+                if changed:
+                    raise SourceError(
+                        f"the source made at {describe(self.origin)} is changed by the function that change() at "
+                        f"{describe(here())} calls. Return the new value from it, and set nothing in it."
+                    )
+        finally:
+            self.cell.unwatch(watcher)
+
+    def _changed_by(self, f: Callable[[_T], _T]) -> bool:
+        """Set the value to `f(get())`. Return False, and change nothing, if it has changed since it was read."""
+        snapshot = Snapshot()
+        value, version = newest_value(self.cell)
+        given = as_read(value)
+        del snapshot, value
+        new = f(given)
+        return change_source(self.cell, _own(new, self.kind, self.origin, "set"), version)
 
     @overload
     def write(
@@ -123,7 +139,7 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         """
         origin = here()
         self._refuse_in_closure("written")
-        held = self.cell.history.newest.settled().value
+        held = value_to_write(self.cell)
         box = self._checked_part(held, at, data, origin)
         if not all(begin < end for begin, end in box):
             return
