@@ -3,12 +3,13 @@
 The structures are those of dlpack.h, version 1.0 (https://dmlc.github.io/dlpack/latest/c_api.html).
 Two rules make an exchange safe on any thread and at any time:
 
-- The deleter of an exported capsule only removes an entry of a table. It takes no lock and calls no driver.
+- An exported capsule is NumPy's, of an array over the memory, with the device filled in. Its deleter and destructor are
+  C functions, which work where a callback of ctypes would not: while an exception is under way, and at the exit of the
+  interpreter.
 - An imported capsule is read in place and never consumed. It is kept as the owner of the memory. When it is dropped,
   its own destructor calls the producer's deleter, once.
 """
 
-import atexit
 import ctypes
 import struct
 from functools import lru_cache
@@ -16,7 +17,9 @@ from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
+from dagpu.backends.host.arrays import bytes_at
 from dagpu.common.dtypes import Shape, bf16, strides_of
+from dagpu.common.reference_queue import Reference
 
 CPU: Final = 1
 CUDA: Final = 2
@@ -43,16 +46,16 @@ _VERSIONED_HEAD: Final = struct.Struct("=IIQQQ")
 """The first fields of DLManagedTensorVersioned: major and minor version, context, deleter, flags."""
 DELETER_AT: Final = 16
 """The offset of the deleter in a DLManagedTensorVersioned."""
+_FLAGS_AT: Final = 24
+"""The offset of the flags in it."""
+_DEVICE_AT: Final = 8
+"""The offset of the type of the device in a DLTensor; its index follows."""
+_CODE_AT: Final = 20
+"""The offset of the type code of elements."""
 _TENSOR: Final = struct.Struct("=QiiiBBHQQQ")
 """DLTensor: data, type and index of the device, rank, type code, bits and lanes of elements, shape, strides, offset."""
-_MANAGED_TAIL: Final = struct.Struct("=QQ")
-"""The last fields of DLManagedTensor, behind its DLTensor: context, deleter."""
 
-# Functions of their own: other modules may set the argument types of those of `ctypes.pythonapi`. The last two take the
-# capsule as a plain pointer, because a destructor must not create a reference to it.
-_new_capsule: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ("PyCapsule_New", ctypes.pythonapi)
-)
+# Functions of their own: other modules may set the argument types of those of `ctypes.pythonapi`.
 _is_capsule: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", ctypes.pythonapi)
 )
@@ -60,42 +63,8 @@ _pointer_of: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
-_increment: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
-
-_exported: Final[dict[int, tuple[object, object, int]]] = {}
-"""What each exported capsule keeps alive, by the address of its structure: the owner of the memory, the structure, and
-the address of its deleter. Removing an entry is atomic."""
-_at_exit: Final[list[bool]] = []
-"""Not empty once the interpreter exits."""
-
-
-def _delete(address: int) -> None:
-    """Drop what a capsule keeps alive. A consumer calls it, on any thread; ctypes takes the GIL."""
-    _exported.pop(address, None)
-
-
-def _destroy(capsule: int, at_exit: list[bool] = _at_exit) -> None:
-    """Delete a capsule that no consumer has taken. A consumer renames the capsule that it takes."""
-    for name in () if at_exit else (_VERSIONED, _UNVERSIONED):
-        if _is_capsule(capsule, name):
-            _exported.pop(_pointer_of(capsule, name), None)
-
-
-_FUNCTION: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_CALLBACKS: Final = _FUNCTION(_delete), _FUNCTION(_destroy)
-_DELETER, _DESTRUCTOR = (ctypes.cast(callback, ctypes.c_void_p).value for callback in _CALLBACKS)
-_NOTHING: Final = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value
-"""The address of a C function that changes nothing, and needs no interpreter."""
-
-
-@atexit.register
-def _leave_to_the_process() -> None:
-    """Keep what consumers still hold. They may drop it when Python is gone, so it is not freed from here on."""
-    _at_exit.append(True)
-    for kept in (_exported, *_CALLBACKS):
-        _increment(kept)
-    for _, _, deleter in tuple(_exported.values()):
-        ctypes.c_void_p.from_address(deleter).value = _NOTHING
+_exported: Final[set[Reference[None]]] = set()
+"""The arrays that exported capsules keep alive, as weak references."""
 
 
 @final
@@ -115,6 +84,19 @@ class ArrayMemory(NamedTuple):
     """The object that keeps the memory alive."""
 
 
+def extent_of(array: ArrayMemory) -> tuple[int, int]:
+    """Return the address of the first byte of an array's elements, and the address after the last one."""
+    low = high = array.address
+    for extent, stride in zip(array.shape, array.strides, strict=True):
+        if not extent:
+            return 0, 0
+        if stride > 0:
+            high += (extent - 1) * stride
+        else:
+            low += (extent - 1) * stride
+    return low, high + array.dtype.itemsize
+
+
 def make_capsule(array: ArrayMemory, *, versioned: bool) -> object:
     """Return a capsule of this memory. It keeps `array.owner` alive until its consumer deletes it.
 
@@ -122,22 +104,26 @@ def make_capsule(array: ArrayMemory, *, versioned: bool) -> object:
         array: the memory. Its strides are multiples of the size of an element.
         versioned: true for a consumer that knows DLPack 1.0, which can be told that the memory is read-only.
     """
-    rank, itemsize = len(array.shape), array.dtype.itemsize
-    head = _VERSIONED_HEAD.size if versioned else 0
-    extents = head + _TENSOR.size + (0 if versioned else _MANAGED_TAIL.size)
-    block = (ctypes.c_int64 * (extents // 8 + 2 * rank))()
-    address = ctypes.addressof(block)
-    code, bits = _type_code(array.dtype)
-    shape, strides = address + extents, address + extents + 8 * rank
-    _TENSOR.pack_into(block, head, array.address, *array.device, rank, code, bits, 1, shape, strides, 0)
+    low, high = extent_of(array)
+    bits = np.dtype(np.uint16) if array.dtype == bf16 else array.dtype
+    view: Any = np.ndarray(
+        array.shape, bits, bytes_at(low, high - low, array.owner), array.address - low if high else 0, array.strides
+    )
+    _exported.add(Reference(view, _exported.discard))
+    capsule = view.__dlpack__(max_version=(MAJOR, 0)) if versioned else view.__dlpack__()
+    place = _pointer_of(id(capsule), _VERSIONED if versioned else _UNVERSIONED)
     if versioned:
-        _VERSIONED_HEAD.pack_into(block, 0, MAJOR, 0, 0, _DELETER, READ_ONLY if array.read_only else 0)
-    else:
-        _MANAGED_TAIL.pack_into(block, _TENSOR.size, 0, _DELETER)
-    block[extents // 8 :] = [*array.shape, *[stride // itemsize for stride in array.strides]]
-    deleter = address + (DELETER_AT if versioned else _TENSOR.size + 8)
-    _exported[address] = array.owner, block, deleter
-    return _new_capsule(address, _VERSIONED if versioned else _UNVERSIONED, _DESTRUCTOR)
+        if array.read_only:
+            ctypes.c_uint64.from_address(place + _FLAGS_AT).value |= READ_ONLY
+        place += _VERSIONED_HEAD.size
+    ctypes.c_uint64.from_address(place).value = array.address
+    kind, index = array.device
+    if kind != CPU:
+        ctypes.c_int32.from_address(place + _DEVICE_AT).value = kind
+        ctypes.c_int32.from_address(place + _DEVICE_AT + 4).value = index
+    if bits is not array.dtype:
+        ctypes.c_uint8.from_address(place + _CODE_AT).value = _BFLOAT
+    return capsule
 
 
 def read_capsule(capsule: object) -> ArrayMemory | None:
@@ -183,12 +169,6 @@ def _read_tensor(place: int, owner: object, *, read_only: bool) -> ArrayMemory |
 
 def _integers(address: int, count: int) -> tuple[int, ...]:
     return struct.unpack(f"={count}q", ctypes.string_at(address, 8 * count)) if count else ()
-
-
-@lru_cache
-def _type_code(dtype: "np.dtype[Any]") -> tuple[int, int]:
-    """Return the type code and the bits of an element of this type in DLPack."""
-    return _BFLOAT if dtype == bf16 else _CODES[dtype.kind], dtype.itemsize * 8
 
 
 @lru_cache

@@ -17,7 +17,7 @@ from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import HANDLES
 from dagpu.handles.device_handles import Device, Stream, driver_of
 from dagpu.interop.c_exchange import read_by_table
-from dagpu.interop.capsules import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, ArrayMemory, read_capsule
+from dagpu.interop.capsules import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, ArrayMemory, extent_of, read_capsule
 from dagpu.runtime.device_lookup import current_device, find_device
 
 
@@ -155,19 +155,6 @@ def read_host_array(x: Any, call: str, where: Origin) -> "np.ndarray[Any, Any] |
     low, high = extent_of(array)
     memory = bytes_at(low, high - low, array.owner)
     return np.ndarray(array.shape, array.dtype, memory, array.address - low if high > low else 0, array.strides)
-
-
-def extent_of(array: ArrayMemory) -> tuple[int, int]:
-    """Return the address of the first byte of an array's elements, and the address after the last one."""
-    low = high = array.address
-    for extent, stride in zip(array.shape, array.strides, strict=True):
-        if not extent:
-            return 0, 0
-        if stride > 0:
-            high += (extent - 1) * stride
-        else:
-            low += (extent - 1) * stride
-    return low, high + array.dtype.itemsize
 
 
 def _by_dlpack(x: Any, call: str, where: Origin) -> ArrayMemory:

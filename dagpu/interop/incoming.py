@@ -35,8 +35,8 @@ from dagpu.handles import (
 )
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage
-from dagpu.interop.capsules import ArrayMemory
-from dagpu.interop.foreign_arrays import Arrival, ForeignArray, StreamLike, extent_of, read_array, read_host_array
+from dagpu.interop.capsules import ArrayMemory, extent_of
+from dagpu.interop.foreign_arrays import Arrival, ForeignArray, StreamLike, read_array, read_host_array
 from dagpu.interop.known_memory import add_memory, forget_memory
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import value

@@ -35,8 +35,8 @@ from dagpu.handles import (
 )
 from dagpu.handles.device_handles import Device, Exchange, driver_of
 from dagpu.handles.storage import Locks, Storage, release_returned_loans, watch_loan
-from dagpu.interop.capsules import CUDA, LEGACY, ArrayMemory, make_capsule
-from dagpu.interop.foreign_arrays import StreamLike, extent_of, stream_handle
+from dagpu.interop.capsules import CUDA, LEGACY, ArrayMemory, extent_of, make_capsule
+from dagpu.interop.foreign_arrays import StreamLike, stream_handle
 from dagpu.interop.known_memory import add_memory, forget_memory
 
 _D = TypeVar("_D", bound=np.generic)

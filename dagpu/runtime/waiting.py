@@ -22,6 +22,7 @@ from dagpu.backends.protocol import Replay
 from dagpu.common.critical import CURRENT_THREAD, SIGNALS_SECONDS, counting_interrupts, deferred_interrupt
 from dagpu.common.errors import NestedRunError
 from dagpu.common.origin import describe, here
+from dagpu.ops.live.changes import FIND_TASK
 from dagpu.ops.single_flight import Once
 
 _T = TypeVar("_T")
@@ -396,3 +397,14 @@ class TrioWaits:
     async def finish_run(self, waited: bool) -> None:
         if not waited:
             await trio.lowlevel.checkpoint()
+
+
+def _find_task() -> object:
+    """Return the task of trio that runs now on this thread; None outside of tasks."""
+    try:
+        return trio.lowlevel.current_task()
+    except RuntimeError:
+        return None
+
+
+FIND_TASK.set(_find_task)

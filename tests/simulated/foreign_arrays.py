@@ -123,8 +123,6 @@ class WithTable:
     `__dlpack__` too, with checks that the C functions lack."""
 
     __dlpack_c_exchange_api__: ClassVar[object]
-    made: ClassVar[dict[int, object]] = {}
-    """The capsules that the structures belong to, by their addresses."""
     current: ClassVar[list[Library]] = []
     """The library whose stream is current: the last one that gave out an array."""
 
@@ -144,14 +142,8 @@ class WithTable:
 def _from_object(x: Any, out: Any) -> int:
     WithTable.current[:] = [x.array.library]
     capsule = x.array.__dlpack__(stream=x.array.library.stream.handle, max_version=(1, 3))
-    point = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-        ("PyCapsule_GetPointer", ctypes.pythonapi)
-    )
-    address = point(capsule, b"dltensor_versioned")
-    # Whoever reads the structure calls this deleter; the capsule's own is never called, as for one that is used up.
-    struct.pack_into("=Q", (ctypes.c_char * 24).from_address(address), 16, ctypes.cast(_DELETE, ctypes.c_void_p).value)
-    WithTable.made[address] = capsule
-    out[0] = address
+    out[0] = _pointer_of(capsule, b"dltensor_versioned")
+    _set_name(capsule, _USED)  # the structure is the reader's now: the capsule does not delete it
     return 0
 
 
@@ -163,7 +155,11 @@ def _current_stream(kind: int, index: int, out: Any) -> int:
 
 
 _OUT = ctypes.POINTER(ctypes.c_void_p)
-_DELETE = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(lambda address: WithTable.made.pop(address) and None)
+_USED = ctypes.c_char_p(b"used_dltensor_versioned")
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
 _FUNCTIONS = (
     ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, _OUT)(_from_object),
     ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, _OUT)(_current_stream),

@@ -7,9 +7,8 @@ from struct import Struct
 from threading import Event, get_ident
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
-import trio
-
 from dagpu.common.critical import Bookkeeping, Section
+from dagpu.common.slot import Slot
 from dagpu.ops.live.parts import Box
 from dagpu.ops.live.versions import CLOCK, SNAPSHOTS, History, Version, snapshot_instants
 
@@ -125,12 +124,13 @@ _innermost: Final = _batch.get
 """Returns the innermost batch of this task or thread, which may have ended; None if there is none."""
 
 
+FIND_TASK: Final = Slot[Callable[[], object]]("dagpu.runtime.waiting")
+"""Returns the task that runs now on this thread; None outside of tasks."""
+
+
 def _task_or_thread() -> object:
-    """Return the task of trio that runs now, or a number for the thread."""
-    try:
-        return trio.lowlevel.current_task()
-    except RuntimeError:
-        return get_ident()
+    """Return the task that runs now, or a number for the thread."""
+    return FIND_TASK.value() or get_ident()
 
 
 def _open_batch() -> _Pending | None:

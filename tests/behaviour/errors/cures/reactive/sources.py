@@ -70,6 +70,22 @@ def set_where_it_arrives() -> None:
 case(set_in_a_closure, ("set it where the result of the op arrives", set_where_it_arrives))
 
 
+def set_in_the_function_of_change() -> None:
+    s = source(1)
+    s.change(lambda x: s.set(x + 1) or x)
+
+
+def returned_by_the_function_of_change() -> None:
+    s = source(1)
+    s.change(lambda x: x + 1)
+
+
+case(
+    set_in_the_function_of_change,
+    ("Return the new value from it, and set nothing in it", returned_by_the_function_of_change),
+)
+
+
 def set_to_a_list() -> None:
     source((1, 2)).set(anything([3, 4]))
 
