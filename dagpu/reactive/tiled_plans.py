@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from math import ceil
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -11,12 +11,13 @@ from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
-from dagpu.lowering.updates.dirty.tile_lists import TiledProgram, lengths_of, list_array, with_lists
+from dagpu.lowering.updates.dirty.tile_lists import TiledProgram, lengths_of, list_array, shifted_lists, with_lists
 from dagpu.lowering.updates.dirty.tile_updates import WHOLE_FROM, TileCount, TileUpdate, TileUpdates
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram
+from dagpu.lowering.verify.tile_shifts import Shifts, find_shifts
 from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.live.parts import Box
@@ -32,6 +33,9 @@ MOST_TILED_PLANS: Final = 32
 
 MOST_PREPARED: Final = 256
 """The most sets of changed parts whose tiles a feed remembers, those used last."""
+
+MOST_SHAPES: Final = 64
+"""The most shapes of changed parts whose proof a feed remembers, those used last."""
 
 _GRAPH_FROM: Final = 2
 """The use of one plan, counted from 1, from which on it is launched as one CUDA graph."""
@@ -104,8 +108,8 @@ class _Prepared:
         update: TileUpdate,
         unchanged: frozenset[int],
         written: tuple[int, ...],
-        totals: Mapping[int, int],
-        *,
+        lengths: tuple[tuple[int, int], ...],
+        array: "NDArray[np.int32] | None",
         runs_less: bool,
     ) -> None:
         self.update = update
@@ -113,13 +117,44 @@ class _Prepared:
         """The instructions that leave what they left before."""
         self.written = written
         """The buffers of which tiles are written."""
-        self.lengths = lengths = lengths_of(update.lists, totals)
-        self.array: NDArray[np.int32] | None = list_array(lengths, update.lists, totals) if lengths else None
+        self.lengths = lengths
+        self.array = array
         """The lists, as kernels read them."""
         self.runs_less = runs_less
         """False if all runs that would run without knowing the parts."""
         self.plan: TiledPlan | None = None
         """The plan that ran this last, proved for it, as long as it is kept."""
+
+    def shifted(self, by: dict[int, int]) -> "_Prepared":
+        """Return the same with these numbers added to the tiles of each launch. Of its update the counts hold."""
+        array = None if self.array is None else shifted_lists(self.array, self.lengths, self.update.lists, by)
+        made = _Prepared(self.update, self.unchanged, self.written, self.lengths, array, self.runs_less)
+        made.plan = self.plan
+        return made
+
+
+@final
+class _Shape(NamedTuple):
+    """What has changed, but for where."""
+
+    about: tuple[Change, tuple[int, ...]]
+    """The change, and the sources of which parts have changed, by their bits."""
+    units: tuple[int, ...]
+    """The units of the shifts."""
+    counts: tuple[int, ...]
+    """The number of parts of each source."""
+    parts: tuple[Box, ...]
+    """These, as if they began at the first element."""
+
+
+@final
+class _Proved(NamedTuple):
+    """What an update runs after a change of parts of one shape."""
+
+    prepared: _Prepared
+    anchor: tuple[int, ...]
+    """Where the parts were for which it is proved, in units of the shifts."""
+    shifts: Shifts
 
 
 @final
@@ -146,7 +181,12 @@ class TiledPlans:
         self._plans: dict[Hashable, TiledPlan] = {}
         self._used: OrderedDict[TiledPlan, Hashable] = OrderedDict()
         """These plans, the one used last at the end, with their keys."""
-        self._prepared: OrderedDict[Hashable, _Prepared] = OrderedDict()
+        self._prepared: OrderedDict[tuple[Change, tuple[tuple[int, tuple[Box, ...]], ...]], _Prepared] = OrderedDict()
+        """By changes and the parts that have changed."""
+        self._shapes: OrderedDict[_Shape, _Proved] = OrderedDict()
+        """By the shapes of changed parts: a shift of these is proved with them."""
+        self._units: dict[tuple[Change, tuple[int, ...]], tuple[int, ...]] = {}
+        """By changes and the sources of which parts have changed, the units of the shifts that were found last."""
         self._latest: list[TileUpdate] = []
         """The parts of the last update, if it may have run tiles: the later ones waited for cutoffs."""
 
@@ -200,7 +240,22 @@ class TiledPlans:
         return plan
 
     def _prepare(self, change: Change, parts: ChangedParts) -> _Prepared:
-        """Return what an update runs after a change of these parts, proved."""
+        """Return what an update runs after a change of these parts, proved for them or for parts of the same shape."""
+        about = change, tuple(parts)
+        units = self._units.get(about)
+        if units is not None:
+            anchor, shape = _anchored(about, parts, units)
+            proved = self._shapes.get(shape)
+            if proved is not None:
+                shift = [new - old for new, old in zip(anchor, proved.anchor, strict=True)]
+                if proved.shifts.allow(shift):
+                    self._shapes.move_to_end(shape)
+                    return proved.prepared.shifted(
+                        {
+                            index: sum([number * stride for number, stride in zip(shift, strides, strict=True)])
+                            for index, strides in proved.shifts.strides.items()
+                        }
+                    )
         dirt = self._leaves.dirt(parts)
         update = self._tiles.update(change, dirt)
         unchanged: frozenset[int] = frozenset()
@@ -208,7 +263,18 @@ class TiledPlans:
             unchanged = self._tile_verifier.verify(change, dirt, update)
         instructions = self._staleness.program.instructions
         written = tuple(dict.fromkeys([buffer for index in update.lists for buffer in instructions[index].writes]))
-        return _Prepared(update, unchanged, written, self._totals, runs_less=self._tiles.runs_less(change, update))
+        lengths = lengths_of(update.lists, self._totals)
+        array = list_array(lengths, update.lists, self._totals) if lengths else None
+        made = _Prepared(update, unchanged, written, lengths, array, self._tiles.runs_less(change, update))
+        shifts = find_shifts(self._staleness, change, dirt, update)
+        if shifts is not None:
+            anchor, shape = _anchored(about, parts, shifts.units)
+            self._units[about] = shifts.units
+            self._shapes[shape] = _Proved(made, anchor, shifts)
+            if len(self._shapes) > MOST_SHAPES:
+                self._shapes.popitem(last=False)
+                self._units = {each: self._units[each] for each in {shape.about for shape in self._shapes}}
+        return made
 
     def _plan_for(self, change: Change, prepared: _Prepared, held: tuple[int, ...]) -> TiledPlan:
         """Return the plan that runs this, proved for it. Outputs that something else holds begin as copies."""
@@ -230,7 +296,7 @@ class TiledPlans:
         """Keep the plan no longer that was not used for the longest time."""
         oldest, key = self._used.popitem(last=False)
         del self._plans[key]
-        for prepared in self._prepared.values():
+        for prepared in (*self._prepared.values(), *[each.prepared for each in self._shapes.values()]):
             if prepared.plan is oldest:
                 prepared.plan = None
 
@@ -245,3 +311,16 @@ class TiledPlans:
             loaded.keep(None, _GRAPH_FROM)
         locks = [self._leaves.locks[b] for b, _ in whole.inputs if b in self._leaves.locks]
         return TiledPlan(whole, tiled, self._staleness.targets, frozenset(prepared.written), held, loaded, locks)
+
+
+def _anchored(
+    about: tuple[Change, tuple[int, ...]], parts: ChangedParts, units: tuple[int, ...]
+) -> tuple[tuple[int, ...], _Shape]:
+    """Return where parts begin, in units along each axis, and their shape."""
+    every = [box for boxes in parts.values() for box in boxes]
+    anchor = tuple([min([box[axis][0] for box in every]) // unit for axis, unit in enumerate(units)])
+    starts = [place * unit for place, unit in zip(anchor, units, strict=True)]
+    shifted = [
+        tuple([(begin - start, end - start) for (begin, end), start in zip(box, starts, strict=True)]) for box in every
+    ]
+    return anchor, _Shape(about, units, tuple(map(len, parts.values())), tuple(shifted))
