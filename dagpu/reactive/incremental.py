@@ -27,9 +27,9 @@ from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.reactive.live_stage import Contents, LiveStage
+from dagpu.reactive.prepared_tiles import ChangedParts
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker
-from dagpu.reactive.tiled_plans import ChangedParts
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage

@@ -21,7 +21,8 @@ from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.updates.value_numbers import ValueNumbers
-from dagpu.reactive.tiled_plans import ChangedParts, TiledPlan, TiledPlans
+from dagpu.reactive.prepared_tiles import ChangedParts, TiledPlan
+from dagpu.reactive.tiled_plans import TiledPlans
 from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall, write_update_call
 from dagpu.runtime.calls.loaded_plan import LoadedPlan

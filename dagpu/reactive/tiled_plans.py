@@ -1,31 +1,23 @@
 """`TiledPlans`: the plans of one stage after changes of parts of sources, in which launches run lists of tiles."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from math import ceil
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import Final, final
 
-import numpy as np
-
-from dagpu.handles.device_handles import driver_of
-from dagpu.handles.storage import Storage
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
-from dagpu.lowering.updates.dirty.tile_lists import TiledProgram, lengths_of, list_array, with_lists
+from dagpu.lowering.updates.dirty.tile_lists import lengths_of, list_array, with_lists
 from dagpu.lowering.updates.dirty.tile_updates import WHOLE_FROM, TileCount, TileUpdate, TileUpdates
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Change, Staleness
-from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.live.parts import Box
+from dagpu.reactive.prepared_tiles import ChangedParts, PreparedTiles, ProvedShapes, TiledPlan
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.device_lookup import find_device
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MOST_TILED_PLANS: Final = 32
 """The most plans with lists of tiles that a feed keeps, those used last."""
@@ -35,91 +27,6 @@ MOST_PREPARED: Final = 256
 
 _GRAPH_FROM: Final = 2
 """The use of one plan, counted from 1, from which on it is launched as one CUDA graph."""
-
-ChangedParts: TypeAlias = Mapping[int, tuple[Box, ...]]
-"""The parts of sources that have changed, by the sources' bits. Of any other source everything may have."""
-
-
-@final
-class TiledPlan:
-    """A plan with lists of tiles, which serves all lists that fit into its own."""
-
-    __slots__ = (
-        "_lists", "bound", "fresh", "held", "kept", "loaded", "locks", "proved", "subprogram", "targets", "whole",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        whole: Subprogram,
-        tiled: TiledProgram,
-        targets: set[int],
-        listed: frozenset[int],
-        held: tuple[int, ...],
-        loaded: LoadedPlan | None,
-        locks: list[Storage],
-    ) -> None:
-        """`listed` has the buffers that launches with lists write, `held` those of them that begin as copies."""
-        self.whole = whole
-        """The same instructions without lists."""
-        self.proved: set[frozenset[int]] = set()
-        """The sets of instructions that leave what they left before, for which the plan is proved."""
-        self.subprogram: Subprogram = tiled.subprogram
-        self.targets = frozenset([buffer for buffer, _ in tiled.subprogram.outputs if buffer in targets])
-        """The targets that the plan makes."""
-        self.loaded = loaded
-        """None where nothing runs."""
-        self.locks = dict.fromkeys(locks, False)
-        self.held = held
-        """The buffers of which tiles are written in new memory, which begins as a copy."""
-        written = [(here, buffer) for buffer, here in tiled.subprogram.outputs if buffer in listed]
-        self.fresh = tuple([here for here, buffer in written if buffer in held])
-        """Their numbers here."""
-        old = [(here, buffer) for buffer, here in tiled.old]
-        self.kept = (*old, *[each for each in written if each[1] not in held])
-        """The memory of targets that the plan copies, or of which it writes tiles: the number here, and in the whole
-        program."""
-        devices = tiled.subprogram.program.devices
-        tables = [
-            (here, driver_of(find_device(devices[device])).mapped_memory(tiled.subprogram.program.buffers[here].nbytes))
-            for device, here in tiled.lists
-        ]
-        self.bound = tuple([(here, table.memory) for here, table in tables])
-        """The memory of the lists, which every run of the plan reads. One run of a feed ends before the next begins."""
-        self._lists = [table.content.view(np.int32) for _, table in tables]
-
-    def put_lists(self, array: "NDArray[np.int32]") -> None:
-        """Write the lists of the next run, where the kernels read them. No run of the plan may be under way."""
-        for table in self._lists:
-            table[:] = array
-
-
-@final
-class _Prepared:
-    """What an update runs after a change of certain parts."""
-
-    __slots__ = ("array", "lengths", "plan", "runs_less", "unchanged", "update", "written")
-
-    def __init__(
-        self,
-        update: TileUpdate,
-        unchanged: frozenset[int],
-        written: tuple[int, ...],
-        totals: Mapping[int, int],
-        *,
-        runs_less: bool,
-    ) -> None:
-        self.update = update
-        self.unchanged = unchanged
-        """The instructions that leave what they left before."""
-        self.written = written
-        """The buffers of which tiles are written."""
-        self.lengths = lengths = lengths_of(update.lists, totals)
-        self.array: NDArray[np.int32] | None = list_array(lengths, update.lists, totals) if lengths else None
-        """The lists, as kernels read them."""
-        self.runs_less = runs_less
-        """False if all runs that would run without knowing the parts."""
-        self.plan: TiledPlan | None = None
-        """The plan that ran this last, proved for it, as long as it is kept."""
 
 
 @final
@@ -146,7 +53,11 @@ class TiledPlans:
         self._plans: dict[Hashable, TiledPlan] = {}
         self._used: OrderedDict[TiledPlan, Hashable] = OrderedDict()
         """These plans, the one used last at the end, with their keys."""
-        self._prepared: OrderedDict[Hashable, _Prepared] = OrderedDict()
+        self._prepared: OrderedDict[tuple[Change, tuple[tuple[int, tuple[Box, ...]], ...]], PreparedTiles] = (
+            OrderedDict()
+        )
+        """By changes and the parts that have changed."""
+        self._shapes = ProvedShapes(staleness)
         self._latest: list[TileUpdate] = []
         """The parts of the last update, if it may have run tiles: the later ones waited for cutoffs."""
 
@@ -199,8 +110,11 @@ class TiledPlans:
             plan.put_lists(prepared.array)
         return plan
 
-    def _prepare(self, change: Change, parts: ChangedParts) -> _Prepared:
-        """Return what an update runs after a change of these parts, proved."""
+    def _prepare(self, change: Change, parts: ChangedParts) -> PreparedTiles:
+        """Return what an update runs after a change of these parts, proved for them or for parts of the same shape."""
+        shifted = self._shapes.find(change, parts)
+        if shifted is not None:
+            return shifted
         dirt = self._leaves.dirt(parts)
         update = self._tiles.update(change, dirt)
         unchanged: frozenset[int] = frozenset()
@@ -208,9 +122,13 @@ class TiledPlans:
             unchanged = self._tile_verifier.verify(change, dirt, update)
         instructions = self._staleness.program.instructions
         written = tuple(dict.fromkeys([buffer for index in update.lists for buffer in instructions[index].writes]))
-        return _Prepared(update, unchanged, written, self._totals, runs_less=self._tiles.runs_less(change, update))
+        lengths = lengths_of(update.lists, self._totals)
+        array = list_array(lengths, update.lists, self._totals) if lengths else None
+        made = PreparedTiles(update, unchanged, written, lengths, array, self._tiles.runs_less(change, update))
+        self._shapes.add(change, parts, dirt, made)
+        return made
 
-    def _plan_for(self, change: Change, prepared: _Prepared, held: tuple[int, ...]) -> TiledPlan:
+    def _plan_for(self, change: Change, prepared: PreparedTiles, held: tuple[int, ...]) -> TiledPlan:
         """Return the plan that runs this, proved for it. Outputs that something else holds begin as copies."""
         key = change, prepared.update.chosen, prepared.lengths, held
         plan = self._plans.get(key)
@@ -230,11 +148,11 @@ class TiledPlans:
         """Keep the plan no longer that was not used for the longest time."""
         oldest, key = self._used.popitem(last=False)
         del self._plans[key]
-        for prepared in self._prepared.values():
+        for prepared in (*self._prepared.values(), *self._shapes.prepared()):
             if prepared.plan is oldest:
                 prepared.plan = None
 
-    def _make(self, change: Change, prepared: _Prepared, held: tuple[int, ...]) -> TiledPlan:
+    def _make(self, change: Change, prepared: PreparedTiles, held: tuple[int, ...]) -> TiledPlan:
         """Return a new plan. Outputs that something else holds begin as copies."""
         whole = self._comparisons.extract(prepared.update.chosen, change.compare, self._staleness.targets)
         tiled, loaded = with_lists(whole, prepared.lengths, held), None

@@ -33,7 +33,7 @@ class TileVerifier:
 
     def __init__(self, staleness: Staleness) -> None:
         self._staleness = staleness
-        self._reads: dict[tuple[int, int], tuple[_Seen, ...] | None] = {}
+        self._reads: dict[tuple[int, int], tuple[Seen, ...] | None] = {}
         """For each launch and each buffer that it reads, how its tiles see that; None if each may see all of it."""
         self._outputs: dict[tuple[int, int], Tiles] = {}
 
@@ -121,7 +121,7 @@ class TileVerifier:
         dirty."""
         key = index, read
         if key not in self._reads:
-            self._reads[key] = _seen_by(launch, read)
+            self._reads[key] = seen_by(launch, read)
         seen, own = self._reads[key], self._output(index, launch, buffer)
         if seen is None or where is None:
             return False
@@ -131,7 +131,7 @@ class TileVerifier:
                 return False
             for box in where.boxes:
                 for other in boxes:
-                    if _only_these_see(box, each, other):
+                    if only_these_see(box, each, other):
                         break
                 else:
                     if not _none_sees(box, each):
@@ -151,7 +151,7 @@ _Found: TypeAlias = "tuple[int, Dirt | None]"
 
 
 @final
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
     """How the tiles of a launch see one argument."""
 
     layout: Layout
@@ -161,7 +161,7 @@ class _Seen(NamedTuple):
     and behind a tile's own place, the tile's extent, and the output's."""
 
 
-def _seen_by(launch: Launch, read: int) -> "tuple[_Seen, ...] | None":
+def seen_by(launch: Launch, read: int) -> "tuple[Seen, ...] | None":
     """Return how the tiles of a launch see what it reads in a buffer, by argument; None if each may see all of it."""
     kernel, outputs = launch.kernel, [each for each in launch.args if type(each) is Tiles]
     if kernel.sees is None or kernel.grid is not None:
@@ -183,37 +183,39 @@ def _seen_by(launch: Launch, read: int) -> "tuple[_Seen, ...] | None":
             for place, part in enumerate(sight.axes)
             if part is not None
         ]
-        found.append(_Seen(view.layout, tiles.grid, tuple(axes)))
+        found.append(Seen(view.layout, tiles.grid, tuple(axes)))
     return tuple(found)
 
 
-def _only_these_see(box: Box, seen: _Seen, claimed: Box) -> bool:
+def only_these_see(box: Box, seen: Seen, claimed: Box) -> bool:
     """Return true if no tile outside of a box of tiles sees a dirty box."""
     for axis, ((first, end), count) in enumerate(zip(claimed, seen.grid, strict=True)):
-        if first and not _is_before(box, seen, axis, first - 1):
+        if first and not is_before(box, seen, axis, first - 1):
             return False
-        if end != count and not _is_behind(box, seen, axis, end):
+        if end != count and not is_behind(box, seen, axis, end):
             return False
     return True
 
 
-def _none_sees(box: Box, seen: _Seen) -> bool:
+def _none_sees(box: Box, seen: Seen) -> bool:
     """Return true if no tile sees a dirty box: along some axis each tile is before or behind it."""
     return any(
-        all(_is_before(box, seen, axis, n) or _is_behind(box, seen, axis, n) for n in range(count))
+        all(is_before(box, seen, axis, n) or is_behind(box, seen, axis, n) for n in range(count))
         for axis, count in enumerate(seen.grid)
     )
 
 
-def _is_before(box: Box, seen: _Seen, axis: int, index: int) -> bool:
-    """Return true if what a tile with this index along an axis of the output sees ends before a dirty box."""
+def is_before(box: Box, seen: Seen, axis: int, index: int, *, cut: bool = True) -> bool:
+    """Return true if what a tile with this index along an axis of the output sees ends before a dirty box. Without
+    `cut` as if the output did not end."""
     for place, along, _, after, step, extent in seen.axes:
-        if along == axis and min((index + 1) * step, extent) + after <= box[place][0]:
+        end = (index + 1) * step
+        if along == axis and (min(end, extent) if cut else end) + after <= box[place][0]:
             return True
     return False
 
 
-def _is_behind(box: Box, seen: _Seen, axis: int, index: int) -> bool:
+def is_behind(box: Box, seen: Seen, axis: int, index: int) -> bool:
     """Return true if what a tile with this index along an axis of the output sees begins behind a dirty box."""
     for place, along, before, _, step, _ in seen.axes:
         if along == axis and index * step - before >= box[place][1]:

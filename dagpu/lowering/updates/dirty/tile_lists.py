@@ -107,6 +107,19 @@ def list_array(
     return array
 
 
+def shifted_lists(
+    array: "NDArray[np.int32]",
+    lengths: tuple[tuple[int, int], ...],
+    lists: "Mapping[int, NDArray[np.int32]]",
+    by: Mapping[int, int],
+) -> "NDArray[np.int32]":
+    """Return the array of `list_array` for these lists, with a number added to all tiles of each launch."""
+    shifted = array.copy()
+    for index, start, _ in _places(lengths)[0]:
+        shifted[start : start + len(lists[index])] += by[index]
+    return shifted
+
+
 def _places(lengths: tuple[tuple[int, int], ...]) -> tuple[list[tuple[int, int, int]], int]:
     """Return for each list its launch in the whole program, its first place in the array, and its length; and the
     length of the array."""
