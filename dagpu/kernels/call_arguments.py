@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.origin import Origin, describe
+from dagpu.common.origin import Origin, describe, is_ours
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live_state
 from dagpu.handles.storage import Storage
@@ -102,9 +102,10 @@ def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
 def refuse_call(spec: KernelSpec, origin: Origin, what: str, cure: str, param: Param | None = None) -> NoReturn:
     """Refuse a call: what is wrong, with which argument, where, and the cure."""
     argument = "" if param is None else f", argument {param.name!r}"
+    ours = spec.origin is not None and is_ours(spec.origin[0].co_filename)  # a function of dagpu.array
+    declared = "" if ours else f"; the kernel is declared at {describe(spec.origin)}"
     raise KernelArgumentError(
-        f"kernel {spec.name!r}{argument}: {what}. Called at {describe(origin)}; the kernel is declared at "
-        f"{describe(spec.origin)}. {cure}."
+        f"kernel {spec.name!r}{argument}: {what}. Called at {describe(origin)}{declared}. {cure}."
     )
 
 

@@ -241,6 +241,17 @@ class Outputs:
 
 @final
 @plain
+class Components:
+    """The function that returns a tuple itself. The structure of the op shows the number of its components."""
+
+    count: int
+
+    def apply(self, x: Any, where: Origin) -> Any:
+        return x
+
+
+@final
+@plain
 class Inspect:
     """The function that calls the user's `f` with a value, and returns that value."""
 
@@ -274,7 +285,7 @@ UNKNOWN_RESULTS: set[type[Any]] = set()
 """Further types of ops whose structure does not show their result. Modules that are imported later add them."""
 
 FIRST, LAST, UNCUT, SHARE = Item(0), Item(-1), Uncut(), Share()
-BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item, Outputs))
+BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item, Outputs, Components))
 
 
 # ---- building
@@ -406,6 +417,10 @@ def arity(op: DeviceOp[Any, Any, Any]) -> int | None:
                 op = op.source
             case Map() if isinstance(op.f, Inspect):
                 op = op.source
+            case Map(source=Launch(args=args), f=Outputs(first=first)):
+                return len(args) - first
+            case Map(f=Components(count=count)):
+                return count
             case _:
                 return None
 
@@ -532,7 +547,7 @@ def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
 
 def _hands_on(op: DeviceOp[Any, Any, Any]) -> bool:
     """Return True for an op that only hands a tensor to a launch or takes it back."""
-    return isinstance(op, Map) and isinstance(op.f, Cut | Uncut | Item | Outputs)
+    return isinstance(op, Map) and isinstance(op.f, Cut | Uncut | Item | Outputs | Components)
 
 
 def label_of(op: DeviceOp[Any, Any, Any]) -> str:
@@ -546,7 +561,7 @@ def label_of(op: DeviceOp[Any, Any, Any]) -> str:
             return {Uncut: "unpartition", Share: "share", Reshape: "reshape"}[type(change)]
         case Map(f=Item(index=index)):
             return "first" if index == 0 else "last"
-        case Map(f=Outputs()):
+        case Map(f=Outputs() | Components()):
             return "outputs"
         case Unzip():
             return f"Unzip [{op.index}]"

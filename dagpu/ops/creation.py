@@ -360,7 +360,10 @@ def _dtype_cure(dtype: "np.dtype[Any]") -> str:
 
 def _array_cure(x: object) -> str:
     if isinstance(x, DeviceOp):
-        return "An op is on its device already, if its result is a tensor: leave from_host out"
+        return (
+            "An op is on its device already, if its result is a tensor: leave from_host out. If it is a NumPy array, "
+            "say op.then(from_host)"
+        )
     if type(x) in HANDLES:
         return "It is on a device already: leave from_host out"
     if isinstance(x, tuple | list) and any(isinstance(item, np.ndarray) for item in x):

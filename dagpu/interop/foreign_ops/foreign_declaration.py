@@ -4,6 +4,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import (
     Any,
     Final,
@@ -16,6 +17,7 @@ from typing import (
     final,
     get_args,
     get_origin,
+    get_type_hints,
     overload,
 )
 
@@ -44,7 +46,7 @@ from dagpu.kernels.generated.generated_launch import (
     with_layouts,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Item, Map, Outputs
+from dagpu.ops.compose import UNCUT, Components, Item, Map, Outputs, arity
 from dagpu.ops.kernel_spec import KernelSpec, Param
 from dagpu.ops.launch import KernelOp, Launch
 
@@ -97,14 +99,16 @@ class _Declaration:
         make: Callable[[tuple[Any, ...], Declared], AnyOp],
     ) -> AnyOp:
         """Return the op that `make` makes of the moved arguments and of what the declaration gives for them."""
-        given = bind_arguments(self._checked, self._signature, args, kwargs, origin)
-        checked = check_call(self.name, self.params, given, self.origin, origin)
+        given = tuple(bind_arguments(self._checked, self._signature, args, kwargs, origin))
+
+        def check(seen: tuple[Any, ...]) -> tuple[Any, ...]:
+            return check_call(self.name, self.params, seen, self.origin, origin)
 
         def built(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
             declared = self._declared(arguments, layouts, origin)
             return make(move_arguments(self.name, arguments, origin), declared)
 
-        return with_layouts(self.name, checked, built, origin)
+        return with_layouts(self.name, given, check, built, origin)
 
     def kernel(self, declared: Declared) -> KernelSpec:
         """Return the kernel that does the work."""
@@ -179,9 +183,11 @@ class Foreign(BodyDecorators, Generic[_P]):
 class ForeignFunction(BodyDecorators, Generic[_P, _T_co]):
     """A foreign op whose outputs are new tensors, those that its declaration makes. A call yields what it returned."""
 
-    def __init__(self, declaration: _Declaration) -> None:
+    def __init__(self, declaration: _Declaration, components: int | None) -> None:
         self._declaration = declaration
         self._bodies = declaration.bodies
+        self._components = components
+        """The number of components of the tuple that a call yields; None if it yields a tensor, or is not known."""
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co, Any]:
         """Return an op whose result is the new tensor, or a tuple of them. Handles among the arguments move into it.
@@ -204,7 +210,9 @@ class ForeignFunction(BodyDecorators, Generic[_P, _T_co]):
                 return Map(Map(launch, Item(len(arguments)), origin), UNCUT, origin)
             return Map(launch, Outputs(len(arguments)), origin)
 
-        return declaration.build(args, kwargs, origin, make)
+        op = declaration.build(args, kwargs, origin, make)
+        count = self._components
+        return op if count is None or arity(op) is not None else Map(op, Components(count), origin)
 
     def __repr__(self) -> str:
         return repr(self._declaration)
@@ -316,6 +324,7 @@ def _declare(function: Callable[..., Any], options: _Options, scope: dict[str, A
             "parameters, -> Tensor[f32] if they are new tensors."
         )
     into_partitions = returned is None or returned == "None"
+    returned = _evaluated(function, returned, scope) if isinstance(returned, str) else returned
     outs = [n for n, a in zip(signature.names, signature.annotations, strict=True) if a.form == "out"]
     lazy = [n for n, a in zip(signature.names, signature.annotations, strict=True) if a.lazy]
     if lazy:
@@ -333,14 +342,24 @@ def _declare(function: Callable[..., Any], options: _Options, scope: dict[str, A
             f"{name}, declared at {place}: it has the Out parameter {outs[0]!r} and returns new tensors. Annotate it "
             "-> None, or make that output a new tensor too."
         )
-    declaration = _Declaration(function, signature, 0 if into_partitions else _results_of(returned), options)
-    return Foreign(declaration) if into_partitions else ForeignFunction(declaration)
+    if into_partitions:
+        return Foreign(_Declaration(function, signature, 0, options))
+    components = _components_of(returned)
+    results = 1 if (get_origin(returned) or returned) is Tensor else components
+    return ForeignFunction(_Declaration(function, signature, results, options), components)
 
 
-def _results_of(returned: object) -> int | None:
-    """Return the number of tensors that a return annotation names; None if it is text, or a tuple of any length."""
-    kind = get_origin(returned) or returned
-    if kind is Tensor:
-        return 1
+def _evaluated(function: Callable[..., Any], annotation: str, scope: dict[str, Any]) -> object:
+    """Return a return annotation that is text as the object that it names; None if it cannot be evaluated."""
+    holder = SimpleNamespace(__annotations__={"return": annotation})
+    try:
+        return get_type_hints(holder, function.__globals__, scope)["return"]
+    except Exception:  # a text annotation is code, and may raise anything
+        return None
+
+
+def _components_of(returned: object) -> int | None:
+    """Return the number of components of the tuple that a return annotation names; None if it is no tuple, or one of
+    any length."""
     arguments = get_args(returned)
-    return len(arguments) if kind is tuple and Ellipsis not in arguments else None
+    return len(arguments) if get_origin(returned) is tuple and Ellipsis not in arguments else None

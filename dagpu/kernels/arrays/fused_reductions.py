@@ -4,6 +4,7 @@ The rows are those of the broadcast arguments. The order in which elements are c
 expression's result, so the bits are the same.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def _reduce(call: FusedCall, args: tuple[Any, ...], origin: Origin) -> AnyOp:
         found = _passes(expression, name, passed, patterns_of(layouts, walk), rows, origin)
         return with_shape(found, result_type(name, dtype), (rows.rows, 1), shape, origin)
 
-    return with_layouts(call.label, expression.check(args, origin), build, origin)
+    return with_layouts(call.label, args, partial(expression.check, origin=origin), build, origin)
 
 
 def _passes(

@@ -71,10 +71,11 @@ def dropout(x: In[_F], p: float, *, seed: int | None = None) -> DeviceOp[Tensor[
     """
     origin = here()
     recipe = Uniform(check_seed(seed, "dropout"))
-    # To compare an argument of a pipeline would fix its value in the plan.
-    given: Any = p
-    if type(given) is not SymbolicNumber and isinstance(given, float | int | np.floating) and not 0 <= given <= 1:
-        raise refused_call("dropout", origin, f"p is {format_value(p)}", "Give a probability, from 0 to 1")
+
+    def check_range(given: Any) -> None:
+        # To compare an argument of a pipeline would fix its value in the plan.
+        if type(given) is not SymbolicNumber and isinstance(given, float | int | np.floating) and not 0 <= given <= 1:
+            raise refused_call("dropout", origin, f"p is {format_value(given)}", "Give a probability, from 0 to 1")
 
     def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
         layout = layouts[0]
@@ -82,12 +83,14 @@ def dropout(x: In[_F], p: float, *, seed: int | None = None) -> DeviceOp[Tensor[
             raise refused_call("dropout", origin, "x is a number", "Pass a tensor: full((1,), x), say")
         if layouts[1] is not None:
             raise refused_call("dropout", origin, "p is a tensor", "Give a probability, from 0 to 1")
+        check_range(arguments[1])
         if layout.dtype not in DOMAINS["float"]:
             what = f"it does not take elements of {type_name(layout.dtype)}"
             raise refused_call("dropout", origin, what, "Convert the tensor before: convert(t, f32), say")
         chances: AnyOp = Alloc(layout.shape, _F32, recipe, origin)
         return _kept(layout.dtype).build((arguments[0], chances, arguments[1]), origin)
 
+    check_range(p)
     return array_call("dropout", ("x", "p"), (x, p), build, origin)
 
 

@@ -1,6 +1,7 @@
 """`Expression`: an element-wise function of tensors and numbers, which builds ops. `expr` makes it."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, TypeAlias, cast, final
 
 import numpy as np
@@ -88,8 +89,8 @@ class Expression(Generic[_P, _R]):
 
     def build(self, args: tuple[Any, ...], origin: Origin) -> AnyOp:
         """Return the op of a call, as `__call__` does. `origin` is the place of the call in the user's code."""
-        checked = self.check(args, origin)
-        return with_layouts(self._name, checked, lambda a, layouts: self._build_new(a, layouts, origin), origin)
+        check = partial(self.check, origin=origin)
+        return with_layouts(self._name, args, check, lambda a, layouts: self._build_new(a, layouts, origin), origin)
 
     def check(self, args: tuple[Any, ...], origin: Origin) -> tuple[Any, ...]:
         """Check the arguments of a call, and return them with numbers as the kernel takes them. Moves nothing."""
@@ -280,11 +281,11 @@ class Expression(Generic[_P, _R]):
 
     def _write(self, out: Any, args: tuple[Any, ...], before: tuple[ArgumentPattern, ...], origin: Origin) -> KernelOp:
         """Return the op that writes to `out`. `before` are the patterns of the parameters before those of `args`."""
-        params = [
-            output("out", self.traced.dtype, None),
-            *self._check_count(args, origin, self.traced.names[len(before) :]),
-        ]
-        checked = check_call(self._name, params, (out, *args), self.origin, origin)
+
+        def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
+            inputs = self._check_count(given[1:], origin, self.traced.names[len(before) :])
+            params = [output("out", self.traced.dtype, None), *inputs]
+            return check_call(self._name, params, given, self.origin, origin)
 
         def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
             assert layouts[0] is not None
@@ -293,7 +294,7 @@ class Expression(Generic[_P, _R]):
             spec = self._kernel(len(shape), (*before, *patterns_of(layouts[1:], walk)))
             return Launch(spec, move_arguments(self._name, arguments, origin), origin)
 
-        return cast(KernelOp, with_layouts(self._name, checked, build, origin))
+        return cast(KernelOp, with_layouts(self._name, (out, *args), check, build, origin))
 
     def _kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
         """Return the kernel for an output of this rank and arguments of these patterns, made once."""

@@ -32,6 +32,9 @@ AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 Build: TypeAlias = Callable[[tuple[Any, ...], tuple["Layout | None", ...]], AnyOp]
 """Builds an op from arguments and the layouts of those that are tensors; None for a number. It moves the handles."""
 
+Check: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+"""Checks the arguments of a call, and returns them as the kernel takes them. It moves nothing."""
+
 _HANDLES: Final = (Tensor, SharedTensor, TensorRef, TensorMut, Partition)
 _NUMBERS: Final = (int, float, np.generic)
 
@@ -149,12 +152,14 @@ def is_number(x: object) -> bool:
     )
 
 
-def with_layouts(name: str, arguments: tuple[Any, ...], build: Build, origin: Origin) -> AnyOp:
-    """Return the op that `build` makes of checked arguments and their layouts.
+def with_layouts(name: str, given: tuple[Any, ...], check: Check, build: Build, origin: Origin) -> AnyOp:
+    """Return the op that `build` makes of the arguments of a call, which `check` returns, and of their layouts.
 
     If the structure of each op shows its result, `build` is called now, before a handle moves, so that it can refuse
-    the call. Otherwise the trace of a run calls it, with handles in the place of the ops.
+    the call. Otherwise the trace of a run calls it, with results in the place of the ops: `check` sees these as it
+    would see them in the call.
     """
+    arguments = check(given)
     layouts = known_layouts(arguments)
     if layouts is not None:
         return build(arguments, layouts)
@@ -163,13 +168,13 @@ def with_layouts(name: str, arguments: tuple[Any, ...], build: Build, origin: Or
     sources = tuple([arg if isinstance(arg := moved[p], DeviceOp) else Value(arg, origin) for p in places])
 
     def traced(results: tuple[Any, ...]) -> AnyOp:
-        given = list(moved)
+        seen = list(moved)
         for place, result in zip(places, results, strict=True):
-            given[place] = result
-        found = known_layouts(given)
-        if found is None:  # one of them is no handle: the checks of the call say what it is
-            found = tuple([known_layout(arg) for arg in given])
-        return build(tuple(given), found)
+            seen[place] = result
+        checked = check(tuple(seen))
+        found = known_layouts(checked)
+        assert found is not None, "an argument that has been checked is a handle or a number"
+        return build(checked, found)
 
     return Then(Zip(sources, origin), traced, origin)
 
@@ -181,12 +186,22 @@ def array_call(name: str, names: Sequence[str], arguments: tuple[Any, ...], buil
         KernelArgumentError: an argument is neither a tensor nor an op nor a number, or two share memory that one owns.
         MovedError: a handle has been moved before.
     """
-    params = [
-        Param(param, "scalar" if is_number(arg) else "in", None, None, None, False)
-        for param, arg in zip(names, arguments, strict=False)
-    ]
-    checked = check_call(name, params, arguments, (array_call.__code__, 0), origin)
-    return with_layouts(name, checked, build, origin)
+
+    def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
+        params = [
+            Param(
+                param,
+                "scalar" if is_number(arg) and isinstance(arg, (*_NUMBERS, Source)) else "in",
+                None,
+                None,
+                None,
+                True,
+            )
+            for param, arg in zip(names, given, strict=False)
+        ]
+        return check_call(name, params, given, (array_call.__code__, 0), origin)
+
+    return with_layouts(name, arguments, check, build, origin)
 
 
 def refused_call(name: str, origin: Origin, what: str, cure: str) -> KernelArgumentError:

@@ -67,6 +67,17 @@ def test_new_tensors(place: str) -> None:
     assert_array_equal(zip_ops(one.to_host(), two.to_host()).map(lambda t: t[0] + t[1]).sync(), A * 3 + 1)
 
 
+def test_a_tuple_knows_its_components(place: str) -> None:
+    """A call with a tuple annotation is unzipped without a number, also where only the run knows the shapes."""
+    for op in (ones((2, 3)), ones((2, 3)).sync(), value(3).then(lambda n: ones((2, n)))):
+        one, two = halves(op).unzip()
+        assert_array_equal(
+            zip_ops(one.to_host(), two.to_host()).map(lambda t: t[0] + t[1]).sync(), np.full((2, 3), 4.0)
+        )
+    with pytest.raises(ShapeError, match=r"2 components. Say unzip\(\)"):
+        halves(value(3).then(lambda n: ones((2, n)))).unzip(3)
+
+
 def test_outputs_that_are_partitions(place: str) -> None:
     """A call yields its arguments, as a kernel's; the body gets the whole output, whatever its tiles are."""
     x = from_host(A).sync().share()

@@ -3,6 +3,7 @@
 The order of additions is that of `softmax` of the expression's result, so the bits are the same.
 """
 
+from functools import partial
 from math import prod
 from typing import Any, Final
 
@@ -58,7 +59,7 @@ def _softmax(call: FusedCall, args: tuple[Any, ...], origin: Origin) -> AnyOp:
         result: AnyOp = reshaped(op, Layout(dtype, extents, (), 0), whole, origin)
         return result
 
-    return with_layouts(call.label, expression.check(args, origin), build, origin)
+    return with_layouts(call.label, args, partial(expression.check, origin=origin), build, origin)
 
 
 def _kernel(

@@ -26,6 +26,7 @@ from dagpu import (
     plan_of,
     rand,
     randn,
+    source,
     spawn,
     u8,
     value,
@@ -75,6 +76,12 @@ case(lambda: linspace(-1.7e308, 1.7e308, 3, f64), ("Scale it", lambda: linspace(
 case(lambda: randn((2,), std=-1.0), ("A standard deviation is 0 or more", lambda: randn((2,), std=1.0).sync()))
 case(lambda: arange(300, i8), ("Use a wider type", lambda: arange(300, i32).sync()))
 case(lambda: from_host(anything([1.0])), ("np.asarray(x)", lambda: from_host(np.asarray([1.0])).sync()))
+
+
+case(
+    lambda: from_host(anything(source(np.ones(2, f32)))),
+    ("If it is a NumPy array, say op.then(from_host)", lambda: source(np.ones(2, f32)).then(from_host).sync()),
+)
 
 
 def saved_and_loaded() -> object:
