@@ -67,6 +67,10 @@ IsAlone: TypeAlias = Callable[[Any], bool]
 """True for a value that nothing but its source holds. The caller holds the lock of the bookkeeping."""
 
 
+Again: TypeAlias = Callable[[Version], Any]
+"""Makes a value of that of a version."""
+
+
 @final
 class _New(NamedTuple):
     """What a batch has set a source to."""
@@ -79,6 +83,10 @@ class _New(NamedTuple):
     is_alone: IsAlone | None = None
     """If not None, `value` is that of the base: the parts are written when the batch ends, in place if this allows
     it."""
+    read: Version | None = None
+    """For a value that a function made of another one: the version that it was made of."""
+    again: "Again | None" = None
+    """This function, which is called again if another thread has changed the source meanwhile."""
 
     def written(self) -> "_New":
         """Return the same change with the parts written, in a copy of the base."""
@@ -91,6 +99,8 @@ class _New(NamedTuple):
 
     def made_of(self, newest: Version) -> "_New":
         """Return the same change of the newest version, which is settled."""
+        if self.again is not None:
+            return self if self.read is newest else _New(self.again(newest), read=newest, again=self.again)
         if self.base is None:
             return self
         if self.is_alone is not None:
@@ -171,12 +181,15 @@ def value_to_write(source: SourceCell) -> Any:
     return source.history.newest.settled().value
 
 
-def change_source(source: SourceCell, value: Any, only_after: Version | None = None) -> bool:
+def change_source(
+    source: SourceCell, value: Any, only_after: Version | None = None, again: Again | None = None
+) -> bool:
     """Set a source now, or at the end of the batch. Return false, and change nothing, if the newest version is another
-    one than `only_after`."""
+    one than `only_after`. A batch calls `again` then, unless it has set the source itself."""
     pending = None if _innermost() is None else _open_batch()
     if pending is not None:
-        pending.changes[source] = _New(value)
+        is_first = source not in pending.changes and _outer_base(pending, source, source.history.newest) is not None
+        pending.changes[source] = _New(value, read=only_after, again=again) if is_first else _New(value)
         return True
     history = source.history
     while True:

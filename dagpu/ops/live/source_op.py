@@ -21,7 +21,7 @@ from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
 from dagpu.ops.live.changes import PLAIN, SourceCell, change_source, newest_value, value_to_write, write_source
 from dagpu.ops.live.parts import Box, Region, box_of, slices_of
-from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.live.versions import Snapshot, Version
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=np.generic)
@@ -111,8 +111,14 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         value, version = newest_value(self.cell)
         given = as_read(value)
         del snapshot, value
-        new = f(given)
-        return change_source(self.cell, _own(new, self.kind, self.origin, "set"), version)
+
+        def again(newer: Version) -> Any:
+            snapshot = Snapshot()
+            given = as_read(newer.settled().value)
+            del snapshot
+            return _own(f(given), self.kind, self.origin, "set")
+
+        return change_source(self.cell, _own(f(given), self.kind, self.origin, "set"), version, again)
 
     @overload
     def write(

@@ -132,3 +132,22 @@ def test_a_batch_takes_no_change_of_a_thread_or_a_child_task() -> None:
         assert number.get() == 3
 
     trio.run(main)
+
+
+def test_a_change_in_a_batch_loses_no_change_of_another_thread() -> None:
+    """The function is called again when the batch ends."""
+    number = source(0)
+    with batch():
+        number.change(lambda value: value + 1)
+        thread = threading.Thread(target=lambda: number.change(lambda value: value + 10))
+        thread.start()
+        thread.join()
+        assert number.get() == 1
+    assert number.get() == 11
+    with batch():
+        number.set(1)
+        number.change(lambda value: value * 3)
+        thread = threading.Thread(target=number.set, args=(5,))
+        thread.start()
+        thread.join()
+    assert number.get() == 3

@@ -72,7 +72,12 @@ case(set_in_a_closure, ("set it where the result of the op arrives", set_where_i
 
 def set_in_the_function_of_change() -> None:
     s = source(1)
-    s.change(lambda x: s.set(x + 1) or x)
+
+    def careless(x: int) -> int:
+        s.set(x + 1)
+        return x
+
+    s.change(careless)
 
 
 def returned_by_the_function_of_change() -> None:
