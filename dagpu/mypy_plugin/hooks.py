@@ -51,6 +51,8 @@ FUNCTION_HOOKS: dict[str, FunctionHook] = {
     name: _functions(rule.FUNCTION_HOOKS[name] for rule in RULES if name in rule.FUNCTION_HOOKS)
     for name in {name for rule in RULES for name in rule.FUNCTION_HOOKS}
 }
+ARRAY_FUNCTION_HOOK: FunctionHook = op_parameters.type_new_output
+"""The hook for the functions of `dagpu.array`."""
 METHOD_HOOKS: dict[str, MethodHook] = {
     name: _methods(rule.METHOD_HOOKS[name] for rule in RULES if name in rule.METHOD_HOOKS)
     for name in {name for rule in RULES for name in rule.METHOD_HOOKS}

@@ -42,10 +42,20 @@ PENDING: Final = "dagpu.runtime.spawning.Pending"
 CUDA_GRAPH: Final = "dagpu.ops.graph.CudaGraph"
 SCOPE: Final = "dagpu.ops.graph.Scope"
 MODULE: Final = "dagpu.ops.graph.Module"
-FOREIGN_CALLS: Final = frozenset(
-    f"dagpu.interop.foreign_ops.foreign_declaration.{name}.__call__" for name in ("Foreign", "ForeignFunction")
-)
+FOREIGN: Final = "dagpu.interop.foreign_ops.foreign_declaration.Foreign"
+FOREIGN_CALL: Final = f"{FOREIGN}.__call__"
+FOREIGN_FUNCTION_CALL: Final = "dagpu.interop.foreign_ops.foreign_declaration.ForeignFunction.__call__"
+FOREIGN_CALLS: Final = frozenset({FOREIGN_CALL, FOREIGN_FUNCTION_CALL})
 """Calls of foreign ops."""
+EXPRESSION: Final = "dagpu.kernels.expressions.expression.Expression"
+EXPRESSION_CALL: Final = f"{EXPRESSION}.__call__"
+REDUCED_EXPRESSION_CALL: Final = "dagpu.kernels.expressions.reduced_expression.ReducedExpression.__call__"
+EXPRESSION_INTO: Final = f"{EXPRESSION}.into"
+EXPRESSION_UPDATE: Final = f"{EXPRESSION}.update"
+EXPRESSION_CALLS: Final = frozenset({EXPRESSION_CALL, REDUCED_EXPRESSION_CALL, EXPRESSION_INTO, EXPRESSION_UPDATE})
+"""Calls of functions made by `expr`, and of their reductions."""
+ARRAY_FUNCTIONS: Final = "dagpu.kernels.arrays."
+"""The start of the full names of the functions of `dagpu.array`."""
 ADOPT: Final = "dagpu.interop.incoming.adopt"
 """The function that takes an array of another library over from the program."""
 PIPELINE: Final = "dagpu.runtime.pipelines.Pipeline"

@@ -24,7 +24,7 @@ from mypy.plugin import FunctionContext, MethodContext, MethodSigContext, Plugin
 from mypy.types import FunctionLike, Instance, Type
 
 from dagpu.mypy_plugin import codes as codes  # configurations may name them before anything is checked
-from dagpu.mypy_plugin import messages
+from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.daemon import Daemon, create_checks
 from dagpu.mypy_plugin.sources import fingerprint
 
@@ -41,6 +41,8 @@ class DagpuPlugin(Plugin):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._functions: dict[str, Callable[[FunctionContext], Type]] = {}
+        self._array_function: Callable[[FunctionContext], Type] | None = None
+        """The hook of all functions of `dagpu.array`."""
         self._methods: dict[str, Callable[[MethodContext], Type]] = {}
         self._signatures: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}
         self._checker: TypeChecker | None = None
@@ -61,7 +63,8 @@ class DagpuPlugin(Plugin):
 
     def get_function_hook(self, fullname: str) -> Callable[[FunctionContext], Type] | None:
         self._notice_checker()
-        return self._functions.get(fullname)
+        found = self._functions.get(fullname)
+        return self._array_function if found is None and fullname.startswith(names.ARRAY_FUNCTIONS) else found
 
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
         self._notice_checker()
@@ -78,6 +81,7 @@ class DagpuPlugin(Plugin):
         """Import the rules and wrap their hooks. A run that takes all modules from the cache does not import them."""
         from dagpu.mypy_plugin import hooks
 
+        self._array_function = self._guarded(hooks.ARRAY_FUNCTION_HOOK)
         self._functions = {name: self._guarded(hook) for name, hook in hooks.FUNCTION_HOOKS.items()}
         self._methods = {name: self._guarded(hook) for name, hook in hooks.METHOD_HOOKS.items()}
         self._signatures = {name: self._guarded_signature(hook) for name, hook in hooks.SIGNATURE_HOOKS.items()}

@@ -37,6 +37,27 @@ add(zeros((8,)).partition((4,)), x, x).sync()
 print(x.shape)
 
 ## dagpu-use-after-move
+x = vector()
+plus = expr(f32, f32)(lambda a, b: a + b)
+plus(x, 1.0).sync()
+print(x.shape)
+# use what the move gave back
+x = vector()
+plus = expr(f32, f32)(lambda a, b: a + b)
+y = plus(x, 1.0).sync()
+print(y.shape)
+# lend it with .borrow()
+x = vector()
+plus = expr(f32, f32)(lambda a, b: a + b)
+plus(x.borrow(), 1.0).sync()
+print(x.shape)
+# share it with .share()
+x = vector().share()
+plus = expr(f32, f32)(lambda a, b: a + b)
+plus(x, 1.0).sync()
+print(x.shape)
+
+## dagpu-use-after-move
 x = np.ones(8, np.float32)
 t = adopt(x)
 print(x.sum(), t)

@@ -17,7 +17,10 @@ KERNELS = '''
 from pathlib import Path
 from typing import Final
 
-from dagpu import In, Lazy, Out, f32, f64, i32, kernel
+from dagpu import In, Lazy, Out, Tensor, expr, f32, f64, foreign, i32, kernel
+from dagpu.interop import new
+
+axpy = expr(f32, f32, f32)(lambda y, a, x: y + a * x)
 
 SOURCE = """
 __global__ void saxpy(Tile<float, 2> y, float a, View<const float, 2> x) { /* y += a x */ }
@@ -56,6 +59,15 @@ def elsewhere(y: Out[f32]) -> None: ...
 
 @kernel(cuda="__global__ void pointers(float* y) {}", abi="pointers")
 def pointers(y: Out[f32]) -> None: ...
+
+
+@foreign
+def copied(x: In[f32]) -> Tensor[f32]:
+    return new(x)
+
+
+@foreign
+def copy_into(y: Out[f32], x: In[f32], times: int) -> None: ...
 '''
 
 # The flow rules would refuse most of it: here the same tensors are passed again and again.
@@ -67,7 +79,8 @@ from numpy.typing import NDArray
 
 import kernels
 from dagpu import *
-from kernels import elsewhere, fill1, nine, numbers, pointers, saxpy, two
+from dagpu import array
+from kernels import axpy, copied, copy_into, elsewhere, fill1, nine, numbers, pointers, saxpy, two
 
 P1: TypeAlias = Partition[Tensor[f32]]
 T88: TypeAlias = Tensor[f32, tuple[Literal[8], Literal[8]]]
@@ -122,6 +135,31 @@ TYPES = [
     ),
     ("saxpy(cut, 2.0, either)", "DeviceOp[tuple[P1, float, Tensor[f32] | SharedTensor[f32]], Static, NoAlloc]"),
     ("two(cut, cut64)", "DeviceOp[tuple[P1, Partition[Tensor[f64]]], Static, NoAlloc]"),
+    # so do the calls of other functions that write to an output
+    ("axpy.update(cut, 2, own)", "DeviceOp[tuple[P1, float, Tensor[f32]], Static, NoAlloc]"),
+    ("axpy.into(cut, lazy_lent, 2.0, many)", "DeviceOp[tuple[P1, Tensor[f32], float, SharedTensor[f32]], Borrowed]"),
+    (
+        "axpy.update(excl.partition((2,)), one, unknown).first().unpartition()",
+        "DeviceOp[TensorMut[f32], Borrowed, Any]",
+    ),
+    ("copy_into(cut, lent, 2)", "DeviceOp[tuple[P1, TensorRef[f32], int], Borrowed, NoAlloc]"),
+    # a call whose output is a new tensor borrows if an argument does
+    ("axpy(own, 2.0, lazy)", "DeviceOp[Tensor[f32], Static]"),
+    ("axpy(own, 2.0, lent)", "DeviceOp[Tensor[f32], Borrowed]"),
+    ("axpy(lazy_lent, one, own)", "DeviceOp[Tensor[f32], Borrowed]"),
+    ("axpy(own, 2.0, unknown)", "DeviceOp[Tensor[f32], Any]"),
+    ("axpy.sum()(own, 2.0, many)", "DeviceOp[Tensor[f32], Static]"),
+    ("axpy.softmax()(own, 2.0, lent)", "DeviceOp[Tensor[f32], Borrowed]"),
+    ("array.sum(many)", "DeviceOp[Tensor[f32], Static]"),
+    ("array.sum(excl)", "DeviceOp[Tensor[f32], Borrowed]"),
+    ("array.topk(lent, 2)", "DeviceOp[tuple[Tensor[f32], Tensor[i64]], Borrowed]"),
+    ("array.maximum(2.0, lent)", "DeviceOp[Tensor[f32], Borrowed]"),
+    ("array.where(array.isnan(lent), 0.0, many)", "DeviceOp[Tensor[f32], Borrowed]"),
+    ("array.stack([lent, lent])", "DeviceOp[Tensor[f32], Borrowed]"),
+    ("array.stack((many, own))", "DeviceOp[Tensor[f32], Static]"),
+    ("array.permutation(3, seed=1)", "DeviceOp[Tensor[i64], Static]"),
+    ("copied(lent)", "DeviceOp[Tensor[f32], Borrowed]"),
+    ("copied(lazy)", "DeviceOp[Tensor[f32], Static]"),
     # numbers come back as the Python numbers that CUDA's types take
     ("numbers(cut, 1, np.float32(2), np.int32(3))", "DeviceOp[tuple[P1, int, float, int, bool], Static, NoAlloc]"),
     (

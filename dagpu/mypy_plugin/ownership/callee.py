@@ -82,6 +82,8 @@ def describe_call(callee: Callee) -> str:
         return "being passed to a kernel"
     if callee.name in names.FOREIGN_CALLS:
         return "being passed to a foreign op"
+    if callee.name in names.EXPRESSION_CALLS:
+        return "being passed to an expression"
     if callee.name == names.PIPELINE_CALL:
         return "being passed to a pipeline"
     called = callee.name.rpartition(".")[2] or (callee.closure.node.name if callee.closure else "")
@@ -95,7 +97,7 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
     """
     if callee.name in (names.KERNEL_CALL, names.NEW_OUTPUT_CALL, names.PIPELINE_CALL, names.ZIP_OPS):
         return [True] * len(e.args)
-    if callee.name in names.FOREIGN_CALLS:
+    if callee.name in names.FOREIGN_CALLS or callee.name in names.EXPRESSION_CALLS:
         return [True] * len(e.args)
     if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
         return _flags_of_later_call(b, e, callee)

@@ -52,6 +52,18 @@ def form_of(formal: Type) -> Form:
     return "in" if is_handle(proper.items[0]) else "lazy"
 
 
+def numbers_in(formal: UnionType) -> list[Type]:
+    """Return the members of a parameter's union that are neither handles nor ops: `float` of a `Lazy[float]`."""
+    return [item for item in formal.items if not is_handle(item) and op_parameters.as_op(get_proper_type(item)) is None]
+
+
+@lru_cache(maxsize=256)
+def accepts_numbers(formal: Type) -> bool:
+    """Return True for a parameter that takes a number: itself, or beside the tensors of an expression."""
+    proper = get_proper_type(formal)
+    return not isinstance(proper, UnionType) or bool(numbers_in(proper))
+
+
 @lru_cache(maxsize=256)
 def is_checked_here(formal: Type) -> bool:
     """Return True for an input or output that the plugin checks in mypy's place. mypy checks those of generic kernels,
@@ -72,10 +84,10 @@ def is_fitting(type_: Type, form: Form) -> bool:
     return isinstance(proper, Instance) and proper.type.fullname in (_OUTPUTS if form == "out" else _INPUTS)
 
 
-def parameters_of(kernel: Type) -> Parameters | None:
-    """Return the parameters of a `Kernel[P]`; None if they are unknown."""
-    proper = get_proper_type(kernel)
-    if not isinstance(proper, Instance) or proper.type.fullname != names.KERNEL or not proper.args:
+def parameters_of(called: Type, owner: str = names.KERNEL) -> Parameters | None:
+    """Return the parameters of a `Kernel[P]`, or of another class with `P` as first argument; None if unknown."""
+    proper = get_proper_type(called)
+    if not isinstance(proper, Instance) or proper.type.fullname != owner or not proper.args:
         return None
     parameters = get_proper_type(proper.args[0])
     return parameters if isinstance(parameters, Parameters) else None

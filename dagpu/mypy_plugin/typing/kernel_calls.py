@@ -11,7 +11,16 @@ from mypy.nodes import ARG_STAR, ARG_STAR2, CallExpr
 from mypy.plugin import CheckerPluginInterface, FunctionContext, MethodContext, MethodSigContext
 from mypy.subtypes import is_subtype
 from mypy.typeops import make_simplified_union
-from mypy.types import FunctionLike, Instance, TupleType, Type, UnionType, get_proper_type
+from mypy.types import (
+    AnyType,
+    FunctionLike,
+    Instance,
+    TupleType,
+    Type,
+    TypeOfAny,
+    UnionType,
+    get_proper_type,
+)
 
 from dagpu.mypy_plugin import codes, names
 from dagpu.mypy_plugin.typing import argument_forms, kernel_facts, long_tuples, op_parameters
@@ -35,23 +44,68 @@ def _widen_signature(context: MethodSigContext) -> FunctionLike:
 
 def _type_call(context: MethodContext) -> Type:
     """Return the type of the op that a kernel call builds, and report its wrong arguments."""
-    parameters = argument_forms.parameters_of(context.type)
+    formals = _formals(context, names.KERNEL)
+    if formals is None:
+        return context.default_return_type
+    for index, (formal, given) in enumerate(zip(formals, context.arg_types, strict=True)):
+        if (
+            given
+            and argument_forms.is_checked_here(formal)
+            and not is_subtype(given[0], argument_forms.expand_alias(formal))
+        ):
+            _refuse(context, index, formal, given[0])
+    return _op_type(context, formals)
+
+
+def _type_foreign_call(context: MethodContext) -> Type:
+    """Return the type of the op that a call of a foreign op with partitions builds. mypy has checked its arguments."""
+    formals = _formals(context, names.FOREIGN)
+    return context.default_return_type if formals is None else _op_type(context, formals)
+
+
+def _type_expression_write(context: MethodContext) -> Type:
+    """Return the type of `expression.into(out, ...)` or `expression.update(out, ...)`. mypy has checked its arguments.
+
+    The output of `update` stands for the first parameter of the expression.
+    """
+    formals = _formals(context, names.EXPRESSION)
+    return context.default_return_type if formals is None else _op_type(context, formals)
+
+
+def _formals(context: MethodContext, owner: str) -> list[Type] | None:
+    """Return the types of the parameters of a call; None if they are unknown, or an argument is starred.
+
+    Those of a method of an expression are the last ones of the expression, after the output.
+    """
+    parameters = argument_forms.parameters_of(context.type, owner)
     if (
         parameters is None
-        or len(parameters.arg_types) != len(context.arg_types)
+        or parameters.is_ellipsis_args
         or any(kind in (ARG_STAR, ARG_STAR2) for kinds in context.arg_kinds for kind in kinds)
     ):
-        return context.default_return_type
+        return None
+    formals, count = list(parameters.arg_types), len(context.arg_types)
+    if owner == names.EXPRESSION and len(formals) >= count - 1:
+        formals = [_any_output(context.api), *formals[len(formals) - count + 1 :]]
+    return formals if len(formals) == count else None
+
+
+def _any_output(api: CheckerPluginInterface) -> UnionType:
+    """Return the type of a parameter for an output of any elements."""
+    anything = AnyType(TypeOfAny.special_form)
+    partition = op_parameters.dagpu_type(names.PARTITION, [anything, anything], api)
+    return UnionType([partition])
+
+
+def _op_type(context: MethodContext, formals: list[Type]) -> Type:
+    """Return the type of an op whose result is the tuple of all arguments."""
     parts, lifetimes, allocations = list[Type](), list[Type | None](), list[Type | None]()
-    for index, (formal, given) in enumerate(zip(parameters.arg_types, context.arg_types, strict=True)):
+    for formal, given in zip(formals, context.arg_types, strict=True):
         if not given:  # the default value applies; only numbers have one
             parts.append(_number_type(formal, context.api))
             continue
-        form = argument_forms.form_of(formal)
-        if argument_forms.is_checked_here(formal) and not is_subtype(given[0], argument_forms.expand_alias(formal)):
-            _refuse(context, index, formal, given[0])
         parts.append(_part_type(formal, given[0], context.api))
-        if form != "number":
+        if argument_forms.form_of(formal) != "number":
             lifetimes.append(op_parameters.lifetime(given[0], context.api))
             allocations.append(op_parameters.allocation(given[0]))
     whole = long_tuples.tuple_of(parts, context.api)
@@ -67,14 +121,16 @@ def _part_type(formal: Type, actual: Type, api: CheckerPluginInterface) -> Type:
         return make_simplified_union([_part_type(formal, item, api) for item in proper.items])
     if (op := op_parameters.as_op(proper)) is not None:
         return op.args[0]
-    return _number_type(formal, api) if argument_forms.form_of(formal) in ("number", "lazy") else actual
+    if argument_forms.is_handle(proper):
+        return actual
+    return _number_type(formal, api) if argument_forms.accepts_numbers(formal) else actual
 
 
 def _number_type(formal: Type, api: CheckerPluginInterface) -> Type:
     """Return the Python type of the result for a number, which the call converts to the type that CUDA declares."""
     proper = get_proper_type(formal)
-    if isinstance(proper, UnionType):  # Lazy[float]
-        plain = [item for item in proper.items if op_parameters.as_op(get_proper_type(item)) is None]
+    if isinstance(proper, UnionType):  # Lazy[float], or a number beside the tensors of an expression
+        plain = argument_forms.numbers_in(proper)
         return make_simplified_union([_number_type(item, api) for item in plain])
     if isinstance(proper, Instance):
         for base, number in _NUMBERS.items():
@@ -135,6 +191,9 @@ FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
     **long_tuples.METHOD_HOOKS,
     names.KERNEL_CALL: _type_call,
+    names.FOREIGN_CALL: _type_foreign_call,
+    names.EXPRESSION_INTO: _type_expression_write,
+    names.EXPRESSION_UPDATE: _type_expression_write,
     **dict.fromkeys((f"{names.KERNEL}.{name}" for name in ("grid", "block", "shared_memory")), kernel_facts.copy_ranks),
 }
 SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {names.KERNEL_CALL: _widen_signature}

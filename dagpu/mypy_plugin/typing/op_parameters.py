@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from mypy.checker import TypeChecker
 from mypy.maptype import map_instance_to_supertype
-from mypy.nodes import TypeInfo
+from mypy.nodes import Expression, ListExpr, TypeInfo
 from mypy.plugin import CheckerPluginInterface, FunctionContext, MethodContext, MethodSigContext
 from mypy.subtypes import is_same_type
 from mypy.typeops import make_simplified_union
@@ -142,18 +142,38 @@ def _type_pipeline_call(context: MethodContext) -> Type:
     return op.copy_modified(args=[op.args[0], join([op.args[1], borrows]) or op.args[1], op.args[2]])
 
 
-def _type_new_output_call(context: MethodContext) -> Type:
-    """Return the type of a call of a kernel that writes to a new tensor. It allocates, and borrows if an input does."""
+def type_new_output(context: FunctionContext | MethodContext) -> Type:
+    """Return the type of a call that writes to a new tensor. The op allocates, and borrows if an argument does."""
     op = get_proper_type(context.default_return_type)
     if not isinstance(op, Instance) or len(op.args) != 3:
         return context.default_return_type
-    borrows = join([lifetime(given, context.api) for types in context.arg_types for given in types])
+    borrows = join(
+        [
+            _lifetime_of_argument(given, expression, context.api)
+            for types, expressions in zip(context.arg_types, context.args, strict=True)
+            for given, expression in zip(types, expressions, strict=True)
+        ]
+    )
     return op.copy_modified(args=[op.args[0], borrows or dagpu_type(names.STATIC, [], context.api), op.args[2]])
+
+
+def _lifetime_of_argument(given: Type, expression: Expression, api: CheckerPluginInterface) -> Type | None:
+    """Return the `lifetime` of an argument. For a list that is written out it is the join over the items, because mypy
+    types the list as `list[In[f32]]`, which does not tell.
+    """
+    found = lifetime(given, api)
+    if isinstance(found, AnyType) and isinstance(expression, ListExpr) and isinstance(api, TypeChecker):
+        items = [api.lookup_type_or_none(item) for item in expression.items]
+        return join([found if item is None else lifetime(item, api) for item in items])
+    return found
 
 
 FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {names.VALUE: _type_value}
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
     f"{names.PIPELINE}.__call__": _type_pipeline_call,
-    names.NEW_OUTPUT_CALL: _type_new_output_call,
+    names.NEW_OUTPUT_CALL: type_new_output,
+    names.EXPRESSION_CALL: type_new_output,
+    names.REDUCED_EXPRESSION_CALL: type_new_output,
+    names.FOREIGN_FUNCTION_CALL: type_new_output,
 }
 SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}
