@@ -8,7 +8,8 @@ from itertools import groupby
 
 import pytest
 
-from dagpu import PartitionError, zeros
+from dagpu import PartitionError, array, zeros
+from dagpu.mypy_plugin import names
 from tests.support.mypy_checks import Checker, Message, dependencies
 
 pytestmark = pytest.mark.xdist_group("mypy_plugin")
@@ -346,3 +347,11 @@ def test_a_tile_is_refused_in_the_words_of_the_run_time(tmp_path_factory: pytest
             zeros(shape).partition(tile).sync()
         said.append(re.sub(r"^partition\(\) at .*?:\d+: ", "", str(caught.value)))  # mypy names the place by itself
     assert static == said
+
+
+def test_array_functions_are_known_by_their_modules() -> None:
+    """The plugin finds all functions of `dagpu.array` by the start of their full names."""
+    strangers = [
+        name for name in array.__all__ if not getattr(array, name).__module__.startswith(names.ARRAY_FUNCTIONS)
+    ]
+    assert strangers == []
