@@ -16,12 +16,12 @@ from dagpu.kernels.annotations import In, Lazy, Out
 from dagpu.kernels.decorator import compile_ahead
 from dagpu.kernels.expressions.broadcasting import Walk, broadcast_shape, direct_walk, merged_walk_of_kinds, tile_of
 from dagpu.kernels.expressions.element import Elem
-from dagpu.kernels.expressions.element_errors import refuse_call_in_expression
 from dagpu.kernels.expressions.element_operations import type_name
 from dagpu.kernels.expressions.expression_text import ArgumentPattern, kernel_text, parameter_names, safe_name
 from dagpu.kernels.expressions.numpy_twin import numpy_twin
 from dagpu.kernels.expressions.reduced_expression import ReducedExpression
 from dagpu.kernels.expressions.traced_expression import TracedExpression
+from dagpu.kernels.generated.element_errors import refuse_call_in_expression
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     check_call,

@@ -21,7 +21,7 @@ from dagpu.kernels.call_arguments import check_arguments
 from dagpu.kernels.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.kernels.expressions.element import Elem
-from dagpu.kernels.expressions.element_errors import REDUCE, refuse_call_in_expression
+from dagpu.kernels.generated.element_errors import REDUCE, refuse_call_in_expression
 from dagpu.kernels.generated.known_layouts import known_layout
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import FIRST, UNCUT, Cut, Map, Reshape, Then, Value, Zip
