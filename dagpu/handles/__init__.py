@@ -7,7 +7,7 @@ it uses until its end (dagpu.runtime).
 Other modules read the internal state of a handle through `state_of`, `live_state` and `find_live_state`.
 """
 
-from dagpu.handles.handle_errors import ARRAY_NAMES, OP_NAMES, copy_error
+from dagpu.handles.handle_errors import ARRAY_NAMES, OP_NAMES, copy_error, device_call
 from dagpu.handles.handle_moves import (
     HANDLES,
     OWNING,
@@ -71,6 +71,7 @@ __all__ = [
     "clone_shared",
     "copy_error",
     "cut_of",
+    "device_call",
     "find_live_state",
     "last_move",
     "live_state",

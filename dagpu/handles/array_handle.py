@@ -75,6 +75,15 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
         __getattr__ = refuse_name
         __await__ = refuse_await
 
+        def _no_arithmetic(self, _other: object = None) -> NoReturn:
+            """Raise a `NotReadyError` that names the way to compute on the device."""
+            _, made, _ = self._summary()
+            raise NotReadyError(
+                f"{type(self).__name__} made at {describe(made)}: a handle never reveals its contents by itself; "
+                "inside a run they do not exist yet, outside they are on the device. Get them with .to_host(), or "
+                "compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)."
+            )
+
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
             """Raise a `NotReadyError`, because the operation needs the contents."""
             _, made, _ = self._summary()
@@ -86,9 +95,10 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
         __reduce_ex__ = refuse_copy  # copy, deepcopy and pickle call it
         __array__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = _no_contents
         __float__ = __int__ = __complex__ = __index__ = _no_contents
-        __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_contents
-        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _no_contents
-        __lt__ = __le__ = __gt__ = __ge__ = __mod__ = __floordiv__ = __abs__ = _no_contents
+        __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_arithmetic
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _no_arithmetic
+        __mod__ = __floordiv__ = __abs__ = _no_arithmetic
+        __lt__ = __le__ = __gt__ = __ge__ = _no_contents
 
         def __eq__(self, other: object) -> bool:
             """Compare handles by identity. Raise for a number or an array, because that would compare contents."""

@@ -13,6 +13,14 @@ ARRAY_NAMES = frozenset(
 )  # fmt: skip
 """Attributes of NumPy, CuPy and PyTorch arrays that handles and ops do not have."""
 
+_DEVICE_CALLS: Final = {
+    "T": "array.transpose({})", "argmax": "array.argmax({}, axis)", "argmin": "array.argmin({}, axis)",
+    "astype": "convert({}, f32)", "copy": "dup({})", "dot": "array.matmul({}, b)", "max": "array.amax({}, axis)",
+    "min": "array.amin({}, axis)", "transpose": "array.transpose({})",
+    **{name: f"array.{name}({{}}, axis)" for name in ("all", "any", "mean", "prod", "sum")},
+}  # fmt: skip
+"""The calls that do the work of methods of arrays on a device."""
+
 OP_NAMES = frozenset(
     ("explain", "first", "graph", "graph_on", "host_map", "inspect", "last", "map", "on", "save_svg", "schedule",
      "shared", "sync", "sync_on", "then", "to_dot", "to_svg", "unzip")
@@ -100,6 +108,8 @@ def refuse_name(handle: HandleBase, name: str) -> NoReturn:
         cure = (
             f"Its contents are on the device: t{whole}.to_host().sync(), or await t{whole}.to_host(), is a NumPy array"
         )
+        if (call := device_call(name, f"t{whole}")) is not None:
+            cure = f"{cure}. On the device say {call}"
     elif name == "sync":
         cure = "A handle is a result already, not an op: leave .sync() out"
     elif name in OP_NAMES:
@@ -107,6 +117,12 @@ def refuse_name(handle: HandleBase, name: str) -> NoReturn:
     else:
         raise no_attribute(handle, name)
     raise AttributeError(f"{handle!r} made at {describe(origin_of(handle))} has no {name!r}. {cure}.")
+
+
+def device_call(name: str, of: str) -> str | None:
+    """Return the text of the call that does the work of an array's method on a device, for a message."""
+    call = _DEVICE_CALLS.get(name)
+    return None if call is None else call.format(of)
 
 
 def refuse_await(handle: HandleBase) -> NoReturn:

@@ -32,6 +32,7 @@ from dagpu.handles import (
     TensorMut,
     TensorRef,
     copy_error,
+    device_call,
 )
 from dagpu.handles.device_handles import Device, Stream
 
@@ -468,7 +469,8 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         def _no_arithmetic(self, _other: object = None) -> NoReturn:
             raise NotReadyError(
                 f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task. "
-                "Arithmetic on a device is what kernels are for (@kernel); a tensor's contents come with op.to_host()."
+                "Arithmetic on a device is what kernels are for (@kernel), and expressions: "
+                "expr(f32, f32)(lambda x, y: x + y)(a, b); a tensor's contents come with op.to_host()."
             )
 
         __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_arithmetic
@@ -483,9 +485,11 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
                 )
             if name in ARRAY_NAMES:
                 op = "op" if NODES.value.produces_host_data(self) else "op.to_host()"
+                call = None if op == "op" else device_call(name, "op")
+                compute = "with a kernel" if call is None else f"with {call}, or with a kernel"
                 raise AttributeError(
                     f"{self!r} has no {name!r}: it is not an array, and has not run. Get the array with {op}.sync(), "
-                    f"or with await {op} in a trio task. Compute on a device with a kernel."
+                    f"or with await {op} in a trio task. Compute on a device {compute}."
                 )
             raise no_attribute(self, name)
 

@@ -54,6 +54,8 @@ def tensors(own: Tensor[f32], many: SharedTensor[f32], lent: TensorRef[f32], laz
     assert_type(array.maximum(zeros((3,), i32), 0), DeviceOp[Tensor[i32], Any])
     assert_type(array.isnan(many), DeviceOp[Tensor[bool_], Any])
     assert_type(array.where(positive(zeros((3,), f64), 1.0), many, lazy), DeviceOp[Tensor[f32], Any])
+    assert_type(array.where(positive(zeros((3,), f64), 1.0), 1.0, 0), DeviceOp[Tensor[f32], Any])
+    assert_type(expr(f64)(lambda x: array.where(x > 0, 1.0, 0))(zeros((3,), f64)), DeviceOp[Tensor[f32], Any])
     chained: DeviceOp[Tensor[f32], Any] = gelu(blend(gelu(many), 2.0))
     del chained
 

@@ -5,7 +5,7 @@ The declaration runs once for each call of the op, on operands that know their s
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast, final, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar, cast, final, overload
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from dagpu.common.dtypes import Shape, element_type
 from dagpu.common.errors import ForeignError, NotReadyError, ShapeError
 from dagpu.common.layout import Layout, as_shape, contiguous_layout
 from dagpu.common.origin import Origin, describe, here
-from dagpu.common.wrong_arguments import add_call_place, as_whole_number, format_value
-from dagpu.handles import Tensor
+from dagpu.common.wrong_arguments import add_call_place, as_whole_number, format_value, no_attribute
+from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, Tensor
 from dagpu.kernels.annotations import In, Out
 
 _D = TypeVar("_D", bound=np.generic)
@@ -33,6 +33,19 @@ class DeclaredOperand:
 
     def __repr__(self) -> str:
         return f"<operand {self.name or 'new'}: {self.layout.dtype.name}, {self.layout.shape}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            running = _THREAD.running
+            if running is None or (name not in HANDLE_NAMES and name not in ARRAY_NAMES and name != "ndim"):
+                raise no_attribute(self, name)
+            x = self.name or "x"
+            raise AttributeError(
+                f"{running.name}, declared at {describe(running.declared)}: {x!r} has no {name!r} in a declaration, "
+                f"which sees shapes and element types alone. Read an extent: extent({x}, 0). A result of that shape "
+                f"and element type is new({x})."
+            )
 
 
 @final

@@ -1,7 +1,7 @@
 """Functions of elements and of tensors: an `Elem` makes them part of an expression, a tensor makes an op."""
 
 from functools import cache
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -12,7 +12,7 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
-from dagpu.kernels.expressions.element import Elem, as_elements, dtype_of, operate
+from dagpu.kernels.expressions.element import Elem, as_elements, constant, dtype_of, operate
 from dagpu.kernels.expressions.element_operations import DOMAINS, OPERATIONS, type_name
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.expressions.traced_expression import trace_expression
@@ -25,6 +25,8 @@ _F = TypeVar("_F", bound="np.floating[Any]")
 _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
 _M = TypeVar("_M", f16, bf16, f32, f64)
 _V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)
+
+_F32: Final = np.dtype(f32)
 
 
 @overload
@@ -206,11 +208,18 @@ def where(condition: Elem[bool_], a: Elem[_D], b: Elem[_D] | float, /) -> Elem[_
 @overload
 def where(condition: Elem[bool_], a: float, b: Elem[_D], /) -> Elem[_D]: ...
 @overload
+def where(condition: Elem[bool_], a: float, b: float, /) -> Elem[f32]: ...
+@overload
 def where(condition: In[bool_], a: In[_V], b: In[_V] | float, /) -> DeviceOp[Tensor[_V], Any]: ...
 @overload
 def where(condition: In[bool_], a: float, b: In[_V], /) -> DeviceOp[Tensor[_V], Any]: ...
+@overload
+def where(condition: In[bool_], a: float, b: float, /) -> DeviceOp[Tensor[f32], Any]: ...
 def where(condition: Any, a: Any, b: Any, /) -> Any:
-    """Return a where the condition holds, else b. Tensors broadcast by NumPy's rules."""
+    """Return a where the condition holds, else b. Tensors broadcast by NumPy's rules.
+
+    Two numbers give elements of f32, as `full` does.
+    """
     return _apply("where", condition, a, b)
 
 
@@ -237,6 +246,8 @@ def _build(operation: str, arguments: tuple[Any, ...], layouts: tuple[Layout | N
     """Return the op of an operation on tensors and numbers, by the expression for their element types."""
     dtypes = [None if layout is None else layout.dtype for layout in layouts]
     data = dict.fromkeys([dtype for dtype in dtypes[operation == "where" :] if dtype is not None])
+    if operation == "where" and not data and dtypes[0] is not None:
+        data = {_F32: None}
     if len(data) != 1:
         what = f"operands of {' and '.join(map(type_name, data))}" if data else "the operands are numbers"
         cure = "Convert one: convert(t, f32), say" if data else "Pass a tensor: full((1,), x), say"
@@ -278,5 +289,8 @@ def _of_elements(operation: str, operands: tuple[Any, ...]) -> Elem[Any]:
             f"where at {describe(here())}: its condition is {format_value(condition)}, but an element of bool is "
             "wanted. Write a comparison: where(x > 0, a, b)."
         )
-    a, b = as_elements(tuple(choices), "where")
+    if any(isinstance(choice, Elem) for choice in choices):
+        a, b = as_elements(tuple(choices), "where")
+    else:
+        a, b = [constant(choice, _F32, "where", alone=True) for choice in choices]
     return Elem("where", dtype_of(a), (condition, a, b))

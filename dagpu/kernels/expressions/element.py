@@ -2,7 +2,7 @@
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, Generic, final
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -12,6 +12,12 @@ from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles.symbolic import read_value
 from dagpu.kernels.expressions.element_operations import DOMAINS, OPERATIONS, dtype_of_type, type_name
+from dagpu.kernels.generated.element_errors import (
+    refuse_choice,
+    refuse_element_name,
+    refuse_item,
+    refuse_number,
+)
 
 _D = TypeVar("_D", bound=np.generic)
 _E = TypeVar("_E", bound=np.generic)
@@ -177,16 +183,10 @@ class Elem(Generic[_D]):
         return f"<Elem of {type_name(self._dtype)}>"
 
     if not TYPE_CHECKING:  # hidden from type checkers, which report these uses themselves
-
-        def _no_value(self, *_args: object) -> NoReturn:
-            raise TypeError(
-                f"an element of type {type_name(self._dtype)} was asked for its value at {describe(here())}, while its "
-                "expression is traced. For a choice say where(condition, a, b); & | ~ stand for and, or, not; "
-                "0 < x < 1 is (0 < x) & (x < 1)."
-            )
-
-        __bool__ = __float__ = __int__ = __index__ = __complex__ = __iter__ = __contains__ = __len__ = _no_value
-        __floor__ = __ceil__ = __trunc__ = __round__ = __array__ = __getitem__ = _no_value
+        __getattr__ = refuse_element_name
+        __bool__ = refuse_choice
+        __float__ = __int__ = __index__ = __complex__ = __floor__ = __ceil__ = __trunc__ = __round__ = refuse_number
+        __getitem__ = __iter__ = __contains__ = __len__ = __array__ = refuse_item
 
         def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_options: Any) -> Any:
             """Accept an operator with a scalar of NumPy on the left; refuse functions of NumPy."""
@@ -252,8 +252,8 @@ def as_elements(operands: tuple[Any, ...], shown: str) -> tuple[Elem[Any], ...]:
     return tuple([item if isinstance(item, Elem) else constant(item, dtypes[0], shown) for item in operands])
 
 
-def constant(number: Any, dtype: "np.dtype[Any]", shown: str) -> Elem[Any]:
-    """Return a number as a constant element of this type.
+def constant(number: Any, dtype: "np.dtype[Any]", shown: str, *, alone: bool = False) -> Elem[Any]:
+    """Return a number as a constant element of this type: that of the element beside it, unless it is `alone`.
 
     Raises:
         TypeError: the type cannot hold the number.
@@ -272,10 +272,10 @@ def constant(number: Any, dtype: "np.dtype[Any]", shown: str) -> Elem[Any]:
         bounds = np.iinfo(dtype)
         fits = isinstance(plain, int) and bounds.min <= plain <= bounds.max
     if not fits:
-        raise TypeError(
-            f"{shown} at {describe(here())}: the number {format_value(plain)} does not fit {type_name(dtype)}, the "
-            "type of the element beside it. Convert that element first: x.to(f32)."
-        )
+        why = f"{shown} at {describe(here())}: the number {format_value(plain)} does not fit {type_name(dtype)}, the "
+        if alone:
+            raise TypeError(f"{why}type of two numbers. Scale smaller ones: where(c, 1.0, 0.0).to(f64) * x.")
+        raise TypeError(f"{why}type of the element beside it. Convert that element first: x.to(f32).")
     with np.errstate(over="ignore"):
         value = np.array(_as_float(plain) if dtype in FLOATING else plain).astype(dtype)[()]
     return Elem("constant", dtype, (), value)

@@ -15,11 +15,13 @@ from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Lazy, Out
 from dagpu.kernels.decorator import compile_ahead
 from dagpu.kernels.expressions.broadcasting import Walk, broadcast_shape, direct_walk, merged_walk_of_kinds, tile_of
+from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.expressions.element_operations import type_name
 from dagpu.kernels.expressions.expression_text import ArgumentPattern, kernel_text, parameter_names, safe_name
 from dagpu.kernels.expressions.numpy_twin import numpy_twin
 from dagpu.kernels.expressions.reduced_expression import ReducedExpression
 from dagpu.kernels.expressions.traced_expression import TracedExpression
+from dagpu.kernels.generated.element_errors import refuse_call_in_expression
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     check_call,
@@ -235,6 +237,12 @@ class Expression(Generic[_P, _R]):
 
     def _check_count(self, args: Sequence[Any], origin: Origin, names: tuple[str, ...]) -> list[Param]:
         """Return the parameters that check these arguments: of numbers, and of tensors of any shape."""
+        if any(isinstance(arg, Elem) for arg in args):
+            cure = (
+                "Expressions do not call one another. Keep its Python function, f = lambda x: x * x, call f(x) here, "
+                "and make that expression of it too: expr(f32)(f)"
+            )
+            refuse_call_in_expression(f"expression {self._name!r}", origin, cure)
         if len(args) != len(names):
             what = f"got {len(args)} arguments; it takes ({', '.join(names)})"
             self._refuse(what, "Pass one for each parameter, by position", origin)

@@ -12,6 +12,8 @@ from dagpu.common.slot import Slot
 from dagpu.common.wrong_arguments import check_flag
 from dagpu.handles import Tensor
 from dagpu.kernels.decorator import compile_ahead
+from dagpu.kernels.expressions.element import Elem
+from dagpu.kernels.generated.element_errors import REDUCE, refuse_call_in_expression
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.kernel_spec import KernelSpec
 
@@ -80,6 +82,8 @@ class ReducedExpression(Generic[_P, _R]):
         """
         call = self._call
         given = call.expression.by_position(args, kwargs)
+        if any(isinstance(arg, Elem) for arg in given):
+            refuse_call_in_expression(call.label, here(), REDUCE)
         op: DeviceOp[Tensor[_R], Any] = FUSED.value[call.name].build(call, given, here())
         return op
 

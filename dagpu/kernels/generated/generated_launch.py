@@ -20,6 +20,8 @@ from dagpu.handles.handle_trees import move_handles
 from dagpu.kernels.call_arguments import check_arguments
 from dagpu.kernels.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
+from dagpu.kernels.expressions.element import Elem
+from dagpu.kernels.generated.element_errors import REDUCE, refuse_call_in_expression
 from dagpu.kernels.generated.known_layouts import known_layout
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import FIRST, UNCUT, Cut, Map, Reshape, Then, Value, Zip
@@ -183,9 +185,13 @@ def array_call(name: str, names: Sequence[str], arguments: tuple[Any, ...], buil
     """Return the op of a function of tensors of any element type, and of numbers. `names` are those of its parameters.
 
     Raises:
-        KernelArgumentError: an argument is neither a tensor nor an op nor a number, or two share memory that one owns.
+        KernelArgumentError: an argument is neither a tensor nor an op nor a number, or is an element of an expression,
+            or two share memory that one owns.
         MovedError: a handle has been moved before.
     """
+
+    if any(isinstance(arg, Elem) for arg in arguments):
+        refuse_call_in_expression(name, origin, REDUCE)
 
     def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
         params = [

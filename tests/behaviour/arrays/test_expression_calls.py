@@ -17,6 +17,7 @@ from dagpu import (
     dup,
     expr,
     f32,
+    f64,
     from_host,
     full,
     i32,
@@ -46,6 +47,18 @@ def blended(x: Any, a: Any) -> Any:
 
 def numbers(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(f32)
+
+
+def test_a_choice_of_two_numbers_is_of_f32(where: Any) -> None:
+    """As `full` without an element type; in an expression of another type it is converted, and of tensors too."""
+    x = np.array([-1.0, 2.0, np.nan])
+    sign = expr(f64)(lambda x: array.where(x > 0, 1.5, -0.0))
+    found = sign(from_host(x)).to_host().sync()
+    assert (found.dtype, found.tobytes()) == (np.dtype(f32), np.array([-0.0, 1.5, -0.0], f32).tobytes())
+    scaled = expr(f64)(lambda x: array.where(x > 0, 1, 0).to(f64) * 1e300)
+    assert scaled(from_host(x)).to_host().sync().tolist() == [0, 1e300, 0]
+    op = array.where(from_host(x > 0), 1.5, -0.0)
+    assert op.to_host().sync().tobytes() == found.tobytes()
 
 
 # ---- shapes

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -26,8 +27,10 @@ from dagpu import (
     f32,
     foreign,
     from_host,
+    observe,
     ones,
     pipeline,
+    source,
     use_device,
     value,
     zeros,
@@ -76,6 +79,23 @@ def test_a_tuple_knows_its_components(place: str) -> None:
         )
     with pytest.raises(ShapeError, match=r"2 components. Say unzip\(\)"):
         halves(value(3).then(lambda n: ones((2, n)))).unzip(3)
+
+
+def test_components_follow_a_source(place: str) -> None:
+    """A feed has both results for each value of the source, whose shape only the run knows."""
+    values = source(A)
+    one, two = halves(values.then(from_host)).unzip()
+
+    async def main() -> None:
+        async with observe(zip_ops(one.to_host(), two.to_host()), check=True) as feed:
+            for array_now in (A, A + 1, A[:, :2].copy()):
+                values.set(array_now)
+                found: Any = await feed.next()
+                first, second = found
+                assert_array_equal(first, array_now + 1)
+                assert_array_equal(second, array_now * 2)
+
+    trio.run(main)
 
 
 def test_outputs_that_are_partitions(place: str) -> None:

@@ -9,7 +9,9 @@ import trio
 
 from dagpu import (
     DeviceOp,
+    array,
     dup,
+    expr,
     f32,
     from_host,
     full,
@@ -36,6 +38,10 @@ CATALOGUE = Catalogue()
 case = CATALOGUE.add
 
 
+def added() -> object:
+    return expr(f32, f32)(lambda x, y: x + y)(ones((2,)), ones((2,))).sync()
+
+
 # ---- ops taken for values
 
 
@@ -55,6 +61,16 @@ case(
     ("Run it: op.sync()", lambda: ones((2,)).to_host().sync() + 1),
     ("await op in a trio task", lambda: awaited(ones((2,)).to_host())),
     ("@kernel", lambda: add(out(), ones((N,))).sync()),
+    ("expr(f32, f32)(lambda x, y: x + y)(a, b)", added),
+)
+case(
+    lambda: new() + new(),
+    ("expr(f32, f32)(lambda x, y: x + y)(a, b)", added),
+    ("Get them with .to_host()", lambda: new().to_host().sync() + 1),
+)
+case(
+    lambda: new().T,
+    ("On the device say array.transpose(t)", lambda: array.transpose(new()).sync()),
 )
 case(
     lambda: np.asarray(anything(ones((2,)))),
@@ -69,7 +85,8 @@ case(
     lambda: anything(ones((2,))).sum(),
     ("Get the array with op.to_host().sync()", lambda: ones((2,)).to_host().sync().sum()),
     ("await op.to_host() in a trio task", lambda: awaited(ones((2,)).to_host())),
-    ("Compute on a device with a kernel", lambda: add(out(), ones((N,))).sync()),
+    ("Compute on a device with array.sum(op, axis)", lambda: array.sum(ones((2,)), 0).sync()),
+    ("or with a kernel", lambda: add(out(), ones((N,))).sync()),
 )
 case(
     lambda: anything(ones((2,)).to_host().shared()).sum(),

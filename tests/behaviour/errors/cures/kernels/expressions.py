@@ -1,5 +1,6 @@
 """Mistakes in expressions and in calls of the functions of `dagpu.array`."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,17 @@ KEPT: list[Elem[Any]] = []
 def keep(x: Any) -> Any:
     KEPT.append(x)
     return x + 0
+
+
+def squared(x: Elem[f32]) -> Elem[f32]:
+    return x * x
+
+
+square = expr(f32)(squared)
+
+
+def untyped(x: object) -> Any:
+    return x
 
 
 def fresh() -> Any:
@@ -81,6 +93,47 @@ case(
 case(
     lambda: loose(f32)(lambda x: anyhow.where(x, 1.0, x)),
     ("Write a comparison: where(x > 0, a, b)", lambda: loose(f32)(lambda x: array.where(x > 0, 1.0, x))),
+)
+case(
+    lambda: loose(f32)(lambda x: math.sqrt(x)),
+    ("The functions of math are in dagpu.array: array.sqrt(x)", lambda: loose(f32)(lambda x: array.sqrt(x))),
+    ("array.floor(x)", lambda: loose(f32)(lambda x: array.floor(x))),
+    ("Another element type is x.to(i32)", lambda: loose(f32)(lambda x: x.to(i32))),
+)
+case(
+    lambda: loose(f32)(lambda x: x[0]),
+    ("slice the tensor before the call", lambda: expr(f32)(lambda x: x + 1)(fresh().slice(slice(0, 1))).sync()),
+)
+case(lambda: loose(f32)(lambda x: x.astype(i32)), ("Convert it: x.to(f32)", lambda: loose(i32)(lambda x: x.to(f32))))
+case(
+    lambda: loose(f32)(lambda x: x.sqrt()),
+    ("Use the function: array.sqrt(x)", lambda: loose(f32)(lambda x: array.sqrt(x))),
+)
+case(
+    lambda: loose(f32)(lambda x: x.T + 1),
+    ("change the form of the tensor before the call", lambda: square(array.transpose(ones((2, 3)))).sync()),
+)
+for reduction in (
+    lambda: loose(f32)(lambda x: x.sum()),
+    lambda: loose(f32)(lambda x: anyhow.sum(x)),
+    lambda: loose(f32)(lambda x: untyped(square.sum())(x)),
+):
+    case(
+        reduction,
+        ("expr(f32)(lambda x: x * x).sum(axis)", lambda: expr(f32)(lambda x: x * x).sum(0)(fresh()).sync()),
+        ("pass the result as one more argument", lambda: scaled(fresh(), array.sum(fresh())).sync()),
+    )
+case(
+    lambda: loose(f32)(lambda x: untyped(square)(x) + 1),
+    ("Keep its Python function, f = lambda x: x * x, call f(x) here", lambda: loose(f32)(lambda x: squared(x) + 1)),
+    ("make that expression of it too: expr(f32)(f)", lambda: expr(f32)(squared)(fresh()).sync()),
+)
+case(
+    lambda: loose(f64)(lambda x: array.where(x > 0, 1e300, 0.0)),
+    (
+        "Scale smaller ones: where(c, 1.0, 0.0).to(f64) * x",
+        lambda: loose(f64)(lambda x: array.where(x > 0, 1.0, 0.0).to(f64) * 1e300),
+    ),
 )
 case(
     lambda: loose(f32, f32)(lambda x: x),

@@ -51,6 +51,25 @@ def unannotated(x: In[f32]):  # type: ignore[no-untyped-def]  # noqa: ANN201  # 
     return new(x)
 
 
+def shaped(x: In[f32]) -> Tensor[f32]:
+    return new((untyped(x).shape[0],), f32)
+
+
+def extended(x: In[f32]) -> Tensor[f32]:
+    return new((extent(x, 0),), f32)
+
+
+def alike(x: In[f32]) -> Tensor[f32]:
+    return new(x)
+
+
+case(
+    lambda: called(shaped),
+    ("Read an extent: extent(x, 0)", lambda: called(extended)),
+    ("A result of that shape and element type is new(x)", lambda: called(alike)),
+)
+
+
 def with_out(y: Out[f32]) -> Tensor[f32]:
     return new((1,), f32)
 
