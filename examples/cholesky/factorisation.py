@@ -115,9 +115,10 @@ def check(matrix: Matrix, found: Matrix) -> tuple[float, float]:
 
 def job(given: argparse.Namespace) -> None:
     tiles, matrix = given.tiles, covariance(given.tiles * given.edge)
-    first = cholesky(matrix, tiles).sync()  # compiles the kernels on a GPU
-    with dagpu.trace() as probe:  # the time of each kernel when nothing else runs
-        alone = cholesky(matrix, tiles).schedule(SingleStream()).sync()
+    with dagpu.use_device(given.devices[0] if given.devices else current_device()):
+        first = cholesky(matrix, tiles).sync()  # compiles the kernels on a GPU
+        with dagpu.trace() as probe:  # the time of each kernel when nothing else runs
+            alone = cholesky(matrix, tiles).schedule(SingleStream()).sync()
     costs = CostModel().learn(probe.kernel_times())
     policy: SchedulingPolicy = ListSchedule(given.streams, costs)
     if given.devices:
