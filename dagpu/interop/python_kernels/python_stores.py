@@ -2,7 +2,9 @@
 
 An array comes from a parameter by a name, an index, an attribute, a call with it, or a choice between two. A write is
 an assignment to an element of it, or a call that writes its first argument, such as an atomic operation. Calls of other
-functions in Python are followed. The order of statements is not looked at.
+functions in Python are followed, where the function is named by a global name or one of an enclosing scope. A store
+or atomic operation under another name is not found, nor one in a function that is defined inside or calls itself. The
+order of statements is not looked at.
 """
 
 import ast
@@ -123,6 +125,11 @@ class _Function(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             self._write_target(target)
+        self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self._write_target(node.target)
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:

@@ -208,6 +208,10 @@ def element(y: Any, x: Any) -> None:
     y[0] = x[0]
 
 
+def annotated(y: Any, x: Any) -> None:
+    y[0]: float = x[0]
+
+
 def sum_of(y: Any, x: Any) -> None:
     y[0] += x[0]
 
@@ -264,7 +268,7 @@ def of_nothing(y: Any, x: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "written"),
     [
-        (element, "y"), (sum_of, "y"), (atomic, "y"), (through_a_view, "y"), (through_a_choice, "yz"),
+        (element, "y"), (annotated, "y"), (sum_of, "y"), (atomic, "y"), (through_a_view, "y"), (through_a_choice, "yz"),
         (through_a_loop, "yz"), (through_calls, "y"), (by_keyword, "y"), (in_a_loop_target, "y"), (of_cutile, "y"),
         (of_a_view_of_cutile, "y"), (of_nothing, ""), (eval("lambda y, x: None"), ""),
     ],
