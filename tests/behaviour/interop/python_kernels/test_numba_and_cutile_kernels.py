@@ -209,7 +209,7 @@ def element(y: Any, x: Any) -> None:
 
 
 def annotated(y: Any, x: Any) -> None:
-    y[0]: float = x[0]
+    y[0]: float = x[0]  # type: ignore[misc]  # pyright: ignore[reportInvalidTypeForm]  # reason: it is read, not checked
 
 
 def sum_of(y: Any, x: Any) -> None:
