@@ -2,26 +2,21 @@
 
 from collections.abc import Hashable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
 from dagpu.backends.common.device_registry import DeviceRegistry
-from dagpu.backends.common.machine_memory import machine_memory
 from dagpu.backends.common.run_errors import out_of_memory
 from dagpu.backends.explore.exploration import current
 from dagpu.backends.explore.explored_graph import ExploredGraph
 from dagpu.backends.explore.explored_replay import ExploreReplay
 from dagpu.backends.explore.script import script_of
 from dagpu.backends.explore.store import PoisonedStore
-from dagpu.backends.host.arrays import Account, HostMemory, writable_array
-from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
+from dagpu.backends.host.arrays import Account
+from dagpu.backends.host.memory_driver import HostMemoryDriver
 from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import NoDeviceError
-from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import Device, LibraryBody, MappedMemory
+from dagpu.handles.device_handles import Device
 from dagpu.lowering.plan import Plan
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 DEVICES = 8
 """Number of devices, enough for any test."""
@@ -41,58 +36,18 @@ class ExploreStream:
 
 
 @final
-class ExploreDriver:
+class ExploreDriver(HostMemoryDriver):
     """The driver of one `explore` device. Implements `dagpu.handles.device_handles.Driver`."""
 
-    __slots__ = ("_index", "_numbers", "account")
+    __slots__ = ("_numbers",)
 
     def __init__(self, index: int) -> None:
-        self._index = index
+        super().__init__(index)
         self._numbers = count(1)
-        self.account = Account()
-
-    @property
-    def exchange(self) -> HostExchange:
-        """The exchange of memory with other libraries."""
-        return HOST_EXCHANGE
 
     def open_stream(self) -> Hashable:
         """Return a new stream. It is only a name, because any hashable key makes a lane of a plan."""
         return ExploreStream(f"explore:{self._index}/own-{next(self._numbers)}")
-
-    def stream_handle(self, lane: Hashable) -> int:
-        """Return 0: a lane has no CUstream."""
-        return 0
-
-    def memory_info(self) -> tuple[int, int]:
-        """Return free and total memory of the machine in bytes."""
-        return machine_memory()
-
-    def memory_used(self) -> int:
-        """Return the number of bytes that dagpu's handles and runs hold on this device."""
-        return self.account.used
-
-    def is_known(self, body: LibraryBody, operands: Sequence[Layout]) -> bool:
-        """Return True: see `scratch_bytes`."""
-        return True
-
-    def mapped_memory(self, nbytes: int) -> MappedMemory:
-        """Return memory that no account counts."""
-        memory = HostMemory(Account(), nbytes)
-        return MappedMemory(memory, memory.block)
-
-    def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
-        """Write an array to the elements of `layout` in memory that no run uses."""
-        writable_array(memory, layout)[...] = array
-        return True
-
-    def reaches(self, peer: int) -> bool:
-        """Return true: all devices of this kind are in the memory of one process."""
-        return True
-
-    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
-        """Return 0: here kernels run by their host bodies."""
-        return 0
 
 
 @final

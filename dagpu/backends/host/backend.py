@@ -2,29 +2,24 @@
 
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, final
+from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.common.device_registry import DeviceRegistry
 from dagpu.backends.common.lanes import streams_by_device, streams_of_lanes
-from dagpu.backends.common.machine_memory import machine_memory
 from dagpu.backends.common.measuring import recording
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.common.worker_threads import WorkerStream, enqueue
-from dagpu.backends.host.arrays import Account, HostMemory, writable_array
-from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
+from dagpu.backends.host.arrays import HostMemory
 from dagpu.backends.host.host_graph import HostGraph
 from dagpu.backends.host.host_replay import Batch, HostReplay
+from dagpu.backends.host.memory_driver import HostMemoryDriver
 from dagpu.backends.protocol import Bindings
 from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError
-from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import Device, LibraryBody, MappedMemory
+from dagpu.handles.device_handles import Device
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan, Step
 from dagpu.lowering.program import HOST, Role
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SPREAD: Final = 8
 """Number of pooled streams over which concurrent runs are spread. A plan with more lanes uses more."""
@@ -37,59 +32,19 @@ SPIN_SECONDS: Final = 20e-6
 
 
 @final
-class HostDriver:
+class HostDriver(HostMemoryDriver):
     """The driver of one host device. Implements `dagpu.handles.device_handles.Driver`."""
 
-    __slots__ = ("_index", "_numbers", "_pool", "account")
+    __slots__ = ("_numbers", "_pool")
 
     def __init__(self, index: int) -> None:
-        self._index = index
+        super().__init__(index)
         self._pool: dict[int, WorkerStream] = {}
         self._numbers = itertools.count(1)
-        self.account = Account()
-
-    @property
-    def exchange(self) -> HostExchange:
-        """The exchange of memory with other libraries."""
-        return HOST_EXCHANGE
 
     def open_stream(self) -> Hashable:
         """Return a new stream. Its thread starts with its first work and ends when its last reference is dropped."""
         return WorkerStream(self._index, f"host:{self._index}/own-{next(self._numbers)}")
-
-    def stream_handle(self, lane: Hashable) -> int:
-        """Return 0: the host has no CUstream."""
-        return 0
-
-    def memory_info(self) -> tuple[int, int]:
-        """Return the free and total memory of the machine in bytes. Free memory can be allocated without swapping."""
-        return machine_memory()
-
-    def memory_used(self) -> int:
-        """Return the number of bytes that dagpu's handles and runs hold on this device."""
-        return self.account.used
-
-    def is_known(self, body: LibraryBody, operands: Sequence[Layout]) -> bool:
-        """Return True: see `scratch_bytes`."""
-        return True
-
-    def mapped_memory(self, nbytes: int) -> MappedMemory:
-        """Return memory that no account counts."""
-        memory = HostMemory(Account(), nbytes)
-        return MappedMemory(memory, memory.block)
-
-    def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
-        """Write an array to the elements of `layout` in memory that no run uses."""
-        writable_array(memory, layout)[...] = array
-        return True
-
-    def reaches(self, peer: int) -> bool:
-        """Return true: all devices of this kind are in the memory of one process."""
-        return True
-
-    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
-        """Return 0: here kernels run by their host bodies."""
-        return 0
 
     def streams(self, keys: Sequence[Hashable]) -> list[WorkerStream]:
         """Return a stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`."""

@@ -54,9 +54,12 @@ def test_a_write_meets_what_the_batch_has_set() -> None:
         assert tensor.get().to_host().sync()[7:].tolist() == [7, *[1] * 8]
 
 
+@pytest.mark.parametrize("ends_the_run", [False, True])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_ctrl_c_amid_the_writes_is_raised_after_them(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each write is made once more if a Ctrl-C ends it."""
+def test_a_ctrl_c_amid_the_writes_is_raised_after_them(
+    parts: int, ends_the_run: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write is made once more if a Ctrl-C ends its run."""
     presses = list[int]()
 
     def interrupted(announced: "changes._Announced") -> None:
@@ -64,6 +67,8 @@ def test_a_ctrl_c_amid_the_writes_is_raised_after_them(parts: int, monkeypatch: 
             def once(value: object, in_place: bool) -> object:
                 if not presses:
                     presses.append(1)
+                    if ends_the_run:
+                        raise KeyboardInterrupt
                     signal.raise_signal(signal.SIGINT)
                 return put(value, in_place)
 

@@ -47,7 +47,7 @@ FIGURES: Final = (
     ),
     Figure(
         "What does a launch cost?",
-        "One kernel of a graph of 1,000. PyTorch's and CuPy's graphs cannot change their inputs; a pipeline can.",
+        "One kernel of a graph of 1,000. Graphs of PyTorch and CuPy read their inputs where they were captured.",
         "graph",
         0,
         (
